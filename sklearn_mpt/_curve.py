@@ -1,0 +1,337 @@
+"""The score of every mask size, whose sum is the log marginal likelihood."""
+
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_array, check_scalar
+
+from sklearn_mpt._masks import draw_masks, mask_size
+from sklearn_mpt._objective import (
+    N_BLOCKS,
+    conditional_log_prob_of,
+    mean_masked_scores,
+    own_setting,
+    spawn_seeds,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class MPTCurve:
+    r"""Mean masked log-probability as a function of the number of hidden features.
+
+    The score at mask size :math:`m` is
+
+    .. math:: S(m) = \mathbb{E}_{|M| = m} \frac{1}{m} \sum_{j \in M}
+              \log p(x_j \mid x_{R}),
+
+    averaged over rows, where :math:`R` are the features that the mask :math:`M`
+    leaves visible. The area under the curve, :math:`\sum_{m=1}^{D} S(m)`, is the log
+    marginal likelihood ([1]_, Proposition 1).
+
+    Parameters
+    ----------
+    mask_sizes : ndarray of shape (n_sizes,)
+        Numbers of hidden features, increasing.
+    scores : ndarray of shape (n_sizes,)
+        Score at each size, in nats per feature.
+    std_errors : ndarray of shape (n_sizes,)
+        Standard errors of the scores over masks, given the rows; NaN where fewer
+        than two masks were drawn.
+    n_features : int
+        Number of features D.
+
+    Attributes
+    ----------
+    mask_rates : ndarray of shape (n_sizes,)
+        ``mask_sizes / n_features``.
+    lml : float
+        Mean log marginal likelihood per row, in nats.
+    lml_std_error : float
+        Standard error of `lml` over masks.
+
+    See Also
+    --------
+    mpt_curve : Compute the curve of a model.
+    MPTCurveDisplay : Draw it.
+
+    References
+    ----------
+    .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
+       the marginal likelihood", NeurIPS 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import MPTCurve
+    >>> curve = MPTCurve(mask_sizes=np.array([2, 4]), scores=np.array([-2.0, -4.0]),
+    ...                  std_errors=np.zeros(2), n_features=5)
+    >>> float(curve.lml)  # -2 - 2 - 3 - 4 - 4
+    -15.0
+    >>> curve.fixed_rate(0.4), curve.bias(0.4)
+    (-10.0, -5.0)
+    """
+
+    mask_sizes: np.ndarray
+    scores: np.ndarray
+    std_errors: np.ndarray
+    n_features: int
+
+    @property
+    def mask_rates(self) -> np.ndarray:
+        return np.asarray(self.mask_sizes) / self.n_features
+
+    @property
+    def lml(self) -> float:
+        return float(self._at(np.arange(1, self.n_features + 1)).sum())
+
+    @property
+    def lml_std_error(self) -> float:
+        weights = _size_weights(np.asarray(self.mask_sizes), self.n_features)
+        return float(np.sqrt(np.sum((weights * self.std_errors) ** 2)))
+
+    def fixed_rate(self, rate: float) -> float:
+        """Return D * S(m), what training at a fixed mask rate maximises.
+
+        Parameters
+        ----------
+        rate : float
+            Mask rate in (0, 1].
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        check_scalar(
+            rate, "rate", (float, int), min_val=0, max_val=1, include_boundaries="right"
+        )
+        size = mask_size(rate, self.n_features)
+        return float(self.n_features * self._at(size))
+
+    def bias(self, rate: float) -> float:
+        """Return by how much the LML exceeds `fixed_rate`.
+
+        Parameters
+        ----------
+        rate : float
+            Mask rate in (0, 1].
+
+        Returns
+        -------
+        float
+            In nats per row; it depends on the model and on the rows.
+        """
+        return self.lml - self.fixed_rate(rate)
+
+    def area(self, n_tokens: int = 512) -> float:
+        """Return the area under the curve over the mask rates 0.01 to 0.99.
+
+        Parameters
+        ----------
+        n_tokens : int, default=512
+            Number of features that the rates refer to; the reference publication
+            reports texts of every length at 512 (its Table 2).
+
+        Returns
+        -------
+        float
+            ``0.01 * n_tokens`` times the sum of the scores at the 99 rates, in nats.
+        """
+        sizes = [mask_size(percent / 100, self.n_features) for percent in range(1, 100)]
+        return float(0.01 * n_tokens * self._at(sizes).sum())
+
+    def _at(self, sizes):
+        """Interpolate the scores linearly, constant beyond the ends."""
+        return np.interp(sizes, self.mask_sizes, self.scores)
+
+
+def _size_weights(mask_sizes, n_features):
+    """Weight of each computed size in the interpolated sum over 1..n_features."""
+    sizes = np.arange(1, n_features + 1)
+    weights = np.zeros(len(mask_sizes))
+    position = np.interp(sizes, mask_sizes, np.arange(len(mask_sizes)))
+    left = np.floor(position).astype(int)
+    right = np.minimum(left + 1, len(mask_sizes) - 1)
+    np.add.at(weights, left, 1 - (position - left))
+    np.add.at(weights, right, position - left)
+    return weights
+
+
+def mpt_curve(
+    estimator,
+    X,
+    *,
+    mask_sizes=None,
+    n_masks=None,
+    allocation="equal",
+    random_state=None,
+    n_jobs=None,
+) -> MPTCurve:
+    r"""Measure the mean masked log-probability at every mask size.
+
+    For each size an independent sample of uniform masks is drawn and
+    :math:`\frac{1}{m} \sum_{j \in M} \log p(x_j \mid x_R)` is averaged over masks and
+    rows. The sum over all sizes is an unbiased estimate of the log marginal
+    likelihood when the conditionals are those of one joint distribution ([1]_,
+    Proposition 1); for other conditionals it is a lower bound of the log-density of
+    the mixture over feature orders.
+
+    Parameters
+    ----------
+    estimator : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+        that form: it takes rows and a boolean mask of shape (n_features,), True where
+        hidden, and returns the log-probabilities of the hidden entries and 0.0
+        elsewhere, of the shape of X.
+    X : array-like of shape (n_samples, n_features)
+        Rows to score; NaN marks missing entries.
+    mask_sizes : array-like of int, default=None
+        Sizes to measure. None measures all of 1..n_features; between the given
+        sizes the curve interpolates linearly.
+    n_masks : int, default=None
+        Number of masks per size; None means 10.
+    allocation : {"equal", "neyman"}, default="equal"
+        "neyman" spends the same number of masks in total, but after a pilot puts them
+        where the scores vary, in proportion to their standard deviation [2]_.
+    random_state : int, RandomState instance or None, default=None
+        Determines the masks. None takes the estimator's own.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the estimator's own. Any joblib backend
+        works, in ``with joblib.parallel_config(backend=...)``; the masks are the same
+        for all.
+
+    Returns
+    -------
+    MPTCurve
+        Sizes, scores, standard errors, and their sum `lml`.
+
+    See Also
+    --------
+    MPTCurveDisplay.from_estimator : Compute and draw the curve.
+    feature_contributions : The log marginal likelihood split over features.
+
+    References
+    ----------
+    .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
+       the marginal likelihood", NeurIPS 2023.
+    .. [2] J. Neyman, "On the two different aspects of the representative method",
+       Journal of the Royal Statistical Society 97, 1934.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> curve = mpt_curve(model, X, n_masks=50, random_state=0)
+    >>> abs(curve.lml - model.score(X)) < 4 * curve.lml_std_error
+    True
+    """
+    estimator, X = _check_model(estimator, X)
+    n_features = np.shape(X)[1]
+    sizes = _check_mask_sizes(mask_sizes, n_features)
+    n_masks = 10 if n_masks is None else n_masks
+    check_scalar(n_masks, "n_masks", Integral, min_val=1)
+    pilot_seed, seed = spawn_seeds(
+        own_setting(estimator, "random_state", random_state), 2
+    )
+    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+
+    def score(counts, seed):
+        """Score `counts[i]` random masks of `sizes[i]`; one array per size."""
+        scores = _score_sizes(estimator, X, np.repeat(sizes, counts), seed, n_jobs)
+        return np.split(scores, np.cumsum(counts)[:-1])
+
+    samples = _allocate(allocation, score, sizes, n_features, n_masks, pilot_seed, seed)
+    return MPTCurve(
+        mask_sizes=sizes,
+        scores=np.array([sample.mean() for sample in samples]),
+        std_errors=np.array([_std_error(sample) for sample in samples]),
+        n_features=n_features,
+    )
+
+
+def _check_model(estimator, X):
+    """Check the estimator, and the rows unless the estimator does that itself."""
+    conditional = conditional_log_prob_of(estimator)
+    if conditional is estimator:
+        X = check_array(X, ensure_all_finite="allow-nan")
+    return estimator, X
+
+
+def _check_mask_sizes(mask_sizes, n_features):
+    if mask_sizes is None:
+        return np.arange(1, n_features + 1)
+    sizes = np.unique(mask_sizes)
+    if sizes.dtype.kind not in "iu" or not len(sizes):
+        raise ValueError(f"mask_sizes must be integers, got {mask_sizes!r}.")
+    if sizes[0] < 1 or sizes[-1] > n_features:
+        raise ValueError(
+            f"mask_sizes must lie in 1..n_features={n_features}, "
+            f"got {sizes[0]}..{sizes[-1]}."
+        )
+    return sizes
+
+
+def _std_error(sample):
+    return sample.std(ddof=1) / np.sqrt(len(sample)) if len(sample) > 1 else np.nan
+
+
+def _allocate(allocation, score, sizes, n_features, n_masks, pilot_seed, seed):
+    """Spend ``n_masks * len(sizes)`` masks by the rule; one array of scores per size."""
+    equal = np.full(len(sizes), n_masks)
+    if allocation == "equal":
+        return score(equal, seed)
+    if allocation != "neyman":
+        raise ValueError(
+            f"allocation must be 'equal' or 'neyman', got {allocation!r}."
+        )
+    n_pilot = max(2, n_masks // 3)
+    if n_pilot >= n_masks or len(sizes) < 2:
+        return score(equal, seed)
+    pilot = score(np.full(len(sizes), n_pilot), pilot_seed)
+    spread = _size_weights(sizes, n_features) * _smooth_std(pilot, sizes < n_features)
+    main = score(_share(equal.sum() - n_pilot * len(sizes), spread), seed)
+    return [np.concatenate(pair) for pair in zip(pilot, main, strict=True)]
+
+
+def _smooth_std(pilot, is_random, bandwidth=3.0):
+    """Standard deviation over masks at each size, from the pilots of its neighbours.
+
+    A size's own pilot is left out: it also enters the size's mean, and a number of
+    masks that depends on it would bias that mean. Where there is only one mask to
+    draw (everything hidden), the deviation is zero.
+    """
+    variance = np.array([sample.var(ddof=1) for sample in pilot])
+    index = np.arange(len(pilot))
+    kernel = np.exp(-np.abs(index[:, None] - index) / bandwidth) * is_random
+    np.fill_diagonal(kernel, 0.0)
+    smooth = kernel @ variance / np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
+    return np.sqrt(smooth) * is_random
+
+
+def _share(total, weights):
+    """Split an integer total in proportion to the weights, by largest remainders."""
+    weights = weights if weights.sum() > 0 else np.ones(len(weights))
+    ideal = total * weights / weights.sum()
+    shares = np.floor(ideal).astype(int)
+    order = np.argsort(shares - ideal, kind="stable")
+    shares[order[: total - shares.sum()]] += 1
+    return shares
+
+
+def _score_sizes(estimator, X, sizes, seed, n_jobs):
+    """Score one random mask of each size, in blocks with a seed each."""
+    blocks = np.array_split(sizes, min(N_BLOCKS, max(1, len(sizes))))
+    scores = Parallel(n_jobs=n_jobs)(
+        delayed(_score_block)(estimator, X, block, child)
+        for block, child in zip(blocks, seed.spawn(len(blocks)), strict=True)
+    )
+    return np.concatenate(scores)
+
+
+def _score_block(estimator, X, sizes, seed):
+    masks = draw_masks(sizes, np.shape(X)[1], np.random.default_rng(seed))
+    return mean_masked_scores(estimator, X, masks)

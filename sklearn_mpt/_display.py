@@ -1,0 +1,155 @@
+"""Drawing the curve whose area is the log marginal likelihood."""
+
+from sklearn_mpt._curve import mpt_curve
+
+
+class MPTCurveDisplay:
+    """Masked scores against the number of hidden features.
+
+    The score at each mask size is drawn as a step one feature wide, so that the area
+    between the steps and zero is the log marginal likelihood (LML). Create it with
+    :meth:`from_estimator`.
+
+    Parameters
+    ----------
+    curve : MPTCurve
+        The curve to draw.
+    name : str, default=None
+        Name of the model in the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the curve.
+    figure_ : matplotlib Figure
+        Figure containing the curve.
+    line_ : matplotlib Artist
+        The curve.
+    fill_ : matplotlib Artist or None
+        The area under the curve; None if not drawn.
+    error_band_ : matplotlib Artist
+        Band of two standard errors on either side of the curve.
+
+    See Also
+    --------
+    mpt_curve : Compute the curve.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> display = MPTCurveDisplay.from_estimator(model, X, random_state=0)
+    >>> display.ax_.get_xlabel()
+    'Number of hidden features $m$'
+    """
+
+    def __init__(self, curve, *, name=None):
+        self.curve = curve
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        *,
+        mask_sizes=None,
+        n_masks=None,
+        allocation="equal",
+        random_state=None,
+        n_jobs=None,
+        ax=None,
+        fill=True,
+        name=None,
+        line_kw=None,
+    ) -> "MPTCurveDisplay":
+        """Compute the curve of a model and draw it.
+
+        Parameters
+        ----------
+        estimator : object or callable
+            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+            that form.
+        X : array-like of shape (n_samples, n_features)
+            Rows to score; NaN marks missing entries.
+        mask_sizes, n_masks, allocation, random_state, n_jobs
+            As in :func:`mpt_curve`.
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+        fill : bool, default=True
+            Whether to fill the area that is the LML.
+        name : str, default=None
+            Name in the legend. None takes the class or function name.
+        line_kw : dict, default=None
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.step`.
+
+        Returns
+        -------
+        display : MPTCurveDisplay
+        """
+        curve = mpt_curve(
+            estimator,
+            X,
+            mask_sizes=mask_sizes,
+            n_masks=n_masks,
+            allocation=allocation,
+            random_state=random_state,
+            n_jobs=n_jobs,
+        )
+        default = getattr(estimator, "__name__", type(estimator).__name__)
+        display = cls(curve, name=default if name is None else name)
+        return display.plot(ax=ax, fill=fill, line_kw=line_kw)
+
+    def plot(self, ax=None, *, fill=True, name=None, line_kw=None):
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+        fill : bool, default=True
+            Whether to fill the area that is the LML.
+        name : str, default=None
+            Name in the legend. None takes the one given at construction.
+        line_kw : dict, default=None
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.step`.
+
+        Returns
+        -------
+        display : MPTCurveDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots()[1] if ax is None else ax
+        sizes, scores = self.curve.mask_sizes, self.curve.scores
+        label = self._label(self.name if name is None else name)
+        (self.line_,) = ax.step(
+            sizes, scores, where="mid", **{"label": label, **(line_kw or {})}
+        )
+        color = self.line_.get_color()
+        margin = 2 * self.curve.std_errors
+        self.error_band_ = ax.fill_between(
+            sizes, scores - margin, scores + margin,
+            step="mid", alpha=0.3, color=color, linewidth=0,
+        )
+        self.fill_ = None
+        if fill:
+            self.fill_ = ax.bar(
+                sizes, scores, width=1, color=color, alpha=0.15, linewidth=0
+            )
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(
+            xlabel="Number of hidden features $m$",
+            ylabel="Masked score $S(m)$ (nats per feature)",
+        )
+        ax.legend()
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _label(self, name):
+        area = f"area = LML = {self.curve.lml:.2f}"
+        if self.curve.lml_std_error > 0:
+            area += f" ± {self.curve.lml_std_error:.2f}"
+        return f"{area} nats" if name is None else f"{name}\n{area} nats"

@@ -1,0 +1,251 @@
+r"""The maths of a linear Gaussian latent variable model, on tensors.
+
+The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
+epsilon; `components` is W, of shape (K, D). Everything goes through the K x K posterior
+precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed features R, so no
+D x D matrix is ever built for a mask.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from sklearn_mpt._training import LatentVariableModel
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Gaussian(NamedTuple):
+    """Parameters of the model."""
+
+    components: torch.Tensor  # shape: (k, d)
+    mean: torch.Tensor  # shape: (d,)
+    noise_variance: torch.Tensor  # shape: ()
+
+
+class Moments(NamedTuple):
+    """First and second moments of complete rows."""
+
+    mean: torch.Tensor  # shape: (d,)
+    covariance: torch.Tensor  # shape: (d, d), divided by n
+
+
+def moments(X):
+    """Return the moments of complete rows X, of shape (n, d)."""
+    mean = X.mean(0)
+    centred = X - mean
+    return Moments(mean, centred.T @ centred / len(X))
+
+
+def _outer_rows(components):
+    """Outer products w_j w_j', flattened; shape (d, k * k)."""
+    W = components.T
+    return (W[:, :, None] * W[:, None, :]).reshape(len(W), -1)
+
+
+def _posterior_covariance(observed, parameters):
+    """Covariance of z given each set of observed features; (n, k, k).
+
+    observed : shape (n, d), 1.0 where observed.
+    """
+    n_components = len(parameters.components)
+    eye = torch.eye(n_components, dtype=observed.dtype, device=observed.device)
+    gram = observed @ _outer_rows(parameters.components)
+    precision = eye + gram.reshape(-1, n_components, n_components) / (
+        parameters.noise_variance
+    )
+    return torch.linalg.inv(precision)
+
+
+def _quadratic_forms(matrices, components):
+    """w_j' A w_j for each matrix A, of shape (n, k, k), and feature j; (n, d)."""
+    return matrices.flatten(1) @ _outer_rows(components).T
+
+
+def _observed(X, hidden=None):
+    """Which entries are seen, as numbers: one row if all rows see the same."""
+    present = ~torch.isnan(X)
+    if present.all():
+        present = present[:1]
+    seen = present if hidden is None else present & ~hidden
+    return seen.to(X.dtype)
+
+
+def _residual(X, observed, mean):
+    return torch.nan_to_num(X - mean) * observed
+
+
+def posterior(X, observed, parameters):
+    """Mean (n, k) and covariance (n or 1, k, k) of z given the observed entries."""
+    covariance = _posterior_covariance(observed, parameters)
+    projection = _residual(X, observed, parameters.mean) @ parameters.components.T
+    mean = (covariance @ projection[..., None])[..., 0] / parameters.noise_variance
+    return mean, covariance
+
+
+def posterior_mean(X, parameters):
+    """Mean of z given the present entries; (n, k)."""
+    return posterior(X, _observed(X), parameters)[0]
+
+
+def draw(X, parameters, latent_noise, noise):
+    """Draw rows given their present entries, from standard normal noise; (n, d)."""
+    z, covariance = posterior(X, _observed(X), parameters)
+    factor = torch.linalg.cholesky(covariance)
+    z = z + (factor @ latent_noise[..., None])[..., 0]
+    decoded = z @ parameters.components + parameters.mean
+    return decoded + parameters.noise_variance.sqrt() * noise
+
+
+def conditional_log_prob(X, mask, parameters):
+    """log p(x_j | x_R) at hidden and present entries, 0.0 elsewhere; (n, d).
+
+    mask : bool of shape (1, d) or (n, d), True where hidden.
+    """
+    z, covariance = posterior(X, _observed(X, mask), parameters)
+    # no NaN even where it is not selected: it would spoil the gradient
+    residual = torch.nan_to_num(X) - parameters.mean - z @ parameters.components
+    variance = parameters.noise_variance + _quadratic_forms(
+        covariance, parameters.components
+    )
+    log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
+    return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
+
+
+def log_prob(X, parameters):
+    """Log density of the present entries of each row; (n,)."""
+    observed = _observed(X)
+    z, covariance = posterior(X, observed, parameters)
+    # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
+    noise = _residual(X, observed, parameters.mean + z @ parameters.components)
+    distance = (noise**2).sum(1) / parameters.noise_variance + (z**2).sum(1)
+    log_scale = observed.sum(1) * (LOG_2PI + parameters.noise_variance.log())
+    return -0.5 * (log_scale - torch.logdet(covariance) + distance)
+
+
+def _shift(moments, mean):
+    """Second moments about another mean."""
+    offset = moments.mean - mean
+    return moments.covariance + torch.outer(offset, offset)
+
+
+def mean_log_prob(moments, parameters):
+    """Average of `log_prob` over complete rows, from their moments."""
+    W, noise_variance = parameters.components, parameters.noise_variance
+    second = _shift(moments, parameters.mean)
+    observed = torch.ones_like(parameters.mean)[None]
+    covariance = _posterior_covariance(observed, parameters)[0]
+    explained = torch.trace(covariance @ (W @ second @ W.T)) / noise_variance
+    distance = (torch.trace(second) - explained) / noise_variance
+    log_scale = len(second) * (LOG_2PI + noise_variance.log())
+    return -0.5 * (log_scale - torch.logdet(covariance) + distance)
+
+
+def mean_masked_scores(moments, masks, parameters):
+    """Masked score averaged over complete rows, from their moments; (n_masks,).
+
+    O(d^2 k) per mask whatever the number of rows: with z the posterior mean, the
+    expected squared error of feature j is C_jj - 2 w_j' E[z x_j] + w_j' E[z z'] w_j.
+    """
+    W, noise_variance = parameters.components, parameters.noise_variance
+    second = _shift(moments, parameters.mean)
+    observed = (~masks).to(W.dtype)
+    covariance = _posterior_covariance(observed, parameters)
+    W_seen = W * observed[:, None, :] / noise_variance
+    z_x = covariance @ torch.tensordot(W_seen, second, dims=([2], [0]))
+    z_z = z_x @ W_seen.transpose(1, 2) @ covariance
+    error = second.diagonal() - 2 * (W * z_x).sum(1) + _quadratic_forms(z_z, W)
+    variance = noise_variance + _quadratic_forms(covariance, W)
+    log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
+    return (log_prob * masks).sum(1) / masks.sum(1)
+
+
+class GaussianModel(LatentVariableModel):
+    r"""A linear Gaussian model, moved in coordinates local to where it stands.
+
+    A gradient step changes the model to
+
+    .. math:: W \leftarrow L (W + \sigma \, \delta W), \quad
+              \mu \leftarrow \mu + \sigma \, \delta\mu, \quad
+              \log \sigma^2 \leftarrow \log \sigma^2 + \delta_\sigma,
+
+    and `fold` makes the result the new origin. Steps thus shrink with the noise they
+    have to resolve, and L, of shape (K, K), corrects the scale of the latent variables
+    at once, where steps on W alone would take very long: the idea of parameter
+    expansion [1]_.
+
+    References
+    ----------
+    .. [1] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
+       PX-EM algorithm", Biometrika 85, 1998.
+    """
+
+    def __init__(self, components, mean, noise_variance, noise_floor):
+        super().__init__()
+        self.register_buffer("components", components)
+        self.register_buffer("mean", mean)
+        excess = torch.clamp(noise_variance - noise_floor, min=noise_floor)
+        self.register_buffer("log_noise", excess.log())
+        self.noise_floor = noise_floor
+        self.components_step = torch.nn.Parameter(torch.zeros_like(components))
+        self.mean_step = torch.nn.Parameter(torch.zeros_like(mean))
+        self.log_noise_step = torch.nn.Parameter(torch.zeros_like(self.log_noise))
+        self.mixing_step = torch.nn.Parameter(
+            components.new_zeros(len(components), len(components))
+        )
+
+    @property
+    def parameters_now(self):
+        """The parameters after the step taken so far, as a `Gaussian`."""
+        unit = (0.5 * self.log_noise).exp()
+        moved = self.components + unit * self.components_step
+        return Gaussian(
+            moved + self.mixing_step @ moved,
+            self.mean + unit * self.mean_step,
+            (self.log_noise + self.log_noise_step).exp() + self.noise_floor,
+        )
+
+    @torch.no_grad()
+    def fold(self):
+        now = self.parameters_now
+        self.components.copy_(now.components)
+        self.mean.copy_(now.mean)
+        self.log_noise.add_(self.log_noise_step)
+        for step in self.parameters():
+            step.zero_()
+
+    def conditional_log_prob(self, X, mask):
+        return conditional_log_prob(X, mask, self.parameters_now)
+
+    def log_prob(self, X):
+        return log_prob(X, self.parameters_now)
+
+
+class MaskedMoments:
+    """Minus D times the masked score over all rows, from their moments."""
+
+    def __init__(self, moments, draw_step_masks):
+        self.moments = moments
+        self.draw_step_masks = draw_step_masks
+
+    def batches(self, rng):
+        yield self.draw_step_masks(rng)
+
+    def losses(self, model, masks):
+        return -masks.shape[1] * mean_masked_scores(
+            self.moments, masks, model.parameters_now
+        )
+
+
+class LikelihoodMoments:
+    """Minus the log marginal likelihood over all rows, from their moments."""
+
+    def __init__(self, moments):
+        self.moments = moments
+
+    def batches(self, rng):
+        yield self.moments
+
+    def losses(self, model, moments):
+        return -mean_log_prob(moments, model.parameters_now)

@@ -1,0 +1,69 @@
+"""A scikit-learn callback that follows the log marginal likelihood."""
+
+from numbers import Integral
+
+from sklearn.utils.validation import check_scalar
+
+
+class LMLMonitor:
+    """Callback that records the log marginal likelihood during training.
+
+    Set it on an estimator with ``set_callbacks``. scikit-learn's own ScoringMonitor
+    asks for y, and so skips density estimators.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features), default=None
+        Rows to score, for instance held-out ones. None scores the training rows.
+    every : int, default=1
+        Number of epochs from one record to the next.
+
+    Attributes
+    ----------
+    log_ : list of dict
+        One record for each scored epoch: "fit" counts the fits from 0, "epoch" the
+        epochs of that fit from 0, and "lml" is the mean log marginal likelihood in
+        nats per row. ``pandas.DataFrame(monitor.log_)`` is a table of them.
+
+    Notes
+    -----
+    Clones of an estimator share its callbacks, so in a grid search one monitor sees
+    many fits. Fits that run in other processes write to a copy, which is lost: use
+    ``n_jobs=1`` or threads.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
+    >>> monitor = LMLMonitor(every=100)
+    >>> model = MPTProbabilisticPCA(random_state=0).set_callbacks(monitor)
+    >>> model = model.fit(load_iris().data)
+    >>> [record["epoch"] for record in monitor.log_]
+    [0, 100]
+    """
+
+    def __init__(self, X=None, every=1):
+        check_scalar(every, "every", Integral, min_val=1)
+        self.X = X
+        self.every = every
+        self.log_ = []
+        self._n_fits = 0
+        self._fits = {}  # context of a running fit -> its number
+
+    def setup(self, estimator, context):
+        self._fits[context] = self._n_fits
+        self._n_fits += 1
+
+    def teardown(self, estimator, context):
+        self._fits.pop(context, None)
+
+    def on_fit_task_begin(self, estimator, context):
+        pass
+
+    def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+        is_epoch = context.parent in self._fits
+        if not is_epoch or context.task_id % self.every:
+            return
+        record = {"fit": self._fits[context.parent], "epoch": context.task_id}
+        X = X if self.X is None else self.X
+        self.log_.append({**record, "lml": fitted_estimator.score(X)})

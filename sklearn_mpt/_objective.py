@@ -1,0 +1,163 @@
+"""What a masked model's log-probabilities add up to, for any masked model.
+
+A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
+itself. Nothing here asks for more.
+"""
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import check_scalar
+
+N_BLOCKS = 16  # of random draws; fixed, so that n_jobs does not change the draws
+
+
+def masked_score(log_prob, mask):
+    """Average the log-probabilities of the hidden features, per row.
+
+    Dividing by the size of the mask, missing entries included, makes a missing
+    feature a null player: the scores of all sizes still add up to log p(observed).
+
+    Parameters
+    ----------
+    log_prob : ndarray or Tensor of shape (n_samples, n_features)
+        Log-probabilities of hidden entries, 0 elsewhere.
+    mask : ndarray or Tensor of shape (n_features,) or (n_samples, n_features)
+        True where a feature is hidden.
+
+    Returns
+    -------
+    ndarray or Tensor of shape (n_samples,)
+    """
+    return log_prob.sum(-1) / mask.sum(-1)
+
+
+def conditional_log_prob_of(model):
+    """Return the function ``(X, mask) -> log_prob`` of a masked model."""
+    conditional = getattr(model, "conditional_log_prob", model)
+    if not callable(conditional):
+        raise TypeError(
+            "estimator must have a method conditional_log_prob(X, mask) or be such a "
+            f"function, got {model!r}."
+        )
+    return conditional
+
+
+def mean_masked_scores(model, X, masks):
+    """Average the masked score over rows, for each mask; shape (n_masks,)."""
+    if hasattr(model, "mean_masked_scores"):
+        return model.mean_masked_scores(X, masks)
+    return loop_over_masks(conditional_log_prob_of(model), X, masks)
+
+
+def loop_over_masks(conditional, X, masks):
+    """Compute `mean_masked_scores` with one call of the conditional per mask."""
+    return np.array([_mean_score(conditional(X, mask), mask, X) for mask in masks])
+
+
+def _mean_score(log_prob, mask, X):
+    if np.shape(log_prob) != np.shape(X):
+        raise ValueError(
+            "conditional_log_prob must return one value per entry of X, of shape "
+            f"{np.shape(X)}, got {np.shape(log_prob)}."
+        )
+    return np.mean(masked_score(np.asarray(log_prob), mask))
+
+
+def own_setting(model, name, value):
+    """Return `value`, or where it is None what the model itself says."""
+    return getattr(model, name, None) if value is None else value
+
+
+def spawn_seeds(random_state, n_seeds):
+    """Derive independent seeds from a scikit-learn random state."""
+    entropy = check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)
+    return np.random.SeedSequence(entropy.tolist()).spawn(n_seeds)
+
+
+def feature_contributions(
+    estimator, X, *, n_orders=50, random_state=None, n_jobs=None
+) -> np.ndarray:
+    r"""Split the log marginal likelihood of each row into contributions of features.
+
+    The contribution of feature :math:`j` is its Shapley value in the game
+    :math:`v(R) = \log p(x_R)`: the average, over random orders of the features, of
+
+    .. math:: \log p(x_j \mid x_{\text{before } j}).
+
+    A feature with a low contribution is one that makes the row unlikely. Orders are
+    drawn in pairs of an order and its reverse, which lowers the variance.
+
+    Parameters
+    ----------
+    estimator : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+        that form.
+    X : array-like of shape (n_samples, n_features)
+        Rows to explain; NaN marks missing entries, which contribute 0.
+    n_orders : int, default=50
+        Number of random orders of the features.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders. None takes the estimator's own.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the estimator's own.
+
+    Returns
+    -------
+    contributions : ndarray of shape (n_samples, n_features)
+        Contributions in nats. When the conditionals are exact, each row sums to
+        its log marginal likelihood, whatever `n_orders`.
+
+    See Also
+    --------
+    mpt_curve : The log marginal likelihood split over mask sizes.
+
+    Notes
+    -----
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``.
+
+    References
+    ----------
+    .. [1] L. S. Shapley, "A value for n-person games", Contributions to the Theory of
+       Games 2, 1953.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, feature_contributions
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> contributions = feature_contributions(model, X, n_orders=4, random_state=0)
+    >>> contributions.shape
+    (150, 4)
+    >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
+    True
+    """
+    check_scalar(n_orders, "n_orders", int, min_val=1)
+    conditional = conditional_log_prob_of(estimator)
+    n_pairs = (n_orders + 1) // 2
+    seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
+    orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
+    parallel = Parallel(n_jobs=own_setting(estimator, "n_jobs", n_jobs))
+    totals = parallel(
+        delayed(_sum_over_orders)(conditional, X, block)
+        for block in np.array_split(orders[:n_orders], min(N_BLOCKS, n_orders))
+    )
+    return np.sum(totals, axis=0) / n_orders
+
+
+def _order_pair(seed, n_features):
+    order = np.random.default_rng(seed).permutation(n_features)
+    return np.stack([order, order[::-1]])
+
+
+def _sum_over_orders(conditional, X, orders):
+    """Sum log p(x_j | features before j) over the orders; (n_samples, n_features)."""
+    total = np.zeros(np.shape(X))
+    for order in orders:
+        mask = np.ones(len(order), dtype=bool)
+        for feature in order:
+            total[:, feature] += conditional(X, mask)[:, feature]
+            mask[feature] = False
+    return total

@@ -1,0 +1,367 @@
+"""Probabilistic PCA, trained by masking."""
+
+import warnings
+
+import numpy as np
+import torch
+from scipy.linalg import eigh
+from sklearn.utils.extmath import svd_flip
+from sklearn.utils.validation import check_scalar
+
+from sklearn_mpt import _gaussian
+from sklearn_mpt._base import BaseMPT
+from sklearn_mpt._objective import loop_over_masks
+from sklearn_mpt._training import LikelihoodRows, MaskDraw, MaskedRows
+from sklearn_mpt._validation import check_choice, check_device, check_mask
+
+# Smallest noise variance, relative to the mean variance of the features.
+NOISE_FLOOR = 1e-9
+
+
+class MPTProbabilisticPCA(BaseMPT):
+    r"""Probabilistic PCA trained by masked pre-training (MPT).
+
+    The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal
+    z (`n_components` of them) and :math:`\epsilon`. Training hides random features and
+    maximises the mean log-probability of the hidden ones given the others. With a
+    uniform mask rate that objective is, in expectation over masks, the log marginal
+    likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood solution
+    of [2]_; unlike the closed form it takes missing values and minibatches.
+
+    Parameters
+    ----------
+    n_components : int, default=2
+        Number K of latent variables, in 1..n_features.
+    mask_rate : "uniform", float or int, default="uniform"
+        How many features each mask hides. "uniform" draws the size from
+        1..n_features and is unbiased for the LML; a float in (0, 1] is a fixed rate and
+        an int a fixed size, both biased.
+    n_masks : int, default=64
+        Masks per gradient step.
+    objective : {"mpt", "lml"}, default="mpt"
+        What is maximised: the masked scores, or the LML itself, for comparison.
+    init : {"random", "pca"} or dict, default="random"
+        Where training starts: random components; the closed-form solution (on
+        mean-imputed rows if entries are missing); or given arrays `components`
+        (n_components, n_features), `mean` (n_features,) and `noise_variance` (a
+        positive number).
+    max_iter : int, default=1000
+        Largest number of epochs. 0 keeps the initial parameters.
+    learning_rate : float, default=0.1
+        Step size of Adam, in standard deviations of the noise.
+    batch_size : int or "auto", default="auto"
+        Rows per gradient step when entries are missing ("auto": at most 256). Complete
+        rows enter every step through their second moments, at no extra cost.
+    tol : float, default=1e-4
+        Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
+        below which training counts as converged.
+    n_iter_no_change : int, default=20
+        Number of epochs over which improvement is judged.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the parameters of the previous call.
+    verbose : bool, default=False
+        Whether to print the loss of each epoch.
+    device : str or torch.device, default="auto"
+        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+    random_state : int, RandomState instance or None, default=None
+        Determines the initial components and the masks.
+    n_jobs : int, default=None
+        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
+        this model unless told otherwise.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Rows of W, rotated to the principal axes: orthogonal, longest first. (Not
+        rotated if ``max_iter=0``.)
+    mean_ : ndarray of shape (n_features,)
+        Mean of the features.
+    noise_variance_ : float
+        Variance of the noise.
+    n_iter_ : int
+        Number of epochs trained.
+    loss_curve_ : list of float
+        Minus the training objective after each epoch, in nats per row: a noisy,
+        unbiased estimate of minus the LML if `mask_rate` is "uniform".
+    lml_method_ : str
+        How `score_samples` computes the LML: "exact".
+    n_features_in_ : int
+        Number of features seen in `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, where all are strings.
+
+    See Also
+    --------
+    sklearn.decomposition.PCA : The closed-form solution for complete data.
+    sklearn.decomposition.FactorAnalysis : One noise variance per feature.
+    mpt_curve : The masked scores whose sum is the LML.
+
+    Notes
+    -----
+    Features share one noise variance, so their scales matter as they do for PCA.
+    Steps are measured in standard deviations of the noise, so the fit does not depend
+    on the unit or the origin of X.
+
+    With D features, N rows and P masks, a gradient step costs
+    :math:`O(P (D^2 K + D K^2 + K^3))` on complete data, after one pass of
+    :math:`O(N D^2)` for the second moments; with missing entries an epoch costs
+    :math:`O(N (D K^2 + K^3))`. Scoring costs :math:`O(N D K)` on complete rows. Memory
+    is :math:`O(D^2 + P D K)` beside X, in chunks of
+    ``sklearn.get_config()["working_memory"]``.
+
+    The noise variance is kept above 1e-9 of the mean variance of the features. Where
+    it ends there, K components explain the rows without error and the likelihood has
+    no maximum; a warning says so.
+
+    References
+    ----------
+    .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
+       the marginal likelihood", NeurIPS 2023.
+    .. [2] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
+       Journal of the Royal Statistical Society B 61, 1999.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.decomposition import PCA
+    >>> from sklearn_mpt import MPTProbabilisticPCA
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(n_components=2, mask_rate="uniform", random_state=0)
+    >>> model = model.fit(X)
+    >>> closed_form = MPTProbabilisticPCA(n_components=2, init="pca", max_iter=0).fit(X)
+    >>> 0 <= closed_form.score(X) - model.score(X) < 0.01
+    True
+    """
+
+    _objectives = ("mpt", "lml")
+
+    def __init__(
+        self,
+        n_components=2,
+        *,
+        mask_rate="uniform",
+        n_masks=64,
+        objective="mpt",
+        init="random",
+        max_iter=1000,
+        learning_rate=0.1,
+        batch_size="auto",
+        tol=1e-4,
+        n_iter_no_change=20,
+        warm_start=False,
+        verbose=False,
+        device="auto",
+        random_state=None,
+        n_jobs=None,
+    ):
+        self.n_components = n_components
+        self.mask_rate = mask_rate
+        self.n_masks = n_masks
+        self.objective = objective
+        self.init = init
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.device = device
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def mean_masked_scores(self, X, masks):
+        """Average the masked score over rows, for each of several masks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        masks : array-like of bool, of shape (n_masks, n_features)
+            True where a feature is hidden.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_masks,)
+            In nats per hidden feature.
+        """
+        X = self._validate_rows(X)
+        masks = np.asarray(masks)
+        masks = check_mask(masks, len(masks), X.shape[1])
+        if np.isnan(X).any():
+            return loop_over_masks(self.conditional_log_prob, X, masks)
+        moments = _gaussian.moments(self._tensor(X))
+        return self._map_rows(
+            lambda rows: _gaussian.mean_masked_scores(moments, rows, self._parameters),
+            masks,
+        )
+
+    @property
+    def _parameters(self):
+        return _gaussian.Gaussian(
+            self._tensor(self.components_),
+            self._tensor(self.mean_),
+            self._tensor(np.asarray(self.noise_variance_)),
+        )
+
+    @property
+    def _row_bytes(self):
+        n_components, n_features = self.components_.shape
+        return 8 * (6 * n_features * n_components + 4 * n_components**2)
+
+    def _score_rows(self, X):
+        log_prob = _gaussian.log_prob(X, self._parameters)
+        return torch.stack([log_prob, torch.zeros_like(log_prob)], dim=1)
+
+    def _conditional_rows(self, X, mask):
+        if (mask == mask[:1]).all():
+            mask = mask[:1]  # one posterior covariance for all rows
+        return _gaussian.conditional_log_prob(X, mask, self._parameters)
+
+    def _transform_rows(self, X):
+        return _gaussian.posterior_mean(X, self._parameters)
+
+    def _decode(self, Z):
+        return Z @ self.components_ + self.mean_
+
+    def _expect_rows(self, X):
+        parameters = self._parameters
+        Z = _gaussian.posterior_mean(X, parameters)
+        return Z @ parameters.components + parameters.mean
+
+    def _draw_rows(self, X, rng):
+        parameters = self._parameters
+        latent_noise = self._tensor(rng.normal(size=(len(X), self._n_features_out)))
+        noise = self._tensor(rng.normal(size=X.shape))
+        return _gaussian.draw(X, parameters, latent_noise, noise)
+
+    def _check_own_parameters(self, n_features):
+        if self.n_components > n_features:
+            raise ValueError(
+                f"n_components={self.n_components} must be at most "
+                f"n_features={n_features}."
+            )
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
+
+    def _initialize(self, X, rng):
+        shift, scale = _location_and_scale(X)
+        shape = (self.n_components, X.shape[1])
+        self.lml_method_ = "exact"
+        self._noise_floor = NOISE_FLOOR * scale**2
+        if isinstance(self.init, dict):
+            self._set(_check_init(self.init, shape))
+        elif self.init == "pca":
+            self._set(_closed_form(X, shift, self.n_components, self._noise_floor))
+        else:
+            self.components_ = scale * rng.normal(size=shape) / np.sqrt(shape[0])
+            self.mean_ = shift
+            self.noise_variance_ = scale**2
+
+    def _training_problem(self, X):
+        floor = self._tensor(np.asarray(self._noise_floor))
+        model = _gaussian.GaussianModel(*self._parameters, floor)
+        draw_masks = MaskDraw(
+            self.mask_rate, self.n_masks, X.shape[1], check_device(self.device)
+        )
+        rows = self._tensor(X)
+        if np.isnan(X).any():
+            size = 256 if self.batch_size == "auto" else self.batch_size
+            objectives = {
+                "mpt": MaskedRows(rows, draw_masks, size),
+                "lml": LikelihoodRows(rows, size),
+            }
+        else:
+            moments = _gaussian.moments(rows)
+            objectives = {
+                "mpt": _gaussian.MaskedMoments(moments, draw_masks),
+                "lml": _gaussian.LikelihoodMoments(moments),
+            }
+        return model, objectives[self.objective]
+
+    def _fitted_attributes(self, model):
+        with torch.no_grad():
+            components, mean, noise_variance = (
+                tensor.cpu().numpy() for tensor in model.parameters_now
+            )
+        return {
+            "components_": _principal_axes(components),
+            "mean_": mean,
+            "noise_variance_": float(noise_variance),
+        }
+
+    def _warn_about_fit(self):
+        if self.noise_variance_ < 10 * self._noise_floor:
+            warnings.warn(
+                f"noise_variance_ fell to its floor ({self._noise_floor:.3g}): "
+                f"n_components={self.n_components} explain X without error, and the "
+                "likelihood has no maximum. Use fewer components.",
+                stacklevel=5,
+            )
+
+
+def _location_and_scale(X):
+    """Mean of each column, and one standard deviation for all, ignoring NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        X = X.astype(np.float64, copy=False)
+        shift = np.nanmean(X, axis=0)
+        deviation = np.abs(X - shift)
+        largest = np.nanmax(deviation)
+        if largest == 0:
+            return shift, 1.0
+        scale = largest * np.sqrt(np.nanmean((deviation / largest) ** 2))
+    if not 1e-150 < scale < 1e150:
+        raise ValueError(
+            f"The standard deviation of X is {scale:.3g}, whose square double precision "
+            "cannot hold: rescale X, for instance with StandardScaler."
+        )
+    return shift, float(scale)
+
+
+def _closed_form(X, mean, n_components, noise_floor):
+    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
+    centred = np.nan_to_num(X - mean)
+    values, vectors = eigh(centred.T @ centred / len(X))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rest = values[n_components:] if n_components < len(values) else values[-1:]
+    noise_variance = max(float(rest.mean()), noise_floor)
+    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
+    return {
+        "components_": _principal_axes((vectors[:, :n_components] * lengths).T),
+        "mean_": mean,
+        "noise_variance_": noise_variance,
+    }
+
+
+def _principal_axes(components):
+    """Rotate components to orthogonal ones, longest first, with definite signs."""
+    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
+    _, axes = svd_flip(U, axes, u_based_decision=False)
+    return lengths[:, None] * axes
+
+
+def _check_init(init, shape):
+    """Return the fitted attributes that a dict of initial arrays stands for."""
+    expected = {"components": shape, "mean": shape[1:], "noise_variance": ()}
+    if set(init) != set(expected):
+        raise ValueError(
+            f"init must have the keys {sorted(expected)}, got {sorted(init)}."
+        )
+    attributes = {}
+    for key, key_shape in expected.items():
+        value = np.array(init[key], dtype=np.float64)
+        if value.shape != key_shape or not np.isfinite(value).all():
+            raise ValueError(
+                f"init[{key!r}] must be finite and of shape {key_shape}, got shape "
+                f"{value.shape}."
+            )
+        attributes[f"{key}_"] = value
+    noise_variance = float(attributes["noise_variance_"])
+    check_scalar(
+        noise_variance,
+        "init['noise_variance']",
+        float,
+        min_val=0,
+        include_boundaries="neither",
+    )
+    return {**attributes, "noise_variance_": noise_variance}

@@ -1,0 +1,253 @@
+"""The training loop: follow a noisy objective down, then average.
+
+A model is a torch module; an objective gives its minibatches (`batches`) and their
+losses (`losses`). Neither knows about scikit-learn.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch.optim.swa_utils import AveragedModel
+
+from sklearn_mpt._masks import draw_masks, training_sizes
+from sklearn_mpt._objective import masked_score
+
+
+class LatentVariableModel(torch.nn.Module):
+    """What the loop and the objectives below ask of a model."""
+
+    def conditional_log_prob(self, X, mask):
+        """Return log p(x_j | x_R) at hidden and present entries, 0.0 elsewhere."""
+        raise NotImplementedError
+
+    def fold(self):
+        """Absorb a gradient step, where the step is taken in local coordinates."""
+
+
+class MaskDraw:
+    """Draws the masks of one gradient step as a tensor of shape (n_masks, d)."""
+
+    def __init__(self, mask_rate, n_masks, n_features, device):
+        self.mask_rate = mask_rate
+        self.n_masks = n_masks
+        self.n_features = n_features
+        self.device = device
+
+    def __call__(self, rng):
+        sizes = training_sizes(self.mask_rate, self.n_masks, self.n_features, rng)
+        return torch.tensor(draw_masks(sizes, self.n_features, rng), device=self.device)
+
+
+class MaskedRows:
+    """Minus D times the masked score, over minibatches of rows.
+
+    Each row of a minibatch gets one of the masks of the step, in turn.
+    """
+
+    def __init__(self, X, draw_step_masks, batch_size):
+        self.X = X
+        self.draw_step_masks = draw_step_masks
+        self.batch_size = batch_size
+
+    def batches(self, rng):
+        for rows in _shuffled_batches(len(self.X), self.batch_size, rng):
+            masks = self.draw_step_masks(rng)
+            yield self.X[rows], masks[torch.arange(len(rows)) % len(masks)]
+
+    def losses(self, model, batch):
+        X, mask = batch
+        return -X.shape[1] * masked_score(model.conditional_log_prob(X, mask), mask)
+
+
+class LikelihoodRows:
+    """Minus the log marginal likelihood, over minibatches of rows."""
+
+    def __init__(self, X, batch_size):
+        self.X = X
+        self.batch_size = batch_size
+
+    def batches(self, rng):
+        for rows in _shuffled_batches(len(self.X), self.batch_size, rng):
+            yield self.X[rows]
+
+    def losses(self, model, batch):
+        return -model.log_prob(batch)
+
+
+def _shuffled_batches(n_rows, batch_size, rng):
+    n_batches = int(np.ceil(n_rows / batch_size))
+    return np.array_split(rng.permutation(n_rows), n_batches)
+
+
+class _StoppedByCallback(Exception):
+    pass
+
+
+class Trainer:
+    """Minimise an objective with Adam: hold the step size, decay it, average.
+
+    The step size is held until the mean loss of the last `n_iter_no_change` epochs is
+    no better than that of as many before, beyond its noise and `tol`. It then falls to
+    zero along a cosine, over as many epochs as were held (but at least
+    ``5 * n_iter_no_change``), and the models on the way are averaged, which is what
+    removes the noise of the masks [1]_.
+
+    Parameters
+    ----------
+    model : LatentVariableModel
+        Trained in place.
+    objective : object
+        With ``batches(rng)``, the minibatches of one epoch, and
+        ``losses(model, batch)``, a tensor of losses to be averaged.
+    learning_rate : float
+        Step size of Adam until the plateau.
+    rng : numpy.random.Generator
+        Source of minibatches and masks.
+
+    Attributes
+    ----------
+    loss_curve : list of float
+        Mean loss of each epoch.
+    plateau : bool
+        Whether the loss stopped improving before half of `max_iter`.
+
+    References
+    ----------
+    .. [1] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation
+       by averaging", SIAM Journal on Control and Optimization 30, 1992.
+    """
+
+    def __init__(self, model, objective, *, learning_rate, rng):
+        self.model = model
+        self.objective = objective
+        self.learning_rate = learning_rate
+        self.rng = rng
+        self.optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+        self.loss_curve = []
+        self.plateau = False
+        self._average = None
+        self._safe = self._snapshot()
+
+    def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
+        """Train to convergence; on interruption or divergence keep the best so far.
+
+        around_epoch : callable
+            Called with `epoch`, which it must call; returns True to stop training.
+        """
+        try:
+            n_held = self._hold(max_iter, tol, n_iter_no_change, around_epoch)
+            n_decay = min(max_iter - n_held, max(n_held, 5 * n_iter_no_change))
+            self._decay(n_decay, around_epoch)
+            self._warn_unless_converged(max_iter)
+        except KeyboardInterrupt:
+            warnings.warn("Training interrupted by user.", stacklevel=5)
+        except FloatingPointError:
+            self._restore()
+        except _StoppedByCallback:
+            pass
+        self._keep_better()
+
+    def epoch(self):
+        """Take one pass over the minibatches."""
+        start = self._snapshot()
+        losses = [self._step(batch) for batch in self.objective.batches(self.rng)]
+        if not self.loss_curve or np.mean(losses) <= min(self.loss_curve):
+            self._safe = start
+        self.loss_curve.append(float(np.mean(losses)))
+
+    def _snapshot(self):
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def _step(self, batch):
+        loss = self.objective.losses(self.model, batch).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.model.fold()
+        return loss.item()
+
+    def _hold(self, max_iter, tol, window, around_epoch):
+        """Train at the full step size up to the plateau; return the epochs spent."""
+        for n_iter in range(1, (max_iter + 1) // 2 + 1):
+            self._run_epoch(around_epoch)
+            if n_iter % window == 0 and self._is_flat(window, tol):
+                self.plateau = True
+                break
+        return len(self.loss_curve)
+
+    def _decay(self, n_epochs, around_epoch):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizer, max(1, n_epochs)
+        )
+        self._average = AveragedModel(self.model, use_buffers=True)
+        for _ in range(n_epochs):
+            self._run_epoch(around_epoch)
+            self._average.update_parameters(self.model)
+            schedule.step()
+
+    def _run_epoch(self, around_epoch):
+        if around_epoch(self.epoch):
+            raise _StoppedByCallback
+
+    def _is_flat(self, window, tol):
+        """Whether the last window improves on the one before by no more than noise."""
+        if len(self.loss_curve) < 2 * window:
+            return False
+        before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
+        noise = np.sqrt((before.var() + last.var()) / window)
+        return before.mean() - last.mean() <= max(tol, 2 * noise)
+
+    def _keep_better(self):
+        """Keep the averaged model where it is better than the last one."""
+        if self._average is None:
+            return
+        models = [self._average.module, self.model]
+        losses = np.zeros(2)
+        with torch.no_grad():
+            for batch in self.objective.batches(self.rng):
+                losses += [
+                    self.objective.losses(model, batch).mean().item()
+                    for model in models
+                ]
+        self.model.load_state_dict(models[int(losses.argmin())].state_dict())
+
+    def _restore(self):
+        warnings.warn(
+            f"Training diverged after {len(self.loss_curve)} epochs: the loss is not "
+            "finite. The best parameters so far are kept; try a smaller learning_rate.",
+            ConvergenceWarning,
+            stacklevel=6,
+        )
+        self.model.load_state_dict(self._safe)
+        self._average = None
+
+    def _warn_unless_converged(self, max_iter):
+        if not self.plateau:
+            warnings.warn(
+                f"Maximum iterations (max_iter={max_iter}) reached and the optimization "
+                "hasn't converged yet.",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+
+
+def optimizer_arrays(optimizer):
+    """Return the state of a torch optimizer as NumPy arrays."""
+    return {
+        index: {name: value.cpu().numpy() for name, value in slots.items()}
+        for index, slots in optimizer.state_dict()["state"].items()
+    }
+
+
+def load_optimizer_arrays(optimizer, arrays):
+    """Restore what `optimizer_arrays` returned."""
+    state = {
+        index: {name: torch.tensor(value) for name, value in slots.items()}
+        for index, slots in arrays.items()
+    }
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

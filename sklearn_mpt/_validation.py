@@ -1,0 +1,64 @@
+"""Checks of parameters and arguments, with messages that say what is allowed."""
+
+from numbers import Integral, Real
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_scalar
+
+
+def check_choice(value, name, choices):
+    if not isinstance(value, str) or value not in choices:
+        allowed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {allowed}, got {value!r}.")
+
+
+def check_mask_rate(mask_rate, n_features):
+    """Check "uniform", a rate in (0, 1] or a size in 1..n_features."""
+    if isinstance(mask_rate, str):
+        valid = mask_rate == "uniform"
+    elif isinstance(mask_rate, Integral) and not isinstance(mask_rate, bool):
+        valid = 1 <= mask_rate <= n_features
+    else:
+        valid = isinstance(mask_rate, Real) and 0 < mask_rate <= 1
+    if not valid:
+        raise ValueError(
+            "mask_rate must be 'uniform', a float in (0, 1] (a rate) or an int in "
+            f"1..n_features={n_features} (a size), got {mask_rate!r}."
+        )
+
+
+def check_batch_size(batch_size):
+    if isinstance(batch_size, str):
+        check_choice(batch_size, "batch_size", ["auto"])
+    else:
+        check_scalar(batch_size, "batch_size", Integral, min_val=1)
+
+
+def check_device(device):
+    """Return the torch device; "auto" is CUDA where there is one, else the CPU."""
+    if isinstance(device, str) and device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+        return torch.device(device)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(
+            "device must be 'auto' or a torch device that is there and computes in "
+            f"float64, got {device!r}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def check_mask(mask, n_samples, n_features):
+    """Return a boolean mask of shape (1, n_features) or (n_samples, n_features)."""
+    mask = np.asarray(mask)
+    if mask.dtype != bool:
+        raise TypeError(
+            f"mask must be boolean, True where hidden, got dtype {mask.dtype}."
+        )
+    if mask.shape not in [(n_features,), (n_samples, n_features)]:
+        raise ValueError(
+            f"mask must have shape (n_features,) = ({n_features},) or "
+            f"(n_samples, n_features) = ({n_samples}, {n_features}), got {mask.shape}."
+        )
+    return mask.reshape(-1, n_features)
