@@ -160,7 +160,7 @@ class BaseMPT(
         rng = np.random.default_rng([*self._seed, len(self.loss_curve_)])
         trainer = self._trainer(X, rng)
         load_optimizer_arrays(trainer.optimizer, self._optimizer_state)
-        trainer.epoch()
+        trainer.run_once()
         self._set(self._fitted_attributes(trainer.model))
         self._set(_history(self.loss_curve_ + trainer.loss_curve))
         self._optimizer_state = optimizer_arrays(trainer.optimizer)

@@ -38,29 +38,22 @@ def moments(X):
     return Moments(mean, centred.T @ centred / len(X))
 
 
-def _outer_rows(components):
-    """Outer products w_j w_j', flattened; shape (d, k * k)."""
-    W = components.T
-    return (W[:, :, None] * W[:, None, :]).reshape(len(W), -1)
-
-
-def _posterior_covariance(observed, parameters):
-    """Covariance of z given each set of observed features; (n, k, k).
+def _posterior_root(observed, parameters):
+    """F with F' F the covariance of z given each set of observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
-    n_components = len(parameters.components)
-    eye = torch.eye(n_components, dtype=observed.dtype, device=observed.device)
-    gram = observed @ _outer_rows(parameters.components)
-    precision = eye + gram.reshape(-1, n_components, n_components) / (
-        parameters.noise_variance
-    )
-    return torch.linalg.inv(precision)
+    W = parameters.components.T
+    eye = torch.eye(W.shape[1], dtype=W.dtype, device=W.device)
+    outer = (W[:, :, None] * W[:, None, :]).flatten(1)
+    gram = (observed @ outer).unflatten(1, eye.shape)
+    factor = torch.linalg.cholesky(eye + gram / parameters.noise_variance)
+    return torch.linalg.solve_triangular(factor, eye, upper=False)
 
 
-def _quadratic_forms(matrices, components):
-    """w_j' A w_j for each matrix A, of shape (n, k, k), and feature j; (n, d)."""
-    return matrices.flatten(1) @ _outer_rows(components).T
+def _log_determinant(root):
+    """log det F' F."""
+    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _observed(X, hidden=None):
@@ -77,11 +70,11 @@ def _residual(X, observed, mean):
 
 
 def posterior(X, observed, parameters):
-    """Mean (n, k) and covariance (n or 1, k, k) of z given the observed entries."""
-    covariance = _posterior_covariance(observed, parameters)
+    """Mean (n, k) and root F (n or 1, k, k) of z given the observed entries."""
+    root = _posterior_root(observed, parameters)
     projection = _residual(X, observed, parameters.mean) @ parameters.components.T
-    mean = (covariance @ projection[..., None])[..., 0] / parameters.noise_variance
-    return mean, covariance
+    scaled = root @ (projection / parameters.noise_variance)[..., None]
+    return (root.mT @ scaled)[..., 0], root
 
 
 def posterior_mean(X, parameters):
@@ -91,9 +84,8 @@ def posterior_mean(X, parameters):
 
 def draw(X, parameters, latent_noise, noise):
     """Draw rows given their present entries, from standard normal noise; (n, d)."""
-    z, covariance = posterior(X, _observed(X), parameters)
-    factor = torch.linalg.cholesky(covariance)
-    z = z + (factor @ latent_noise[..., None])[..., 0]
+    z, root = posterior(X, _observed(X), parameters)
+    z = z + (root.mT @ latent_noise[..., None])[..., 0]
     decoded = z @ parameters.components + parameters.mean
     return decoded + parameters.noise_variance.sqrt() * noise
 
@@ -103,12 +95,10 @@ def conditional_log_prob(X, mask, parameters):
 
     mask : bool of shape (1, d) or (n, d), True where hidden.
     """
-    z, covariance = posterior(X, _observed(X, mask), parameters)
+    z, root = posterior(X, _observed(X, mask), parameters)
     # no NaN even where it is not selected: it would spoil the gradient
     residual = torch.nan_to_num(X) - parameters.mean - z @ parameters.components
-    variance = parameters.noise_variance + _quadratic_forms(
-        covariance, parameters.components
-    )
+    variance = parameters.noise_variance + _column_norms(root @ parameters.components)
     log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
     return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
 
@@ -116,12 +106,17 @@ def conditional_log_prob(X, mask, parameters):
 def log_prob(X, parameters):
     """Log density of the present entries of each row; (n,)."""
     observed = _observed(X)
-    z, covariance = posterior(X, observed, parameters)
+    z, root = posterior(X, observed, parameters)
     # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
     noise = _residual(X, observed, parameters.mean + z @ parameters.components)
     distance = (noise**2).sum(1) / parameters.noise_variance + (z**2).sum(1)
     log_scale = observed.sum(1) * (LOG_2PI + parameters.noise_variance.log())
-    return -0.5 * (log_scale - torch.logdet(covariance) + distance)
+    return -0.5 * (log_scale - _log_determinant(root) + distance)
+
+
+def _column_norms(matrices):
+    """Squared length of each column; (n, k, d) -> (n, d)."""
+    return (matrices**2).sum(1)
 
 
 def _shift(moments, mean):
@@ -134,29 +129,30 @@ def mean_log_prob(moments, parameters):
     """Average of `log_prob` over complete rows, from their moments."""
     W, noise_variance = parameters.components, parameters.noise_variance
     second = _shift(moments, parameters.mean)
-    observed = torch.ones_like(parameters.mean)[None]
-    covariance = _posterior_covariance(observed, parameters)[0]
-    explained = torch.trace(covariance @ (W @ second @ W.T)) / noise_variance
+    root = _posterior_root(torch.ones_like(parameters.mean)[None], parameters)[0]
+    scaled = root @ W
+    explained = torch.sum((scaled @ second) * scaled) / noise_variance
     distance = (torch.trace(second) - explained) / noise_variance
     log_scale = len(second) * (LOG_2PI + noise_variance.log())
-    return -0.5 * (log_scale - torch.logdet(covariance) + distance)
+    return -0.5 * (log_scale - _log_determinant(root) + distance)
 
 
 def mean_masked_scores(moments, masks, parameters):
     """Masked score averaged over complete rows, from their moments; (n_masks,).
 
-    O(d^2 k) per mask whatever the number of rows: with z the posterior mean, the
-    expected squared error of feature j is C_jj - 2 w_j' E[z x_j] + w_j' E[z z'] w_j.
+    O(d^2 k) per mask whatever the number of rows. With u = F^-T z, whose posterior
+    covariance is the identity, and V = F W, the expected squared error of feature j is
+    C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
     """
     W, noise_variance = parameters.components, parameters.noise_variance
     second = _shift(moments, parameters.mean)
     observed = (~masks).to(W.dtype)
-    covariance = _posterior_covariance(observed, parameters)
-    W_seen = W * observed[:, None, :] / noise_variance
-    z_x = covariance @ torch.tensordot(W_seen, second, dims=([2], [0]))
-    z_z = z_x @ W_seen.transpose(1, 2) @ covariance
-    error = second.diagonal() - 2 * (W * z_x).sum(1) + _quadratic_forms(z_z, W)
-    variance = noise_variance + _quadratic_forms(covariance, W)
+    V = _posterior_root(observed, parameters) @ W
+    V_seen = V * (observed / noise_variance)[:, None, :]
+    u_x = torch.tensordot(V_seen, second, dims=([2], [0]))
+    u_u = u_x @ V_seen.mT
+    error = second.diagonal() + (V * (u_u @ V - 2 * u_x)).sum(1)
+    variance = noise_variance + _column_norms(V)
     log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
     return (log_prob * masks).sum(1) / masks.sum(1)
 
@@ -166,14 +162,14 @@ class GaussianModel(LatentVariableModel):
 
     A gradient step changes the model to
 
-    .. math:: W \leftarrow L (W + \sigma \, \delta W), \quad
-              \mu \leftarrow \mu + \sigma \, \delta\mu, \quad
+    .. math:: W \leftarrow (I + L) (W + \sigma \, \delta W), \quad
+              \mu \leftarrow \mu + \sigma \, \delta\mu + W^\top a, \quad
               \log \sigma^2 \leftarrow \log \sigma^2 + \delta_\sigma,
 
     and `fold` makes the result the new origin. Steps thus shrink with the noise they
-    have to resolve, and L, of shape (K, K), corrects the scale of the latent variables
-    at once, where steps on W alone would take very long: the idea of parameter
-    expansion [1]_.
+    have to resolve; L, of shape (K, K), and a correct the scale and the mean of the
+    latent variables at once, where steps on W and the mean alone would take very long:
+    the idea of parameter expansion [1]_.
 
     References
     ----------
@@ -191,8 +187,11 @@ class GaussianModel(LatentVariableModel):
         self.components_step = torch.nn.Parameter(torch.zeros_like(components))
         self.mean_step = torch.nn.Parameter(torch.zeros_like(mean))
         self.log_noise_step = torch.nn.Parameter(torch.zeros_like(self.log_noise))
-        self.mixing_step = torch.nn.Parameter(
+        self.latent_scale_step = torch.nn.Parameter(
             components.new_zeros(len(components), len(components))
+        )
+        self.latent_mean_step = torch.nn.Parameter(
+            components.new_zeros(len(components))
         )
 
     @property
@@ -201,8 +200,8 @@ class GaussianModel(LatentVariableModel):
         unit = (0.5 * self.log_noise).exp()
         moved = self.components + unit * self.components_step
         return Gaussian(
-            moved + self.mixing_step @ moved,
-            self.mean + unit * self.mean_step,
+            moved + self.latent_scale_step @ moved,
+            self.mean + unit * self.mean_step + self.latent_mean_step @ moved,
             (self.log_noise + self.log_noise_step).exp() + self.noise_floor,
         )
 

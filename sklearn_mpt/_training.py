@@ -81,6 +81,9 @@ def _shuffled_batches(n_rows, batch_size, rng):
     return np.array_split(rng.permutation(n_rows), n_batches)
 
 
+_DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
+
+
 class _StoppedByCallback(Exception):
     pass
 
@@ -143,11 +146,18 @@ class Trainer:
             self._warn_unless_converged(max_iter)
         except KeyboardInterrupt:
             warnings.warn("Training interrupted by user.", stacklevel=5)
-        except FloatingPointError:
+        except _DIVERGENCE:
             self._restore()
         except _StoppedByCallback:
             pass
         self._keep_better()
+
+    def run_once(self):
+        """Train for one epoch, or undo it if it diverges."""
+        try:
+            self.epoch()
+        except _DIVERGENCE:
+            self._restore()
 
     def epoch(self):
         """Take one pass over the minibatches."""

@@ -15,9 +15,9 @@ def check_choice(value, name, choices):
 
 def check_mask_rate(mask_rate, n_features):
     """Check "uniform", a rate in (0, 1] or a size in 1..n_features."""
-    if isinstance(mask_rate, str):
+    if isinstance(mask_rate, str | bool):
         valid = mask_rate == "uniform"
-    elif isinstance(mask_rate, Integral) and not isinstance(mask_rate, bool):
+    elif isinstance(mask_rate, Integral):
         valid = 1 <= mask_rate <= n_features
     else:
         valid = isinstance(mask_rate, Real) and 0 < mask_rate <= 1

@@ -1,0 +1,19 @@
+import matplotlib
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose  # noqa: F401  (fails early if absent)
+
+from sklearn_mpt import MPTProbabilisticPCA
+
+matplotlib.use("agg")
+
+
+@pytest.fixture
+def known():
+    """Rows, and a model whose parameters are known: nothing is trained."""
+    rng = np.random.default_rng(0)
+    components = rng.normal(size=(2, 6))
+    start = {"components": components, "mean": np.arange(6.0), "noise_variance": 0.3}
+    X = rng.normal(size=(20, 2)) @ components + np.arange(6.0)
+    X += np.sqrt(0.3) * rng.normal(size=X.shape)
+    return MPTProbabilisticPCA(init=start, max_iter=0, random_state=0).fit(X), X

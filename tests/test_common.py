@@ -1,0 +1,308 @@
+"""One protocol for all models: what generic code may rely on.
+
+A new model adds one line to MODELS: a factory of an unfitted estimator, and rows.
+"""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import skops.io
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._masks import enumerate_masks
+from sklearn_mpt._objective import loop_over_masks, masked_score
+
+
+def real_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 5))
+    return X + 0.5 * rng.normal(size=X.shape)
+
+
+MODELS = {
+    "ppca": (lambda: MPTProbabilisticPCA(max_iter=20, random_state=0), real_rows()),
+}
+
+
+def quiet_fit(model, X):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X)
+
+
+@pytest.fixture(params=MODELS)
+def case(request):
+    factory, X = MODELS[request.param]
+    return quiet_fit(factory(), X), X.copy()
+
+
+@pytest.fixture
+def model(case):
+    return case[0]
+
+
+@pytest.fixture
+def X(case):
+    return case[1]
+
+
+@pytest.fixture
+def mask(X):
+    mask = np.random.default_rng(1).random(X.shape) < 0.5
+    mask[0], mask[1] = True, False
+    return mask
+
+
+def with_gaps(X):
+    gaps = np.random.default_rng(2).random(X.shape) < 0.3
+    gaps[0] = True
+    return np.where(gaps, np.nan, X)
+
+
+@parametrize_with_checks([MPTProbabilisticPCA(max_iter=5)])
+def test_scikit_learn_protocol(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        check(estimator)
+
+
+def test_shapes(model, X, mask):
+    n_samples, n_features = X.shape
+    assert model.conditional_log_prob(X, mask).shape == X.shape
+    assert model.score_samples(X).shape == (n_samples,)
+    assert model.transform(X).shape == (n_samples, model.n_components)
+    assert model.inverse_transform(model.transform(X)).shape == X.shape
+    assert model.sample(7).shape == (7, n_features)
+    assert model.lml_method_ in ("exact", "quadrature", "importance")
+    assert len(model.loss_curve_) == model.n_iter_
+
+
+def test_contract_is_zero_where_nothing_is_asked_and_finite(model, X, mask):
+    X = with_gaps(X)
+    log_prob = model.conditional_log_prob(X, mask)
+    asked = mask & ~np.isnan(X)
+    assert np.isfinite(log_prob).all()
+    assert_array_equal(log_prob[~asked], 0.0)
+    assert (log_prob[asked] != 0).all()
+
+
+def test_hidden_values_enter_only_their_own_term(model, X, mask):
+    log_prob = model.conditional_log_prob(X, mask)
+    for j in range(X.shape[1]):
+        changed = X.copy()
+        changed[mask[:, j], j] = np.roll(X[:, j], 1)[mask[:, j]]
+        difference = model.conditional_log_prob(changed, mask) != log_prob
+        assert not np.delete(difference, j, axis=1).any()
+
+
+def test_missing_is_the_same_as_hidden_for_the_other_features(model, X):
+    mask = np.zeros(X.shape[1], dtype=bool)
+    mask[:2] = True
+    missing = X.copy()
+    missing[:, 0] = np.nan
+    assert_allclose(
+        model.conditional_log_prob(missing, mask)[:, 1],
+        model.conditional_log_prob(X, mask)[:, 1],
+    )
+
+
+def test_one_mask_for_all_rows_is_the_mask_repeated(model, X):
+    mask = np.arange(X.shape[1]) < 2
+    shared = model.conditional_log_prob(X, mask)
+    repeated = model.conditional_log_prob(X, np.tile(mask, (len(X), 1)))
+    assert_allclose(shared, repeated, rtol=1e-12)
+
+
+def test_scores_of_all_masks_sum_to_the_score(model, X):
+    X = with_gaps(X)
+    conditional = model.conditional_log_prob
+    total = sum(
+        np.mean([masked_score(conditional(X, m), m) for m in masks], axis=0)
+        for masks in (
+            enumerate_masks(X.shape[1], size) for size in range(1, X.shape[1] + 1)
+        )
+    )
+    assert_allclose(total, model.score_samples(X), atol=1e-10)
+
+
+def test_hook_gives_what_the_contract_gives(model, X):
+    masks = enumerate_masks(X.shape[1], 2)
+    for rows in (X, with_gaps(X)):
+        by_loop = loop_over_masks(model.conditional_log_prob, rows, masks)
+        assert_allclose(model.mean_masked_scores(rows, masks), by_loop)
+
+
+def test_a_row_does_not_depend_on_its_batch(model, X, mask):
+    X = with_gaps(X)
+    score, log_prob = model.score_samples(X), model.conditional_log_prob(X, mask)
+    for i in range(0, len(X), 7):
+        alone = X[i : i + 1]
+        assert_allclose(model.score_samples(alone), score[i : i + 1], rtol=1e-9)
+        assert_allclose(
+            model.conditional_log_prob(alone, mask[i : i + 1]),
+            log_prob[i : i + 1],
+            rtol=1e-9,
+        )
+
+
+def test_numbers_do_not_depend_on_the_memory_budget(model, X, mask):
+    import sklearn
+
+    score, log_prob = model.score_samples(X), model.conditional_log_prob(X, mask)
+    curve = mpt_curve(model, X, n_masks=2, random_state=0)
+    with sklearn.config_context(working_memory=0):
+        assert_allclose(model.score_samples(X), score, rtol=1e-12)
+        assert_allclose(model.conditional_log_prob(X, mask), log_prob, rtol=1e-12)
+        chunked = mpt_curve(model, X, n_masks=2, random_state=0)
+    assert_allclose(chunked.scores, curve.scores, rtol=1e-12)
+
+
+def test_a_row_with_nothing_observed_scores_zero(model, X):
+    nothing = np.full((2, X.shape[1]), np.nan)
+    log_prob, std_error = model.score_samples(nothing, return_std=True)
+    assert_array_equal(log_prob, 0.0)
+    assert_array_equal(std_error, 0.0)
+
+
+def test_imputation_keeps_what_is_present_and_fills_the_rest(model, X):
+    gappy = with_gaps(X)
+    present = ~np.isnan(gappy)
+    for method in ("mean", "sample"):
+        filled = model.impute(gappy, method=method)
+        assert_array_equal(filled[present], X[present])
+        assert np.isfinite(filled).all()
+
+
+def test_draws_are_reproducible_and_take_the_estimators_random_state(model, X):
+    gappy = with_gaps(X)
+    assert_array_equal(model.sample(3), model.sample(3, random_state=0))
+    assert (model.sample(3) != model.sample(3, random_state=1)).any()
+    by_default = model.impute(gappy, method="sample")
+    assert_array_equal(by_default, model.impute(gappy, "sample", random_state=0))
+
+
+def test_fits_are_reproducible(model, X):
+    again = quiet_fit(clone(model), X)
+    assert_array_equal(again.score_samples(X), model.score_samples(X))
+
+
+def test_fit_accepts_missing_entries(model, X):
+    fitted = quiet_fit(clone(model), with_gaps(X))
+    assert np.isfinite(fitted.score(X))
+    assert np.isfinite(fitted.loss_curve_).all()
+
+
+def test_global_random_state_is_untouched(model, X):
+    torch = pytest.importorskip("torch")
+    state, before = np.random.get_state()[1].copy(), torch.get_rng_state()
+    quiet_fit(clone(model), X).sample()
+    assert_array_equal(np.random.get_state()[1], state)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_warm_start_goes_on(model, X):
+    warm = clone(model).set_params(warm_start=True, max_iter=5)
+    first = quiet_fit(warm, X).score(X)
+    for _ in range(5):
+        quiet_fit(warm, X)
+    assert warm.score(X) > first
+
+
+def test_partial_fit_goes_on_and_survives_pickling(model, X):
+    straight, pickled = clone(model), clone(model)
+    for _ in range(4):
+        straight.partial_fit(X)
+        pickled = pickle.loads(pickle.dumps(pickled.partial_fit(X)))
+    assert straight.n_iter_ == len(straight.loss_curve_) == 4
+    assert_array_equal(pickled.score_samples(X), straight.score_samples(X))
+
+
+@pytest.mark.parametrize("library", ["pickle", "skops"])
+def test_persistence(model, X, library):
+    if library == "pickle":
+        copy = pickle.loads(pickle.dumps(model))
+    else:
+        data = skops.io.dumps(model)
+        unknown = skops.io.get_untrusted_types(data=data)
+        assert unknown == [f"{type(model).__module__}.{type(model).__name__}"]
+        copy = skops.io.loads(data, trusted=unknown)
+    assert_array_equal(copy.score_samples(X), model.score_samples(X))
+    assert "_sklearn_mpt_version" not in vars(copy)
+
+
+def test_a_pickle_of_another_version_warns(model):
+    state = model.__getstate__()
+    assert state["_sklearn_mpt_version"]
+    state["_sklearn_mpt_version"] = "0.0.1"
+    with pytest.warns(InconsistentVersionWarning, match=r"0\.0\.1"):
+        clone(model).__setstate__(state)
+
+
+def test_fitted_state_is_numpy_only(model):
+    fitted = {key: value for key, value in vars(model).items() if key.endswith("_")}
+    plain = (np.ndarray, float, int, str, list)
+    assert all(isinstance(value, plain) for value in fitted.values()), fitted
+
+
+def test_bad_masks_are_refused(model, X):
+    with pytest.raises(ValueError, match=r"mask must have shape \(n_features,\) = "):
+        model.conditional_log_prob(X, np.ones(X.shape[1] + 1, dtype=bool))
+    with pytest.raises(TypeError, match="mask must be boolean, True where hidden"):
+        model.conditional_log_prob(X, np.ones(X.shape[1]))
+
+
+def test_bad_arguments_of_methods_are_refused(model, X):
+    with pytest.raises(ValueError, match="method must be one of 'mean', 'sample'"):
+        model.impute(X, method="median")
+    with pytest.raises(ValueError, match="n_samples"):
+        model.sample(0)
+    with pytest.raises(ValueError, match="Z must have n_components="):
+        model.inverse_transform(np.ones((2, model.n_components + 1)))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "error", "message"),
+    [
+        ("n_components", 0, ValueError, "n_components == 0, must be >= 1"),
+        ("n_components", 1.5, TypeError, "n_components must be an instance of int"),
+        ("mask_rate", 0.0, ValueError, r"mask_rate must be .* got 0\.0"),
+        ("mask_rate", 1.5, ValueError, r"mask_rate must be .* got 1\.5"),
+        ("mask_rate", "often", ValueError, "mask_rate must be 'uniform', .* 'often'"),
+        ("mask_rate", 99, ValueError, r"an int in 1\.\.n_features=5 .* got 99"),
+        ("mask_rate", True, ValueError, "mask_rate must be .* got True"),
+        ("mask_rate", None, ValueError, "mask_rate must be .* got None"),
+        ("n_masks", 0, ValueError, "n_masks"),
+        ("objective", "magic", ValueError, "objective must be one of 'mpt', .*'magic'"),
+        ("max_iter", -1, ValueError, "max_iter == -1, must be >= 0"),
+        ("learning_rate", 0.0, ValueError, "learning_rate"),
+        ("batch_size", "all", ValueError, "batch_size must be one of 'auto', got"),
+        ("batch_size", 0, ValueError, "batch_size"),
+        ("tol", -1.0, ValueError, "tol"),
+        ("n_iter_no_change", 0, ValueError, "n_iter_no_change"),
+        ("device", "toaster", ValueError, "device must be 'auto' or a torch device"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(model, X, parameter, value, error, message):
+    with pytest.raises(error, match=message):
+        clone(model).set_params(**{parameter: value}).fit(X)
+
+
+def test_bad_rows_are_refused(model, X):
+    fresh = clone(model)
+    with pytest.raises(ValueError, match="1 sample"):
+        fresh.fit(X[:1])
+    with pytest.raises(ValueError, match=r"column\(s\) \[1\] of X are missing"):
+        fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.nan, X))
+    with pytest.raises(ValueError, match="infinity"):
+        fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.inf, X))
+
+
+def test_hiding_everything_warns(model, X):
+    with pytest.warns(UserWarning, match=r"mask_rate=1\.0 hides every feature"):
+        quiet_fit(clone(model).set_params(mask_rate=1.0), X)

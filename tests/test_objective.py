@@ -1,0 +1,110 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import covariance_of, log_density
+
+from sklearn_mpt import feature_contributions
+from sklearn_mpt._masks import enumerate_masks
+from sklearn_mpt._objective import masked_score, mean_masked_scores
+
+
+def enumerated_log_prob(conditional, X):
+    """Proposition 1 by brute force: sum over sizes of the average over all masks."""
+    n_features = X.shape[1]
+    return sum(
+        np.mean([masked_score(conditional(X, m), m) for m in masks], axis=0)
+        for masks in (enumerate_masks(n_features, s + 1) for s in range(n_features))
+    )
+
+
+def enumerated_shapley_values(conditional, X):
+    n_features = X.shape[1]
+    total = np.zeros(X.shape)
+    for size in range(1, n_features + 1):
+        for mask in enumerate_masks(n_features, size):
+            total += conditional(X, mask) / (math.comb(n_features, size) * size)
+    return total
+
+
+def test_scores_of_all_masks_add_up_to_the_log_density(known):
+    model, X = known
+    total = enumerated_log_prob(model.conditional_log_prob, X)
+    assert_allclose(total, log_density(X, model.mean_, covariance_of(model)))
+
+
+def test_scores_of_all_masks_add_up_with_missing_entries(known):
+    model, X = known
+    X[np.random.default_rng(1).random(X.shape) < 0.3] = np.nan
+    X[0] = np.nan
+    total = enumerated_log_prob(model.conditional_log_prob, X)
+    expected = log_density(X, model.mean_, covariance_of(model))
+    assert_allclose(total, expected, atol=1e-12)
+
+
+def test_masked_score_is_the_same_on_arrays_and_tensors():
+    rng = np.random.default_rng(0)
+    mask = rng.random((5, 4)) < 0.5
+    mask[:, 0] = True
+    log_prob = rng.normal(size=mask.shape) * mask
+    on_tensors = masked_score(torch.tensor(log_prob), torch.tensor(mask))
+    assert_allclose(masked_score(log_prob, mask), on_tensors.numpy())
+
+
+def test_hook_and_loop_agree(known):
+    model, X = known
+    masks = enumerate_masks(6, 2)
+    by_hook = mean_masked_scores(model, X, masks)
+    by_loop = mean_masked_scores(model.conditional_log_prob, X, masks)
+    assert_allclose(by_hook, by_loop)
+
+
+def test_a_conditional_of_the_wrong_shape_is_refused():
+    with pytest.raises(ValueError, match=r"must return one value per entry of X"):
+        mean_masked_scores(lambda X, mask: X[:, 0], np.ones((3, 2)), np.eye(2) > 0)
+
+
+def test_contributions_sum_to_the_log_density(known):
+    model, X = known
+    X[3, 2] = np.nan
+    contributions = feature_contributions(model, X, n_orders=3, random_state=0)
+    assert_allclose(contributions.sum(axis=1), model.score_samples(X))
+    assert contributions[3, 2] == 0
+
+
+def test_contributions_are_shapley_values(known):
+    model, X = known
+    expected = enumerated_shapley_values(model.conditional_log_prob, X)
+    error = np.array([
+        feature_contributions(model, X, n_orders=10, random_state=seed) - expected
+        for seed in range(60)
+    ])  # fmt: skip
+    z = error.mean(axis=0) / (error.std(axis=0, ddof=1) / np.sqrt(60))
+    assert np.abs(z).max() < 5
+    assert np.sqrt(np.mean(z**2)) < 1.5
+
+
+def test_contributions_do_not_depend_on_jobs(known):
+    model, X = known
+    one, two = (
+        feature_contributions(model, X, n_orders=5, random_state=0, n_jobs=n_jobs)
+        for n_jobs in (1, 2)
+    )
+    assert_allclose(one, two, rtol=1e-12)
+
+
+def test_contributions_take_the_random_state_of_the_estimator(known):
+    model, X = known
+    assert_array_equal(
+        feature_contributions(model, X, n_orders=2),
+        feature_contributions(model, X, n_orders=2, random_state=model.random_state),
+    )
+
+
+def test_contributions_refuse_what_is_no_model():
+    with pytest.raises(TypeError, match=r"conditional_log_prob\(X, mask\)"):
+        feature_contributions("model", np.ones((2, 2)))
+    with pytest.raises(ValueError, match="n_orders"):
+        feature_contributions(lambda X, mask: X, np.ones((2, 2)), n_orders=0)
