@@ -436,7 +436,8 @@ class BaseMPT(
 
     def __getstate__(self):
         return {
-            **super().__getstate__(), "_sklearn_mpt_version": sklearn_mpt.__version__
+            **super().__getstate__(),
+            "_sklearn_mpt_version": sklearn_mpt.__version__,
         }
 
     def __setstate__(self, state):

@@ -84,12 +84,27 @@ class MPTCurve:
 
     @property
     def lml(self) -> float:
-        return float(self._at(np.arange(1, self.n_features + 1)).sum())
+        return float(self.score_at(np.arange(1, self.n_features + 1)).sum())
 
     @property
     def lml_std_error(self) -> float:
         weights = _size_weights(np.asarray(self.mask_sizes), self.n_features)
         return float(np.sqrt(np.sum((weights * self.std_errors) ** 2)))
+
+    def score_at(self, sizes) -> np.ndarray:
+        """Return the scores at any sizes, interpolated linearly.
+
+        Parameters
+        ----------
+        sizes : array-like of float
+            Numbers of hidden features.
+
+        Returns
+        -------
+        ndarray
+            In nats per feature; constant beyond the measured sizes.
+        """
+        return np.interp(sizes, self.mask_sizes, self.scores)
 
     def fixed_rate(self, rate: float) -> float:
         """Return D * S(m), what training at a fixed mask rate maximises.
@@ -108,7 +123,7 @@ class MPTCurve:
             rate, "rate", (float, int), min_val=0, max_val=1, include_boundaries="right"
         )
         size = mask_size(rate, self.n_features)
-        return float(self.n_features * self._at(size))
+        return float(self.n_features * self.score_at(size))
 
     def bias(self, rate: float) -> float:
         """Return by how much the LML exceeds `fixed_rate`.
@@ -140,11 +155,7 @@ class MPTCurve:
             ``0.01 * n_tokens`` times the sum of the scores at the 99 rates, in nats.
         """
         sizes = [mask_size(percent / 100, self.n_features) for percent in range(1, 100)]
-        return float(0.01 * n_tokens * self._at(sizes).sum())
-
-    def _at(self, sizes):
-        """Interpolate the scores linearly, constant beyond the ends."""
-        return np.interp(sizes, self.mask_sizes, self.scores)
+        return float(0.01 * n_tokens * self.score_at(sizes).sum())
 
 
 def _size_weights(mask_sizes, n_features):
@@ -198,9 +209,8 @@ def mpt_curve(
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the estimator's own.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the estimator's own. Any joblib backend
-        works, in ``with joblib.parallel_config(backend=...)``; the masks are the same
-        for all.
+        Number of joblib workers. None takes the estimator's own. The masks are the
+        same for all, and for every backend chosen by ``joblib.parallel_config``.
 
     Returns
     -------
@@ -280,14 +290,12 @@ def _std_error(sample):
 
 
 def _allocate(allocation, score, sizes, n_features, n_masks, pilot_seed, seed):
-    """Spend ``n_masks * len(sizes)`` masks by the rule; one array of scores per size."""
+    """Spend n_masks * len(sizes) masks by the rule; one array of scores per size."""
     equal = np.full(len(sizes), n_masks)
     if allocation == "equal":
         return score(equal, seed)
     if allocation != "neyman":
-        raise ValueError(
-            f"allocation must be 'equal' or 'neyman', got {allocation!r}."
-        )
+        raise ValueError(f"allocation must be 'equal' or 'neyman', got {allocation!r}.")
     n_pilot = max(2, n_masks // 3)
     if n_pilot >= n_masks or len(sizes) < 2:
         return score(equal, seed)

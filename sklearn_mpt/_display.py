@@ -1,13 +1,15 @@
 """Drawing the curve whose area is the log marginal likelihood."""
 
+import numpy as np
+
 from sklearn_mpt._curve import mpt_curve
 
 
 class MPTCurveDisplay:
     """Masked scores against the number of hidden features.
 
-    The score at each mask size is drawn as a step one feature wide, so that the area
-    between the steps and zero is the log marginal likelihood (LML). Create it with
+    Each mask size fills a bar one feature wide between its score and zero, so that the
+    area, negative below zero, is the log marginal likelihood (LML). Create it with
     :meth:`from_estimator`.
 
     Parameters
@@ -83,7 +85,7 @@ class MPTCurveDisplay:
         name : str, default=None
             Name in the legend. None takes the class or function name.
         line_kw : dict, default=None
-            Keyword arguments for the line, as in `matplotlib.axes.Axes.step`.
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.plot`.
 
         Returns
         -------
@@ -114,7 +116,7 @@ class MPTCurveDisplay:
         name : str, default=None
             Name in the legend. None takes the one given at construction.
         line_kw : dict, default=None
-            Keyword arguments for the line, as in `matplotlib.axes.Axes.step`.
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.plot`.
 
         Returns
         -------
@@ -123,22 +125,20 @@ class MPTCurveDisplay:
         import matplotlib.pyplot as plt
 
         ax = plt.subplots()[1] if ax is None else ax
-        sizes, scores = self.curve.mask_sizes, self.curve.scores
+        curve = self.curve
         label = self._label(self.name if name is None else name)
-        (self.line_,) = ax.step(
-            sizes, scores, where="mid", **{"label": label, **(line_kw or {})}
+        (self.line_,) = ax.plot(
+            curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
         )
-        color = self.line_.get_color()
-        margin = 2 * self.curve.std_errors
+        style = {"color": self.line_.get_color(), "linewidth": 0}
         self.error_band_ = ax.fill_between(
-            sizes, scores - margin, scores + margin,
-            step="mid", alpha=0.3, color=color, linewidth=0,
+            curve.mask_sizes,
+            curve.scores - 2 * curve.std_errors,
+            curve.scores + 2 * curve.std_errors,
+            alpha=0.35,
+            **style,
         )
-        self.fill_ = None
-        if fill:
-            self.fill_ = ax.bar(
-                sizes, scores, width=1, color=color, alpha=0.15, linewidth=0
-            )
+        self.fill_ = self._fill(ax, style) if fill else None
         ax.axhline(0, color="0.5", linewidth=0.8)
         ax.set(
             xlabel="Number of hidden features $m$",
@@ -147,6 +147,12 @@ class MPTCurveDisplay:
         ax.legend()
         self.ax_, self.figure_ = ax, ax.figure
         return self
+
+    def _fill(self, ax, style):
+        """Fill one bar for each size 1..n_features, one feature wide."""
+        edges = np.arange(self.curve.n_features + 1) + 0.5
+        heights = self.curve.score_at(edges[1:] - 0.5)
+        return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
 
     def _label(self, name):
         area = f"area = LML = {self.curve.lml:.2f}"

@@ -247,4 +247,4 @@ class LikelihoodMoments:
         yield self.moments
 
     def losses(self, model, moments):
-        return -mean_log_prob(moments, model.parameters_now)
+        return -mean_log_prob(moments, model.parameters_now)[None]

@@ -25,8 +25,8 @@ class MPTProbabilisticPCA(BaseMPT):
     z (`n_components` of them) and :math:`\epsilon`. Training hides random features and
     maximises the mean log-probability of the hidden ones given the others. With a
     uniform mask rate that objective is, in expectation over masks, the log marginal
-    likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood solution
-    of [2]_; unlike the closed form it takes missing values and minibatches.
+    likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood
+    solution of [2]_; unlike the closed form it takes missing values and minibatches.
 
     Parameters
     ----------
@@ -312,8 +312,8 @@ def _location_and_scale(X):
         scale = largest * np.sqrt(np.nanmean((deviation / largest) ** 2))
     if not 1e-150 < scale < 1e150:
         raise ValueError(
-            f"The standard deviation of X is {scale:.3g}, whose square double precision "
-            "cannot hold: rescale X, for instance with StandardScaler."
+            f"The standard deviation of X is {scale:.3g}, whose square double "
+            "precision cannot hold: rescale X, for instance with StandardScaler."
         )
     return shift, float(scale)
 

@@ -93,7 +93,7 @@ class Trainer:
 
     The step size is held until the mean loss of the last `n_iter_no_change` epochs is
     no better than that of as many before, beyond its noise and `tol`. It then falls to
-    zero along a cosine, over as many epochs as were held (but at least
+    zero along a cosine, over twice as many epochs as were held (but at least
     ``5 * n_iter_no_change``), and the models on the way are averaged, which is what
     removes the noise of the masks [1]_.
 
@@ -141,7 +141,7 @@ class Trainer:
         """
         try:
             n_held = self._hold(max_iter, tol, n_iter_no_change, around_epoch)
-            n_decay = min(max_iter - n_held, max(n_held, 5 * n_iter_no_change))
+            n_decay = min(max_iter - n_held, max(2 * n_held, 5 * n_iter_no_change))
             self._decay(n_decay, around_epoch)
             self._warn_unless_converged(max_iter)
         except KeyboardInterrupt:
@@ -209,21 +209,23 @@ class Trainer:
             return False
         before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
-        return before.mean() - last.mean() <= max(tol, 2 * noise)
+        return before.mean() - last.mean() <= max(tol, noise)
 
+    @torch.no_grad()
     def _keep_better(self):
-        """Keep the averaged model where it is better than the last one."""
+        """Keep the averaged model, unless the last one is better beyond noise."""
         if self._average is None:
             return
-        models = [self._average.module, self.model]
-        losses = np.zeros(2)
-        with torch.no_grad():
-            for batch in self.objective.batches(self.rng):
-                losses += [
-                    self.objective.losses(model, batch).mean().item()
-                    for model in models
-                ]
-        self.model.load_state_dict(models[int(losses.argmin())].state_dict())
+        average = self._average.module
+        loss = self.objective.losses
+        gains = torch.cat(
+            [
+                loss(average, batch) - loss(self.model, batch)
+                for batch in self.objective.batches(self.rng)
+            ]
+        )
+        if gains.mean() <= 2 * gains.std(correction=0) / len(gains) ** 0.5:
+            self.model.load_state_dict(average.state_dict())
 
     def _restore(self):
         warnings.warn(
@@ -238,8 +240,8 @@ class Trainer:
     def _warn_unless_converged(self, max_iter):
         if not self.plateau:
             warnings.warn(
-                f"Maximum iterations (max_iter={max_iter}) reached and the optimization "
-                "hasn't converged yet.",
+                f"Maximum iterations (max_iter={max_iter}) reached and the "
+                "optimization hasn't converged yet.",
                 ConvergenceWarning,
                 stacklevel=6,
             )

@@ -154,7 +154,10 @@ def test_one_mask_per_size_has_no_standard_error(known):
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"mask_sizes": [0, 2]}, r"mask_sizes must lie in 1\.\.n_features=6, got 0\.\."),
+        (
+            {"mask_sizes": [0, 2]},
+            r"mask_sizes must lie in 1\.\.n_features=6, got 0\.\.",
+        ),
         ({"mask_sizes": [7]}, r"mask_sizes must lie in 1\.\.n_features=6"),
         ({"mask_sizes": [0.5]}, "mask_sizes must be integers"),
         ({"mask_sizes": []}, "mask_sizes must be integers"),

@@ -88,7 +88,9 @@ def test_imputation_by_sampling_is_a_joint_draw(known):
 def test_samples_have_the_density_of_the_model(known):
     model, _ = known
     X = model.sample(5000, random_state=0)
-    whitened = np.linalg.solve(np.linalg.cholesky(covariance_of(model)), (X - model.mean_).T)
+    whitened = np.linalg.solve(
+        np.linalg.cholesky(covariance_of(model)), (X - model.mean_).T
+    )
     assert kstest(whitened.ravel(), "norm").pvalue > 1e-3
 
 
@@ -127,7 +129,10 @@ def test_loss_curve_estimates_the_objective():
     uniform = MPTProbabilisticPCA(random_state=0).fit(X)
     fixed = MPTProbabilisticPCA(mask_rate=0.2, random_state=0).fit(X)
     curve = mpt_curve(fixed, X, n_masks=100, random_state=0)
-    for model, expected in ((uniform, uniform.score(X)), (fixed, curve.fixed_rate(0.2))):
+    for model, expected in (
+        (uniform, uniform.score(X)),
+        (fixed, curve.fixed_rate(0.2)),
+    ):
         assert abs(-np.mean(model.loss_curve_[-20:]) - expected) < 0.1
     assert abs(curve.bias(0.2)) > 0.3
 
@@ -142,7 +147,9 @@ def test_likelihood_objective_reaches_the_optimum():
 @pytest.mark.parametrize("objective", ["mpt", "lml"])
 def test_fit_with_missing_entries_beats_mean_imputation(objective):
     complete = low_rank_rows(600, 12, 2, 0.2, seed=3)
-    X = np.where(np.random.default_rng(0).random(complete.shape) < 0.3, np.nan, complete)
+    X = np.where(
+        np.random.default_rng(0).random(complete.shape) < 0.3, np.nan, complete
+    )
     model = MPTProbabilisticPCA(objective=objective, random_state=0).fit(X)
     on_means = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
     best = MPTProbabilisticPCA(init="pca", max_iter=0).fit(complete)
@@ -186,7 +193,10 @@ def test_dict_start_is_kept_and_then_learned():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"components": np.eye(3, 4)}, r"init\['components'\] must be .* shape \(2, 4\)"),
+        (
+            {"components": np.eye(3, 4)},
+            r"init\['components'\] must be .* shape \(2, 4\)",
+        ),
         ({"mean": np.full(4, np.nan)}, r"init\['mean'\] must be finite"),
         ({"noise_variance": 0.0}, r"init\['noise_variance'\] == 0\.0, must be > 0"),
         ({"noise": 1.0}, r"init must have the keys .* 'noise_variance'\], got"),
@@ -199,9 +209,7 @@ def test_bad_dict_starts_are_refused(change, message):
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    factor=st.floats(1e-6, 1e6), shift=st.floats(-1e6, 1e6), seed=st.integers(0, 99)
-)
+@given(factor=st.floats(1e-6, 1e6), shift=st.floats(-1e6, 1e6), seed=st.integers(0, 99))
 def test_density_follows_scale_and_shift(factor, shift, seed):
     X = low_rank_rows(40, 5, 2, 0.3, seed)
     moved = factor * (X + shift)
@@ -279,7 +287,7 @@ def test_one_feature():
     model = MPTProbabilisticPCA(n_components=1, random_state=0).fit(X)
     expected = -0.5 * (np.log(2 * np.pi * X.var()) + 1)
     assert abs(expected - model.score(X)) < 0.001
-    with pytest.raises(ValueError, match="n_components=2 .* n_features=1"):
+    with pytest.raises(ValueError, match=r"n_components=2 .* n_features=1"):
         MPTProbabilisticPCA(n_components=2).fit(X)
 
 

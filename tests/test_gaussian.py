@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from reference import conditional_log_density, log_density, low_rank_rows
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt import _gaussian  # noqa: E402
+from sklearn_mpt._objective import masked_score  # noqa: E402
+from sklearn_mpt._training import MaskedRows  # noqa: E402
+
+
+@pytest.fixture
+def parameters():
+    rng = np.random.default_rng(0)
+    arrays = rng.normal(size=(3, 7)), rng.normal(size=7), np.array(0.4)
+    return _gaussian.Gaussian(*map(torch.tensor, arrays))
+
+
+@pytest.fixture
+def joint(parameters):
+    components, mean, noise_variance = (tensor.numpy() for tensor in parameters)
+    return mean, components.T @ components + noise_variance * np.eye(7)
+
+
+@pytest.fixture
+def X():
+    return low_rank_rows(25, 7, 3, 0.4, seed=1)
+
+
+def test_moment_form_is_the_mean_over_rows(parameters, X):
+    masks = np.random.default_rng(2).random((12, 7)) < 0.5
+    masks[:, 0], masks[0] = True, True
+    rows = torch.tensor(X)
+    by_moments = _gaussian.mean_masked_scores(
+        _gaussian.moments(rows), torch.tensor(masks), parameters
+    )
+    for mask, score in zip(torch.tensor(masks), by_moments, strict=True):
+        log_prob = _gaussian.conditional_log_prob(rows, mask[None], parameters)
+        assert_allclose(masked_score(log_prob, mask).mean(), score)
+
+
+def test_mean_log_prob_is_the_mean_over_rows(parameters, joint, X):
+    mean = _gaussian.mean_log_prob(_gaussian.moments(torch.tensor(X)), parameters)
+    assert_allclose(mean, log_density(X, *joint).mean())
+
+
+def test_tiny_noise_keeps_its_precision():
+    """Eigenvalues from 1e-6 to 1e6: the D x D route in longer arithmetic agrees."""
+    mpmath = pytest.importorskip("mpmath")
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(6, 6)))[0][:3]
+    components = np.array([1e3, 30.0, 1.0])[:, None] * axes
+    parameters = _gaussian.Gaussian(
+        torch.tensor(components),
+        torch.zeros(6, dtype=torch.float64),
+        torch.tensor(1e-6),
+    )
+    X = rng.normal(size=(1, 3)) @ components + 1e-3 * rng.normal(size=(1, 6))
+    with mpmath.workdps(60):
+        W = mpmath.matrix(components.tolist())
+        S = W.T * W + mpmath.mpf(1e-6) * mpmath.eye(6)
+        x = mpmath.matrix(X[0].tolist())
+        quadratic = (x.T * mpmath.lu_solve(S, x))[0]
+        log_scale = 6 * mpmath.log(2 * mpmath.pi) + mpmath.log(mpmath.det(S))
+        expected = float(-(log_scale + quadratic) / 2)
+    actual = _gaussian.log_prob(torch.tensor(X), parameters)[0].item()
+    assert_allclose(actual, expected, rtol=1e-4)
+
+
+def test_a_step_and_its_fold_are_the_same_model(parameters, X):
+    model = _gaussian.GaussianModel(*parameters, torch.tensor(1e-9))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for step in model.parameters():
+            step.copy_(0.1 * torch.randn(step.shape, generator=generator))
+    stepped = model.log_prob(torch.tensor(X)).detach()
+    model.fold()
+    assert all((step == 0).all() for step in model.parameters())
+    assert_allclose(model.log_prob(torch.tensor(X)).detach(), stepped)
+
+
+def test_gradients_are_those_of_finite_differences(parameters, X):
+    X[0, 2] = np.nan
+    mask = torch.tensor(np.random.default_rng(3).random(X.shape) < 0.4)
+
+    def loss(components, mean, noise_variance):
+        point = _gaussian.Gaussian(components, mean, noise_variance)
+        return _gaussian.conditional_log_prob(torch.tensor(X), mask, point).sum()
+
+    leaves = [tensor.clone().requires_grad_() for tensor in parameters]
+    assert torch.autograd.gradcheck(loss, leaves)
+
+
+def test_rows_objective_is_the_contract(parameters, joint, X):
+    X[1, 3] = np.nan
+    model = _gaussian.GaussianModel(*parameters, torch.tensor(1e-12))
+    masks = torch.tensor(np.eye(7, dtype=bool))
+    objective = MaskedRows(torch.tensor(X), lambda rng: masks, batch_size=10)
+    for rows, mask in objective.batches(np.random.default_rng(0)):
+        losses = objective.losses(model, (rows, mask)).detach()
+        log_prob = conditional_log_density(rows.numpy(), mask.numpy(), *joint)
+        assert_allclose(losses, -7 * masked_score(log_prob, mask.numpy()), atol=1e-8)
+
+
+def test_rows_objective_passes_over_all_rows_once(X):
+    objective = MaskedRows(torch.tensor(X), lambda rng: torch.ones(1, 7), batch_size=10)
+    batches = list(objective.batches(np.random.default_rng(0)))
+    assert len(batches) == 3
+    seen = np.concatenate([rows.numpy() for rows, _ in batches])
+    assert_allclose(np.sort(seen[:, 0]), np.sort(X[:, 0]))

@@ -1,0 +1,98 @@
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
+)
+X = load_iris().data
+
+
+def fit(callback, max_iter=6):
+    model = MPTProbabilisticPCA(max_iter=max_iter, random_state=0)
+    return model.set_callbacks(callback).fit(X)
+
+
+def test_records_every_epoch_of_every_fit():
+    monitor = LMLMonitor()
+    model = fit(monitor)
+    model.fit(X)
+    assert [(r["fit"], r["epoch"]) for r in monitor.log_] == [
+        (n_fit, epoch) for n_fit in (0, 1) for epoch in range(6)
+    ]
+    lmls = np.array([record["lml"] for record in monitor.log_])
+    assert np.allclose(lmls[:6], lmls[6:])
+    assert lmls[5] > lmls[0]
+
+
+def test_scores_given_rows_and_skips_epochs():
+    class Counting(MPTProbabilisticPCA):
+        n_scored = 0
+
+        def score_samples(self, X, return_std=False):
+            Counting.n_scored += 1
+            assert len(X) == 10
+            return super().score_samples(X, return_std)
+
+    monitor = LMLMonitor(X[:10], every=3)
+    Counting(max_iter=7, random_state=0).set_callbacks(monitor).fit(X)
+    assert [record["epoch"] for record in monitor.log_] == [0, 3, 6]
+    assert Counting.n_scored == 3
+
+
+def test_tells_the_fits_of_a_grid_search_apart():
+    monitor = LMLMonitor()
+    model = MPTProbabilisticPCA(max_iter=2, random_state=0).set_callbacks(monitor)
+    GridSearchCV(model, {"n_components": [1, 2]}, cv=2).fit(X)
+    fits = [record["fit"] for record in monitor.log_]
+    assert fits == sorted(fits)
+    assert np.bincount(fits).tolist() == [2] * 5  # 2 x 2 folds, and the refit
+
+
+def test_record_is_the_score_of_a_fit_that_stops_there():
+    monitor = LMLMonitor()
+    fit(monitor, max_iter=1)
+    model = MPTProbabilisticPCA(max_iter=1, random_state=0).fit(X)
+    assert np.isclose(monitor.log_[0]["lml"], model.score(X))
+
+
+def test_a_callback_that_returns_true_stops_the_fit():
+    class StopAtThird(LMLMonitor):
+        def on_fit_task_end(self, estimator, context, *, X=None, fitted_estimator=None):
+            super().on_fit_task_end(
+                estimator, context, X=X, fitted_estimator=fitted_estimator
+            )
+            return len(self.log_) == 3
+
+    assert fit(StopAtThird(), max_iter=50).n_iter_ == 3
+
+
+def test_progress_bar_shows_the_epochs(capsys):
+    pytest.importorskip("rich")
+    from sklearn.callback import ProgressBar
+
+    fit(ProgressBar())
+    assert "MPTProbabilisticPCA" in capsys.readouterr().out
+
+
+def test_pickles_with_its_log():
+    monitor = LMLMonitor()
+    model = pickle.loads(pickle.dumps(fit(monitor)))
+    assert np.isfinite(model.score(X))
+    assert pickle.loads(pickle.dumps(monitor)).log_ == monitor.log_
+
+
+def test_bad_every_is_refused():
+    with pytest.raises(ValueError, match="every"):
+        LMLMonitor(every=0)
+
+
+def test_convergence_warning_is_the_one_that_is_ignored_here():
+    with pytest.warns(ConvergenceWarning):
+        MPTProbabilisticPCA(max_iter=1).fit(X)

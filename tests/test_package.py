@@ -1,0 +1,37 @@
+import subprocess
+import sys
+
+import pytest
+
+import sklearn_mpt
+
+
+def test_import_loads_no_heavy_library():
+    code = (
+        "import sys, sklearn_mpt; "
+        "heavy = {'torch', 'transformers', 'matplotlib', 'dask'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_curve_of_a_function_needs_no_torch():
+    code = (
+        "import sys, numpy as np; from sklearn_mpt import mpt_curve; "
+        "mpt_curve(lambda X, mask: -1.0 * mask + 0 * X, np.ones((3, 4))); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("name", sklearn_mpt.__all__)
+def test_public_names_resolve_and_have_an_example(name):
+    documented = getattr(sklearn_mpt, name).__doc__
+    assert ">>> " in documented
+    assert name in dir(sklearn_mpt)
+
+
+def test_unknown_names_raise():
+    with pytest.raises(AttributeError, match="no attribute 'MPTMagic'"):
+        sklearn_mpt.MPTMagic  # noqa: B018

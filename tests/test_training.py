@@ -1,0 +1,126 @@
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt._training import (
+    LatentVariableModel,
+    Trainer,
+    load_optimizer_arrays,
+    optimizer_arrays,
+)
+
+torch = pytest.importorskip("torch")
+
+
+class Point(LatentVariableModel):
+    """One parameter, so that what the loop does with it is plain to see."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.tensor(5.0, dtype=torch.float64))
+
+
+class NoisyParabola:
+    """(x - 1)^2 plus a random slope: minimised at 1 in expectation."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def batches(self, rng):
+        yield torch.tensor(self.noise * rng.normal(size=8))
+
+    def losses(self, model, batch):
+        return (model.x - 1) ** 2 + batch * (model.x - 1)
+
+
+class Cliff(NoisyParabola):
+    """Falls steadily until x passes 4.5, and is infinite from there on."""
+
+    def losses(self, model, batch):
+        return torch.where(model.x > 4.5, model.x, torch.inf) + 0 * batch
+
+
+def run(objective, max_iter=1000, around_epoch=lambda epoch: epoch()):
+    trainer = Trainer(
+        Point(), objective, learning_rate=0.1, rng=np.random.default_rng(0)
+    )
+    trainer.run(
+        max_iter=max_iter, tol=1e-4, n_iter_no_change=10, around_epoch=around_epoch
+    )
+    return trainer
+
+
+def test_stops_at_the_minimum_of_a_deterministic_objective():
+    trainer = run(NoisyParabola(noise=0.0))
+    assert abs(trainer.model.x.item() - 1) < 1e-3
+    assert len(trainer.loss_curve) < 1000
+
+
+def test_averaging_removes_the_noise():
+    trainer = run(NoisyParabola(noise=3.0))
+    # one step sees a slope of standard deviation 3 / sqrt(8)
+    assert abs(trainer.model.x.item() - 1) < 0.15
+
+
+def test_running_out_of_epochs_warns():
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=20\) reached"):
+        trainer = run(NoisyParabola(noise=0.0), max_iter=20)
+    assert len(trainer.loss_curve) == 20
+
+
+def test_divergence_restores_the_best_finite_state():
+    with pytest.warns(ConvergenceWarning, match=r"diverged after \d+ epochs"):
+        trainer = run(Cliff(noise=0.0))
+    assert 4.5 < trainer.model.x.item() < 5
+    assert np.isfinite(trainer.loss_curve).all()
+
+
+def test_interruption_keeps_the_model():
+    n_epochs = 0
+
+    def interrupt(epoch):
+        nonlocal n_epochs
+        epoch()
+        n_epochs += 1
+        if n_epochs == 7:
+            raise KeyboardInterrupt
+
+    with pytest.warns(UserWarning, match="interrupted by user"):
+        trainer = run(NoisyParabola(noise=0.0), around_epoch=interrupt)
+    assert len(trainer.loss_curve) == 7
+    assert 1 < trainer.model.x.item() < 5
+
+
+@pytest.mark.parametrize("stop_after", [3, 60])
+def test_a_callback_stops_without_a_warning(stop_after):
+    n_epochs = 0
+
+    def stop(epoch):
+        nonlocal n_epochs
+        epoch()
+        n_epochs += 1
+        return n_epochs == stop_after
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = run(NoisyParabola(noise=1.0), around_epoch=stop)
+    assert len(trainer.loss_curve) == stop_after
+
+
+def test_optimizer_state_survives_as_arrays():
+    straight, resumed = (
+        Trainer(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
+        for _ in range(2)
+    )
+    for trainer in (straight, resumed):
+        trainer.rng = np.random.default_rng(0)
+        trainer.run_once()
+    again = Trainer(
+        resumed.model, resumed.objective, learning_rate=0.1, rng=resumed.rng
+    )
+    load_optimizer_arrays(again.optimizer, optimizer_arrays(resumed.optimizer))
+    straight.run_once()
+    again.run_once()
+    assert again.model.x.item() == straight.model.x.item()
