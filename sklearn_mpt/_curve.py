@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_array, check_scalar
 
+from sklearn_mpt._allocation import ALLOCATIONS
 from sklearn_mpt._masks import draw_masks, mask_size
 from sklearn_mpt._objective import (
     N_BLOCKS,
@@ -244,17 +246,19 @@ def mpt_curve(
     sizes = _check_mask_sizes(mask_sizes, n_features)
     n_masks = 10 if n_masks is None else n_masks
     check_scalar(n_masks, "n_masks", Integral, min_val=1)
-    pilot_seed, seed = spawn_seeds(
-        own_setting(estimator, "random_state", random_state), 2
-    )
+    if allocation not in ALLOCATIONS:
+        raise ValueError(f"allocation must be 'equal' or 'neyman', got {allocation!r}.")
+    seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), 2)
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
 
-    def score(counts, seed):
-        """Score `counts[i]` random masks of `sizes[i]`; one array per size."""
-        scores = _score_sizes(estimator, X, np.repeat(sizes, counts), seed, n_jobs)
+    def score(counts, stage):
+        """Score counts[i] random masks of sizes[i]; one array per size."""
+        repeated = np.repeat(sizes, counts)
+        scores = _score_sizes(estimator, X, repeated, seeds[stage], n_jobs)
         return np.split(scores, np.cumsum(counts)[:-1])
 
-    samples = _allocate(allocation, score, sizes, n_features, n_masks, pilot_seed, seed)
+    weights = _size_weights(sizes, n_features)
+    samples = ALLOCATIONS[allocation](score, weights, sizes < n_features, n_masks)
     return MPTCurve(
         mask_sizes=sizes,
         scores=np.array([sample.mean() for sample in samples]),
@@ -289,57 +293,27 @@ def _std_error(sample):
     return sample.std(ddof=1) / np.sqrt(len(sample)) if len(sample) > 1 else np.nan
 
 
-def _allocate(allocation, score, sizes, n_features, n_masks, pilot_seed, seed):
-    """Spend n_masks * len(sizes) masks by the rule; one array of scores per size."""
-    equal = np.full(len(sizes), n_masks)
-    if allocation == "equal":
-        return score(equal, seed)
-    if allocation != "neyman":
-        raise ValueError(f"allocation must be 'equal' or 'neyman', got {allocation!r}.")
-    n_pilot = max(2, n_masks // 3)
-    if n_pilot >= n_masks or len(sizes) < 2:
-        return score(equal, seed)
-    pilot = score(np.full(len(sizes), n_pilot), pilot_seed)
-    spread = _size_weights(sizes, n_features) * _smooth_std(pilot, sizes < n_features)
-    main = score(_share(equal.sum() - n_pilot * len(sizes), spread), seed)
-    return [np.concatenate(pair) for pair in zip(pilot, main, strict=True)]
-
-
-def _smooth_std(pilot, is_random, bandwidth=3.0):
-    """Standard deviation over masks at each size, from the pilots of its neighbours.
-
-    A size's own pilot is left out: it also enters the size's mean, and a number of
-    masks that depends on it would bias that mean. Where there is only one mask to
-    draw (everything hidden), the deviation is zero.
-    """
-    variance = np.array([sample.var(ddof=1) for sample in pilot])
-    index = np.arange(len(pilot))
-    kernel = np.exp(-np.abs(index[:, None] - index) / bandwidth) * is_random
-    np.fill_diagonal(kernel, 0.0)
-    smooth = kernel @ variance / np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
-    return np.sqrt(smooth) * is_random
-
-
-def _share(total, weights):
-    """Split an integer total in proportion to the weights, by largest remainders."""
-    weights = weights if weights.sum() > 0 else np.ones(len(weights))
-    ideal = total * weights / weights.sum()
-    shares = np.floor(ideal).astype(int)
-    order = np.argsort(shares - ideal, kind="stable")
-    shares[order[: total - shares.sum()]] += 1
-    return shares
-
-
 def _score_sizes(estimator, X, sizes, seed, n_jobs):
-    """Score one random mask of each size, in blocks with a seed each."""
-    blocks = np.array_split(sizes, min(N_BLOCKS, max(1, len(sizes))))
+    """Score one random mask of each size, drawn in blocks with a seed each.
+
+    The blocks do not depend on n_jobs; each worker scores some of them in one go, so
+    that an estimator sees X once per worker.
+    """
+    blocks = np.array_split(sizes, N_BLOCKS)
+    draws = list(zip(blocks, seed.spawn(N_BLOCKS), strict=True))
+    shares = np.array_split(
+        np.arange(N_BLOCKS), min(N_BLOCKS, effective_n_jobs(n_jobs))
+    )
     scores = Parallel(n_jobs=n_jobs)(
-        delayed(_score_block)(estimator, X, block, child)
-        for block, child in zip(blocks, seed.spawn(len(blocks)), strict=True)
+        delayed(_score_draws)(estimator, X, [draws[i] for i in share])
+        for share in shares
     )
     return np.concatenate(scores)
 
 
-def _score_block(estimator, X, sizes, seed):
-    masks = draw_masks(sizes, np.shape(X)[1], np.random.default_rng(seed))
-    return mean_masked_scores(estimator, X, masks)
+def _score_draws(estimator, X, draws):
+    masks = [
+        draw_masks(sizes, np.shape(X)[1], np.random.default_rng(seed))
+        for sizes, seed in draws
+    ]
+    return mean_masked_scores(estimator, X, np.concatenate(masks))

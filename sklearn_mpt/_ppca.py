@@ -4,15 +4,12 @@ import warnings
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
-from sklearn.utils.extmath import svd_flip
-from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt import _gaussian
+from sklearn_mpt import _gaussian, _gaussian_start
 from sklearn_mpt._base import BaseMPT
 from sklearn_mpt._objective import loop_over_masks
 from sklearn_mpt._training import LikelihoodRows, MaskDraw, MaskedRows
-from sklearn_mpt._validation import check_choice, check_device, check_mask
+from sklearn_mpt._validation import check_choice, check_mask
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -106,8 +103,9 @@ class MPTProbabilisticPCA(BaseMPT):
     :math:`O(P (D^2 K + D K^2 + K^3))` on complete data, after one pass of
     :math:`O(N D^2)` for the second moments; with missing entries an epoch costs
     :math:`O(N (D K^2 + K^3))`. Scoring costs :math:`O(N D K)` on complete rows. Memory
-    is :math:`O(D^2 + P D K)` beside X, in chunks of
-    ``sklearn.get_config()["working_memory"]``.
+    is :math:`O(D^2 + P D K)` beside X; what grows with N is done in chunks within
+    ``sklearn.get_config()["working_memory"]``. The steps are short: on a machine that
+    is busy otherwise, one thread (``OMP_NUM_THREADS=1``) is much faster than several.
 
     The noise variance is kept above 1e-9 of the mean variance of the features. Where
     it ends there, K components explain the rows without error and the likelihood has
@@ -245,14 +243,16 @@ class MPTProbabilisticPCA(BaseMPT):
             check_choice(self.init, "init", ["random", "pca"])
 
     def _initialize(self, X, rng):
-        shift, scale = _location_and_scale(X)
+        shift, scale = _gaussian_start.location_and_scale(X)
         shape = (self.n_components, X.shape[1])
         self.lml_method_ = "exact"
         self._noise_floor = NOISE_FLOOR * scale**2
         if isinstance(self.init, dict):
-            self._set(_check_init(self.init, shape))
+            self._set(_gaussian_start.check_init(self.init, shape))
         elif self.init == "pca":
-            self._set(_closed_form(X, shift, self.n_components, self._noise_floor))
+            self._set(
+                _gaussian_start.closed_form(X, shift, shape[0], self._noise_floor)
+            )
         else:
             self.components_ = scale * rng.normal(size=shape) / np.sqrt(shape[0])
             self.mean_ = shift
@@ -261,23 +261,17 @@ class MPTProbabilisticPCA(BaseMPT):
     def _training_problem(self, X):
         floor = self._tensor(np.asarray(self._noise_floor))
         model = _gaussian.GaussianModel(*self._parameters, floor)
-        draw_masks = MaskDraw(
-            self.mask_rate, self.n_masks, X.shape[1], check_device(self.device)
-        )
-        rows = self._tensor(X)
-        if np.isnan(X).any():
-            size = 256 if self.batch_size == "auto" else self.batch_size
-            objectives = {
-                "mpt": MaskedRows(rows, draw_masks, size),
-                "lml": LikelihoodRows(rows, size),
-            }
-        else:
-            moments = _gaussian.moments(rows)
-            objectives = {
-                "mpt": _gaussian.MaskedMoments(moments, draw_masks),
-                "lml": _gaussian.LikelihoodMoments(moments),
-            }
-        return model, objectives[self.objective]
+        rows, has_gaps = self._tensor(X), np.isnan(X).any()
+        draw_masks = MaskDraw(self.mask_rate, self.n_masks, X.shape[1], rows.device)
+        size = 256 if self.batch_size == "auto" else self.batch_size
+        if self.objective == "mpt" and has_gaps:
+            return model, MaskedRows(rows, draw_masks, size)
+        if self.objective == "lml" and has_gaps:
+            return model, LikelihoodRows(rows, size)
+        moments = _gaussian.moments(rows)
+        if self.objective == "mpt":
+            return model, _gaussian.MaskedMoments(moments, draw_masks)
+        return model, _gaussian.LikelihoodMoments(moments)
 
     def _fitted_attributes(self, model):
         with torch.no_grad():
@@ -285,7 +279,7 @@ class MPTProbabilisticPCA(BaseMPT):
                 tensor.cpu().numpy() for tensor in model.parameters_now
             )
         return {
-            "components_": _principal_axes(components),
+            "components_": _gaussian_start.principal_axes(components),
             "mean_": mean,
             "noise_variance_": float(noise_variance),
         }
@@ -298,70 +292,3 @@ class MPTProbabilisticPCA(BaseMPT):
                 "likelihood has no maximum. Use fewer components.",
                 stacklevel=5,
             )
-
-
-def _location_and_scale(X):
-    """Mean of each column, and one standard deviation for all, ignoring NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        X = X.astype(np.float64, copy=False)
-        shift = np.nanmean(X, axis=0)
-        deviation = np.abs(X - shift)
-        largest = np.nanmax(deviation)
-        if largest == 0:
-            return shift, 1.0
-        scale = largest * np.sqrt(np.nanmean((deviation / largest) ** 2))
-    if not 1e-150 < scale < 1e150:
-        raise ValueError(
-            f"The standard deviation of X is {scale:.3g}, whose square double "
-            "precision cannot hold: rescale X, for instance with StandardScaler."
-        )
-    return shift, float(scale)
-
-
-def _closed_form(X, mean, n_components, noise_floor):
-    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    centred = np.nan_to_num(X - mean)
-    values, vectors = eigh(centred.T @ centred / len(X))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
-    return {
-        "components_": _principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": mean,
-        "noise_variance_": noise_variance,
-    }
-
-
-def _principal_axes(components):
-    """Rotate components to orthogonal ones, longest first, with definite signs."""
-    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
-    _, axes = svd_flip(U, axes, u_based_decision=False)
-    return lengths[:, None] * axes
-
-
-def _check_init(init, shape):
-    """Return the fitted attributes that a dict of initial arrays stands for."""
-    expected = {"components": shape, "mean": shape[1:], "noise_variance": ()}
-    if set(init) != set(expected):
-        raise ValueError(
-            f"init must have the keys {sorted(expected)}, got {sorted(init)}."
-        )
-    attributes = {}
-    for key, key_shape in expected.items():
-        value = np.array(init[key], dtype=np.float64)
-        if value.shape != key_shape or not np.isfinite(value).all():
-            raise ValueError(
-                f"init[{key!r}] must be finite and of shape {key_shape}, got shape "
-                f"{value.shape}."
-            )
-        attributes[f"{key}_"] = value
-    noise_variance = float(attributes["noise_variance_"])
-    check_scalar(
-        noise_variance,
-        "init['noise_variance']",
-        float,
-        min_val=0,
-        include_boundaries="neither",
-    )
-    return {**attributes, "noise_variance_": noise_variance}

@@ -1,5 +1,6 @@
 """Checks of parameters and arguments, with messages that say what is allowed."""
 
+import warnings
 from numbers import Integral, Real
 
 import numpy as np
@@ -62,3 +63,29 @@ def check_mask(mask, n_samples, n_features):
             f"(n_samples, n_features) = ({n_samples}, {n_features}), got {mask.shape}."
         )
     return mask.reshape(-1, n_features)
+
+
+def check_training_parameters(estimator, objectives, n_features):
+    """Check the parameters that every model trained by masking has."""
+    check_scalar(estimator.n_components, "n_components", Integral, min_val=1)
+    check_mask_rate(estimator.mask_rate, n_features)
+    check_scalar(estimator.n_masks, "n_masks", Integral, min_val=1)
+    check_choice(estimator.objective, "objective", objectives)
+    check_scalar(estimator.max_iter, "max_iter", Integral, min_val=0)
+    check_scalar(
+        estimator.learning_rate,
+        "learning_rate",
+        Real,
+        min_val=0,
+        include_boundaries="neither",
+    )
+    check_batch_size(estimator.batch_size)
+    check_scalar(estimator.tol, "tol", Real, min_val=0)
+    check_scalar(estimator.n_iter_no_change, "n_iter_no_change", Integral, min_val=1)
+    check_device(estimator.device)
+    if isinstance(estimator.mask_rate, float) and estimator.mask_rate == 1:
+        warnings.warn(
+            "mask_rate=1.0 hides every feature: training sees the marginals of the "
+            "features only, nothing of what relates them.",
+            stacklevel=6,
+        )

@@ -214,6 +214,15 @@ def test_warm_start_goes_on(model, X):
     assert warm.score(X) > first
 
 
+def test_warm_start_refuses_another_shape(model, X):
+    warm = clone(model).set_params(warm_start=True)
+    quiet_fit(warm, X)
+    with pytest.raises(ValueError, match="n_components=1 differs from the 2"):
+        warm.set_params(n_components=1).fit(X)
+    with pytest.raises(ValueError, match="X has 4 features"):
+        warm.set_params(n_components=2).fit(X[:, :4])
+
+
 def test_partial_fit_goes_on_and_survives_pickling(model, X):
     straight, pickled = clone(model), clone(model)
     for _ in range(4):
