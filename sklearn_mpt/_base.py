@@ -5,6 +5,7 @@ from numbers import Integral
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
@@ -16,7 +17,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
 
 from sklearn_mpt._fitting import TrainingMixin
-from sklearn_mpt._objective import own_setting, spawn_seeds
+from sklearn_mpt._objective import RandomState, own_setting, spawn_seeds
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._validation import check_choice, check_device, check_mask
 
@@ -37,6 +38,12 @@ class BaseMPT(
     A subclass lists its parameters in ``__init__`` and supplies the abstract methods:
     here the maths of a chunk of rows, and in `TrainingMixin` how it is trained.
     """
+
+    _doc_link_module = "sklearn_mpt"
+    _doc_link_template = (
+        "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
+        "{estimator_module}.{estimator_name}.html"
+    )
 
     @abstractmethod
     def _score_rows(self, X):
@@ -67,7 +74,9 @@ class BaseMPT(
     def _row_bytes(self):
         """Memory that scoring one row takes."""
 
-    def score_samples(self, X, return_std=False):
+    def score_samples(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         r"""Compute the log marginal likelihood :math:`\log p(x)` of each row.
 
         Parameters
@@ -89,7 +98,7 @@ class BaseMPT(
         log_prob, std_error = self._map_rows(self._score_rows, X).T
         return (log_prob, std_error) if return_std else log_prob
 
-    def score(self, X, y=None):
+    def score(self, X: ArrayLike, y: object = None) -> float:
         """Compute the mean log marginal likelihood of the rows.
 
         Parameters
@@ -106,7 +115,7 @@ class BaseMPT(
         """
         return float(np.mean(self.score_samples(X)))
 
-    def conditional_log_prob(self, X, mask):
+    def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
 
         R are the features that are neither hidden nor missing. A hidden value enters
@@ -131,7 +140,7 @@ class BaseMPT(
         shared = self._tensor(mask)
         return self._map_rows(lambda rows: self._conditional_rows(rows, shared), X)
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the posterior mean of the latent variables of each row.
 
         Parameters
@@ -146,7 +155,7 @@ class BaseMPT(
         X = self._validate_rows(X)
         return self._map_rows(self._transform_rows, X).astype(X.dtype, copy=False)
 
-    def inverse_transform(self, Z):
+    def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
         """Compute the expected row for given latent variables.
 
         Parameters
@@ -167,7 +176,9 @@ class BaseMPT(
             )
         return self._decode(Z).astype(Z.dtype, copy=False)
 
-    def impute(self, X, method="mean", random_state=None):
+    def impute(
+        self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
+    ) -> np.ndarray:
         """Fill in the missing entries of each row, given those present.
 
         Parameters
@@ -194,7 +205,9 @@ class BaseMPT(
             filled = self._map_rows(lambda rows: self._draw_rows(rows, rng), X)
         return np.where(np.isnan(X), filled, X).astype(X.dtype, copy=False)
 
-    def sample(self, n_samples=1, random_state=None):
+    def sample(
+        self, n_samples: int = 1, random_state: RandomState = None
+    ) -> np.ndarray:
         """Draw rows from the model.
 
         Parameters

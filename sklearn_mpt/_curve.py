@@ -5,6 +5,7 @@ from numbers import Integral
 
 import numpy as np
 from joblib import effective_n_jobs
+from numpy.typing import ArrayLike
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_array, check_scalar
 
@@ -12,6 +13,7 @@ from sklearn_mpt._allocation import ALLOCATIONS
 from sklearn_mpt._masks import draw_masks, mask_size
 from sklearn_mpt._objective import (
     N_BLOCKS,
+    RandomState,
     conditional_log_prob_of,
     mean_masked_scores,
     own_setting,
@@ -93,7 +95,7 @@ class MPTCurve:
         weights = _size_weights(np.asarray(self.mask_sizes), self.n_features)
         return float(np.sqrt(np.sum((weights * self.std_errors) ** 2)))
 
-    def score_at(self, sizes) -> np.ndarray:
+    def score_at(self, sizes: ArrayLike) -> np.ndarray:
         """Return the scores at any sizes, interpolated linearly.
 
         Parameters
@@ -173,14 +175,14 @@ def _size_weights(mask_sizes, n_features):
 
 
 def mpt_curve(
-    estimator,
-    X,
+    estimator: object,
+    X: ArrayLike,
     *,
-    mask_sizes=None,
-    n_masks=None,
-    allocation="equal",
-    random_state=None,
-    n_jobs=None,
+    mask_sizes: ArrayLike | None = None,
+    n_masks: int | None = None,
+    allocation: str = "equal",
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
 ) -> MPTCurve:
     r"""Measure the mean masked log-probability at every mask size.
 

@@ -1,8 +1,15 @@
 """Drawing the curve whose area is the log marginal likelihood."""
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from sklearn_mpt._curve import mpt_curve
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sklearn_mpt._curve import MPTCurve, mpt_curve
+from sklearn_mpt._objective import RandomState
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class MPTCurveDisplay:
@@ -47,25 +54,25 @@ class MPTCurveDisplay:
     'Number of hidden features $m$'
     """
 
-    def __init__(self, curve, *, name=None):
+    def __init__(self, curve: MPTCurve, *, name: str | None = None):
         self.curve = curve
         self.name = name
 
     @classmethod
     def from_estimator(
         cls,
-        estimator,
-        X,
+        estimator: object,
+        X: ArrayLike,
         *,
-        mask_sizes=None,
-        n_masks=None,
-        allocation="equal",
-        random_state=None,
-        n_jobs=None,
-        ax=None,
-        fill=True,
-        name=None,
-        line_kw=None,
+        mask_sizes: ArrayLike | None = None,
+        n_masks: int | None = None,
+        allocation: str = "equal",
+        random_state: RandomState = None,
+        n_jobs: int | None = None,
+        ax: "Axes | None" = None,
+        fill: bool = True,
+        name: str | None = None,
+        line_kw: dict | None = None,
     ) -> "MPTCurveDisplay":
         """Compute the curve of a model and draw it.
 
@@ -104,7 +111,14 @@ class MPTCurveDisplay:
         display = cls(curve, name=default if name is None else name)
         return display.plot(ax=ax, fill=fill, line_kw=line_kw)
 
-    def plot(self, ax=None, *, fill=True, name=None, line_kw=None):
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        fill: bool = True,
+        name: str | None = None,
+        line_kw: dict | None = None,
+    ) -> "MPTCurveDisplay":
         """Draw the curve.
 
         Parameters

@@ -1,8 +1,10 @@
 """How an estimator is trained: fit, partial_fit and their callbacks."""
 
 from abc import abstractmethod
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
 from sklearn_mpt._objective import spawn_seeds
@@ -28,15 +30,18 @@ class TrainingMixin(CallbackSupportMixin):
         """Set the fitted attributes from which training starts."""
 
     @abstractmethod
-    def _training_problem(self, X):
-        """Return a torch model at the fitted attributes, and its objective on X."""
+    def _training_problem(self, X, is_all):
+        """Return a torch model at the fitted attributes, and its objective on X.
+
+        is_all : whether X is all there is to learn from, not a part of a stream.
+        """
 
     @abstractmethod
     def _fitted_attributes(self, model):
         """Return the fitted attributes that the state of the torch model stands for."""
 
     @with_callbacks
-    def fit(self, X, y=None):
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Fit the model to X.
 
         Parameters
@@ -77,7 +82,7 @@ class TrainingMixin(CallbackSupportMixin):
         )
         return self
 
-    def partial_fit(self, X, y=None):
+    def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Update the model by one pass over X.
 
         The first call initialises the model; later ones go on with the state of the
@@ -102,7 +107,7 @@ class TrainingMixin(CallbackSupportMixin):
             self._optimizer_state, self.loss_curve_ = {}, []
             self._initialize(X, np.random.default_rng(self._seed))
         rng = np.random.default_rng([*self._seed, len(self.loss_curve_)])
-        trainer = self._trainer(X, rng)
+        trainer = self._trainer(X, rng, is_all=False)
         load_optimizer_arrays(trainer.optimizer, self._optimizer_state)
         trainer.run_once()
         self._set(self._fitted_attributes(trainer.model))
@@ -110,12 +115,12 @@ class TrainingMixin(CallbackSupportMixin):
         self._optimizer_state = optimizer_arrays(trainer.optimizer)
         return self
 
-    def _trainer(self, X, rng):
-        model, objective = self._training_problem(X)
+    def _trainer(self, X, rng, is_all):
+        model, objective = self._training_problem(X, is_all)
         return Trainer(model, objective, learning_rate=self.learning_rate, rng=rng)
 
     def _train(self, X, rng, context):
-        trainer = self._trainer(X, rng)
+        trainer = self._trainer(X, rng, is_all=True)
         trainer.run(
             max_iter=self.max_iter,
             tol=self.tol,

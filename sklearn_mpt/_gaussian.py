@@ -6,6 +6,7 @@ precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed features R
 D x D matrix is ever built for a mask.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -28,14 +29,26 @@ class Moments(NamedTuple):
     """First and second moments of complete rows."""
 
     mean: torch.Tensor  # shape: (d,)
-    covariance: torch.Tensor  # shape: (d, d), divided by n
+    variance: torch.Tensor  # shape: (d,)
+    covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
 
 
 def moments(X):
     """Return the moments of complete rows X, of shape (n, d)."""
     mean = X.mean(0)
-    centred = X - mean
-    return Moments(mean, centred.T @ centred / len(X))
+    centred = (X - mean) / math.sqrt(len(X))
+    few_rows = 2 * len(X) < X.shape[1]
+    factors = (centred.T, centred) if few_rows else (centred.T @ centred,)
+    return Moments(mean, (centred**2).sum(0), factors)
+
+
+def _second_moment_about(mean, moments, V):
+    """V C and the diagonal of C = E (x - mean)(x - mean)', for V of shape (..., d)."""
+    offset = moments.mean - mean
+    product = functools.reduce(torch.matmul, moments.covariance_factors, V)
+    if offset.any():
+        product = product + (V @ offset)[..., None] * offset
+    return product, moments.variance + offset**2
 
 
 def _posterior_root(observed, parameters):
@@ -119,21 +132,15 @@ def _column_norms(matrices):
     return (matrices**2).sum(1)
 
 
-def _shift(moments, mean):
-    """Second moments about another mean."""
-    offset = moments.mean - mean
-    return moments.covariance + torch.outer(offset, offset)
-
-
 def mean_log_prob(moments, parameters):
     """Average of `log_prob` over complete rows, from their moments."""
     W, noise_variance = parameters.components, parameters.noise_variance
-    second = _shift(moments, parameters.mean)
     root = _posterior_root(torch.ones_like(parameters.mean)[None], parameters)[0]
-    scaled = root @ W
-    explained = torch.sum((scaled @ second) * scaled) / noise_variance
-    distance = (torch.trace(second) - explained) / noise_variance
-    log_scale = len(second) * (LOG_2PI + noise_variance.log())
+    V = root @ W
+    product, variance = _second_moment_about(parameters.mean, moments, V)
+    explained = torch.sum(product * V) / noise_variance
+    distance = (variance.sum() - explained) / noise_variance
+    log_scale = W.shape[1] * (LOG_2PI + noise_variance.log())
     return -0.5 * (log_scale - _log_determinant(root) + distance)
 
 
@@ -145,13 +152,12 @@ def mean_masked_scores(moments, masks, parameters):
     C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
     """
     W, noise_variance = parameters.components, parameters.noise_variance
-    second = _shift(moments, parameters.mean)
     observed = (~masks).to(W.dtype)
     V = _posterior_root(observed, parameters) @ W
     V_seen = V * (observed / noise_variance)[:, None, :]
-    u_x = torch.tensordot(V_seen, second, dims=([2], [0]))
+    u_x, second = _second_moment_about(parameters.mean, moments, V_seen)
     u_u = u_x @ V_seen.mT
-    error = second.diagonal() + (V * (u_u @ V - 2 * u_x)).sum(1)
+    error = second + (V * (u_u @ V - 2 * u_x)).sum(1)
     variance = noise_variance + _column_norms(V)
     log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
     return (log_prob * masks).sum(1) / masks.sum(1)
@@ -193,6 +199,12 @@ class GaussianModel(LatentVariableModel):
         self.latent_mean_step = torch.nn.Parameter(
             components.new_zeros(len(components))
         )
+
+    def fix_mean(self, mean):
+        """Put the mean where it stays."""
+        self.mean.copy_(mean)
+        self.mean_step.requires_grad_(False)
+        self.latent_mean_step.requires_grad_(False)
 
     @property
     def parameters_now(self):

@@ -2,6 +2,7 @@
 
 from numbers import Integral
 
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_scalar
 
 
@@ -42,7 +43,7 @@ class LMLMonitor:
     [0, 100]
     """
 
-    def __init__(self, X=None, every=1):
+    def __init__(self, X: ArrayLike | None = None, every: int = 1):
         check_scalar(every, "every", Integral, min_val=1)
         self.X = X
         self.every = every

@@ -5,9 +5,12 @@ itself. Nothing here asks for more.
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_scalar
+
+RandomState = int | np.random.RandomState | None
 
 N_BLOCKS = 16  # of random draws; fixed, so that n_jobs does not change the draws
 
@@ -76,7 +79,12 @@ def spawn_seeds(random_state, n_seeds):
 
 
 def feature_contributions(
-    estimator, X, *, n_orders=50, random_state=None, n_jobs=None
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 50,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
 ) -> np.ndarray:
     r"""Split the log marginal likelihood of each row into contributions of features.
 

@@ -4,10 +4,11 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from sklearn_mpt import _gaussian, _gaussian_start
 from sklearn_mpt._base import BaseMPT
-from sklearn_mpt._objective import loop_over_masks
+from sklearn_mpt._objective import RandomState, loop_over_masks
 from sklearn_mpt._training import LikelihoodRows, MaskDraw, MaskedRows
 from sklearn_mpt._validation import check_choice, check_mask
 
@@ -47,8 +48,9 @@ class MPTProbabilisticPCA(BaseMPT):
     learning_rate : float, default=0.1
         Step size of Adam, in standard deviations of the noise.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step when entries are missing ("auto": at most 256). Complete
-        rows enter every step through their second moments, at no extra cost.
+        Rows per gradient step when entries are missing; "auto" is a sixteenth of them,
+        but 256 to 4096. Complete rows enter every step through their second moments, at
+        no extra cost.
     tol : float, default=1e-4
         Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
         below which training counts as converged.
@@ -97,7 +99,8 @@ class MPTProbabilisticPCA(BaseMPT):
     -----
     Features share one noise variance, so their scales matter as they do for PCA.
     Steps are measured in standard deviations of the noise, so the fit does not depend
-    on the unit or the origin of X.
+    on the unit or the origin of X. On complete rows `fit` sets the mean to that of the
+    rows, which maximises the score of every mask; otherwise it is learned.
 
     With D features, N rows and P masks, a gradient step costs
     :math:`O(P (D^2 K + D K^2 + K^3))` on complete data, after one pass of
@@ -135,22 +138,22 @@ class MPTProbabilisticPCA(BaseMPT):
 
     def __init__(
         self,
-        n_components=2,
+        n_components: int = 2,
         *,
-        mask_rate="uniform",
-        n_masks=64,
-        objective="mpt",
-        init="random",
-        max_iter=1000,
-        learning_rate=0.1,
-        batch_size="auto",
-        tol=1e-4,
-        n_iter_no_change=20,
-        warm_start=False,
-        verbose=False,
-        device="auto",
-        random_state=None,
-        n_jobs=None,
+        mask_rate: str | float = "uniform",
+        n_masks: int = 64,
+        objective: str = "mpt",
+        init: str | dict = "random",
+        max_iter: int = 1000,
+        learning_rate: float = 0.1,
+        batch_size: int | str = "auto",
+        tol: float = 1e-4,
+        n_iter_no_change: int = 20,
+        warm_start: bool = False,
+        verbose: bool = False,
+        device: str | torch.device = "auto",
+        random_state: RandomState = None,
+        n_jobs: int | None = None,
     ):
         self.n_components = n_components
         self.mask_rate = mask_rate
@@ -168,7 +171,7 @@ class MPTProbabilisticPCA(BaseMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def mean_masked_scores(self, X, masks):
+    def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
         """Average the masked score over rows, for each of several masks.
 
         Parameters
@@ -212,8 +215,6 @@ class MPTProbabilisticPCA(BaseMPT):
         return torch.stack([log_prob, torch.zeros_like(log_prob)], dim=1)
 
     def _conditional_rows(self, X, mask):
-        if (mask == mask[:1]).all():
-            mask = mask[:1]  # one posterior covariance for all rows
         return _gaussian.conditional_log_prob(X, mask, self._parameters)
 
     def _transform_rows(self, X):
@@ -258,17 +259,21 @@ class MPTProbabilisticPCA(BaseMPT):
             self.mean_ = shift
             self.noise_variance_ = scale**2
 
-    def _training_problem(self, X):
+    def _training_problem(self, X, is_all):
         floor = self._tensor(np.asarray(self._noise_floor))
         model = _gaussian.GaussianModel(*self._parameters, floor)
         rows, has_gaps = self._tensor(X), np.isnan(X).any()
         draw_masks = MaskDraw(self.mask_rate, self.n_masks, X.shape[1], rows.device)
-        size = 256 if self.batch_size == "auto" else self.batch_size
+        size = self.batch_size
+        if size == "auto":
+            size = int(np.clip(len(X) // 16, 256, 4096))
         if self.objective == "mpt" and has_gaps:
             return model, MaskedRows(rows, draw_masks, size)
         if self.objective == "lml" and has_gaps:
             return model, LikelihoodRows(rows, size)
         moments = _gaussian.moments(rows)
+        if is_all:  # the score of every mask is largest at the mean of the rows
+            model.fix_mean(moments.mean)
         if self.objective == "mpt":
             return model, _gaussian.MaskedMoments(moments, draw_masks)
         return model, _gaussian.LikelihoodMoments(moments)

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_swa_multi_avg_fn
 
 from sklearn_mpt._masks import draw_masks, training_sizes
 from sklearn_mpt._objective import masked_score
@@ -93,7 +93,7 @@ class Trainer:
 
     The step size is held until the mean loss of the last `n_iter_no_change` epochs is
     no better than that of as many before, beyond its noise and `tol`. It then falls to
-    zero along a cosine, over twice as many epochs as were held (but at least
+    zero along a cosine, over half as many epochs again as were held (but at least
     ``5 * n_iter_no_change``), and the models on the way are averaged, which is what
     removes the noise of the masks [1]_.
 
@@ -141,7 +141,8 @@ class Trainer:
         """
         try:
             n_held = self._hold(max_iter, tol, n_iter_no_change, around_epoch)
-            n_decay = min(max_iter - n_held, max(2 * n_held, 5 * n_iter_no_change))
+            n_decay = max(3 * n_held // 2, 5 * n_iter_no_change)
+            n_decay = min(max_iter - n_held, n_decay)
             self._decay(n_decay, around_epoch)
             self._warn_unless_converged(max_iter)
         except KeyboardInterrupt:
@@ -193,7 +194,9 @@ class Trainer:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
             self.optimizer, max(1, n_epochs)
         )
-        self._average = AveragedModel(self.model, use_buffers=True)
+        self._average = AveragedModel(
+            self.model, multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True
+        )
         for _ in range(n_epochs):
             self._run_epoch(around_epoch)
             self._average.update_parameters(self.model)
@@ -209,7 +212,7 @@ class Trainer:
             return False
         before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
-        return before.mean() - last.mean() <= max(tol, noise)
+        return before.mean() - last.mean() <= max(tol, 1.5 * noise)
 
     @torch.no_grad()
     def _keep_better(self):

@@ -28,10 +28,11 @@ def X():
     return low_rank_rows(25, 7, 3, 0.4, seed=1)
 
 
-def test_moment_form_is_the_mean_over_rows(parameters, X):
+@pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
+def test_moment_form_is_the_mean_over_rows(parameters, X, n_rows):
     masks = np.random.default_rng(2).random((12, 7)) < 0.5
     masks[:, 0], masks[0] = True, True
-    rows = torch.tensor(X)
+    rows = torch.tensor(X[:n_rows])
     by_moments = _gaussian.mean_masked_scores(
         _gaussian.moments(rows), torch.tensor(masks), parameters
     )

@@ -187,7 +187,17 @@ def test_dict_start_is_kept_and_then_learned():
     assert kept.noise_variance_ == 1.0
     learned = MPTProbabilisticPCA(init=start, random_state=0).fit(X)
     assert ml_optimum(X, 2) - learned.score(X) < 0.01
-    assert_allclose(learned.mean_, X.mean(axis=0), atol=0.05)
+    assert_allclose(learned.mean_, X.mean(axis=0))
+
+
+def test_mean_is_learned_where_entries_are_missing():
+    X = load_iris().data
+    start = {"components": np.eye(2, 4), "mean": np.zeros(4), "noise_variance": 1.0}
+    gappy = X.copy()
+    gappy[0, 0] = np.nan
+    model = MPTProbabilisticPCA(init=start, random_state=0).fit(gappy)
+    assert ml_optimum(X, 2) - model.score(X) < 0.05
+    assert_allclose(model.mean_, X.mean(axis=0), atol=0.05)
 
 
 @pytest.mark.parametrize(
