@@ -70,7 +70,9 @@ class TrainingMixin(CallbackSupportMixin):
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, X=X)
-        rng = np.random.default_rng(spawn_seeds(self.random_state, 1)[0])
+        self._seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
+        self._optimizer_state = {}
+        rng = np.random.default_rng(self._seed)
         if not go_on:
             self._initialize(X, rng)
         if self.max_iter > 0:
@@ -85,8 +87,8 @@ class TrainingMixin(CallbackSupportMixin):
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Update the model by one pass over X.
 
-        The first call initialises the model; later ones go on with the state of the
-        optimizer, at a constant step size `learning_rate`.
+        The first call initialises the model, unless it is fitted; later ones go on with
+        the state of the optimizer. The step size is constant at `learning_rate`.
 
         Parameters
         ----------
@@ -100,7 +102,7 @@ class TrainingMixin(CallbackSupportMixin):
         self : object
             The updated estimator.
         """
-        first = not hasattr(self, "_optimizer_state")
+        first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         if first:
             self._seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)

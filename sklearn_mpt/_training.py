@@ -140,25 +140,29 @@ class Trainer:
             Called with `epoch`, which it must call; returns True to stop training.
         """
         try:
-            n_held = self._hold(max_iter, tol, n_iter_no_change, around_epoch)
-            n_decay = max(3 * n_held // 2, 5 * n_iter_no_change)
-            n_decay = min(max_iter - n_held, n_decay)
-            self._decay(n_decay, around_epoch)
-            self._warn_unless_converged(max_iter)
-        except KeyboardInterrupt:
-            warnings.warn("Training interrupted by user.", stacklevel=5)
+            self._follow(max_iter, tol, n_iter_no_change, around_epoch)
+            self._keep_better()
         except _DIVERGENCE:
             self._restore()
-        except _StoppedByCallback:
-            pass
-        self._keep_better()
 
     def run_once(self):
         """Train for one epoch, or undo it if it diverges."""
         try:
             self.epoch()
+            self._keep_better()
         except _DIVERGENCE:
             self._restore()
+
+    def _follow(self, max_iter, tol, n_iter_no_change, around_epoch):
+        try:
+            n_held = self._hold(max_iter, tol, n_iter_no_change, around_epoch)
+            n_decay = max(3 * n_held // 2, 5 * n_iter_no_change)
+            self._decay(min(max_iter - n_held, n_decay), around_epoch)
+            self._warn_unless_converged(max_iter)
+        except KeyboardInterrupt:
+            warnings.warn("Training interrupted by user.", stacklevel=6)
+        except _StoppedByCallback:
+            pass
 
     def epoch(self):
         """Take one pass over the minibatches."""
@@ -217,9 +221,7 @@ class Trainer:
     @torch.no_grad()
     def _keep_better(self):
         """Keep the averaged model, unless the last one is better beyond noise."""
-        if self._average is None:
-            return
-        average = self._average.module
+        average = self.model if self._average is None else self._average.module
         loss = self.objective.losses
         gains = torch.cat(
             [
@@ -227,6 +229,8 @@ class Trainer:
                 for batch in self.objective.batches(self.rng)
             ]
         )
+        if not gains.isfinite().all():
+            raise FloatingPointError
         if gains.mean() <= 2 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
 
@@ -238,7 +242,7 @@ class Trainer:
             stacklevel=6,
         )
         self.model.load_state_dict(self._safe)
-        self._average = None
+        self.optimizer.state.clear()
 
     def _warn_unless_converged(self, max_iter):
         if not self.plateau:
@@ -246,7 +250,7 @@ class Trainer:
                 f"Maximum iterations (max_iter={max_iter}) reached and the "
                 "optimization hasn't converged yet.",
                 ConvergenceWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
 
 

@@ -232,6 +232,13 @@ def test_partial_fit_goes_on_and_survives_pickling(model, X):
     assert_array_equal(pickled.score_samples(X), straight.score_samples(X))
 
 
+def test_partial_fit_goes_on_from_a_fit(model, X):
+    score, n_iter = model.score(X), model.n_iter_
+    model.partial_fit(X)
+    assert model.n_iter_ == n_iter + 1
+    assert abs(model.score(X) - score) < 1
+
+
 @pytest.mark.parametrize("library", ["pickle", "skops"])
 def test_persistence(model, X, library):
     if library == "pickle":

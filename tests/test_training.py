@@ -77,6 +77,20 @@ def test_divergence_restores_the_best_finite_state():
     assert np.isfinite(trainer.loss_curve).all()
 
 
+def test_divergence_in_the_very_last_step_is_noticed():
+    class LastStep(Cliff):
+        def losses(self, model, batch):
+            return torch.where(model.x > 4.95, model.x, torch.nan) + 0 * batch
+
+    trainer = Trainer(
+        Point(), LastStep(0.0), learning_rate=0.1, rng=np.random.default_rng(0)
+    )
+    with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
+        trainer.run_once()
+    assert trainer.model.x.item() == 5
+    assert not trainer.optimizer.state
+
+
 def test_interruption_keeps_the_model():
     n_epochs = 0
 
