@@ -131,7 +131,7 @@ class TrainingMixin(CallbackSupportMixin):
         )
         self._set(self._fitted_attributes(trainer.model))
         self._set(_history(trainer.loss_curve))
-        self._warn_about_fit()
+        self._warn_about_fit(len(X))
 
     def _around_epoch(self, X, trainer, context):
         """Wrap an epoch in the callbacks' hooks; the wrapper says whether to stop."""
@@ -157,7 +157,7 @@ class TrainingMixin(CallbackSupportMixin):
         for name, value in attributes.items():
             setattr(self, name, value)
 
-    def _warn_about_fit(self):
+    def _warn_about_fit(self, n_samples):
         """Warn where the fitted parameters are at a limit."""
 
     def _validate_training_rows(self, X, reset, min_samples):

@@ -124,7 +124,6 @@ class MPTProbabilisticPCA(BaseMPT):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.decomposition import PCA
     >>> from sklearn_mpt import MPTProbabilisticPCA
     >>> X = load_iris().data
     >>> model = MPTProbabilisticPCA(n_components=2, mask_rate="uniform", random_state=0)
@@ -289,11 +288,14 @@ class MPTProbabilisticPCA(BaseMPT):
             "noise_variance_": float(noise_variance),
         }
 
-    def _warn_about_fit(self):
-        if self.noise_variance_ < 10 * self._noise_floor:
+    def _warn_about_fit(self, n_samples):
+        at_floor = self.noise_variance_ < 10 * self._noise_floor
+        rank = min(n_samples - 1, self.n_features_in_)
+        if at_floor or rank < min(self.n_components + 1, self.n_features_in_):
             warnings.warn(
-                f"noise_variance_ fell to its floor ({self._noise_floor:.3g}): "
-                f"n_components={self.n_components} explain X without error, and the "
-                "likelihood has no maximum. Use fewer components.",
+                f"n_components={self.n_components} explain the n_samples={n_samples} "
+                "without error: the likelihood has no maximum, and noise_variance_="
+                f"{self.noise_variance_:.3g} fell towards its floor of "
+                f"{self._noise_floor:.3g}. Use fewer components.",
                 stacklevel=5,
             )

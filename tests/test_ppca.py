@@ -322,14 +322,15 @@ def test_a_constant_feature_is_no_trouble():
         np.ones((10, 3)),
         np.tile(np.random.default_rng(0).normal(size=(50, 1)), (1, 3)),
         np.random.default_rng(0).normal(size=(2, 20)),
+        np.random.default_rng(0).normal(size=(3, 100)),
     ],
-    ids=["constant", "duplicated", "two rows"],
+    ids=["constant", "duplicated", "two rows", "rows on a plane"],
 )
 def test_rows_explained_without_error_stop_at_the_noise_floor(X):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = MPTProbabilisticPCA(random_state=0).fit(X)
-    assert any("fell to its floor" in str(warning.message) for warning in caught)
+    assert any("fell towards its floor" in str(warning.message) for warning in caught)
     assert np.isfinite(model.score(X))
     assert model.noise_variance_ > 0
 
