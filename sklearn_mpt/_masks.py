@@ -17,12 +17,13 @@ def training_sizes(mask_rate, n_masks, n_features, rng):
     """Draw the mask sizes of one gradient step, of shape (n_masks,).
 
     A uniform rate is stratified: one size from each of `n_masks` equal slices of
-    1..n_features, so that every step sees small and large masks alike.
+    1..n_features, so that every step sees small and large masks alike. The order is
+    random, so that any part of them is unbiased too.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
     quantiles = (np.arange(n_masks) + rng.random(n_masks)) / n_masks
-    return 1 + np.floor(quantiles * n_features).astype(int)
+    return 1 + np.floor(rng.permutation(quantiles) * n_features).astype(int)
 
 
 def fixed_size(mask_rate, n_features):
