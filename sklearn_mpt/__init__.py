@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sklearn_mpt._curve import MPTCurve, mpt_curve
     from sklearn_mpt._display import MPTCurveDisplay
+    from sklearn_mpt._linear_vae import MPTLinearVAE
     from sklearn_mpt._monitor import LMLMonitor
     from sklearn_mpt._objective import feature_contributions
     from sklearn_mpt._ppca import MPTProbabilisticPCA
@@ -17,6 +18,7 @@ _MODULES = {
     "LMLMonitor": "_monitor",
     "MPTCurve": "_curve",
     "MPTCurveDisplay": "_display",
+    "MPTLinearVAE": "_linear_vae",
     "MPTProbabilisticPCA": "_ppca",
     "feature_contributions": "_objective",
     "mpt_curve": "_curve",
@@ -26,6 +28,7 @@ __all__ = [
     "LMLMonitor",
     "MPTCurve",
     "MPTCurveDisplay",
+    "MPTLinearVAE",
     "MPTProbabilisticPCA",
     "feature_contributions",
     "mpt_curve",

@@ -13,17 +13,18 @@ def mask_size(rate, n_features):
     return max(1, int(np.floor(rate * n_features + 0.5)))
 
 
-def training_sizes(mask_rate, n_masks, n_features, rng):
+def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
     """Draw the mask sizes of one gradient step, of shape (n_masks,).
 
     A uniform rate is stratified: one size from each of `n_masks` equal slices of
-    1..n_features, so that every step sees small and large masks alike. The order is
+    smallest..n_features, so that every step sees small and large masks alike. The order is
     random, so that any part of them is unbiased too.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
     quantiles = (np.arange(n_masks) + rng.random(n_masks)) / n_masks
-    return 1 + np.floor(rng.permutation(quantiles) * n_features).astype(int)
+    n_sizes = n_features + 1 - smallest
+    return smallest + np.floor(rng.permutation(quantiles) * n_sizes).astype(int)
 
 
 def fixed_size(mask_rate, n_features):
@@ -36,10 +37,8 @@ def fixed_size(mask_rate, n_features):
 def draw_masks(sizes, n_features, rng):
     """Draw one uniform mask of each size, independently; (len(sizes), n_features)."""
     keys = rng.random((len(sizes), n_features))
-    last_hidden = np.take_along_axis(
-        np.sort(keys, axis=1), np.asarray(sizes)[:, None] - 1, axis=1
-    )
-    return keys <= last_hidden
+    ranks = np.argsort(np.argsort(keys, axis=1), axis=1)
+    return ranks < np.asarray(sizes)[:, None]
 
 
 def enumerate_masks(n_features, size):

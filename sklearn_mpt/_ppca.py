@@ -1,22 +1,12 @@
 """Probabilistic PCA, trained by masking."""
 
-import warnings
-
-import numpy as np
 import torch
-from numpy.typing import ArrayLike
 
-from sklearn_mpt import _gaussian, _gaussian_start
-from sklearn_mpt._base import BaseMPT
-from sklearn_mpt._objective import RandomState, loop_over_masks
-from sklearn_mpt._training import LikelihoodRows, MaskDraw, MaskedRows
-from sklearn_mpt._validation import check_choice, check_mask
-
-# Smallest noise variance, relative to the mean variance of the features.
-NOISE_FLOOR = 1e-9
+from sklearn_mpt._linear import LinearGaussian, LinearMPT
+from sklearn_mpt._objective import RandomState
 
 
-class MPTProbabilisticPCA(BaseMPT):
+class MPTProbabilisticPCA(LinearMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal
@@ -170,132 +160,6 @@ class MPTProbabilisticPCA(BaseMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
-        """Average the masked score over rows, for each of several masks.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        masks : array-like of bool, of shape (n_masks, n_features)
-            True where a feature is hidden.
-
-        Returns
-        -------
-        scores : ndarray of shape (n_masks,)
-            In nats per hidden feature.
-        """
-        X = self._validate_rows(X)
-        masks = np.asarray(masks)
-        masks = check_mask(masks, len(masks), X.shape[1])
-        if np.isnan(X).any():
-            return loop_over_masks(self.conditional_log_prob, X, masks)
-        moments = _gaussian.moments(self._tensor(X))
-        return self._map_rows(
-            lambda rows: _gaussian.mean_masked_scores(moments, rows, self._parameters),
-            masks,
-        )
-
     @property
-    def _parameters(self):
-        return _gaussian.Gaussian(
-            self._tensor(self.components_),
-            self._tensor(self.mean_),
-            self._tensor(np.asarray(self.noise_variance_)),
-        )
-
-    @property
-    def _row_bytes(self):
-        n_components, n_features = self.components_.shape
-        return 8 * (6 * n_features * n_components + 4 * n_components**2)
-
-    def _score_rows(self, X):
-        log_prob = _gaussian.log_prob(X, self._parameters)
-        return torch.stack([log_prob, torch.zeros_like(log_prob)], dim=1)
-
-    def _conditional_rows(self, X, mask):
-        return _gaussian.conditional_log_prob(X, mask, self._parameters)
-
-    def _transform_rows(self, X):
-        return _gaussian.posterior_mean(X, self._parameters)
-
-    def _decode(self, Z):
-        return Z @ self.components_ + self.mean_
-
-    def _expect_rows(self, X):
-        parameters = self._parameters
-        Z = _gaussian.posterior_mean(X, parameters)
-        return Z @ parameters.components + parameters.mean
-
-    def _draw_rows(self, X, rng):
-        parameters = self._parameters
-        latent_noise = self._tensor(rng.normal(size=(len(X), self._n_features_out)))
-        noise = self._tensor(rng.normal(size=X.shape))
-        return _gaussian.draw(X, parameters, latent_noise, noise)
-
-    def _check_own_parameters(self, n_features):
-        if self.n_components > n_features:
-            raise ValueError(
-                f"n_components={self.n_components} must be at most "
-                f"n_features={n_features}."
-            )
-        if not isinstance(self.init, dict):
-            check_choice(self.init, "init", ["random", "pca"])
-
-    def _initialize(self, X, rng):
-        shift, scale = _gaussian_start.location_and_scale(X)
-        shape = (self.n_components, X.shape[1])
-        self.lml_method_ = "exact"
-        self._noise_floor = NOISE_FLOOR * scale**2
-        if isinstance(self.init, dict):
-            self._set(_gaussian_start.check_init(self.init, shape))
-        elif self.init == "pca":
-            self._set(
-                _gaussian_start.closed_form(X, shift, shape[0], self._noise_floor)
-            )
-        else:
-            self.components_ = scale * rng.normal(size=shape) / np.sqrt(shape[0])
-            self.mean_ = shift
-            self.noise_variance_ = scale**2
-
-    def _training_problem(self, X, is_all):
-        floor = self._tensor(np.asarray(self._noise_floor))
-        model = _gaussian.GaussianModel(*self._parameters, floor)
-        rows, has_gaps = self._tensor(X), np.isnan(X).any()
-        draw_masks = MaskDraw(self.mask_rate, self.n_masks, X.shape[1], rows.device)
-        size = self.batch_size
-        if size == "auto":
-            size = int(np.clip(len(X) // 16, 256, 4096))
-        if self.objective == "mpt" and has_gaps:
-            return model, MaskedRows(rows, draw_masks, size)
-        if self.objective == "lml" and has_gaps:
-            return model, LikelihoodRows(rows, size)
-        moments = _gaussian.moments(rows)
-        if is_all:  # the score of every mask is largest at the mean of the rows
-            model.fix_mean(moments.mean)
-        if self.objective == "mpt":
-            return model, _gaussian.MaskedMoments(moments, draw_masks)
-        return model, _gaussian.LikelihoodMoments(moments)
-
-    def _fitted_attributes(self, model):
-        with torch.no_grad():
-            components, mean, noise_variance = (
-                tensor.cpu().numpy() for tensor in model.parameters_now
-            )
-        return {
-            "components_": _gaussian_start.principal_axes(components),
-            "mean_": mean,
-            "noise_variance_": float(noise_variance),
-        }
-
-    def _warn_about_fit(self, n_samples):
-        at_floor = self.noise_variance_ < 10 * self._noise_floor
-        rank = min(n_samples - 1, self.n_features_in_)
-        if at_floor or rank < min(self.n_components + 1, self.n_features_in_):
-            warnings.warn(
-                f"n_components={self.n_components} explain the n_samples={n_samples} "
-                "without error: the likelihood has no maximum, and noise_variance_="
-                f"{self.noise_variance_:.3g} fell towards its floor of "
-                f"{self._noise_floor:.3g}. Use fewer components.",
-                stacklevel=5,
-            )
+    def _likelihood(self):
+        return LinearGaussian(self)

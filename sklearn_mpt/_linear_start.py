@@ -1,7 +1,8 @@
-"""Where a linear Gaussian model starts, and the axes it ends on, as arrays."""
+"""Where a linear model starts, and the axes it ends on, as arrays."""
 
 import numpy as np
 from scipy.linalg import eigh
+from scipy.special import expit, logit
 from sklearn.utils.extmath import svd_flip
 from sklearn.utils.validation import check_scalar
 
@@ -46,28 +47,46 @@ def principal_axes(components):
     return lengths[:, None] * axes
 
 
-def check_init(init, shape):
-    """Return the fitted attributes that a dict of initial arrays stands for."""
-    expected = {"components": shape, "mean": shape[1:], "noise_variance": ()}
-    if set(init) != set(expected):
+def check_init(init, shapes):
+    """Return the fitted attributes that a dict of initial arrays stands for.
+
+    shapes : dict from each key to the shape its array must have.
+    """
+    if set(init) != set(shapes):
         raise ValueError(
-            f"init must have the keys {sorted(expected)}, got {sorted(init)}."
+            f"init must have the keys {sorted(shapes)}, got {sorted(init)}."
         )
-    attributes = {}
-    for key, key_shape in expected.items():
-        value = np.array(init[key], dtype=np.float64)
-        if value.shape != key_shape or not np.isfinite(value).all():
-            raise ValueError(
-                f"init[{key!r}] must be finite and of shape {key_shape}, got shape "
-                f"{value.shape}."
-            )
-        attributes[f"{key}_"] = value
-    noise_variance = float(attributes["noise_variance_"])
-    check_scalar(
-        noise_variance,
-        "init['noise_variance']",
-        float,
-        min_val=0,
-        include_boundaries="neither",
-    )
-    return {**attributes, "noise_variance_": noise_variance}
+    return {f"{key}_": _initial(init, key, shape) for key, shape in shapes.items()}
+
+
+def _initial(init, key, shape):
+    value = np.array(init[key], dtype=np.float64)
+    if value.shape != shape or not np.isfinite(value).all():
+        raise ValueError(
+            f"init[{key!r}] must be finite and of shape {shape}, got shape "
+            f"{value.shape}."
+        )
+    if key != "noise_variance":
+        return value
+    name, value = "init['noise_variance']", float(value)
+    return check_scalar(value, name, float, min_val=0, include_boundaries="neither")
+
+
+def bernoulli_location(X):
+    """Log odds of a one in each column, half an observation of each value added."""
+    ones, present = np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0)
+    return logit((ones + 0.5) / (present + 1))
+
+
+def bernoulli_components(X, intercept, n_components):
+    """Components under which the features correlate as they do, to first order.
+
+    With small logits, entries standardised by their Bernoulli deviation s_j have the
+    correlations s_i w_i' w_j s_j; steep components are cut at length 3.
+    """
+    prob = expit(intercept)
+    std = np.sqrt(prob * (1 - prob))
+    standardised = closed_form((X - prob) / std, np.zeros(len(std)), n_components, 0)
+    components = standardised["components_"] / std
+    lengths = np.linalg.norm(components, axis=0)
+    return components * np.minimum(1, 3 / np.maximum(lengths, 1e-12))
