@@ -86,7 +86,7 @@ class MPTLinearVAE(LinearMPT):
         "quadrature" for up to three components and "importance" for more.
     n_features_in_ : int
         Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where all are strings.
 
     See Also
