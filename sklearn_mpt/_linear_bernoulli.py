@@ -216,5 +216,5 @@ def _varies(X):
 def _batch_size(shape, n_nodes):
     """Rows per step: an eighth, in bounds, and few enough for the nodes to fit."""
     n_samples, n_features = shape
-    size = np.clip(n_samples // 8, 64, 1024)
+    size = np.clip(n_samples // 8, 16, 1024)
     return int(max(16, min(size, 2**26 // (8 * n_nodes * n_features))))

@@ -46,7 +46,7 @@ class MPTLinearVAE(LinearMPT):
     learning_rate : float, default=0.1
         Step size of Adam, in logits, or in standard deviations of Gaussian noise.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is an eighth of them, but 64 to 1024, and fewer
+        Rows per gradient step. "auto" is an eighth of them, but 16 to 1024, and fewer
         where n_features is large. Complete rows with a Gaussian likelihood enter every
         step through their second moments.
     tol : float, default=1e-4
