@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._monitor import LMLMonitor
     from sklearn_mpt._objective import feature_contributions
     from sklearn_mpt._ppca import MPTProbabilisticPCA
+    from sklearn_mpt._scorer import MPTScorer
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
@@ -18,6 +19,7 @@ _MODULES = {
     "MPTCurve": "_curve",
     "MPTCurveDisplay": "_display",
     "MPTProbabilisticPCA": "_ppca",
+    "MPTScorer": "_scorer",
     "feature_contributions": "_objective",
     "mpt_curve": "_curve",
 }
@@ -27,6 +29,7 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTProbabilisticPCA",
+    "MPTScorer",
     "feature_contributions",
     "mpt_curve",
 ]

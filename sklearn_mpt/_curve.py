@@ -82,6 +82,9 @@ class MPTCurve:
     std_errors: np.ndarray
     n_features: int
 
+    # What the display writes: the sizes, the unit of the scores, the area.
+    _labels = ("Number of hidden features $m$", "feature", "area = LML")
+
     @property
     def mask_rates(self) -> np.ndarray:
         return np.asarray(self.mask_sizes) / self.n_features
@@ -243,6 +246,9 @@ def mpt_curve(
     >>> abs(curve.lml - model.score(X)) < 4 * curve.lml_std_error
     True
     """
+    if hasattr(estimator, "_masked_score_curve"):  # rows of several lengths
+        _check_ragged(mask_sizes, allocation)
+        return estimator._masked_score_curve(X, n_masks, random_state, n_jobs)
     estimator, X = _check_model(estimator, X)
     n_features = np.shape(X)[1]
     sizes = _check_mask_sizes(mask_sizes, n_features)
@@ -267,6 +273,15 @@ def mpt_curve(
         std_errors=np.array([_std_error(sample) for sample in samples]),
         n_features=n_features,
     )
+
+
+def _check_ragged(mask_sizes, allocation):
+    if mask_sizes is not None or allocation != "equal":
+        raise ValueError(
+            "For texts, which differ in length, mask_sizes must be None and allocation "
+            f"'equal', got {mask_sizes!r} and {allocation!r}. The curve is at the mask "
+            "rates 0.01 to 0.99."
+        )
 
 
 def _check_model(estimator, X):
