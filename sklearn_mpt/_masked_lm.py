@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-LOGIT_BYTES = 2**26  # of logits at a time: larger ones are slower, and leave the caches
+LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
 
 
 @dataclass(frozen=True, eq=False)

@@ -247,8 +247,8 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
             tokens to hide.
         """
         check_is_fitted(self)
-        draw = Draw(self._seed, self.n_masks, self._rates)
-        n_places, (sums, _) = self._score_texts(X, "mpt", draw).at_rates(self._rates)
+        draw = Draw("mpt", self._seed, self.n_masks, self._rates)
+        n_places, (sums, _) = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]
 
@@ -273,9 +273,8 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
             Only if `return_std` is True.
         """
         check_is_fitted(self)
-        n_masks = self.n_masks if METHODS[self.method].is_random else 1
-        draw = Draw(self._seed, n_masks)
-        log_prob, variance = self._score_texts(X, self.method, draw).totals()
+        draw = Draw(self.method, self._seed, self.n_masks)
+        log_prob, variance = self._score_texts(X, draw).totals()
         return (log_prob, np.sqrt(variance)) if return_std else log_prob
 
     def score(self, X: Iterable[str], y: object = None) -> float:
@@ -316,19 +315,17 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
         n_masks = self.n_masks if n_masks is None else n_masks
         check_scalar(n_masks, "n_masks", Integral, min_val=1)
         seed = self._seed if random_state is None else draw_seed(random_state)
-        return text_curve(self._score_texts(X, "mpt", Draw(seed, n_masks), n_jobs))
+        return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
 
-    def _score_texts(self, X, method, draw, n_jobs=None):
+    def _score_texts(self, X, draw, n_jobs=None):
         if not hasattr(self, "_opened"):  # after unpickling
             self._opened = open_model(self, self.uses_gathered_head_)
         language_model, tokenizer = self._opened
-        method = METHODS[method]
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
-        windows = fit_windows(windows, self.max_length_, self.overflow, method.centred)
+        is_centred = METHODS[draw.method].is_centred
+        windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        terms = score_windows(
-            language_model, windows, method, draw, n_jobs=n_jobs, verbose=self.verbose
-        )
+        terms = score_windows(language_model, windows, draw, n_jobs, self.verbose)
         return TextScores(windows, terms, draw, first)
 
     def __sklearn_clone__(self):

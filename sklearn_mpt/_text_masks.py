@@ -1,8 +1,8 @@
 """Which tokens of a text are hidden together, and what their scores add up to.
 
-A row is one forward pass: some tokens hidden, and among them the targets that are
-scored. Each method of `MPTScorer` is a plan of rows for a window of text, and a
-reduction of their scores.
+A row is what a model sees at once: tokens, some of them hidden, and among these the
+targets that are scored. Each method of `MPTScorer` is a plan of rows for a window of
+text, and a reduction of their scores.
 """
 
 import hashlib
@@ -32,8 +32,12 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """How many masks, at which rates (None: every size), from which seed."""
+    """Which masks to score: by which method, how many, at which rates, from which seed.
 
+    Rates are for method "mpt"; None means every size.
+    """
+
+    method: str
     seed: int
     n_masks: int
     rates: np.ndarray | None = None
@@ -43,6 +47,22 @@ class Draw:
         if self.rates is None:
             return np.arange(1, n_places + 1)
         return np.unique([mask_size(rate, n_places) for rate in self.rates])
+
+    def n_rows(self, n_places):
+        """Return the number of rows of a window, or a few more."""
+        n_masks = self.n_masks if METHODS[self.method].is_random else 1
+        return n_masks * len(self.sizes(n_places))
+
+    def plan(self, window):
+        """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
+        return METHODS[self.method].plan(window, self)
+
+    def reduce(self, scores, n_places):
+        """Reduce the mean log-probabilities of the targets of each row to terms.
+
+        Returns terms of a sum and their variances over masks, shape (2, n_terms).
+        """
+        return METHODS[self.method].reduce(scores, n_places, self)
 
     def generator(self, window, stream):
         """Key random numbers by the seed and the tokens.
@@ -58,19 +78,16 @@ class Draw:
 
 @dataclass(frozen=True)
 class Method:
-    """A plan of rows, and the reduction of their scores to terms of a sum.
+    """The functions behind `Draw.plan` and `Draw.reduce`.
 
-    ``plan(window, draw)`` yields rows (hidden, target), boolean arrays of shape
-    (n_tokens,); ``reduce(scores, n_places, draw)`` takes the mean log-probability of
-    the targets of each row and returns the terms and their variances, of shape (2,
-    n_terms). `centred`: whether long texts are split so that a token has context on
-    both sides, or context before it alone.
+    `is_centred` is how long texts are split: a token has context on both sides, or
+    before it alone.
     """
 
     plan: Callable
     reduce: Callable
     is_random: bool
-    centred: bool
+    is_centred: bool
 
 
 def plan_sets(window, draw):
@@ -128,10 +145,12 @@ def reduce_singles(scores, n_places, draw):
 
 
 METHODS = {
-    "mpt": Method(plan_sets, reduce_sets, is_random=True, centred=False),
-    "pll": Method(plan_singles, reduce_singles, is_random=False, centred=True),
-    "pll_word_l2r": Method(plan_words, reduce_singles, is_random=False, centred=True),
-    "chain": Method(plan_orders, reduce_orders, is_random=True, centred=False),
+    "mpt": Method(plan_sets, reduce_sets, is_random=True, is_centred=False),
+    "pll": Method(plan_singles, reduce_singles, is_random=False, is_centred=True),
+    "pll_word_l2r": Method(
+        plan_words, reduce_singles, is_random=False, is_centred=True
+    ),
+    "chain": Method(plan_orders, reduce_orders, is_random=True, is_centred=False),
 }
 
 

@@ -146,7 +146,8 @@ def longest_input(model, tokenizer, max_length):
     """Return how many tokens fit into the model, by its positions and `max_length`."""
     limit = _n_positions(model)
     if max_length is None:
-        return min(limit, tokenizer.model_max_length)
+        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
+        return limit if unset else min(limit, tokenizer.model_max_length)
     n_added = tokenizer.num_special_tokens_to_add()
     if not n_added < max_length <= limit:
         raise ValueError(

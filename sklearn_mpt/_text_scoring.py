@@ -14,6 +14,7 @@ from sklearn_mpt._masked_lm import Batch
 from sklearn_mpt._masks import mask_size
 from sklearn_mpt._text_masks import Draw
 
+ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
 BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
 
 
@@ -23,20 +24,16 @@ class Row(NamedTuple):
     target: np.ndarray  # bool, shape (n_tokens,)
 
 
-def score_windows(language_model, windows, method, draw, *, n_jobs=None, verbose=False):
+def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     """Return the terms of each window and their variances, of shape (2, n_terms)."""
     scores = [np.zeros((2, 0))] * len(windows)
-    order = sorted(
-        (i for i, window in enumerate(windows) if len(window.places)),
-        key=lambda i: -len(windows[i]),
-    )
-    blocks = list(_blocks(windows, order, draw, language_model.batch_tokens))
+    blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
-    n_workers = min(effective_n_jobs(n_jobs), len(blocks))
-    score = delayed(_score_block if n_workers <= 1 else _score_apart)
-    n_threads = max(1, torch.get_num_threads() // max(1, n_workers))
+    n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
+    score = _score_block if n_workers == 1 else _score_apart
+    n_threads = max(1, torch.get_num_threads() // n_workers)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
-        score(language_model, [windows[i] for i in block], method, draw, n_threads)
+        delayed(score)(language_model, [windows[i] for i in block], draw, n_threads)
         for block in tqdm(blocks, disable=not verbose, unit="block")
     )
     for block, result in zip(blocks, results, strict=True):
@@ -45,13 +42,13 @@ def score_windows(language_model, windows, method, draw, *, n_jobs=None, verbose
     return scores
 
 
-def _blocks(windows, order, draw, batch_tokens):
-    """Cut the windows into blocks of a few batches; they do not depend on n_jobs."""
+def _blocks(windows, draw, batch_tokens):
+    """Cut the windows, longest first, into blocks of a few batches, whatever n_jobs."""
     block, n_tokens = [], 0
-    for i in order:
-        block.append(i)
-        n_rows = draw.n_masks * len(draw.sizes(len(windows[i].places)))
-        n_tokens += n_rows * len(windows[i])
+    for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
+        if len(windows[i].places):
+            block.append(i)
+            n_tokens += draw.n_rows(len(windows[i].places)) * len(windows[i])
         if n_tokens >= BLOCK_BATCHES * batch_tokens:
             yield block
             block, n_tokens = [], 0
@@ -59,22 +56,21 @@ def _blocks(windows, order, draw, batch_tokens):
         yield block
 
 
-def _score_apart(language_model, windows, method, draw, n_threads):
+def _score_apart(language_model, windows, draw, n_threads):
     """Score a block in a worker, with its own modules and share of the threads."""
-    language_model = language_model.view()
     with threadpool_limits(n_threads, user_api="openmp"):
-        return _score_block(language_model, windows, method, draw, n_threads)
+        return _score_block(language_model.view(), windows, draw, n_threads)
 
 
-def _score_block(language_model, windows, method, draw, n_threads):
+def _score_block(language_model, windows, draw, n_threads):
     rows = (
-        Row(i, *row)
+        Row(i, hidden, target)
         for i, window in enumerate(windows)
-        for row in method.plan(window, draw)
+        for hidden, target in draw.plan(window)
     )
     log_prob, n_targets, owners = [], [], []
-    for batch in pack(rows, language_model):
-        arrays = _batch(windows, batch, language_model.input_names)
+    for batch in pack(rows, language_model.batch_tokens, _can_pad(windows)):
+        arrays = _arrays(windows, batch)
         log_prob.append(language_model.log_prob(arrays))
         n_targets.append(arrays.target.sum(axis=1))
         owners += [row.window for row in batch]
@@ -83,22 +79,27 @@ def _score_block(language_model, windows, method, draw, n_threads):
     scores = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
     parts = np.split(scores, np.cumsum(np.bincount(owners))[:-1])
     return [
-        method.reduce(part, len(window.places), draw)
+        draw.reduce(part, len(window.places))
         for part, window in zip(parts, windows, strict=True)
     ]
 
 
-def pack(rows, language_model):
+def _can_pad(windows):
+    return "attention_mask" in windows[0].inputs
+
+
+def pack(rows, batch_tokens, can_pad):
     """Pack rows, longest first, into lists that fill a batch, padding counted.
 
-    A row that is longer than a batch has one of its own. Where the model takes no
-    attention mask, the rows of a batch are of one length.
+    A row that is longer than a batch has one of its own. Rows are padded only to fill a
+    batch that is almost empty.
     """
-    can_pad = "attention_mask" in language_model.input_names
+    least = ALMOST_EMPTY * batch_tokens if can_pad else 0
     batch, length = [], 0
     for row in rows:
-        full = (len(batch) + 1) * length > language_model.batch_tokens
-        if batch and (full or (len(row.hidden) < length and not can_pad)):
+        n_tokens = len(batch) * length
+        is_full = n_tokens + length > batch_tokens
+        if batch and (is_full or (len(row.hidden) < length and n_tokens >= least)):
             yield batch
             batch = []
         length = length if batch else len(row.hidden)
@@ -107,17 +108,16 @@ def pack(rows, language_model):
         yield batch
 
 
-def _batch(windows, rows, input_names):
-    """Build the arrays of a batch, padded to its first row."""
+def _arrays(windows, rows):
+    """Build the arrays of a batch, padded with 0 to the length of its first row."""
     shape = (len(rows), len(rows[0].hidden))
-    names = [*windows[0].inputs, *({"attention_mask"} & input_names)]
-    inputs = {name: np.zeros(shape, dtype=np.int64) for name in names}
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in windows[0].inputs}
     hidden, target = np.zeros((2, *shape), dtype=bool)
     for i, row in enumerate(rows):
         length = len(row.hidden)
         hidden[i, :length], target[i, :length] = row.hidden, row.target
-        for name in names:
-            inputs[name][i, :length] = windows[row.window].inputs.get(name, 1)
+        for name, array in windows[row.window].inputs.items():
+            inputs[name][i, :length] = array
     return Batch(inputs, hidden, target)
 
 

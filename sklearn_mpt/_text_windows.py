@@ -7,8 +7,6 @@ import numpy as np
 
 from sklearn_mpt._text_masks import Window
 
-NOT_INPUTS = ("attention_mask", "special_tokens_mask")
-
 
 def tokenize(tokenizer, texts, input_names):
     """Return one window for each different text, as long as the text is.
@@ -21,7 +19,7 @@ def tokenize(tokenizer, texts, input_names):
     for index, text in enumerate(texts):
         first.setdefault(text, index)
     encoded = tokenizer(list(first), return_special_tokens_mask=True, verbose=False)
-    names = [n for n in encoded if n in input_names and n not in NOT_INPUTS]
+    names = [name for name in encoded if name in input_names]
     special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
     windows = [
         _window(encoded, row, index, names, special)
@@ -64,7 +62,7 @@ def fit_windows(windows, max_length, overflow, centred):
         warnings.warn(
             f"{len(too_long)} of {len(windows)} different texts are cut to max_length="
             f"{max_length} tokens; what is left is scored.",
-            stacklevel=5,
+            stacklevel=4,
         )
     pieces = []
     for window in windows:
