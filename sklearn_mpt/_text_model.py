@@ -36,7 +36,7 @@ class Checkpoint:
         return model.to(self.device)
 
     def tokenizer(self, name):
-        return self._load(AutoTokenizer, self.name if name is None else name)
+        return self._load(AutoTokenizer, self.name if name is None else os.fspath(name))
 
     def _load(self, auto_class, name, **kwargs):
         try:
