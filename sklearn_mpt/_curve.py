@@ -202,17 +202,20 @@ def mpt_curve(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form: it takes rows and a boolean mask of shape (n_features,), True where
         hidden, and returns the log-probabilities of the hidden entries and 0.0
-        elsewhere, of the shape of X.
+        elsewhere, of the shape of X. Or a fitted `MPTScorer`.
     X : array-like of shape (n_samples, n_features)
-        Rows to score; NaN marks missing entries.
+        Rows to score; NaN marks missing entries. For `MPTScorer` a list of texts:
+        they differ in length, so their curve is at the mask rates 0.01 to 0.99,
+        averaged over texts, and its `lml` is the mean of the sums of each text.
     mask_sizes : array-like of int, default=None
         Sizes to measure. None measures all of 1..n_features; between the given
-        sizes the curve interpolates linearly.
+        sizes the curve interpolates linearly. Must be None for texts.
     n_masks : int, default=None
-        Number of masks per size; None means 10.
+        Number of masks per size; None means 10, or the `n_masks` of `MPTScorer`.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
-        where the scores vary, in proportion to their standard deviation [2]_.
+        where the scores vary, in proportion to their standard deviation [2]_. Texts
+        take "equal" only.
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the estimator's own.
     n_jobs : int, default=None

@@ -38,17 +38,19 @@ class MaskedLM:
     """A masked language model that predicts hidden tokens.
 
     `checkpoint`, if any, can load the model again: it is pickled in its place.
-    `gathered` says whether the head may run on the hidden states of the targets alone.
+    `gathered` says whether the head may run on the hidden states of the targets alone,
+    `can_pad` whether rows may be padded to one length.
     """
 
     model: torch.nn.Module
     mask_token_id: int
     batch_tokens: int
     gathered: bool = True
+    can_pad: bool = True
     checkpoint: Callable | None = None
 
     def __reduce__(self):
-        settings = (self.mask_token_id, self.batch_tokens, self.gathered)
+        settings = (self.mask_token_id, self.batch_tokens, self.gathered, self.can_pad)
         if self.checkpoint is None:
             return MaskedLM, (self.model, *settings)
         return _reload, (self.checkpoint, *settings)

@@ -228,8 +228,9 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
         self.mask_token_id_ = tokenizer.mask_token_id
-        self.uses_gathered_head_ = probe(language_model, tokenizer)
+        self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
+        language_model.can_pad = self._can_pad
         return self
 
     def transform(self, X: Iterable[str]) -> np.ndarray:
@@ -319,7 +320,7 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
 
     def _score_texts(self, X, draw, n_jobs=None):
         if not hasattr(self, "_opened"):  # after unpickling
-            self._opened = open_model(self, self.uses_gathered_head_)
+            self._opened = open_model(self, self.uses_gathered_head_, self._can_pad)
         language_model, tokenizer = self._opened
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
         is_centred = METHODS[draw.method].is_centred

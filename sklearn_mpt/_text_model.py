@@ -7,11 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
+
+try:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "MPTScorer needs transformers: pip install 'sklearn-mpt[text]'."
+    ) from error
 
 from sklearn_mpt._masked_lm import Batch, MaskedLM, view_of
 from sklearn_mpt._validation import check_device
@@ -57,7 +63,7 @@ class Checkpoint:
             ) from error
 
 
-def open_model(scorer, gathered=True):
+def open_model(scorer, gathered=True, can_pad=True):
     """Return the `MaskedLM` and the tokenizer that the parameters of a scorer name."""
     dtype = torch.float32 if scorer.dtype == "auto" else getattr(torch, scorer.dtype)
     device = check_device(scorer.device, dtype)
@@ -82,9 +88,9 @@ def open_model(scorer, gathered=True):
     else:
         model = checkpoint()
     _check_masked_lm(model)
-    _check_tokenizer(tokenizer, model)
-    settings = (tokenizer.mask_token_id, scorer.batch_tokens, gathered, checkpoint)
-    return MaskedLM(model, *settings), tokenizer
+    _check_tokenizer(tokenizer, model, scorer.method)
+    settings = (scorer.batch_tokens, gathered, can_pad, checkpoint)
+    return MaskedLM(model, tokenizer.mask_token_id, *settings), tokenizer
 
 
 def _is_name(value):
@@ -129,9 +135,14 @@ def _check_masked_lm(model):
     )
 
 
-def _check_tokenizer(tokenizer, model):
+def _check_tokenizer(tokenizer, model, method):
     """Refuse a tokenizer that has no mask token or more tokens than the model."""
     name = type(tokenizer).__name__
+    if method == "pll_word_l2r" and not tokenizer.is_fast:
+        raise ValueError(
+            f"method='pll_word_l2r' needs a fast tokenizer, which knows words; {name} "
+            "is none."
+        )
     if getattr(tokenizer, "mask_token_id", None) is None:
         raise ValueError(f"tokenizer must have a mask token, {name} has none.")
     n_model = model.config.vocab_size
@@ -167,7 +178,10 @@ def _n_positions(model):
 
 
 def probe(language_model, tokenizer):
-    """Return whether the head gives the same on gathered states as in a full pass."""
+    """Try two ways to save work; return whether each gives what a full pass gives.
+
+    The head on gathered states, and padding: some models look at it all the same.
+    """
     hidden = np.zeros((2, 8), dtype=bool)
     hidden[[0, 0, 1], [2, 5, 3]] = True
     ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
@@ -176,13 +190,25 @@ def probe(language_model, tokenizer):
     inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
     _check_logits(language_model.model, inputs)
     batch = Batch(inputs, hidden, hidden)
-    full = replace(language_model, gathered=False).log_prob(batch)
+    short = {name: array[1:, :6] for name, array in inputs.items()}
+    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
+    dtype = next(language_model.model.parameters()).dtype
+    full_pass = replace(language_model, gathered=False)
+    full = full_pass.log_prob(batch)
+    can_pad = "attention_mask" in inputs and _close(
+        full[2:], full_pass.log_prob(alone), dtype
+    )
     try:
         gathered = replace(language_model, gathered=True).log_prob(batch)
     except Exception:  # whatever goes wrong, the full pass is right
-        return False
-    tolerance = torch.finfo(next(language_model.model.parameters()).dtype).eps ** 0.5
-    return bool(torch.allclose(gathered, full, rtol=tolerance, atol=tolerance))
+        return False, can_pad
+    return _close(gathered, full, dtype), can_pad
+
+
+def _close(log_prob, expected, dtype):
+    """Compare log-probabilities that a model computed in a dtype."""
+    tolerance = torch.finfo(dtype).eps ** 0.5
+    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
 
 
 @torch.inference_mode()

@@ -68,8 +68,9 @@ def _score_block(language_model, windows, draw, n_threads):
         for i, window in enumerate(windows)
         for hidden, target in draw.plan(window)
     )
+    can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
     log_prob, n_targets, owners = [], [], []
-    for batch in pack(rows, language_model.batch_tokens, _can_pad(windows)):
+    for batch in pack(rows, language_model.batch_tokens, can_pad):
         arrays = _arrays(windows, batch)
         log_prob.append(language_model.log_prob(arrays))
         n_targets.append(arrays.target.sum(axis=1))
@@ -82,10 +83,6 @@ def _score_block(language_model, windows, draw, n_threads):
         draw.reduce(part, len(window.places))
         for part, window in zip(parts, windows, strict=True)
     ]
-
-
-def _can_pad(windows):
-    return "attention_mask" in windows[0].inputs
 
 
 def pack(rows, batch_tokens, can_pad):

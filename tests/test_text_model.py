@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -145,6 +148,28 @@ def test_a_tokenizer_without_a_mask_token_is_refused():
         MPTScorer(make_model(), make_tokenizer(mask_token=None)).fit(TEXTS)
 
 
+def test_words_need_a_fast_tokenizer(tmp_path):
+    """A slow tokenizer, of amino acids, is fine for all else."""
+    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
+    tmp_path.joinpath("vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    scorer = MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll")
+    ids = tokenizer("ACDA")["input_ids"]
+    assert np.isfinite(scorer.fit(["ACDA"]).score(["ACDA"]))
+    assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
+    with pytest.raises(ValueError, match="'pll_word_l2r' needs a fast tokenizer"):
+        scorer.set_params(method="pll_word_l2r").fit(["ACDA"])
+
+
+def test_without_transformers_the_extra_is_named():
+    code = (
+        "import sys; sys.modules['transformers'] = None; "
+        "from sklearn_mpt import mpt_curve, MPTScorer"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'sklearn-mpt[text]'" in done.stderr.splitlines()[-1]
+
+
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
     with pytest.raises(ValueError, match="21 tokens and BertForMaskedLM 20"):
         MPTScorer(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
@@ -214,7 +239,7 @@ def test_a_head_that_mixes_positions_is_noticed():
         model = HeadThatMixes(transformers.BertConfig(**SIZES))
     scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
     assert not scorer.uses_gathered_head_
-    assert not probe(*scorer._opened)
+    assert probe(*scorer._opened)[0] is False
     (score,) = scorer.score_samples(["a dog"])
     ids = torch.tensor([[2, 6, 8, 3]])
     total = 0
@@ -225,6 +250,31 @@ def test_a_head_that_mixes_positions_is_noticed():
             logits = model.eval()(masked).logits
         total += float(logits.log_softmax(-1)[0, place, ids[0, place]])
     assert np.isclose(score, total, rtol=1e-5)
+
+
+class LooksAtPadding(transformers.BertForMaskedLM):
+    """Its predictions depend on padding."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits * input_ids.shape[1]
+        return output
+
+
+class TakesNoAttentionMask(transformers.BertForMaskedLM):
+    def forward(self, input_ids):
+        return super().forward(input_ids=input_ids)
+
+
+@pytest.mark.parametrize("model_class", [LooksAtPadding, TakesNoAttentionMask])
+def test_a_model_for_which_padding_matters_gets_none(model_class):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = model_class(transformers.BertConfig(**SIZES))
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    assert probe(*scorer._opened)[1] is False
+    alone = [scorer.score([text]) for text in TEXTS]
+    np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)
 
 
 def test_checkpoints_are_equal_if_their_settings_are():
