@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._monitor import LMLMonitor
     from sklearn_mpt._objective import feature_contributions
     from sklearn_mpt._ppca import MPTProbabilisticPCA
+    from sklearn_mpt._scorer import MPTScorer
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
@@ -20,6 +21,7 @@ _MODULES = {
     "MPTCurveDisplay": "_display",
     "MPTLinearVAE": "_linear_vae",
     "MPTProbabilisticPCA": "_ppca",
+    "MPTScorer": "_scorer",
     "feature_contributions": "_objective",
     "mpt_curve": "_curve",
 }
@@ -30,6 +32,7 @@ __all__ = [
     "MPTCurveDisplay",
     "MPTLinearVAE",
     "MPTProbabilisticPCA",
+    "MPTScorer",
     "feature_contributions",
     "mpt_curve",
 ]

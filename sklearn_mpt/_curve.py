@@ -82,6 +82,9 @@ class MPTCurve:
     std_errors: np.ndarray
     n_features: int
 
+    # What the display writes: the sizes, the unit of the scores, the area.
+    _labels = ("Number of hidden features $m$", "feature", "area = LML")
+
     @property
     def mask_rates(self) -> np.ndarray:
         return np.asarray(self.mask_sizes) / self.n_features
@@ -199,17 +202,20 @@ def mpt_curve(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form: it takes rows and a boolean mask of shape (n_features,), True where
         hidden, and returns the log-probabilities of the hidden entries and 0.0
-        elsewhere, of the shape of X.
+        elsewhere, of the shape of X. Or a fitted `MPTScorer`.
     X : array-like of shape (n_samples, n_features)
-        Rows to score; NaN marks missing entries.
+        Rows to score; NaN marks missing entries. For `MPTScorer` a list of texts:
+        they differ in length, so their curve is at the mask rates 0.01 to 0.99,
+        averaged over texts, and its `lml` is the mean of the sums of each text.
     mask_sizes : array-like of int, default=None
         Sizes to measure. None measures all of 1..n_features; between the given
-        sizes the curve interpolates linearly.
+        sizes the curve interpolates linearly. Must be None for texts.
     n_masks : int, default=None
-        Number of masks per size; None means 10.
+        Number of masks per size; None means 10, or the `n_masks` of `MPTScorer`.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
-        where the scores vary, in proportion to their standard deviation [2]_.
+        where the scores vary, in proportion to their standard deviation [2]_. Texts
+        take "equal" only.
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the estimator's own.
     n_jobs : int, default=None
@@ -243,6 +249,9 @@ def mpt_curve(
     >>> abs(curve.lml - model.score(X)) < 4 * curve.lml_std_error
     True
     """
+    if hasattr(estimator, "_masked_score_curve"):  # rows of several lengths
+        _check_ragged(mask_sizes, allocation)
+        return estimator._masked_score_curve(X, n_masks, random_state, n_jobs)
     estimator, X = _check_model(estimator, X)
     n_features = np.shape(X)[1]
     sizes = _check_mask_sizes(mask_sizes, n_features)
@@ -267,6 +276,15 @@ def mpt_curve(
         std_errors=np.array([_std_error(sample) for sample in samples]),
         n_features=n_features,
     )
+
+
+def _check_ragged(mask_sizes, allocation):
+    if mask_sizes is not None or allocation != "equal":
+        raise ValueError(
+            "For texts, which differ in length, mask_sizes must be None and allocation "
+            f"'equal', got {mask_sizes!r} and {allocation!r}. The curve is at the mask "
+            "rates 0.01 to 0.99."
+        )
 
 
 def _check_model(estimator, X):

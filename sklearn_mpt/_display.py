@@ -154,9 +154,10 @@ class MPTCurveDisplay:
         )
         self.fill_ = self._fill(ax, style) if fill else None
         ax.axhline(0, color="0.5", linewidth=0.8)
+        sizes, unit, _ = curve._labels
         ax.set(
-            xlabel="Number of hidden features $m$",
-            ylabel="Masked score $S(m)$ (nats per feature)",
+            xlabel=sizes,
+            ylabel=f"Masked score $S(m)$ (nats per {unit})",
         )
         ax.legend()
         self.ax_, self.figure_ = ax, ax.figure
@@ -169,7 +170,7 @@ class MPTCurveDisplay:
         return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
 
     def _label(self, name):
-        area = f"area = LML = {self.curve.lml:.2f}"
+        area = f"{self.curve._labels[2]} = {self.curve.lml:.2f}"
         if self.curve.lml_std_error > 0:
             area += f" ± {self.curve.lml_std_error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"

@@ -36,17 +36,17 @@ def check_batch_size(batch_size):
         check_scalar(batch_size, "batch_size", Integral, min_val=1)
 
 
-def check_device(device):
+def check_device(device, dtype=torch.float64):
     """Return the torch device; "auto" is CUDA where there is one, else the CPU."""
     if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, dtype=torch.float64, device=device)
+        torch.empty(0, dtype=dtype, device=device)
         return torch.device(device)
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ValueError(
             "device must be 'auto' or a torch device that is there and computes in "
-            f"float64, got {device!r}: {str(error).splitlines()[0]}"
+            f"{str(dtype)[6:]}, got {device!r}: {str(error).splitlines()[0]}"
         ) from error
 
 

@@ -1,0 +1,377 @@
+"""Time MPTScorer against plain code and against minicons, on random models and texts.
+
+Parts:
+
+- ``pll``: pseudo-log-likelihoods by (a) plain code: every masked copy of 32 texts,
+  padded to the longest, 64 rows in a forward pass, with the log-softmax over the
+  vocabulary at every position; (b) minicons, one text per call (its fastest way here:
+  in larger batches it pads), where it is installed; (c) MPTScorer. Same model, same
+  texts; the largest difference between the scores is printed.
+- ``memory``: how much a fresh process grows at most while one text is scored (Linux).
+- ``curve``: the scores at 99 mask rates per text, against forward passes padded to 512
+  tokens, as the reference publication's code makes them.
+- ``share``: tokens per second by the size of a batch, and the share of the encoder in
+  the time.
+- ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
+
+Run all in about five minutes on two cores, or some, or small versions::
+
+    python benchmarks/bench_scorer.py
+    python benchmarks/bench_scorer.py pll memory
+    python benchmarks/bench_scorer.py --quick
+
+Competitors take turns and the fastest of several runs counts.
+"""
+
+import argparse
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+import sklearn_mpt
+from sklearn_mpt import MPTScorer
+
+try:
+    from minicons.scorer import MaskedLMScorer
+except ImportError:
+    MaskedLMScorer = None
+
+N_VOCABULARY = 30522
+SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]"}
+SPECIAL["mask"] = "[MASK]"
+
+
+# Measuring and printing
+
+
+def seconds(function):
+    """Return the wall time of one call, and what it returned."""
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def fastest(functions, repeats):
+    """Call the functions in turn; return the fastest time and last result of each."""
+    rounds = [[seconds(function) for function in functions] for _ in range(repeats)]
+    times = np.min([[run[0] for run in turn] for turn in rounds], axis=0)
+    return times, [result for _, result in rounds[-1]]
+
+
+def print_table(title, header, rows):
+    """Print rows of strings under a header "a|b", in right-aligned columns."""
+    lines = [header.split("|"), *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    print(f"\n{title}")
+    for line in lines:
+        print("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))
+    print(flush=True)
+
+
+# Models and texts
+
+
+class Words(PreTrainedTokenizerFast):
+    """A tokenizer with the method that minicons calls, gone from transformers 5."""
+
+    def batch_encode_plus(self, texts, **kwargs):
+        return self(texts, **kwargs)
+
+
+def make_tokenizer():
+    """A tokenizer of as many words as BERT has word pieces."""
+    words = [*SPECIAL.values(), *(f"w{i}" for i in range(N_VOCABULARY - len(SPECIAL)))]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")],
+    )
+    special = {f"{name}_token": word for name, word in SPECIAL.items()}
+    return Words(tokenizer_object=backend, **special)
+
+
+def make_model(n_layers, width):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=N_VOCABULARY,
+        num_hidden_layers=n_layers,
+        hidden_size=width,
+        num_attention_heads=max(2, width // 64),
+        intermediate_size=4 * width,
+        initializer_range=0.1,
+    )
+    return BertForMaskedLM(config).eval()
+
+
+def make_texts(n_texts, shortest, longest, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(shortest, longest + 1, n_texts)
+    return [
+        " ".join(f"w{word}" for word in rng.integers(0, 30000, length))
+        for length in lengths
+    ]
+
+
+# The competitors
+
+
+@torch.no_grad()
+def plain_pll(model, tokenizer, texts):
+    scores = np.zeros(len(texts))
+    for start in range(0, len(texts), 32):
+        batch = tokenizer(texts[start : start + 32], padding=True, return_tensors="pt")
+        ids, attention = batch["input_ids"], batch["attention_mask"]
+        is_word = ids >= len(SPECIAL)
+        for part in is_word.nonzero().split(64):
+            rows, columns = part.T
+            here = torch.arange(len(rows)), columns
+            masked = ids[rows]
+            masked[here] = tokenizer.mask_token_id
+            logits = model(input_ids=masked, attention_mask=attention[rows]).logits
+            log_prob = torch.log_softmax(logits, -1)[*here, ids[rows, columns]]
+            np.add.at(scores, start + rows.numpy(), log_prob.numpy())
+    return scores
+
+
+def minicons_pll(model, tokenizer, texts):
+    scorer = MaskedLMScorer(model, "cpu", tokenizer=tokenizer)
+    total = {"reduction": lambda log_prob: log_prob.sum().item()}
+    return [scorer.sequence_score([text], **total)[0] for text in texts]
+
+
+def our_pll(model, tokenizer, texts):
+    scorer = MPTScorer(model, tokenizer, method="pll", device="cpu")
+    return scorer.fit(texts[:1]).score_samples(texts)
+
+
+COMPETITORS = {"plain": plain_pll, "minicons": minicons_pll, "MPTScorer": our_pll}
+if MaskedLMScorer is None:
+    del COMPETITORS["minicons"]
+
+
+# Parts
+
+
+def bench_pll(quick):
+    cases = [  # layers, width, texts, shortest, longest, repeats
+        (2, 128, 200, 4, 14, 3),
+        (4, 256, 100, 4, 14, 3),
+        (12, 768, 12, 4, 14, 2),
+        (4, 256, 6, 60, 100, 2),
+    ]
+    tokenizer = make_tokenizer()
+    rows = []
+    for n_layers, width, n_texts, shortest, longest, repeats in cases[
+        : 1 if quick else None
+    ]:
+        model = make_model(n_layers, width)
+        texts = make_texts(n_texts, shortest, longest)
+        calls = [
+            lambda f=function, m=model, t=texts: f(m, tokenizer, t)
+            for function in COMPETITORS.values()
+        ]
+        times, scores = fastest(calls, repeats)
+        differences = [np.abs(np.subtract(score, scores[-1])).max() for score in scores]
+        rows += [
+            [
+                f"{n_layers} x {width}",
+                f"{n_texts}",
+                f"{shortest}-{longest}",
+                name,
+                f"{elapsed:.2f}",
+                f"{elapsed / times[-1]:.1f}",
+                f"{difference:.0e}",
+            ]
+            for name, elapsed, difference in zip(
+                COMPETITORS, times, differences, strict=True
+            )
+        ]
+    print_table(
+        "pll: time of each, its ratio to that of MPTScorer, largest difference in nats",
+        "model|texts|words|by|seconds|ratio|difference",
+        rows,
+    )
+
+
+def peak_growth(name, n_words, connection):
+    """Send by how many MB the memory of this process grows at most."""
+    torch.set_num_threads(1)
+    model, tokenizer = make_model(4, 256), make_tokenizer()
+    COMPETITORS[name](model, tokenizer, make_texts(1, 2, 2))
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = memory("VmRSS")
+    COMPETITORS[name](model, tokenizer, make_texts(1, n_words, n_words))
+    connection.send(memory("VmHWM") - before)
+
+
+def memory(field):
+    """Return a field of this process's status, in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(ln.split()[1]) / 1024 for ln in lines if ln.startswith(field))
+
+
+def measure_peak(name, n_words):
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=peak_growth, args=(name, n_words, sender))
+    process.start()
+    growth = receiver.recv()
+    process.join()
+    return growth
+
+
+def bench_memory(quick):
+    n_words = (20, 50) if quick else (20, 50, 100, 200)
+    rows = []
+    for name in COMPETITORS:
+        # minicons holds n_words**2 rows of logits: 5 GB for 200 words
+        growth = [
+            "-" if name == "minicons" and n > 100 else f"{measure_peak(name, n):.0f}"
+            for n in n_words
+        ]
+        rows.append([name, *growth])
+    header = "|".join(["by", *(f"{n} words" for n in n_words)])
+    print_table("memory: growth of the peak for one text, in MB, 4 x 256", header, rows)
+
+
+@torch.no_grad()
+def padded_pass(model, tokenizer, text, n_rows=4):
+    settings = {"padding": "max_length", "max_length": 512, "return_tensors": "pt"}
+    return model(**tokenizer([text] * n_rows, **settings)).logits.shape
+
+
+def bench_curve(quick):
+    tokenizer = make_tokenizer()
+    rows = []
+    for n_layers, width in [(2, 128)] if quick else [(2, 128), (4, 256)]:
+        model, texts = make_model(n_layers, width), make_texts(20, 4, 14)
+        scorer = MPTScorer(model, tokenizer, device="cpu").fit(texts)
+        calls = [
+            lambda m=model, t=texts: padded_pass(m, tokenizer, t[0]),
+            lambda s=scorer, t=texts: s.transform(t),
+        ]
+        (padded, ours), _ = fastest(calls, 2)
+        padded, ours = padded / 4 * 99, ours / len(texts)
+        times = [f"{padded:.2f}", f"{ours:.5f}", f"{padded / ours:.0f}"]
+        rows.append([f"{n_layers} x {width}", *times])
+    print_table(
+        "curve: seconds per text of 4-14 words, at 99 mask rates",
+        "model|padded to 512|MPTScorer|ratio",
+        rows,
+    )
+
+
+class Stopwatch:
+    """Add up the time that a module takes, in all copies of it."""
+
+    def __init__(self, module):
+        self.total, self.start = [0.0], [0.0]
+        total, start = self.total, self.start
+
+        def begin(*args):
+            start[0] = time.perf_counter()
+
+        def end(*args):
+            total[0] += time.perf_counter() - start[0]
+
+        module.register_forward_pre_hook(begin)
+        module.register_forward_hook(end)
+
+
+def bench_share(quick):
+    tokenizer = make_tokenizer()
+    rows = []
+    for n_layers, width, n_texts in [(2, 128, 150), (4, 256, 100), (12, 768, 10)]:
+        texts = make_texts(n_texts // 4 if quick else n_texts, 4, 14)
+        lengths = [len(text.split()) + 2 for text in texts]
+        n_tokens = sum((length - 2) * length for length in lengths)
+        for batch_tokens in (512, 4096, 16384):
+            model = make_model(n_layers, width)
+            watch = Stopwatch(model.bert.encoder)
+            scorer = MPTScorer(
+                model, tokenizer, device="cpu", batch_tokens=batch_tokens
+            )
+            scorer.fit(texts).score_samples(texts)
+            watch.total[0] = 0.0
+            elapsed, _ = seconds(lambda s=scorer, t=texts: s.score_samples(t))
+            rows.append(
+                [
+                    f"{n_layers} x {width}",
+                    f"{batch_tokens}",
+                    f"{elapsed:.2f}",
+                    f"{n_tokens / elapsed:.0f}",
+                    f"{watch.total[0] / elapsed:.0%}",
+                ]
+            )
+    print_table(
+        "share: method 'mpt', n_masks=1, texts of 4-14 words",
+        "model|batch_tokens|seconds|tokens/s|in the encoder",
+        rows,
+    )
+
+
+def bench_jobs(quick):
+    tokenizer = make_tokenizer()
+    model, texts = make_model(4, 256), make_texts(50 if quick else 250, 4, 14)
+    settings = {"method": "pll", "device": "cpu", "batch_tokens": 1024}
+    scorers = [
+        MPTScorer(model, tokenizer, n_jobs=n_jobs, **settings).fit(texts)
+        for n_jobs in (1, 2)
+    ]
+    calls = [lambda s=scorer: s.score_samples(texts) for scorer in scorers]
+    (one, two), (first, second) = fastest(calls, 3)
+    difference = f"{np.abs(first - second).max():.0e}"
+    print_table(
+        f"jobs: 4 x 256, {len(texts)} texts, threads",
+        "one|two|ratio|difference",
+        [[f"{one:.2f}", f"{two:.2f}", f"{one / two:.2f}", difference]],
+    )
+
+
+PARTS = {
+    "pll": bench_pll,
+    "memory": bench_memory,
+    "curve": bench_curve,
+    "share": bench_share,
+    "jobs": bench_jobs,
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default all")
+    parser.add_argument("--quick", action="store_true", help="small versions")
+    parser.add_argument("--threads", type=int, default=1, help="of torch")
+    arguments = parser.parse_args()
+    unknown = set(arguments.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    print(
+        f"sklearn_mpt {sklearn_mpt.__version__}, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}, minicons "
+        f"{'is not installed' if MaskedLMScorer is None else 'is there'}, "
+        f"{os.cpu_count()} cores, {arguments.threads} thread(s), "
+        f"load {os.getloadavg()[0]:.1f}"
+    )
+    for part in arguments.parts or PARTS:
+        elapsed, _ = seconds(lambda part=part: PARTS[part](arguments.quick))
+        print(f"({part}: {elapsed:.0f} s, load {os.getloadavg()[0]:.1f})", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Log-probabilities of hidden tokens under a masked language model, in batches."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from inspect import signature
+from itertools import chain
+
+import numpy as np
+import torch
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows padded to one length; `hidden` and `target` mark tokens."""
+
+    inputs: dict  # name -> int64 array of shape (n_rows, n_tokens)
+    hidden: np.ndarray  # bool, shape (n_rows, n_tokens)
+    target: np.ndarray  # bool, shape (n_rows, n_tokens)
+
+    def __len__(self):
+        return len(self.hidden)
+
+    def split(self, n_rows):
+        """Yield parts of at most n_rows rows."""
+        for i in range(0, len(self), n_rows):
+            part = slice(i, i + n_rows)
+            inputs = {name: array[part] for name, array in self.inputs.items()}
+            yield Batch(inputs, self.hidden[part], self.target[part])
+
+
+@dataclass(eq=False)
+class MaskedLM:
+    """A masked language model that predicts hidden tokens.
+
+    `checkpoint`, if any, can load the model again: it is pickled in its place.
+    `gathered` says whether the head may run on the hidden states of the targets alone,
+    `can_pad` whether rows may be padded to one length.
+    """
+
+    model: torch.nn.Module
+    mask_token_id: int
+    batch_tokens: int
+    gathered: bool = True
+    can_pad: bool = True
+    checkpoint: Callable | None = None
+
+    def __reduce__(self):
+        settings = (self.mask_token_id, self.batch_tokens, self.gathered, self.can_pad)
+        if self.checkpoint is None:
+            return MaskedLM, (self.model, *settings)
+        return _reload, (self.checkpoint, *settings)
+
+    def view(self):
+        """Return a copy that another thread may use; it shares all tensors."""
+        return replace(self, model=view_of(self.model))
+
+    @property
+    def device(self):
+        return next(self.model.parameters()).device
+
+    @property
+    def input_names(self):
+        """Names of what the model takes."""
+        return frozenset(signature(self.model.forward).parameters)
+
+    def log_prob(self, batch):
+        """Return log p(target | what is not hidden) of every target, row by row.
+
+        Where memory runs out, the batch is halved, and so are those that follow.
+        """
+        limit = max(1, self._max_tokens // batch.hidden.shape[1])
+        if len(batch) > limit:
+            return torch.cat([self.log_prob(part) for part in batch.split(limit)])
+        try:
+            return self._forward(batch)
+        except (RuntimeError, MemoryError) as error:
+            if len(batch) == 1 or not _is_out_of_memory(error):
+                raise
+        self.batch_tokens = max(1, batch.hidden.size // 2)
+        return self.log_prob(batch)
+
+    @property
+    def _max_tokens(self):
+        if self.gathered:
+            return self.batch_tokens
+        return min(self.batch_tokens, self._logit_rows)
+
+    @property
+    def _logit_rows(self):
+        return max(1, LOGIT_BYTES // (4 * self.model.config.vocab_size))
+
+    @torch.inference_mode()
+    def _forward(self, batch):
+        device = self.device
+        inputs = {k: torch.tensor(v, device=device) for k, v in batch.inputs.items()}
+        places = tuple(torch.tensor(a, device=device) for a in batch.target.nonzero())
+        labels = inputs["input_ids"][places]
+        hidden = torch.tensor(batch.hidden, device=device)
+        inputs["input_ids"] = inputs["input_ids"].masked_fill(
+            hidden, self.mask_token_id
+        )
+        if not self.gathered:
+            return _pick(self.model(**inputs).logits[places], labels)
+        states = base_of(self.model)(**inputs)[0][places]
+        parts = zip(
+            states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
+        )
+        return torch.cat([_pick(head(self.model, s), part) for s, part in parts])
+
+
+def _reload(checkpoint, *settings):
+    return MaskedLM(_load_once(checkpoint), *settings, checkpoint)
+
+
+@lru_cache(maxsize=1)
+def _load_once(checkpoint):
+    """Load the model in a worker process, which scores many blocks with it."""
+    return checkpoint()
+
+
+def view_of(model):
+    """Copy the modules of a model in evaluation mode, sharing its tensors.
+
+    So a model in use is never written to, and views of it can run in threads.
+    """
+    tensors = chain(model.parameters(), model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
+
+
+def base_of(model):
+    """Return the part of the model below its head."""
+    return getattr(model, model.base_model_prefix)
+
+
+def head(model, states):
+    """Return the logits for last hidden states of shape (n, width).
+
+    The model's own forward runs on a shallow copy whose base only returns the states.
+    """
+    base = copy.copy(base_of(model))
+    base.forward = partial(_output, states[None])
+    shell = copy.copy(model)
+    vars(shell)["_modules"] = {**model._modules, model.base_model_prefix: base}
+    unread = torch.zeros((1, len(states)), dtype=torch.long, device=states.device)
+    return shell(input_ids=unread).logits[0]
+
+
+def _output(states, *args, **kwargs):
+    return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=states)
+
+
+def _pick(logits, labels):
+    """Return log-softmax at the labels, in float32 at least."""
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)
+
+
+def _is_out_of_memory(error):
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "allocate memory" in str(error)

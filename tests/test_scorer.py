@@ -1,0 +1,491 @@
+import pickle
+import subprocess
+import sys
+import warnings
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from text_models import (
+    TEXTS,
+    JointModel,
+    all_texts,
+    make_letter_tokenizer,
+    make_model,
+    make_tokenizer,
+    random_joint,
+)
+
+from sklearn_mpt import MPTCurveDisplay, MPTScorer, mpt_curve
+from sklearn_mpt._masks import mask_size
+
+N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
+
+
+def make_scorer(**kwargs):
+    return MPTScorer(make_model(), make_tokenizer(), **kwargs)
+
+
+def joint_scorer(log_joint, **kwargs):
+    model = JointModel(log_joint)
+    return MPTScorer(model, make_letter_tokenizer(), dtype="float64", **kwargs)
+
+
+@pytest.fixture
+def scorer():
+    return make_scorer(n_masks=2, mask_rates=[0.15, 0.5, 1.0]).fit(TEXTS)
+
+
+# Against an explicit joint distribution
+
+
+@pytest.mark.parametrize("method", ["mpt", "chain"])
+def test_all_masks_of_exact_conditionals_sum_to_the_log_probability(method):
+    log_joint = random_joint(4)
+    scorer = joint_scorer(log_joint, method=method, n_masks=24)
+    texts = all_texts(4)
+    log_prob, std_error = scorer.fit(texts).score_samples(texts, return_std=True)
+    assert_allclose(log_prob, log_joint.flatten(), atol=1e-10)
+    assert_allclose(std_error, 0, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_masks", [1, 3])
+def test_few_masks_estimate_the_log_probability(n_masks):
+    log_joint = random_joint(5)
+    texts = all_texts(5)[::7]
+    estimates = [
+        joint_scorer(log_joint, n_masks=n_masks, random_state=seed)
+        .fit(texts)
+        .score_samples(texts)
+        for seed in range(60)
+    ]
+    error = np.mean(estimates, axis=0) - log_joint.flatten().numpy()[::7]
+    z = error / (np.std(estimates, axis=0, ddof=1) / np.sqrt(60))
+    assert np.abs(z).max() < 4
+    assert np.std(estimates, axis=0).min() > 0
+
+
+def test_one_order_of_exact_conditionals_is_the_log_probability():
+    log_joint = random_joint(4)
+    scorer = joint_scorer(log_joint, method="chain").fit(["a b c a"])
+    assert_allclose(scorer.score_samples(all_texts(4)), log_joint.flatten())
+
+
+def test_pll_is_the_sum_of_full_conditionals():
+    log_joint = random_joint(3)
+    scorer = joint_scorer(log_joint, method="pll").fit(["a b c"])
+    conditionals = [log_joint - log_joint.logsumexp(i, keepdim=True) for i in range(3)]
+    expected = sum(conditionals).flatten()
+    log_prob, std_error = scorer.score_samples(all_texts(3), return_std=True)
+    assert_allclose(log_prob, expected)
+    assert_array_equal(std_error, 0)
+
+
+def test_strides_are_a_chain_of_windows():
+    log_joint = random_joint(3)
+    scorer = joint_scorer(log_joint, n_masks=6, max_length=3, overflow="stride")
+    log_prob = scorer.fit(["a"]).score_samples(["a c b b", "a c b b a"])
+    given_two = log_joint - log_joint.logsumexp(2, keepdim=True)
+    expected = log_joint[0, 2, 1] + given_two[2, 1, 1]
+    assert_allclose(log_prob, [expected, expected + given_two[1, 1, 0]])
+
+
+def test_standard_errors_cover():
+    log_joint = random_joint(6)
+    rng = np.random.default_rng(0)
+    index = rng.choice(3**6, size=40, p=log_joint.exp().flatten().numpy())
+    texts = np.array(all_texts(6))[np.unique(index)]
+    truth = log_joint.flatten().numpy()[np.unique(index)].mean()
+    hits = 0
+    for seed in range(60):
+        scorer = joint_scorer(log_joint, n_masks=4, random_state=seed).fit(texts)
+        log_prob, std_error = scorer.score_samples(texts, return_std=True)
+        total = np.sqrt(np.sum(std_error**2)) / len(texts)
+        hits += abs(log_prob.mean() - truth) < 1.96 * total
+    assert 0.85 < hits / 60 <= 1.0
+
+
+# Against one forward pass at a time
+
+
+def log_prob_by_hand(ids, hidden, target):
+    masked = torch.tensor(ids)
+    masked[hidden] = 4
+    with torch.no_grad():
+        logits = make_model().eval()(input_ids=masked[None]).logits[0, target]
+    return float(logits.log_softmax(-1)[ids[target]])
+
+
+def test_pll_word_l2r_by_hand():
+    scorer = make_scorer(method="pll_word_l2r").fit(TEXTS)
+    text = "unhappily the dogs"  # [CLS] un ##happi ##ly the dog ##s [SEP]
+    ids = make_tokenizer()(text)["input_ids"]
+    assert len(ids) == 8
+    hidden = {1: [1, 2, 3], 2: [2, 3], 3: [3], 4: [4], 5: [5, 6], 6: [6]}
+    expected = sum(log_prob_by_hand(ids, h, target) for target, h in hidden.items())
+    assert_allclose(scorer.score_samples([text]), expected, rtol=1e-5)
+    assert_allclose(
+        make_scorer(method="pll").fit(TEXTS).score_samples(["the cat"]),
+        scorer.score_samples(["the cat"]),
+    )
+
+
+def test_rates_are_those_of_the_full_curve_by_size():
+    rates = np.array([0.01, 0.15, 0.5, 0.77, 1.0])
+    scorer = make_scorer(n_masks=9, mask_rates=rates).fit(TEXTS)
+    ids = make_tokenizer()(TEXTS[2])["input_ids"]  # two tokens: every mask is drawn
+    alone = [log_prob_by_hand(ids, [place], place) for place in (1, 2)]
+    both = [log_prob_by_hand(ids, [1, 2], place) for place in (1, 2)]
+    by_size = {1: np.mean(alone), 2: np.mean(both)}
+    expected = [by_size[mask_size(rate, 2)] for rate in rates]
+    assert_allclose(scorer.transform(TEXTS)[2], expected, rtol=1e-5)
+
+
+# Invariances
+
+
+def test_a_text_does_not_depend_on_its_batch(scorer):
+    log_prob, features = scorer.score_samples(TEXTS), scorer.transform(TEXTS)
+    reverse = scorer.score_samples(TEXTS[::-1])[::-1]
+    assert_allclose(reverse, log_prob, rtol=1e-5)
+    for i, text in enumerate(TEXTS):
+        assert_allclose(scorer.score_samples([text]), log_prob[i], rtol=1e-5)
+        assert_allclose(scorer.transform([text])[0], features[i], rtol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"batch_tokens": 1}, {"n_jobs": 2}])
+def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
+    other = make_scorer(n_masks=2, **{"batch_tokens": 32, **settings}).fit(TEXTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log_prob = other.score_samples(TEXTS)
+    assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
+
+
+def test_processes_load_a_folder_and_give_the_same(tmp_path, scorer):
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    named = MPTScorer(tmp_path, n_masks=2, batch_tokens=32, n_jobs=2).fit(TEXTS)
+    with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+        log_prob = named.score_samples(TEXTS)
+    assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
+
+
+def test_repeated_texts_are_scored_once(scorer, monkeypatch):
+    n_rows = []
+    language_model = scorer._opened[0]
+    log_prob = language_model.log_prob
+    monkeypatch.setattr(
+        language_model,
+        "log_prob",
+        lambda batch: n_rows.append(len(batch)) or log_prob(batch),
+    )
+    once = scorer.score_samples(TEXTS)
+    assert sum(n_rows) == sum(2 * N_TOKENS - 1)  # two masks per size, one of the last
+    assert_array_equal(scorer.score_samples(TEXTS * 3), np.tile(once, 3))
+    assert sum(n_rows) == 2 * sum(2 * N_TOKENS - 1)
+
+
+def test_batches_hold_at_most_batch_tokens(scorer, monkeypatch):
+    seen = []
+    scorer.set_params(batch_tokens=40).fit(TEXTS)
+    language_model = scorer._opened[0]
+    log_prob = language_model.log_prob
+    monkeypatch.setattr(
+        language_model,
+        "log_prob",
+        lambda batch: seen.append(batch.hidden.shape) or log_prob(batch),
+    )
+    scorer.score_samples(TEXTS)
+    assert max(np.prod(shape) for shape in seen) <= 40
+    lengths = [shape[1] for shape in seen]
+    assert lengths == sorted(lengths, reverse=True)
+    assert min(lengths) == 3
+
+
+def test_methods_do_not_change_the_features(scorer):
+    chain = clone(scorer).set_params(method="chain").fit(TEXTS)
+    assert_array_equal(chain.transform(TEXTS), scorer.transform(TEXTS))
+
+
+def test_texts_without_tokens(scorer):
+    texts = ["", "[MASK]", "the cat"]
+    log_prob, std_error = scorer.score_samples(texts, return_std=True)
+    assert_array_equal(log_prob[:2], 0.0)
+    assert_array_equal(std_error[:2], 0.0)
+    features = scorer.transform(texts)
+    assert np.isnan(features[:2]).all()
+    assert np.isfinite(features[2]).all()
+    assert_array_equal(scorer.score_samples([""]), [0.0])
+
+
+def test_standard_errors_are_unknown_from_one_mask():
+    scorer = make_scorer().fit(TEXTS)
+    _, std_error = scorer.score_samples(TEXTS, return_std=True)
+    assert_array_equal(np.isnan(std_error), N_TOKENS > 1)
+
+
+# The curve
+
+
+def test_curve_averages_the_features_and_the_sums():
+    scorer = make_scorer(n_masks=3).fit(TEXTS)
+    texts = [*TEXTS, TEXTS[0], ""]
+    curve = mpt_curve(scorer, texts)
+    assert_allclose(curve.mask_rates, np.arange(1, 100) / 100)
+    features = scorer.transform(texts)
+    assert_allclose(curve.scores, np.nanmean(features, axis=0))
+    log_prob, std_error = scorer.score_samples(texts, return_std=True)
+    assert_allclose(curve.lml, log_prob.mean())
+    unique = np.append(2 * std_error[0], std_error[1:5])  # repeated: the same masks
+    assert_allclose(curve.lml_std_error, np.sqrt(np.sum(unique**2)) / 7)
+    assert_allclose(curve.area(512), 0.01 * 512 * curve.scores.sum())
+    n_tokens = np.append(N_TOKENS, [7, 0])
+    fixed = np.mean(n_tokens * np.nan_to_num(features[:, 14]))
+    assert_allclose(curve.fixed_rate(0.15), fixed)
+    assert_allclose(curve.bias(0.15), curve.lml - fixed)
+
+
+def test_standard_errors_of_the_curve_are_over_masks():
+    scorer = make_scorer(n_masks=2).fit(TEXTS)
+    curves = [mpt_curve(scorer, TEXTS, random_state=seed) for seed in range(200)]
+    lml = np.array([curve.lml for curve in curves])
+    variances = [curve.lml_std_error**2 for curve in curves]
+    assert_allclose(np.mean(variances), lml.var(ddof=1), rtol=0.3)
+    scores = np.array([curve.scores for curve in curves])
+    variances = np.mean([curve.std_errors**2 for curve in curves], axis=0)
+    assert_allclose(variances, scores.var(axis=0, ddof=1), rtol=0.5, atol=1e-10)
+
+
+def test_curve_takes_its_own_masks_and_jobs():
+    scorer = make_scorer(random_state=3).fit(TEXTS)
+    curve = mpt_curve(scorer, TEXTS, n_masks=4, n_jobs=2)
+    more = make_scorer(random_state=3, n_masks=4).fit(TEXTS)
+    assert_allclose(curve.scores, mpt_curve(more, TEXTS).scores, rtol=1e-6)
+    other = mpt_curve(scorer, TEXTS, n_masks=4, random_state=4)
+    assert (other.scores != curve.scores).any()
+
+
+def test_curve_refuses_what_has_no_meaning_for_texts(scorer):
+    for kwargs in ({"mask_sizes": [1, 2]}, {"allocation": "neyman"}):
+        with pytest.raises(ValueError, match=r"For texts, .* mask_sizes must be None"):
+            mpt_curve(scorer, TEXTS, **kwargs)
+    with pytest.raises(ValueError, match="n_masks"):
+        mpt_curve(scorer, TEXTS, n_masks=0)
+    with pytest.raises(ValueError, match="rate"):
+        mpt_curve(scorer, TEXTS).fixed_rate(0)
+
+
+def test_display_of_texts(scorer):
+    display = MPTCurveDisplay.from_estimator(scorer, TEXTS)
+    plt.close(display.figure_)
+    assert display.ax_.get_xlabel() == "Hidden tokens (%)"
+    assert display.ax_.get_ylabel().endswith("(nats per token)")
+    label = display.line_.get_label()
+    assert label.startswith(f"MPTScorer\nLML = {display.curve.lml:.2f} ± ")
+
+
+# As a scikit-learn estimator
+
+
+def test_parameters_are_stored_and_nothing_is_done_in_init():
+    parameters = MPTScorer().get_params()
+    scorer = MPTScorer(**{name: object() for name in parameters})
+    assert sorted(vars(scorer)) == sorted(parameters)
+
+
+def test_methods_of_an_unfitted_scorer_raise():
+    scorer = make_scorer()
+    calls = [scorer.transform, scorer.score_samples, scorer.score]
+    for call in [*calls, lambda texts: mpt_curve(scorer, texts)]:
+        with pytest.raises(NotFittedError):
+            call(TEXTS)
+    with pytest.raises(NotFittedError):
+        scorer.get_feature_names_out()
+
+
+def test_fit_is_idempotent_and_learns_nothing_from_texts(scorer):
+    before = scorer.transform(TEXTS)
+    assert scorer.fit(TEXTS) is scorer
+    assert_array_equal(scorer.transform(TEXTS), before)
+    assert_array_equal(scorer.fit(["a"]).transform(TEXTS), before)
+    assert_array_equal(scorer.fit_transform(TEXTS), before)
+
+
+def test_fitted_attributes(scorer):
+    assert scorer.n_parameters_ == make_model().num_parameters()
+    assert scorer.mask_token_id_ == 4
+    assert scorer.max_length_ == 512
+    assert scorer.uses_gathered_head_ is True
+
+
+def test_columns_of_strings(scorer):
+    expected = scorer.score_samples(TEXTS)
+    read_only = np.array(TEXTS)
+    read_only.flags.writeable = False
+    columns = [tuple(TEXTS), read_only, np.array(TEXTS, dtype=object), iter(TEXTS)]
+    for column in [*columns, pd.Series(TEXTS, index=list("abcde")), pl.Series(TEXTS)]:
+        assert_array_equal(scorer.score_samples(column), expected)
+
+
+def test_set_output(scorer):
+    expected = scorer.transform(TEXTS)
+    names = ["mask_rate_0.15", "mask_rate_0.5", "mask_rate_1"]
+    assert list(scorer.get_feature_names_out()) == names
+    column = pd.Series(TEXTS, index=list("abcde"))
+    frame = scorer.set_output(transform="pandas").transform(column)
+    assert list(frame.columns) == names
+    assert list(frame.index) == list("abcde")
+    assert_array_equal(frame, expected)
+    frame = scorer.set_output(transform="polars").transform(TEXTS)
+    assert frame.columns == names
+    assert clone(scorer).fit(TEXTS).transform(TEXTS).columns == names
+
+
+def test_clone_shares_a_loaded_model_and_nothing_fitted(scorer):
+    copy = clone(scorer)
+    assert copy.model is scorer.model
+    assert copy.tokenizer is scorer.tokenizer
+    assert copy.mask_rates is not scorer.mask_rates
+    assert copy.get_params() == scorer.get_params()
+    with pytest.raises(NotFittedError):
+        copy.transform(TEXTS)
+
+
+def test_a_scorer_of_a_loaded_model_is_pickled_with_it(scorer):
+    copy = pickle.loads(pickle.dumps(scorer))
+    assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
+
+
+def test_a_scorer_of_a_name_is_pickled_as_its_name(tmp_path):
+    make_model().save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    scorer = MPTScorer(str(tmp_path), random_state=None).fit(TEXTS)
+    data = pickle.dumps(scorer)
+    assert len(data) < 2000
+    assert str(tmp_path).encode() in data
+    copy = pickle.loads(data)
+    assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
+
+
+@pytest.mark.parametrize(
+    "grid", [{"method": ["mpt", "pll", "chain"]}, {"mask_rates": [[0.1], [0.1, 0.9]]}]
+)
+def test_grid_search(grid):
+    search = GridSearchCV(make_scorer(), grid, cv=2).fit(TEXTS)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_grid_search_in_a_pipeline():
+    pipeline = make_pipeline(make_scorer(), LogisticRegression())
+    grid = {"mptscorer__mask_rates": [[0.5], [0.1, 0.9]]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(TEXTS * 2, [0, 1] * 5)
+    assert set(search.predict(TEXTS)) <= {0, 1}
+
+
+def test_random_states_determine_the_masks():
+    def scores(random_state):
+        return make_scorer(random_state=random_state).fit(TEXTS).score_samples(TEXTS)
+
+    assert_array_equal(scores(0), scores(0))
+    assert (scores(0) != scores(1)).any()
+    rng = np.random.RandomState(0)
+    assert_array_equal(scores(rng), scores(0))
+    scorer = make_scorer(random_state=None).fit(TEXTS)
+    assert_array_equal(scorer.score_samples(TEXTS), scorer.score_samples(TEXTS))
+
+
+def test_progress_is_shown_if_asked(scorer, capsys):
+    scorer.score_samples(TEXTS)
+    assert capsys.readouterr().err == ""
+    scorer.set_params(verbose=True).score_samples(TEXTS)
+    assert "1/1" in capsys.readouterr().err
+
+
+def test_transformers_and_torch_are_loaded_by_nothing_else():
+    code = (
+        "import sys, sklearn_mpt; from sklearn_mpt import mpt_curve, MPTCurveDisplay; "
+        "sys.exit(str({'torch', 'transformers'} & set(sys.modules) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        ("one text", TypeError, "texts must be a list of str, .* a single str"),
+        (b"one text", TypeError, "a list of str, .* a single bytes"),
+        (None, TypeError, "a list of str, .* a single NoneType"),
+        (
+            [b"bytes"],
+            TypeError,
+            r"texts\[0\] must be a str, got b'bytes' of type bytes",
+        ),
+        (
+            ["a", None],
+            TypeError,
+            r"texts\[1\] must be a str, got None of type NoneType",
+        ),
+        (pd.Series(["a", None]), TypeError, r"texts\[1\] must be a str, got nan"),
+        ([["a"], ["b"]], TypeError, r"texts\[0\] must be a str, got \['a'\] of type"),
+        (pd.DataFrame({"text": ["a"]}), ValueError, r"one-dimensional, .*\(1, 1\)"),
+        (np.array([["a", "b"]]), ValueError, r"one-dimensional, .* shape \(1, 2\)"),
+        ([], ValueError, "at least one text, got none"),
+    ],
+)
+def test_bad_texts_are_refused(scorer, texts, error, message):
+    for call in (scorer.transform, scorer.score_samples, scorer.fit):
+        with pytest.raises(error, match=message):
+            call(texts)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "error", "message"),
+    [
+        ("mask_rates", [0.0, 1.5], ValueError, r"mask_rates must be .* \[0.0, 1.5\]"),
+        ("mask_rates", [], ValueError, r"mask_rates must be .* non-empty"),
+        ("mask_rates", 0.5, ValueError, "mask_rates must be None or a non-empty seq"),
+        ("mask_rates", "all", ValueError, "mask_rates must be .* got 'all'"),
+        ("mask_rates", [np.nan], ValueError, r"mask_rates must be .* \[nan\]"),
+        ("n_masks", 0, ValueError, "n_masks == 0, must be >= 1"),
+        ("n_masks", 1.5, TypeError, "n_masks must be an instance of int"),
+        ("batch_tokens", 0, ValueError, "batch_tokens == 0, must be >= 1"),
+        ("max_length", 0, ValueError, "max_length == 0, must be >= 1"),
+        ("method", "ppl", ValueError, "method must be one of 'mpt', 'pll', .* 'ppl'"),
+        ("overflow", "cut", ValueError, "overflow must be one of 'error', 'truncate'"),
+        ("dtype", "int8", ValueError, "dtype must be one of 'float32', .* 'int8'"),
+        ("device", "toaster", ValueError, "device must be 'auto' or .* float32"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(scorer, parameter, value, error, message):
+    with pytest.raises(error, match=message):
+        clone(scorer).set_params(**{parameter: value}).fit(TEXTS)
+
+
+def test_long_texts(scorer):
+    texts = ["the cat", "the " * 10, "a", "dog " * 7]
+    scorer.set_params(max_length=6).fit(TEXTS[:1])
+    with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens, .* max_length=6"):
+        scorer.score_samples(texts)
+    scorer.set_params(overflow="truncate")
+    with pytest.warns(UserWarning, match="2 of 4 different texts are cut") as record:
+        log_prob = scorer.score_samples(texts)
+    assert record[0].filename == __file__
+    assert_allclose(log_prob[1], scorer.score_samples(["the " * 4]), rtol=1e-5)
+    scorer.set_params(overflow="stride")
+    assert np.isfinite(scorer.transform(texts)).all()
+    assert scorer.score_samples(texts)[1] < log_prob[1]

@@ -1,0 +1,134 @@
+from itertools import pairwise
+from math import comb
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mpt._text_masks import METHODS, Draw, Window
+
+
+def make_window(n_tokens=7, words=None, places=None, first_token=10):
+    """A window between one added token on either side."""
+    is_added = np.zeros(n_tokens, dtype=bool)
+    is_added[[0, -1]] = True
+    return Window(
+        text=0,
+        inputs={"input_ids": first_token + np.arange(n_tokens)},
+        is_added=is_added,
+        is_maskable=~is_added,
+        places=np.arange(1, n_tokens - 1) if places is None else np.array(places),
+        words=np.arange(n_tokens) if words is None else np.array(words),
+    )
+
+
+def rows_of(draw, window):
+    hidden, target = zip(*draw.plan(window), strict=True)
+    return np.array(hidden), np.array(target)
+
+
+def test_sets_have_every_size_and_are_all_scored():
+    hidden, target = rows_of(Draw("mpt", 0, 2), make_window())
+    assert_array_equal(hidden, target)
+    assert_array_equal(hidden.sum(axis=1), [1, 1, 2, 2, 3, 3, 4, 4, 5])
+    assert not hidden[:, [0, -1]].any()
+
+
+def test_sets_of_a_size_are_different_and_all_where_few():
+    hidden, _ = rows_of(Draw("mpt", 0, 8), make_window())
+    sizes, counts = np.unique(hidden.sum(axis=1), return_counts=True)
+    assert_array_equal(counts, [min(8, comb(5, size)) for size in sizes])
+    assert len(np.unique(hidden, axis=0)) == len(hidden)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_sets_are_uniform(size):
+    window = make_window()
+    hits = np.zeros(5)
+    for seed in range(600):
+        draw = Draw("mpt", seed, 1, rates=np.array([size / 5]))
+        hits += rows_of(draw, window)[0][0, 1:-1]
+    rate = size / 5
+    z = (hits - 600 * rate) / np.sqrt(600 * rate * (1 - rate))
+    assert np.abs(z).max() < 4
+
+
+def test_rates_share_sizes_and_take_the_masks_of_the_full_curve():
+    window = make_window()
+    rates = np.array([0.9, 0.1, 0.15, 0.4])
+    assert_array_equal(Draw("mpt", 0, 3, rates).sizes(5), [1, 2, 5])
+    some, _ = rows_of(Draw("mpt", 0, 3, rates), window)
+    every, _ = rows_of(Draw("mpt", 0, 3), window)
+    assert_array_equal(some, every[np.isin(every.sum(axis=1), [1, 2, 5])])
+
+
+def test_masks_are_keyed_by_seed_and_tokens():
+    def masks(seed, first_token=10):
+        return rows_of(Draw("mpt", seed, 1), make_window(20, None, None, first_token))[
+            0
+        ]
+
+    assert_array_equal(masks(0), masks(0))
+    assert (masks(0) != masks(1)).any()
+    assert (masks(0) != masks(0, first_token=11)).any()
+
+
+def test_more_masks_contain_the_fewer():
+    few, _ = rows_of(Draw("mpt", 0, 2), make_window())
+    many, _ = rows_of(Draw("mpt", 0, 4), make_window())
+    assert {row.tobytes() for row in few} < {row.tobytes() for row in many}
+
+
+def test_orders_uncover_one_target_after_the_other():
+    hidden, target = rows_of(Draw("chain", 0, 3), make_window())
+    assert len(hidden) == 3 * 5
+    for order in range(3):
+        steps = slice(5 * order, 5 * order + 5)
+        assert_array_equal(hidden[steps].sum(axis=1), [5, 4, 3, 2, 1])
+        for now, later in pairwise(range(5)):
+            uncovered = hidden[steps][now] & ~hidden[steps][later]
+            assert_array_equal(uncovered, target[steps][now])
+
+
+def test_singles_hide_each_token_alone():
+    hidden, target = rows_of(Draw("pll", 0, 9), make_window(places=[2, 4]))
+    assert_array_equal(hidden, target)
+    assert_array_equal(hidden.argmax(axis=1), [2, 4])
+    assert_array_equal(hidden.sum(axis=1), 1)
+
+
+def test_words_hide_the_rest_of_the_word():
+    window = make_window(7, words=[-1, 0, 1, 1, 1, 2, -1])
+    hidden, target = rows_of(Draw("pll_word_l2r", 0, 1), window)
+    assert_array_equal(target.argmax(axis=1), [1, 2, 3, 4, 5])
+    expected = [[1], [2, 3, 4], [3, 4], [4], [5]]
+    assert [list(row.nonzero()[0]) for row in hidden] == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_number_of_rows_is_not_underestimated(method):
+    draw = Draw(method, 0, 4)
+    n_rows = len(rows_of(draw, make_window())[0])
+    assert n_rows <= draw.n_rows(5) <= 4 * n_rows
+
+
+def test_variances_are_those_of_samples_without_replacement():
+    """Over all samples of 2 of the 5 scores, the estimate averages to the variance."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=5)
+    draw = Draw("mpt", 0, 2, rates=np.array([0.2]))
+    pairs = [[scores[i], scores[j]] for i in range(5) for j in range(i)]
+    means, variances = np.array([draw.reduce(np.array(p), 5)[:, 0] for p in pairs]).T
+    assert_allclose(means.mean(), scores.mean())
+    assert_allclose(variances.mean(), means.var())
+
+
+def test_variance_is_zero_if_nothing_is_random_and_unknown_from_one_mask():
+    means, variances = Draw("mpt", 0, 1).reduce(np.array([-1.0, -2.0, -3.0]), 3)
+    assert_array_equal(means, [-1, -2, -3])
+    assert_array_equal(variances, [np.nan, np.nan, 0])
+    terms, variances = Draw("chain", 0, 2).reduce(np.array([-1.0, -2, -4, -5]), 2)
+    assert_array_equal([terms, variances], [[-6], [0]])
+    terms, variances = Draw("pll", 0, 1).reduce(np.array([-1.0, -2.0]), 2)
+    assert_array_equal([terms, variances], [[-3], [0]])
+    assert Draw("chain", 0, 1).reduce(np.full(200, -1.0), 200)[0] == -200

@@ -1,0 +1,283 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
+
+from sklearn_mpt import MPTScorer
+from sklearn_mpt._text_model import Checkpoint, probe
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bert")
+    make_model().save_pretrained(path)
+    make_tokenizer().save_pretrained(path)
+    return path
+
+
+def load_spy(monkeypatch):
+    """Record the keyword arguments of from_pretrained."""
+    seen = []
+
+    def spy(auto_class):
+        original = auto_class.from_pretrained
+
+        def from_pretrained(name, **kwargs):
+            seen.append((name, kwargs))
+            return original(name, **kwargs)
+
+        monkeypatch.setattr(auto_class, "from_pretrained", from_pretrained)
+
+    spy(transformers.AutoModelForMaskedLM)
+    spy(transformers.AutoTokenizer)
+    return seen
+
+
+@pytest.mark.parametrize("convert", [str, lambda path: path])
+def test_a_folder_gives_what_the_loaded_model_gives(folder, convert):
+    loaded = MPTScorer(make_model(), make_tokenizer()).fit(TEXTS)
+    named = MPTScorer(convert(folder)).fit(TEXTS)
+    assert np.array_equal(named.score_samples(TEXTS), loaded.score_samples(TEXTS))
+
+
+def test_safety_settings_are_explicit(folder, monkeypatch):
+    seen = load_spy(monkeypatch)
+    MPTScorer(str(folder), local_files_only=True, revision="main").fit(TEXTS)
+    (_, for_tokenizer), (_, for_model) = seen
+    for kwargs in (for_tokenizer, for_model):
+        assert kwargs["trust_remote_code"] is False
+        assert kwargs["local_files_only"] is True
+        assert kwargs["revision"] == "main"
+    assert for_model["use_safetensors"] is True
+
+
+def test_the_revision_is_that_of_the_model_alone(folder, monkeypatch):
+    seen = load_spy(monkeypatch)
+    MPTScorer(str(folder), tokenizer=folder, revision="main").fit(TEXTS)
+    other = folder.parent / "tokenizer"
+    make_tokenizer().save_pretrained(other)
+    MPTScorer(str(folder), tokenizer=other, revision="main").fit(TEXTS)
+    assert [kwargs["revision"] for _, kwargs in seen] == ["main", "main", None, "main"]
+
+
+def test_weights_other_than_safetensors_are_refused(folder, tmp_path):
+    make_model().config.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    torch.save(make_model().state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        MPTScorer(str(tmp_path)).fit(TEXTS)
+
+
+def test_a_missing_model_is_named_with_what_to_do():
+    scorer = MPTScorer("no-such-org/no-such-model", local_files_only=True)
+    message = "'no-such-org/no-such-model' could not be .* a folder .*save_pretrained"
+    with pytest.raises(OSError, match=message):
+        scorer.fit(TEXTS)
+
+
+def test_a_causal_checkpoint_is_refused(tmp_path):
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=30)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="could not be loaded as a masked language"):
+        MPTScorer(str(tmp_path)).fit(TEXTS)
+
+
+def bart():
+    names = ("encoder_layers", "decoder_layers")
+    heads = ("encoder_attention_heads", "decoder_attention_heads")
+    widths = ("d_model", "encoder_ffn_dim", "decoder_ffn_dim")
+    settings = {**dict.fromkeys(names, 1), **dict.fromkeys(heads, 2)}
+    settings.update(dict.fromkeys(widths, 8))
+    config = transformers.BartConfig(vocab_size=SIZES["vocab_size"], **settings)
+    return transformers.BartForConditionalGeneration(config)
+
+
+def gpt2():
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8}
+    config = transformers.GPT2Config(vocab_size=SIZES["vocab_size"], **sizes)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def decoder():
+    return transformers.BertLMHeadModel(
+        transformers.BertConfig(is_decoder=True, **SIZES)
+    )
+
+
+def without_head():
+    return transformers.BertModel(transformers.BertConfig(**SIZES))
+
+
+def classifier():
+    config = transformers.BertConfig(**SIZES)
+    return transformers.BertForSequenceClassification(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (bart, "an encoder-decoder one, BartForConditionalGeneration"),
+        (gpt2, "a causal one, GPT2LMHeadModel"),
+        (decoder, "a causal one, BertLMHeadModel"),
+        (without_head, "one row of logits per token, got BertModel"),
+        (classifier, "one row of logits per token, got BertForSequenceClass"),
+    ],
+)
+def test_other_kinds_of_models_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        MPTScorer(make(), make_tokenizer()).fit(TEXTS)
+
+
+def test_no_model_at_all_is_refused():
+    with pytest.raises(TypeError, match="model must be a name, a folder or a loaded"):
+        MPTScorer(3, make_tokenizer()).fit(TEXTS)
+
+
+def test_a_loaded_model_needs_a_tokenizer():
+    with pytest.raises(ValueError, match=r"tokenizer must be given .*BertForMaskedLM"):
+        MPTScorer(make_model()).fit(TEXTS)
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused():
+    with pytest.raises(ValueError, match=r"must have a mask token, .* has none"):
+        MPTScorer(make_model(), make_tokenizer(mask_token=None)).fit(TEXTS)
+
+
+def test_words_need_a_fast_tokenizer(tmp_path):
+    """A slow tokenizer, of amino acids, is fine for all else."""
+    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
+    tmp_path.joinpath("vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    scorer = MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll")
+    ids = tokenizer("ACDA")["input_ids"]
+    assert np.isfinite(scorer.fit(["ACDA"]).score(["ACDA"]))
+    assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
+    with pytest.raises(ValueError, match="'pll_word_l2r' needs a fast tokenizer"):
+        scorer.set_params(method="pll_word_l2r").fit(["ACDA"])
+
+
+def test_without_transformers_the_extra_is_named():
+    code = (
+        "import sys; sys.modules['transformers'] = None; "
+        "from sklearn_mpt import mpt_curve, MPTScorer"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'sklearn-mpt[text]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
+    with pytest.raises(ValueError, match="21 tokens and BertForMaskedLM 20"):
+        MPTScorer(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_longest_text_is_what_the_positions_hold(architecture):
+    """A text of max_length_ tokens is scored; by absolute positions, no longer one."""
+    model = make_model(architecture, max_position_embeddings=16)
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    n_unused = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
+    assert scorer.max_length_ == 16 - n_unused.get(architecture, 0)
+    n_words = scorer.max_length_ - 2
+    assert np.isfinite(scorer.score_samples(["the " * n_words])).all()
+    with pytest.raises(ValueError, match=f"max_length={scorer.max_length_}"):
+        scorer.score_samples(["the " * (n_words + 1)])
+
+
+def test_max_length_is_the_least_of_model_tokenizer_and_parameter():
+    short = make_tokenizer(model_max_length=9)
+    assert MPTScorer(make_model(), short).fit(TEXTS).max_length_ == 9
+    scorer = MPTScorer(make_model(), short, max_length=11)
+    assert scorer.fit(TEXTS).max_length_ == 11
+    for max_length in (2, 513):
+        with pytest.raises(ValueError, match=rf"lie in 3\.\.512, .* got {max_length}"):
+            scorer.set_params(max_length=max_length).fit(TEXTS)
+
+
+def test_a_model_of_another_dtype_is_copied_and_one_of_the_same_shared():
+    model = make_model()
+    pointer = next(model.parameters()).data_ptr()
+    for dtype, shared in (("float32", True), ("auto", True), ("bfloat16", False)):
+        scorer = MPTScorer(model, make_tokenizer(), dtype=dtype).fit(TEXTS)
+        mine = next(scorer._opened[0].model.parameters())
+        assert (mine.data_ptr() == pointer) == shared
+        assert next(model.parameters()).dtype == torch.float32
+        assert np.isfinite(scorer.score_samples(TEXTS)).all()
+
+
+def test_dtype_of_a_checkpoint(folder):
+    for dtype in ("bfloat16", "float64"):
+        scorer = MPTScorer(folder, dtype=dtype).fit(TEXTS)
+        assert scorer._opened[0].model.dtype == getattr(torch, dtype)
+
+
+def test_global_torch_state_is_untouched(folder):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    before = torch.get_default_dtype(), torch.get_num_threads()
+    scorer = MPTScorer(folder, dtype="bfloat16", n_jobs=2, batch_tokens=16).fit(TEXTS)
+    scorer.transform(TEXTS)
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == before
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class HeadThatMixes(transformers.BertForMaskedLM):
+    """Its predictions depend on other positions than their own hidden state."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits + output.logits.mean(dim=1, keepdim=True)
+        return output
+
+
+def test_a_head_that_mixes_positions_is_noticed():
+    with torch.random.fork_rng():
+        model = HeadThatMixes(transformers.BertConfig(**SIZES))
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    assert not scorer.uses_gathered_head_
+    assert probe(*scorer._opened)[0] is False
+    (score,) = scorer.score_samples(["a dog"])
+    ids = torch.tensor([[2, 6, 8, 3]])
+    total = 0
+    for place in (1, 2):
+        masked = ids.clone()
+        masked[0, place] = 4
+        with torch.no_grad():
+            logits = model.eval()(masked).logits
+        total += float(logits.log_softmax(-1)[0, place, ids[0, place]])
+    assert np.isclose(score, total, rtol=1e-5)
+
+
+class LooksAtPadding(transformers.BertForMaskedLM):
+    """Its predictions depend on padding."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits * input_ids.shape[1]
+        return output
+
+
+class TakesNoAttentionMask(transformers.BertForMaskedLM):
+    def forward(self, input_ids):
+        return super().forward(input_ids=input_ids)
+
+
+@pytest.mark.parametrize("model_class", [LooksAtPadding, TakesNoAttentionMask])
+def test_a_model_for_which_padding_matters_gets_none(model_class):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = model_class(transformers.BertConfig(**SIZES))
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    assert probe(*scorer._opened)[1] is False
+    alone = [scorer.score([text]) for text in TEXTS]
+    np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)
+
+
+def test_checkpoints_are_equal_if_their_settings_are():
+    settings = ("name", torch.device("cpu"), "float32", None, False, False)
+    assert Checkpoint(*settings) == Checkpoint(*settings)
+    assert hash(Checkpoint(*settings)) == hash(Checkpoint(*settings))

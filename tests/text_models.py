@@ -1,0 +1,157 @@
+"""Tiny masked language models with random weights, and a tokenizer for them."""
+
+import itertools
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.modeling_outputs import MaskedLMOutput
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = "the a cat dog sat ran on mat fast happy un ##happi ##ly ##s . ?".split()
+TEXTS = [
+    "the cat sat on the mat .",
+    "unhappily the dogs ran",
+    "a dog",
+    "the cats sat fast on a mat ?",
+    "fast",
+]
+
+
+def make_tokenizer(**kwargs):
+    """A WordPiece tokenizer of `WORDS` that frames a text by [CLS] and [SEP]."""
+    vocabulary = {token: index for index, token in enumerate(SPECIAL + WORDS)}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, SPECIAL, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **{**special, **kwargs})
+
+
+SIZES = {
+    "vocab_size": len(SPECIAL + WORDS),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "initializer_range": 0.5,
+}
+DISTILBERT = {
+    "vocab_size": SIZES["vocab_size"],
+    "dim": 16,
+    "n_layers": 2,
+    "n_heads": 2,
+    "hidden_dim": 32,
+    "initializer_range": 0.5,
+}
+DEBERTA = {
+    "relative_attention": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
+MODERNBERT = {
+    "pad_token_id": 0,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+ESM = {
+    "mask_token_id": 4,
+    "pad_token_id": 0,
+    "token_dropout": True,
+    "position_embedding_type": "rotary",
+}
+ARCHITECTURES = {
+    "bert": ("Bert", SIZES),
+    "roberta": ("Roberta", SIZES),
+    "distilbert": ("DistilBert", DISTILBERT),
+    "albert": ("Albert", {**SIZES, "embedding_size": 8}),
+    "electra": ("Electra", {**SIZES, "embedding_size": 8}),
+    "mpnet": ("MPNet", SIZES),
+    "deberta-v2": ("DebertaV2", {**SIZES, **DEBERTA}),
+    "deberta-v3": ("DebertaV2", {**SIZES, **DEBERTA, "legacy": False}),
+    "xlm-roberta": ("XLMRoberta", SIZES),
+    "camembert": ("Camembert", SIZES),
+    "modernbert": ("ModernBert", {**SIZES, **MODERNBERT}),
+    "esm": ("Esm", {**SIZES, **ESM}),
+}
+
+
+def make_model(architecture="bert", **kwargs):
+    """A random model in training mode, as its class makes it."""
+    name, settings = ARCHITECTURES[architecture]
+    config = getattr(transformers, f"{name}Config")(**{**settings, **kwargs})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, f"{name}ForMaskedLM")(config)
+
+
+LETTERS = ["[MASK]", "a", "b", "c"]
+
+
+def make_letter_tokenizer():
+    """A tokenizer of the letters a, b, c that adds nothing."""
+    vocabulary = {token: index for index, token in enumerate(LETTERS)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        mask_token="[MASK]",
+        model_input_names=["input_ids"],
+    )
+
+
+class JointConfig(PreTrainedConfig):
+    model_type = "joint"
+    vocab_size = len(LETTERS)
+
+
+class JointModel(PreTrainedModel):
+    """The exact conditionals of a joint distribution of letters.
+
+    `log_joint` has one axis per token, of the three letters. In a shorter text the
+    letters that would follow are integrated out; those beyond its axes are uniform.
+    """
+
+    config_class = JointConfig
+
+    def __init__(self, log_joint):
+        super().__init__(JointConfig())
+        self.log_joint = torch.nn.Parameter(log_joint)
+
+    def forward(self, input_ids):
+        logits = torch.full((*input_ids.shape, len(LETTERS)), -1e4).to(self.dtype)
+        for row, ids in enumerate(input_ids.tolist()):
+            ids = ids[: self.log_joint.ndim]
+            for place in range(len(ids)):
+                logits[row, place, 1:] = self.log_marginal(ids, place)
+        return MaskedLMOutput(logits=logits)
+
+    def log_marginal(self, ids, place):
+        """Log-probabilities of the letters at a place, unnormalised."""
+        seen = [
+            slice(None) if token == 0 or i == place else token - 1
+            for i, token in enumerate(ids)
+        ]
+        table = self.log_joint[tuple(seen)]
+        axis = sum(isinstance(index, slice) for index in seen[:place])
+        others = [other for other in range(table.ndim) if other != axis]
+        return table.logsumexp(others) if others else table
+
+
+def random_joint(n_letters, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (3,) * n_letters
+    logits = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return logits - logits.logsumexp(list(range(n_letters)))
+
+
+def all_texts(n_letters):
+    """Every text of that many letters, in the order of the flattened table."""
+    return [" ".join(text) for text in itertools.product("abc", repeat=n_letters)]
