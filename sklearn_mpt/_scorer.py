@@ -1,6 +1,5 @@
 """The estimator that scores texts by a masked language model."""
 
-import copy
 from collections.abc import Iterable
 from numbers import Integral
 
@@ -14,7 +13,8 @@ from sklearn_mpt._objective import RandomState
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._text_curve import text_curve
 from sklearn_mpt._text_masks import METHODS, Draw
-from sklearn_mpt._text_model import longest_input, open_model, probe
+from sklearn_mpt._text_model import longest_input, probe
+from sklearn_mpt._text_persistence import LoadedModelMixin
 from sklearn_mpt._text_scoring import TextScores, score_windows
 from sklearn_mpt._text_validation import (
     check_rates,
@@ -25,7 +25,13 @@ from sklearn_mpt._text_validation import (
 from sklearn_mpt._text_windows import fit_windows, tokenize
 
 
-class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstimator):
+class MPTScorer(
+    LoadedModelMixin,
+    TransformerMixin,
+    DensityMixin,
+    VersionedPickleMixin,
+    BaseEstimator,
+):
     r"""Score texts by a masked language model.
 
     For each number m of hidden tokens, from one to all L of a text, random sets of m
@@ -222,8 +228,7 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
         check_texts(X)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
-        self._opened = open_model(self)
-        language_model, tokenizer = self._opened
+        language_model, tokenizer = self._open()
         model = language_model.model
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
@@ -319,26 +324,13 @@ class MPTScorer(TransformerMixin, DensityMixin, VersionedPickleMixin, BaseEstima
         return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
 
     def _score_texts(self, X, draw, n_jobs=None):
-        if not hasattr(self, "_opened"):  # after unpickling
-            self._opened = open_model(self, self.uses_gathered_head_, self._can_pad)
-        language_model, tokenizer = self._opened
+        language_model, tokenizer = self._open_again()
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
         terms = score_windows(language_model, windows, draw, n_jobs, self.verbose)
         return TextScores(windows, terms, draw, first)
-
-    def __sklearn_clone__(self):
-        """Clone the parameters, but share a loaded model and its tokenizer."""
-        light = copy.copy(self).set_params(model=None, tokenizer=None)
-        clone = super(MPTScorer, light).__sklearn_clone__()
-        return clone.set_params(model=self.model, tokenizer=self.tokenizer)
-
-    def __getstate__(self):
-        state = super().__getstate__()
-        state.pop("_opened", None)
-        return state
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,6 +1,7 @@
 """Scoring windows of text: blocks, batches and workers."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -30,10 +31,10 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
-    score = _score_block if n_workers == 1 else _score_apart
     n_threads = max(1, torch.get_num_threads() // n_workers)
+    score = _score_block if n_workers == 1 else partial(_score_apart, n_threads)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(score)(language_model, [windows[i] for i in block], draw, n_threads)
+        delayed(score)(language_model, [windows[i] for i in block], draw)
         for block in tqdm(blocks, disable=not verbose, unit="block")
     )
     for block, result in zip(blocks, results, strict=True):
@@ -56,13 +57,13 @@ def _blocks(windows, draw, batch_tokens):
         yield block
 
 
-def _score_apart(language_model, windows, draw, n_threads):
+def _score_apart(n_threads, language_model, windows, draw):
     """Score a block in a worker, with its own modules and share of the threads."""
     with threadpool_limits(n_threads, user_api="openmp"):
-        return _score_block(language_model.view(), windows, draw, n_threads)
+        return _score_block(language_model.view(), windows, draw)
 
 
-def _score_block(language_model, windows, draw, n_threads):
+def _score_block(language_model, windows, draw):
     rows = (
         Row(i, hidden, target)
         for i, window in enumerate(windows)
