@@ -36,6 +36,10 @@ def check_batch_size(batch_size):
         check_scalar(batch_size, "batch_size", Integral, min_val=1)
 
 
+def check_fraction(value, name):
+    check_scalar(value, name, Real, min_val=0, max_val=1, include_boundaries="neither")
+
+
 def check_device(device):
     """Return the torch device; "auto" is CUDA where there is one, else the CPU."""
     if isinstance(device, str) and device == "auto":

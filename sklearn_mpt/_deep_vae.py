@@ -1,0 +1,249 @@
+"""A deep latent variable model, trained by masking."""
+
+import numpy as np
+import torch
+
+from sklearn_mpt import _deep_objectives, _deep_scoring
+from sklearn_mpt._base import BaseMPT
+from sklearn_mpt._chain import ChainRows, chain_log_prob
+from sklearn_mpt._deep import BernoulliLikelihood, DeepModel, GaussianLikelihood
+from sklearn_mpt._deep_start import check_architecture, start
+from sklearn_mpt._encoder import Encoder
+from sklearn_mpt._layers import ACTIVATIONS, Layers
+from sklearn_mpt._objective import RandomState
+from sklearn_mpt._validation import check_binary, check_choice, check_fraction
+
+
+class MPTDeepVAE(BaseMPT):
+    """Deep."""
+
+    _objectives = ("mpt", "elbo", "iwae")
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        likelihood: str = "gaussian",
+        hidden_layer_sizes: tuple[int, ...] = (128, 128),
+        activation: str = "silu",
+        n_importance_samples: int = 4,
+        conditional: str = "importance",
+        mask_rate: str | float = "uniform",
+        n_masks: int = 256,
+        objective: str = "mpt",
+        max_iter: int = 1000,
+        learning_rate: float = 0.004,
+        batch_size: int | str = "auto",
+        tol: float = 1e-4,
+        n_iter_no_change: int = 5,
+        early_stopping: bool = True,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        verbose: bool = False,
+        device: str | torch.device = "auto",
+        random_state: RandomState = None,
+        n_jobs: int | None = None,
+    ):
+        self.n_components = n_components
+        self.likelihood = likelihood
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_importance_samples = n_importance_samples
+        self.conditional = conditional
+        self.mask_rate = mask_rate
+        self.n_masks = n_masks
+        self.objective = objective
+        self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.device = device
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @property
+    def _model(self):
+        """The fitted model on standardised rows, in double precision."""
+        *hidden, last = self.decoder_coefs_
+        *hidden_intercepts, location = self.decoder_intercepts_
+        decoder = self._layers(
+            [*hidden, last / self._scale],
+            [*hidden_intercepts, (location - self._shift) / self._scale],
+        )
+        net = None
+        if self.encoder_coefs_:
+            net = self._layers(self.encoder_coefs_, self.encoder_intercepts_)
+        information = self._tensor(self.encoder_information_)
+        encoder = Encoder(information, self._tensor(self.encoder_precision_), net)
+        if self.likelihood == "bernoulli":
+            return DeepModel(decoder, encoder, BernoulliLikelihood())
+        variance = np.asarray(self.noise_variance_ / self._scale**2)
+        return DeepModel(decoder, encoder, GaussianLikelihood(self._tensor(variance)))
+
+    def _layers(self, coefs, intercepts):
+        return Layers(
+            [self._tensor(coef) for coef in coefs],
+            [self._tensor(intercept) for intercept in intercepts],
+            self.activation,
+        )
+
+    def _standardise(self, X):
+        return (X - self._tensor(self._shift)) / self._scale
+
+    def _restore_units(self, X):
+        return self._scale * X + self._tensor(self._shift)
+
+    def _rows(self, X, mask=None):
+        return _deep_scoring.rows_of(self._standardise(X), mask)
+
+    def _estimate(self, function, rows, rough=1):
+        seed = tuple(self._seed.tolist())
+        return _deep_scoring.estimate(function, rows, self._model, seed, rough)
+
+    @property
+    def _row_bytes(self):
+        widest = max(self.n_features_in_, *self.hidden_layer_sizes, 1)
+        return 8 * 3 * 36 * widest
+
+    def _score_rows(self, X):
+        rows = self._rows(X)
+        log_prob, std_error = self._estimate(_deep_scoring.log_prob, rows)
+        n_seen = rows.observed.sum(1, keepdim=True)
+        in_units = log_prob[:, None] - n_seen * np.log(self._scale)
+        result = torch.cat([in_units, std_error[:, None]], 1)
+        return torch.where(n_seen > 0, result, 0.0)
+
+    def _conditional_rows(self, X, mask):
+        rows = self._rows(X, mask)
+        if self.conditional == "importance":
+            log_prob, _ = self._estimate(_deep_scoring.conditional_log_prob, rows)
+        else:
+            log_prob = chain_log_prob(rows, self._model, self._seed)
+        asked = rows.present & ~rows.observed
+        return torch.where(asked, log_prob - np.log(self._scale), 0.0)
+
+    def _transform_rows(self, X):
+        return self._average(lambda z: z, X)
+
+    def _average(self, of_latent, X):
+        def average(rows, rule, model):
+            return _deep_scoring.posterior_average(of_latent, rows, rule, model)
+
+        return self._estimate(average, self._rows(X))[0]
+
+    def _expect_rows(self, X):
+        return self._restore_units(self._average(self._expected, X))
+
+    def _expected(self, z):
+        model = self._model
+        return model.likelihood.mean(model.decoder(z))
+
+    def _decode(self, Z):
+        with torch.no_grad():
+            return self._restore_units(self._expected(self._tensor(Z))).cpu().numpy()
+
+    def _draw_rows(self, X, rng):
+        model = self._model
+        normal = rng.normal(size=(len(X), 288, self._n_features_out))
+        latent = _deep_scoring.draw_latent(
+            self._rows(X),
+            model,
+            self._tensor(normal),
+            self._tensor(rng.random((len(X), 1))),
+        )
+        noise = self._tensor(rng.random(tuple(X.shape)))
+        drawn = model.likelihood.draw(model.decoder(latent), noise)
+        return self._restore_units(drawn)
+
+    def _validate_rows(self, X, reset=False, min_samples=1):
+        X = super()._validate_rows(X, reset=reset, min_samples=min_samples)
+        if self.likelihood == "bernoulli":
+            check_binary(X)
+        return X
+
+    def _check_own_parameters(self, n_features):
+        check_choice(self.likelihood, "likelihood", ["bernoulli", "gaussian"])
+        check_choice(self.activation, "activation", list(ACTIVATIONS))
+        check_choice(self.conditional, "conditional", ["importance", "encode_decode"])
+        check_architecture(self, n_features)
+        check_fraction(self.validation_fraction, "validation_fraction")
+
+    def _initialize(self, X, rng):
+        self.lml_method_ = "importance"
+        self._set(start(self, X, rng))
+
+    def _training_problem(self, X, is_all):
+        rows = self._standardise(self._tensor(X)).float()
+        model = self._model.float()
+        size = self.batch_size
+        if size == "auto":
+            size = int(np.clip(len(X) // 16, 32, 256))
+        rows, held_out = self._split(rows, is_all)
+        objective = self._training_objective(rows, size)
+        if len(held_out):
+            noise_shape = (max(8, self.n_importance_samples), self.n_components)
+            objective.validate = _deep_objectives.HeldOutRows(
+                held_out, 256, noise_shape, self._seed
+            )
+        return model, objective
+
+    def _split(self, rows, is_all):
+        """Hold out rows by which training is stopped, if any."""
+        share = self.validation_fraction if self.early_stopping and is_all else 0
+        order = np.random.default_rng(self._seed).permutation(len(rows))
+        n_held_out = int(share * len(rows))
+        return rows[order[n_held_out:]], rows[order[:n_held_out]]
+
+    def _training_objective(self, rows, size):
+        noise_shape = (self.n_importance_samples, self.n_components)
+        if self.objective == "elbo":
+            return _deep_objectives.BoundRows(rows, size, (1, self.n_components))
+        if self.objective == "iwae":
+            return _deep_objectives.BoundRows(rows, size, noise_shape)
+        masks = (self.mask_rate, self.n_masks, rows.shape[1])
+        if self.conditional == "encode_decode":
+            return ChainRows(rows, size, noise_shape, masks)
+        return _deep_objectives.MaskedGains(rows, size, noise_shape, masks)
+
+    def _fitted_attributes(self, model):
+        """Arrays of the nets, the decoder's in the units of the rows."""
+        decoder = _arrays(model.decoder)
+        decoder["coefs"][-1] *= self._scale
+        decoder["intercepts"][-1] *= self._scale
+        decoder["intercepts"][-1] += self._shift
+        encoder = model.encoder
+        net = {"coefs": [], "intercepts": []}
+        if encoder.net is not None:
+            net = _arrays(encoder.net)
+        fitted = {
+            "decoder_coefs_": decoder["coefs"],
+            "decoder_intercepts_": decoder["intercepts"],
+            "encoder_coefs_": net["coefs"],
+            "encoder_intercepts_": net["intercepts"],
+            "encoder_information_": _array(encoder.information),
+            "encoder_precision_": _array(encoder.precision),
+        }
+        if self.likelihood == "gaussian":
+            variance = model.likelihood.noise_variance
+            fitted["noise_variance_"] = float(_array(variance)) * self._scale**2
+        return fitted
+
+    @property
+    def _n_features_out(self):
+        return len(self.encoder_precision_)
+
+
+def _array(tensor):
+    return tensor.detach().double().cpu().numpy().copy()
+
+
+def _arrays(layers):
+    return {
+        "coefs": [_array(coef) for coef in layers.coefs],
+        "intercepts": [_array(intercept) for intercept in layers.intercepts],
+    }
