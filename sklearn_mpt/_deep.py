@@ -31,6 +31,11 @@ class BernoulliLikelihood(torch.nn.Module):
         """
         return X @ logits.T - observed @ softplus(logits).T
 
+    def derivatives(self, X, logits):
+        """Slope of `log_prob` in the logit, and Fisher information; (..., d) each."""
+        prob = torch.sigmoid(logits)
+        return X - prob, prob * (1 - prob)
+
     def mean(self, logits):
         return torch.sigmoid(logits)
 
@@ -66,6 +71,11 @@ class GaussianLikelihood(torch.nn.Module):
         size = 0.5 * (X**2).sum(1) / variance
         log_scale = 0.5 * observed.sum(1) * (LOG_2PI + variance.log())
         return fit / variance - (size + log_scale)[:, None]
+
+    def derivatives(self, X, means):
+        """Slope of `log_prob` in the mean, and Fisher information; (..., d) each."""
+        precision = 1 / self.noise_variance
+        return (X - means) * precision, precision.expand_as(means)
 
     def mean(self, means):
         return means

@@ -17,12 +17,10 @@ References
 .. [2] J. Bornschein and Y. Bengio, "Reweighted wake-sleep", ICLR 2015.
 """
 
-import math
-
 import numpy as np
 import torch
 
-from sklearn_mpt._encoder import gaussian_log_prob
+from sklearn_mpt._encoder import gaussian_log_prob, standard_normal_log_prob
 from sklearn_mpt._importance import log_mean_exp
 from sklearn_mpt._masks import fixed_size
 from sklearn_mpt._nodes import Posterior
@@ -30,10 +28,6 @@ from sklearn_mpt._training import shuffled_batches
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
 N_TARGETS = 4  # features scored given each mask of a fixed size
-
-
-def standard_normal_log_prob(z):
-    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)
 
 
 def shared_bounds(model, X, observed, noise):

@@ -9,10 +9,15 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._nodes import LaplaceMixture, mixture_nodes, refine
+from sklearn_mpt._deep_posterior import (
+    PosteriorMixture,
+    laplace,
+    mixture_nodes,
+)
+from sklearn_mpt._nodes import refine
 
-POINTS = [2**power for power in range(5, 11)]  # in each replicate
-TOLERANCE = 0.02  # nats
+POINTS = [2**power for power in range(4, 10)]  # in each replicate
+TOLERANCE = 0.05  # nats
 BLOCK_BYTES = 2**25  # of one tensor over rows, points and features
 
 
@@ -51,15 +56,19 @@ def log_joint(rows, nodes, model):
 
 
 def propose(rows, model):
-    """The Gaussian of each row around which points are placed."""
-    return model.encoder(rows.X, rows.observed)
+    """The Gaussians of each row around which points are placed.
+
+    The encoder's, and that around the mode nearest to its mean.
+    """
+    encoded = model.encoder(rows.X, rows.observed)
+    return encoded, laplace(rows, encoded.mean, model)
 
 
 def log_prob(rows, rule, model):
     """Log density of what is observed, and its standard error; (n,) each."""
-    posterior = propose(rows, model)
+    posteriors = propose(rows, model)
     logs = [
-        torch.logsumexp(log_joint(rows, rule.place(group, posterior), model), 1)
+        torch.logsumexp(log_joint(rows, rule.place(group, posteriors), model), 1)
         for group in rule.groups
     ]
     return rule.combine_logs(torch.stack(logs))
@@ -70,10 +79,10 @@ def posterior_average(function, rows, rule, model):
 
     function : from points (n, s, k) to values (n, s, p).
     """
-    posterior = propose(rows, model)
+    posteriors = propose(rows, model)
     logs, averages = [], []
     for group in rule.groups:
-        nodes = rule.place(group, posterior)
+        nodes = rule.place(group, posteriors)
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
@@ -118,14 +127,14 @@ def estimate(function, rows, model, seed, rough=1):
 def draw_latent(rows, model, normal, uniform):
     """Draw z given what is observed, by importance resampling.
 
-    normal : shape (n, s, k); the last ninth of the points is from the prior.
-    uniform : shape (n, 1)
+    normal : shape (n, s, k); uniform : shape (n, 1).
     """
-    n_near = normal.shape[1] * 8 // 9
-    nodes = mixture_nodes(normal[:, :n_near], normal[:, n_near:], propose(rows, model))
+    n_near = 4 * normal.shape[1] // 9
+    parts = normal.tensor_split([n_near, 2 * n_near], 1)
+    nodes = mixture_nodes(parts, propose(rows, model))
     weight = torch.softmax(log_joint(rows, nodes, model), 1)
     chosen = (weight.cumsum(1) < uniform).sum(1).clamp(max=weight.shape[1] - 1)
     return nodes.z[torch.arange(len(chosen), device=chosen.device), chosen]
 
 
-mixture = functools.lru_cache(maxsize=16)(LaplaceMixture)
+mixture = functools.lru_cache(maxsize=16)(PosteriorMixture)

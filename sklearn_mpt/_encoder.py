@@ -64,8 +64,12 @@ def _triangular(entries, n_dims):
     return matrix.tril(-1) + torch.diag_embed(scale)
 
 
+def standard_normal_log_prob(z):
+    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)
+
+
 def gaussian_log_prob(z, posterior):
-    """Log density of every point under every posterior; (m, k) -> (n, m)."""
+    """Log density of points under each posterior; (m, k) or (n, s, k) -> (n, m)."""
     u = (z - posterior.mean[:, None]) @ posterior.precision_root
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
     log_scale = log_det - 0.5 * z.shape[-1] * math.log(2 * math.pi)
