@@ -16,7 +16,7 @@ from sklearn_mpt._deep_posterior import (
 )
 from sklearn_mpt._nodes import refine
 
-POINTS = [2**power for power in range(4, 10)]  # in each replicate
+POINTS = [2**power for power in range(5, 10)]  # in each replicate
 TOLERANCE = 0.05  # nats
 BLOCK_BYTES = 2**25  # of one tensor over rows, points and features
 
