@@ -1,6 +1,7 @@
 """The linear model of binary features, as the estimators use it."""
 
 import functools
+import itertools
 import warnings
 
 import numpy as np
@@ -62,7 +63,7 @@ class LinearBernoulli:
             for n_points in IMPORTANCE_POINTS:
                 yield _mixture(n_points, self.n_dims, device, self._seed)
             return
-        for n_per_dim in zip(GRID_SIZES, GRID_SIZES[1:], strict=False):
+        for n_per_dim in itertools.pairwise(GRID_SIZES):
             if n_per_dim[1] ** self.n_dims <= MAX_GRID_NODES:
                 yield _grids(n_per_dim, self.n_dims, device)
 

@@ -44,7 +44,9 @@ def principal_axes(components):
     """Rotate components to orthogonal ones, longest first, with definite signs."""
     U, lengths, axes = np.linalg.svd(components, full_matrices=False)
     _, axes = svd_flip(U, axes, u_based_decision=False)
-    return lengths[:, None] * axes
+    rotated = np.zeros_like(components)  # more components than features: zero rows
+    rotated[: len(lengths)] = lengths[:, None] * axes
+    return rotated
 
 
 def check_init(init, shapes):

@@ -17,8 +17,8 @@ def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
     """Draw the mask sizes of one gradient step, of shape (n_masks,).
 
     A uniform rate is stratified: one size from each of `n_masks` equal slices of
-    smallest..n_features, so that every step sees small and large masks alike. The order is
-    random, so that any part of them is unbiased too.
+    smallest..n_features, so that every step sees small and large masks alike. The
+    order is random, so that any part of them is unbiased too.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))

@@ -135,22 +135,22 @@ def mixture_nodes(from_posterior, from_prior, posterior):
 def refine(estimate, rules, tolerance):
     """Estimate rows by the first rule, those not yet accurate by the next, and so on.
 
-    The decision is each row's own, so that a row's estimate does not depend on others.
+    An entry keeps the first estimate that is accurate, so that it does not depend on
+    other rows, nor on other entries of its row.
 
     estimate : callable
         From a rule and the indices of rows to value and error, of shape (n, ...).
     rules : iterable
     tolerance : float
     """
-    open_rows, values, errors = slice(None), None, None
+    rules = iter(rules)
+    values, errors = estimate(next(rules), slice(None))
     for rule in rules:
-        value, error = estimate(rule, open_rows)
-        if values is None:
-            values, errors = value, error
-            open_rows = torch.arange(len(value), device=value.device)
-        else:
-            values[open_rows], errors[open_rows] = value, error
-        open_rows = open_rows[error.reshape(len(error), -1).amax(1) > tolerance]
-        if len(open_rows) == 0:
+        inaccurate = errors > tolerance
+        rows = inaccurate.reshape(len(values), -1).any(1).nonzero()[:, 0]
+        if len(rows) == 0:
             break
+        value, error = estimate(rule, rows)
+        values[rows] = torch.where(inaccurate[rows], value, values[rows])
+        errors[rows] = torch.where(inaccurate[rows], error, errors[rows])
     return values, errors

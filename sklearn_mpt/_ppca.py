@@ -76,7 +76,7 @@ class MPTProbabilisticPCA(LinearMPT):
         How `score_samples` computes the LML: "exact".
     n_features_in_ : int
         Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where all are strings.
 
     See Also
@@ -90,7 +90,9 @@ class MPTProbabilisticPCA(LinearMPT):
     Features share one noise variance, so their scales matter as they do for PCA.
     Steps are measured in standard deviations of the noise, so the fit does not depend
     on the unit or the origin of X. On complete rows `fit` sets the mean to that of the
-    rows, which maximises the score of every mask; otherwise it is learned.
+    rows, which maximises the score of every mask; otherwise it is learned. Steps on
+    rows with missing entries are noisier, as each row has one mask: a smaller
+    `learning_rate` then ends closer to the maximum, after more epochs.
 
     With D features, N rows and P masks, a gradient step costs
     :math:`O(P (D^2 K + D K^2 + K^3))` on complete data, after one pass of

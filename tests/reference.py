@@ -1,6 +1,7 @@
 """Second routes to the package's numbers, by D x D matrices and scipy."""
 
 import numpy as np
+from scipy.special import expit, log_expit, logsumexp
 from scipy.stats import multivariate_normal
 
 
@@ -22,17 +23,54 @@ def log_density(X, mean, covariance):
 
 
 def conditional_log_density(X, mask, mean, covariance):
+    return by_differences(X, mask, lambda rows: log_density(rows, mean, covariance))
+
+
+def by_differences(X, mask, log_density_of):
     """log p(x_j | x_R) as a difference of joint densities, entry by entry."""
     result = np.zeros(X.shape)
     hidden = np.broadcast_to(mask, X.shape) & ~np.isnan(X)
     visible = np.where(mask, np.nan, X)
-    base = log_density(visible, mean, covariance)
+    base = log_density_of(visible)
     for j in range(X.shape[1]):
         extended = visible.copy()
         extended[:, j] = X[:, j]
-        gain = log_density(extended, mean, covariance) - base
+        gain = log_density_of(extended) - base
         result[:, j] = np.where(hidden[:, j], gain, 0.0)
     return result
+
+
+def dense_grid(n_components, n_per_dim=201, limit=9.0):
+    """Points of the trapezoid rule for the standard normal, and their log weights."""
+    axis = np.linspace(-limit, limit, n_per_dim)
+    z = np.stack(np.meshgrid(*[axis] * n_components), -1).reshape(-1, n_components)
+    log_weight = -0.5 * (z**2).sum(1)
+    return z, log_weight - logsumexp(log_weight)
+
+
+def bernoulli_log_joint(X, components, intercept):
+    """Log of p(present entries, z) at the points of a dense grid; (n, n_points)."""
+    z, log_weight = dense_grid(len(components))
+    logits = z @ components + intercept
+    ones, zeros = np.nan_to_num(X), np.where(np.isnan(X), 0.0, 1 - X)
+    return ones @ log_expit(logits).T + zeros @ log_expit(-logits).T + log_weight
+
+
+def bernoulli_log_prob(X, components, intercept):
+    return logsumexp(bernoulli_log_joint(X, components, intercept), axis=1)
+
+
+def bernoulli_posterior_average(function, X, components, intercept):
+    joint = bernoulli_log_joint(X, components, intercept)
+    weight = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+    return weight @ function(dense_grid(len(components))[0])
+
+
+def binary_rows(n_samples, components, intercept, seed):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n_samples, len(components)))
+    prob = expit(z @ components + intercept)
+    return (rng.random(prob.shape) < prob).astype(float)
 
 
 def ml_optimum(X, n_components):

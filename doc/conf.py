@@ -1,0 +1,61 @@
+"""Configuration of the documentation, built by one command::
+
+    python -m sphinx -W --keep-going -b html doc doc/_build/html
+"""
+
+import warnings
+
+import sklearn_mpt
+
+project = "sklearn-mpt"
+author = "The sklearn-mpt developers"
+project_copyright = f"2026, {author}"
+version = release = sklearn_mpt.__version__
+
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+default_role = "py:obj"
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"{project} {version}"
+html_show_sourcelink = False
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+
+autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings say more
+numpydoc_show_class_members = False  # the class template lists them
+numpydoc_class_members_toctree = False
+
+# The second place is a small copy of what is referred to, for builds without network.
+intersphinx_timeout = 5
+intersphinx_mapping = {
+    "sklearn": (
+        "https://scikit-learn.org/stable/",
+        (None, "_inventories/sklearn.inv"),
+    ),
+}
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "auto_examples",
+    "backreferences_dir": "generated/backreferences",
+    "doc_module": ("sklearn_mpt",),
+    "reference_url": {"sklearn_mpt": None},
+    "within_subsection_order": "ExampleTitleSortKey",
+    "abort_on_example_error": True,
+    "show_memory": False,
+    "show_signature": False,
+    "matplotlib_animations": False,
+    "min_reported_time": 30,
+}
+
+# An example that warns is not fit to be shown.
+warnings.filterwarnings("error", module=r"__main__|sklearn_mpt")

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mpt._importance import N_REPLICATES, log_mean_exp, normal_points, pool
+
+torch = pytest.importorskip("torch")
+
+
+def test_points_are_normal_reproducible_and_independent_between_replicates():
+    points = normal_points(1024, 2, seed=[0])
+    assert points.shape == (N_REPLICATES, 1024, 2)
+    assert_allclose(points.mean(1), 0, atol=0.02)
+    assert_allclose((points**2).mean(1), 1, atol=0.05)
+    assert_array_equal(points, normal_points(1024, 2, seed=[0]))
+    assert (points[0] != points[1]).all()
+    assert (points != normal_points(1024, 2, seed=[1])).all()
+
+
+def test_log_mean_exp_does_not_overflow():
+    values = torch.tensor([[1000.0, 1000.0 + np.log(3)]], dtype=torch.float64)
+    assert_allclose(log_mean_exp(values, 1), 1000 + np.log(2))
+
+
+def test_standard_error_of_pooled_replicates_is_honest():
+    rng = np.random.default_rng(0)
+    means = 1 + 0.1 * rng.normal(size=(N_REPLICATES, 4000))
+    value, error = pool(torch.tensor(np.log(means)))
+    z = value.numpy() / error.numpy()
+    # eight replicates: Student's t with 7 degrees of freedom has variance 7/5
+    assert 1.2 < np.mean(z**2) < 1.6

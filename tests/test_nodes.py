@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._nodes import GaussHermite, LaplaceMixture, Posterior, refine  # noqa: E402
+
+
+@pytest.fixture
+def posterior():
+    """Two Gaussians away from the prior."""
+    precision_root = torch.tensor([[[2.0, 0.0], [0.5, 1.5]], [[1.1, 0.0], [-0.3, 1.0]]])
+    precision_root = precision_root.double()
+    mean = torch.tensor([[1.0, -0.5], [0.0, 0.3]]).double()
+    return Posterior(mean, torch.linalg.inv(precision_root), precision_root)
+
+
+def log_linear(z):
+    """exp of it has a known average over the prior: exp(|a|^2 / 2)."""
+    return (z * torch.tensor([0.8, -0.4]).double()).sum(-1)
+
+
+RULES = [
+    (lambda: GaussHermite([19, 28], 2, "cpu"), 1e-3),
+    (lambda: LaplaceMixture(512, 2, "cpu", seed=[0]), 0.02),
+]
+
+
+@pytest.mark.parametrize(("make", "tolerance"), RULES)
+def test_weights_integrate_over_the_prior(make, tolerance, posterior):
+    rule = make()
+    logs = []
+    for group in rule.groups:
+        nodes = rule.place(group, posterior)
+        logs.append(torch.logsumexp(nodes.log_weight + log_linear(nodes.z), 1))
+    log_integral, error = rule.combine_logs(torch.stack(logs))
+    assert_allclose(log_integral, (0.8**2 + 0.4**2) / 2, atol=tolerance)
+    assert (error < tolerance).all()
+
+
+def test_grid_is_exact_for_the_posterior_it_is_placed_on():
+    """Prior times a Gaussian factor: two nodes suffice for a constant."""
+    precision_root = torch.tensor([[[2.0]]]).double()
+    at = Posterior(torch.tensor([[0.75]]).double(), 1 / precision_root, precision_root)
+    rule = GaussHermite([2], 1, "cpu")
+    nodes = rule.place(rule.groups[0], at)
+    log_factor = -0.5 * 3 * (nodes.z[..., 0] - 1) ** 2  # 3 = 2^2 - 1, 0.75 = 3 / 4
+    # N(z; 0, 1) exp(-3 (z - 1)^2 / 2) integrates to exp(-3 / 8) / 2
+    assert_allclose(
+        logsumexp(nodes.log_weight + log_factor, axis=1), -3 / 8 - np.log(2)
+    )
+
+
+def test_grids_give_the_finer_value_and_their_difference():
+    rule = GaussHermite([3, 5], 1, "cpu")
+    logs = torch.tensor([[1.0, 2.0], [1.5, 1.8]])
+    value, error = rule.combine_logs(logs)
+    assert_allclose(value, [1.5, 1.8])
+    assert_allclose(error, [0.5, 0.2], rtol=1e-6)
+
+
+def test_mixture_pools_ratios_of_replicates():
+    rule = LaplaceMixture(8, 1, "cpu", seed=[0])
+    integrals = torch.arange(1.0, 9.0)
+    averages = torch.full((8, 1, 1), 4.0)
+    value, error = rule.combine(averages, integrals.log()[:, None])
+    assert_allclose(value, 4.0, rtol=1e-6)
+    assert_allclose(error, 0.0, atol=1e-6)
+
+
+def test_refine_goes_on_row_by_row():
+    needed = torch.tensor([1, 3, 2, 9])  # the rule from which a row is accurate
+    seen = []
+
+    def estimate(rule, which):
+        rows = needed[which]
+        seen.append(len(rows))
+        return rows + 0.1 * rule, (rows > rule).double()
+
+    values, errors = refine(estimate, rules=[1, 2, 3, 4], tolerance=0.5)
+    assert seen == [4, 3, 2, 1]
+    assert_allclose(values, [1.1, 3.3, 2.2, 9.4])
+    assert_array_equal(errors, [0, 0, 0, 1])
