@@ -75,7 +75,8 @@ class ChainRows(SampledRows):
         self.masks = masks
 
     def batches(self, rng):
-        mask_rate, n_masks, n_features = self.masks
+        mask_rate, n_masks = self.masks
+        n_features = self.X.shape[1]
         n_chains, n_dims = self.noise_shape
         for X, _ in super().batches(rng):
             sizes = training_sizes(mask_rate, n_masks, n_features, rng)

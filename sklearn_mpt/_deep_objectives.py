@@ -123,7 +123,7 @@ class MaskedGains(SampledRows):
     """Minus D times the masked score, by gains of shared bounds.
 
     masks : tuple
-        Mask rate, number of masks in a step, number of features. Rows get them in turn.
+        Mask rate, and number of masks in a step. Rows get them in turn.
     """
 
     def __init__(self, X, batch_size, noise_shape, masks):
@@ -132,7 +132,7 @@ class MaskedGains(SampledRows):
 
     def batches(self, rng):
         for X, noise in super().batches(rng):
-            sets, weight = draw_sets(*self.masks, rng)
+            sets, weight = draw_sets(*self.masks, X.shape[1], rng)
             turn = np.arange(len(X)) % sets.shape[1]
             yield X, torch.tensor(sets[:, turn], device=X.device), weight, noise
 

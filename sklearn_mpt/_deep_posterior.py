@@ -9,7 +9,8 @@ from sklearn_mpt._encoder import gaussian_log_prob, standard_normal_log_prob
 from sklearn_mpt._importance import normal_points
 from sklearn_mpt._nodes import LaplaceMixture, Nodes
 
-N_STEPS = 8
+MAX_STEPS = 10
+TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
 
 
@@ -60,15 +61,20 @@ def mixture_nodes(normal, posteriors):
 def laplace(rows, z, model):
     """Mode and curvature of the posterior near z, by damped Gauss-Newton steps.
 
-    Each row takes the step size that is best for it, if any improves.
+    Each row takes the step size that is best for it, and rests when none gains more
+    than TOLERANCE: a row at rest stays there, whatever the others need.
     """
-    for _ in range(N_STEPS):
-        step, _ = _gauss_newton(rows, z, model)
-        sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
+    sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
+    for _ in range(MAX_STEPS):
+        step, root = _gauss_newton(rows, z, model)
         candidates = z[:, None] + sizes[:, None] * step[:, None]
-        best = log_joint(rows, candidates, model).argmax(1)
+        gain = log_joint(rows, candidates, model)
+        best_gain, best = (gain - gain[:, :1]).max(1)
+        best = torch.where(best_gain > TOLERANCE, best, 0)
+        if not best.any():
+            break
         z = candidates[torch.arange(len(z), device=z.device), best]
-    return gaussian_around(z, _gauss_newton(rows, z, model)[1])
+    return gaussian_around(z, root)
 
 
 def log_joint(rows, z, model):
@@ -80,8 +86,8 @@ def log_joint(rows, z, model):
 
 def _gauss_newton(rows, z, model):
     """Full step to the mode, and the root of the precision, at z (n, k)."""
-    jacobian = torch.func.vmap(torch.func.jacfwd(model.decoder))(z).mT
-    slope, curvature = model.likelihood.derivatives(rows.X, model.decoder(z))
+    location, jacobian = model.decoder.value_and_jacobian(z)
+    slope, curvature = model.likelihood.derivatives(rows.X, location)
     slope, curvature = (
         torch.where(rows.observed, term, 0.0) for term in (slope, curvature)
     )

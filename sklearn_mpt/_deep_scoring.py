@@ -17,7 +17,7 @@ from sklearn_mpt._deep_posterior import (
 from sklearn_mpt._nodes import refine
 
 POINTS = [2**power for power in range(5, 10)]  # in each replicate
-TOLERANCE = 0.05  # nats
+TOLERANCE = 0.02  # nats
 BLOCK_BYTES = 2**25  # of one tensor over rows, points and features
 
 
@@ -79,6 +79,12 @@ def posterior_average(function, rows, rule, model):
 
     function : from points (n, s, k) to values (n, s, p).
     """
+    averages, logs = _averages(function, rows, rule, model)
+    return rule.combine(averages, logs)
+
+
+def _averages(function, rows, rule, model):
+    """E f(z) by each replicate, and its log density of what is observed."""
     posteriors = propose(rows, model)
     logs, averages = [], []
     for group in rule.groups:
@@ -86,7 +92,7 @@ def posterior_average(function, rows, rule, model):
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
-    return rule.combine(torch.stack(averages), torch.stack(logs))
+    return torch.stack(averages), torch.stack(logs)
 
 
 def _average(function, rows, z, weight):
@@ -99,28 +105,29 @@ def _average(function, rows, z, weight):
 
 
 def conditional_log_prob(rows, rule, model):
-    """log p(x_j | observed) of present entries that are hidden, and its error."""
+    """log p(x_j | observed) of entries that are not, and the error of log p(observed).
+
+    The error says whether the points suit the posterior. That of the conditional
+    itself would depend on the hidden values.
+    """
 
     def density(z):
         return model.likelihood.log_prob(rows.X[:, None], model.decoder(z)).exp()
 
-    average, error = posterior_average(density, rows, rule, model)
+    averages, logs = _averages(density, rows, rule, model)
+    average, _ = rule.combine(averages, logs)
     average = average.clamp(min=torch.finfo(average.dtype).tiny)
-    hidden = rows.present & ~rows.observed
-    return (
-        torch.where(hidden, average.log(), 0.0),
-        torch.where(hidden, error / average, 0.0),
-    )
+    return average.log(), rule.combine_logs(logs)[1]
 
 
-def estimate(function, rows, model, seed, rough=1):
+def estimate(function, rows, model, seed):
     """Refine a function of rows, rule and model until each row is accurate enough."""
     n_dims, device = model.encoder.precision.shape[0], rows.X.device
     rules = (mixture(n_points, n_dims, device, seed) for n_points in POINTS)
     return refine(
         lambda rule, which: function(rows.take(which), rule, model),
         rules,
-        rough * TOLERANCE,
+        TOLERANCE,
     )
 
 

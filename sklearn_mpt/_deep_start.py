@@ -7,11 +7,14 @@ import numpy as np
 from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt import _linear_start
-from sklearn_mpt._layers import initial_layers
+from sklearn_mpt._layers import ACTIVATIONS, initial_layers
+from sklearn_mpt._validation import check_choice
 
 
-def check_architecture(estimator, n_features):
-    """Check the sizes of the nets, and that a fitted net has them."""
+def check_architecture(estimator):
+    """Check the parameters that say what the nets are."""
+    check_choice(estimator.likelihood, "likelihood", ["bernoulli", "gaussian"])
+    check_choice(estimator.activation, "activation", list(ACTIVATIONS))
     sizes = estimator.hidden_layer_sizes
     if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
         raise TypeError(
@@ -20,9 +23,17 @@ def check_architecture(estimator, n_features):
         )
     for size in sizes:
         check_scalar(size, "hidden_layer_sizes", Integral, min_val=1)
-    check_scalar(
-        estimator.n_importance_samples, "n_importance_samples", Integral, min_val=1
-    )
+
+
+def check_fitted_sizes(estimator):
+    """Check that the fitted nets, with which training goes on, have the sizes asked."""
+    fitted = [len(intercept) for intercept in estimator.decoder_intercepts_[:-1]]
+    if fitted != list(estimator.hidden_layer_sizes)[::-1]:
+        raise ValueError(
+            f"hidden_layer_sizes={estimator.hidden_layer_sizes} differ from the "
+            f"{tuple(fitted[::-1])} of the fitted model that training goes on with; "
+            "set warm_start=False, or clone the estimator, to start anew."
+        )
 
 
 def start(estimator, X, rng):

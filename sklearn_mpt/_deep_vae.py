@@ -1,17 +1,27 @@
 """A deep latent variable model, trained by masking."""
 
+import warnings
+
 import numpy as np
 import torch
 
 from sklearn_mpt import _deep_objectives, _deep_scoring
 from sklearn_mpt._base import BaseMPT
 from sklearn_mpt._chain import ChainRows, chain_log_prob
-from sklearn_mpt._deep import BernoulliLikelihood, DeepModel, GaussianLikelihood
-from sklearn_mpt._deep_start import check_architecture, start
-from sklearn_mpt._encoder import Encoder
-from sklearn_mpt._layers import ACTIVATIONS, Layers
+from sklearn_mpt._deep import NOISE_FLOOR
+from sklearn_mpt._deep_start import check_architecture, check_fitted_sizes, start
+from sklearn_mpt._deep_state import attributes_of, model_of
 from sklearn_mpt._objective import RandomState
-from sklearn_mpt._validation import check_binary, check_choice, check_fraction
+from sklearn_mpt._validation import (
+    check_binary,
+    check_choice,
+    check_fraction,
+    check_int_or_auto,
+)
+
+OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
+HELD_OUT_POINTS = 8
+UNSURE = 1.0  # a standard error, in nats, that deserves a warning
 
 
 class MPTDeepVAE(BaseMPT):
@@ -26,7 +36,7 @@ class MPTDeepVAE(BaseMPT):
         likelihood: str = "gaussian",
         hidden_layer_sizes: tuple[int, ...] = (128, 128),
         activation: str = "silu",
-        n_importance_samples: int = 4,
+        n_importance_samples: int | str = "auto",
         conditional: str = "importance",
         mask_rate: str | float = "uniform",
         n_masks: int = 256,
@@ -68,29 +78,7 @@ class MPTDeepVAE(BaseMPT):
 
     @property
     def _model(self):
-        """The fitted model on standardised rows, in double precision."""
-        *hidden, last = self.decoder_coefs_
-        *hidden_intercepts, location = self.decoder_intercepts_
-        decoder = self._layers(
-            [*hidden, last / self._scale],
-            [*hidden_intercepts, (location - self._shift) / self._scale],
-        )
-        net = None
-        if self.encoder_coefs_:
-            net = self._layers(self.encoder_coefs_, self.encoder_intercepts_)
-        information = self._tensor(self.encoder_information_)
-        encoder = Encoder(information, self._tensor(self.encoder_precision_), net)
-        if self.likelihood == "bernoulli":
-            return DeepModel(decoder, encoder, BernoulliLikelihood())
-        variance = np.asarray(self.noise_variance_ / self._scale**2)
-        return DeepModel(decoder, encoder, GaussianLikelihood(self._tensor(variance)))
-
-    def _layers(self, coefs, intercepts):
-        return Layers(
-            [self._tensor(coef) for coef in coefs],
-            [self._tensor(intercept) for intercept in intercepts],
-            self.activation,
-        )
+        return model_of(self)
 
     def _standardise(self, X):
         return (X - self._tensor(self._shift)) / self._scale
@@ -101,9 +89,9 @@ class MPTDeepVAE(BaseMPT):
     def _rows(self, X, mask=None):
         return _deep_scoring.rows_of(self._standardise(X), mask)
 
-    def _estimate(self, function, rows, rough=1):
+    def _estimate(self, function, rows):
         seed = tuple(self._seed.tolist())
-        return _deep_scoring.estimate(function, rows, self._model, seed, rough)
+        return _deep_scoring.estimate(function, rows, self._model, seed)
 
     @property
     def _row_bytes(self):
@@ -113,6 +101,7 @@ class MPTDeepVAE(BaseMPT):
     def _score_rows(self, X):
         rows = self._rows(X)
         log_prob, std_error = self._estimate(_deep_scoring.log_prob, rows)
+        _warn_if_unsure(std_error)
         n_seen = rows.observed.sum(1, keepdim=True)
         in_units = log_prob[:, None] - n_seen * np.log(self._scale)
         result = torch.cat([in_units, std_error[:, None]], 1)
@@ -167,10 +156,9 @@ class MPTDeepVAE(BaseMPT):
         return X
 
     def _check_own_parameters(self, n_features):
-        check_choice(self.likelihood, "likelihood", ["bernoulli", "gaussian"])
-        check_choice(self.activation, "activation", list(ACTIVATIONS))
+        check_architecture(self)
         check_choice(self.conditional, "conditional", ["importance", "encode_decode"])
-        check_architecture(self, n_features)
+        check_int_or_auto(self.n_importance_samples, "n_importance_samples")
         check_fraction(self.validation_fraction, "validation_fraction")
 
     def _initialize(self, X, rng):
@@ -178,6 +166,7 @@ class MPTDeepVAE(BaseMPT):
         self._set(start(self, X, rng))
 
     def _training_problem(self, X, is_all):
+        check_fitted_sizes(self)
         rows = self._standardise(self._tensor(X)).float()
         model = self._model.float()
         size = self.batch_size
@@ -186,7 +175,7 @@ class MPTDeepVAE(BaseMPT):
         rows, held_out = self._split(rows, is_all)
         objective = self._training_objective(rows, size)
         if len(held_out):
-            noise_shape = (max(8, self.n_importance_samples), self.n_components)
+            noise_shape = (HELD_OUT_POINTS, self.n_components)
             objective.validate = _deep_objectives.HeldOutRows(
                 held_out, 256, noise_shape, self._seed
             )
@@ -200,50 +189,43 @@ class MPTDeepVAE(BaseMPT):
         return rows[order[n_held_out:]], rows[order[:n_held_out]]
 
     def _training_objective(self, rows, size):
-        noise_shape = (self.n_importance_samples, self.n_components)
+        n_points = self.n_importance_samples
         if self.objective == "elbo":
-            return _deep_objectives.BoundRows(rows, size, (1, self.n_components))
-        if self.objective == "iwae":
+            n_points = 1
+        elif n_points == "auto":
+            n_points = OWN_POINTS if self.objective == "iwae" else SHARED_POINTS
+        noise_shape = (n_points, self.n_components)
+        if self.objective != "mpt":
             return _deep_objectives.BoundRows(rows, size, noise_shape)
-        masks = (self.mask_rate, self.n_masks, rows.shape[1])
-        if self.conditional == "encode_decode":
-            return ChainRows(rows, size, noise_shape, masks)
-        return _deep_objectives.MaskedGains(rows, size, noise_shape, masks)
+        kind = ChainRows
+        if self.conditional == "importance":
+            kind = _deep_objectives.MaskedGains
+        return kind(rows, size, noise_shape, (self.mask_rate, self.n_masks))
 
     def _fitted_attributes(self, model):
-        """Arrays of the nets, the decoder's in the units of the rows."""
-        decoder = _arrays(model.decoder)
-        decoder["coefs"][-1] *= self._scale
-        decoder["intercepts"][-1] *= self._scale
-        decoder["intercepts"][-1] += self._shift
-        encoder = model.encoder
-        net = {"coefs": [], "intercepts": []}
-        if encoder.net is not None:
-            net = _arrays(encoder.net)
-        fitted = {
-            "decoder_coefs_": decoder["coefs"],
-            "decoder_intercepts_": decoder["intercepts"],
-            "encoder_coefs_": net["coefs"],
-            "encoder_intercepts_": net["intercepts"],
-            "encoder_information_": _array(encoder.information),
-            "encoder_precision_": _array(encoder.precision),
-        }
-        if self.likelihood == "gaussian":
-            variance = model.likelihood.noise_variance
-            fitted["noise_variance_"] = float(_array(variance)) * self._scale**2
-        return fitted
+        return attributes_of(model, self._shift, self._scale)
+
+    def _warn_about_fit(self, n_samples):
+        floor = NOISE_FLOOR * self._scale**2
+        if self.likelihood == "gaussian" and self.noise_variance_ < 2 * floor:
+            warnings.warn(
+                f"noise_variance_={self.noise_variance_:.3g} fell to its floor of "
+                f"{floor:.3g}: the model explains the rows without error, and the "
+                "likelihood has no maximum. Use fewer components or smaller nets.",
+                stacklevel=5,
+            )
 
     @property
     def _n_features_out(self):
         return len(self.encoder_precision_)
 
 
-def _array(tensor):
-    return tensor.detach().double().cpu().numpy().copy()
-
-
-def _arrays(layers):
-    return {
-        "coefs": [_array(coef) for coef in layers.coefs],
-        "intercepts": [_array(intercept) for intercept in layers.intercepts],
-    }
+def _warn_if_unsure(std_error):
+    unsure = std_error > UNSURE
+    if unsure.any():
+        warnings.warn(
+            f"The log marginal likelihood of {int(unsure.sum())} rows is known to "
+            f"{float(std_error.max()):.2g} nats only: the posterior of the latent "
+            "variables is hard to integrate over.",
+            stacklevel=6,
+        )

@@ -1,5 +1,7 @@
 """Fully connected nets, and where their training starts."""
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch.nn import functional
@@ -37,6 +39,23 @@ class Layers(torch.nn.Module):
             h = ACTIVATIONS[self.activation](h @ coef + intercept)
         return h @ last[0] + last[1]
 
+    def value_and_jacobian(self, h):
+        """Outputs, of shape (n, n_out), and their derivatives; (n, n_in, n_out)."""
+        tangents = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
+        *hidden, last = zip(self.coefs, self.intercepts, strict=True)
+        for coef, intercept in hidden:
+            h, slope = self._activate(h @ coef + intercept)
+            tangents = (tangents @ coef) * slope[:, None]
+        jacobian = (tangents @ last[0]).expand(len(h), -1, -1)
+        return h @ last[0] + last[1], jacobian
+
+    @torch.enable_grad()
+    def _activate(self, h):
+        """The activation and its derivative."""
+        h = h.detach().requires_grad_()
+        value = ACTIVATIONS[self.activation](h)
+        return value.detach(), torch.autograd.grad(value.sum(), h)[0]
+
 
 def initial_layers(sizes, rng):
     """Draw the coefficients and intercepts of a net, uniform with variance 1/(3 n_in).
@@ -44,7 +63,7 @@ def initial_layers(sizes, rng):
     sizes : widths of the input, the hidden layers and the output.
     """
     coefs, intercepts = [], []
-    for n_in, n_out in zip(sizes, sizes[1:], strict=False):
+    for n_in, n_out in pairwise(sizes):
         bound = 1 / np.sqrt(n_in)
         coefs.append(rng.uniform(-bound, bound, (n_in, n_out)))
         intercepts.append(rng.uniform(-bound, bound, n_out))
