@@ -123,7 +123,7 @@ class DeepMPT(BaseMPT):
         model = self._model.float()
         size = self.batch_size
         if size == "auto":
-            size = int(np.clip(len(X) // 16, 32, 256))
+            size = int(np.clip(len(X) // 16, 32, 128))
         rows, held_out = self._split(rows, is_all)
         objective = self._training_objective(rows, size)
         if len(held_out):

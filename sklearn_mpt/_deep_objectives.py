@@ -20,10 +20,13 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._encoder import gaussian_log_prob, standard_normal_log_prob
+from sklearn_mpt._encoder import (
+    moments,
+    natural_parameters,
+    standard_normal_log_prob,
+)
 from sklearn_mpt._importance import log_mean_exp
 from sklearn_mpt._masks import fixed_size
-from sklearn_mpt._nodes import Posterior
 from sklearn_mpt._training import shuffled_batches
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
@@ -50,33 +53,37 @@ def shared_bounds(model, X, observed, noise):
     """
     shape = observed.shape[:2]
     observed = observed.flatten(0, 1)
-    rows = X.repeat(shape[0], 1)
+    rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
     posterior = model.encoder(rows, observed)
-    z, log_prior_ratio = _pooled_points(posterior, shape, noise)
-    seen = observed.to(X.dtype)
-    log_likelihood = model.likelihood.log_prob_of_all(
-        torch.where(observed, rows, 0.0), seen, model.decoder(z)
+    coefs, constant = natural_parameters(posterior)
+    with torch.no_grad():
+        z, n_used = _pooled_points(posterior, shape, noise)
+        z_moments = moments(z.double())
+        log_density = torch.addmm(constant[:n_used, None], coefs[:n_used], z_moments.T)
+        log_ratio = standard_normal_log_prob(z) - log_mean_exp(
+            log_density.to(z.dtype), 0
+        )
+    log_joint = log_ratio + model.likelihood.log_prob_of_all(
+        rows, observed.to(X.dtype), model.decoder(z)
     )
-    log_joint = log_likelihood + log_prior_ratio
-    weight = torch.softmax(log_joint.detach(), 1)
-    posterior_fit = (weight * gaussian_log_prob(z, posterior)).sum(1)
+    weight = torch.softmax(log_joint.detach(), 1).double()
+    posterior_fit = constant + (coefs * (weight @ z_moments)).sum(1)
     bounds = log_mean_exp(log_joint, 1)
     return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
 
 
-@torch.no_grad()
 def _pooled_points(posterior, shape, noise):
-    """Draw points from the posteriors of all rows, each set of features in turn.
+    """Draw points from the posteriors of all rows, of each set of features alike.
 
-    Returns them (m, k), and their log density under the prior over that of the mixture.
+    Returns the points (m, k), and how many of the posteriors were used: the first ones,
+    if there are more sets than points for each row.
     """
     n_sets = min(shape[0], noise.shape[1])
-    used = Posterior(*(tensor[: n_sets * shape[1]] for tensor in posterior))
+    n_used = n_sets * shape[1]
     parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
     parts = parts.transpose(0, 1).flatten(0, 1)
-    z = (used.mean[:, None] + parts @ used.root).flatten(0, 1)
-    log_mixture = log_mean_exp(gaussian_log_prob(z, used), 0)
-    return z, standard_normal_log_prob(z) - log_mixture
+    z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
+    return z.flatten(0, 1), n_used
 
 
 def own_bound(model, X, noise):

@@ -40,7 +40,7 @@ class MPTDeepVAE(DeepMPT):
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
-    n_masks : int, default=256
+    n_masks : int, default=128
         Masks per gradient step; the rows of a minibatch get them in turn.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
@@ -50,7 +50,7 @@ class MPTDeepVAE(DeepMPT):
     learning_rate : float, default=0.008
         Step size of Adam until the plateau; it then decays.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 256.
+        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128.
     tol : float, default=1e-4
         Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
         below which training counts as converged.
@@ -166,7 +166,7 @@ class MPTDeepVAE(DeepMPT):
         n_importance_samples: int | str = "auto",
         conditional: str = "importance",
         mask_rate: str | float = "uniform",
-        n_masks: int = 256,
+        n_masks: int = 128,
         objective: str = "mpt",
         max_iter: int = 1000,
         learning_rate: float = 0.008,

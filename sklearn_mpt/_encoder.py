@@ -69,8 +69,29 @@ def standard_normal_log_prob(z):
 
 
 def gaussian_log_prob(z, posterior):
-    """Log density of points under each posterior; (m, k) or (n, s, k) -> (n, m)."""
+    """Log density of each row's points (n, s, k) under its posterior; (n, s)."""
     u = (z - posterior.mean[:, None]) @ posterior.precision_root
+    return log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
+
+
+def log_peak(posterior):
+    """Log density at the mean; (n,)."""
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
-    log_scale = log_det - 0.5 * z.shape[-1] * math.log(2 * math.pi)
-    return log_scale[:, None] - 0.5 * (u**2).sum(-1)
+    return log_det - 0.5 * posterior.mean.shape[1] * math.log(2 * math.pi)
+
+
+def moments(z):
+    """z and its products, of which every Gaussian log density is linear; (m, p)."""
+    return torch.cat([z, (z[:, :, None] * z[:, None]).flatten(1)], 1)
+
+
+def natural_parameters(posterior):
+    """What the log density adds up: coefficients of `moments` and a constant.
+
+    In double precision, as large terms cancel; (n, p), (n,).
+    """
+    mean, root = posterior.mean.double(), posterior.precision_root.double()
+    precision = root @ root.mT
+    linear = (precision @ mean[..., None])[..., 0]
+    coefs = torch.cat([linear, -0.5 * precision.flatten(1)], 1)
+    return coefs, log_peak(posterior).double() - 0.5 * (linear * mean).sum(1)
