@@ -252,13 +252,17 @@ class Trainer:
             raise _StoppedByCallback
 
     def _is_flat(self, window, tol):
-        """Whether the last window improves on the one before by no more than noise."""
+        """Whether the last window improves on the one before by no more than noise.
+
+        Held-out losses share their noise: no improvement is none, whatever the noise.
+        """
         curve = self.loss_curve if self.validate is None else self.validation_curve
         if len(curve) < 2 * window:
             return False
         before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
-        return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+        margin = 1.5 * noise if self.validate is None else 0.0
+        return before.mean() - last.mean() <= max(tol, margin)
 
     @torch.no_grad()
     def _keep_better(self):
