@@ -1,6 +1,6 @@
 """Configuration of the documentation, built by one command::
 
-    python -m sphinx -W --keep-going -b html doc doc/_build/html
+python -m sphinx -W --keep-going -b html doc doc/_build/html
 """
 
 import warnings

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sklearn_mpt._curve import MPTCurve, mpt_curve
+    from sklearn_mpt._deep_vae import MPTDeepVAE
     from sklearn_mpt._display import MPTCurveDisplay
     from sklearn_mpt._linear_vae import MPTLinearVAE
     from sklearn_mpt._monitor import LMLMonitor
@@ -19,6 +20,7 @@ _MODULES = {
     "LMLMonitor": "_monitor",
     "MPTCurve": "_curve",
     "MPTCurveDisplay": "_display",
+    "MPTDeepVAE": "_deep_vae",
     "MPTLinearVAE": "_linear_vae",
     "MPTProbabilisticPCA": "_ppca",
     "MPTScorer": "_scorer",
@@ -30,6 +32,7 @@ __all__ = [
     "LMLMonitor",
     "MPTCurve",
     "MPTCurveDisplay",
+    "MPTDeepVAE",
     "MPTLinearVAE",
     "MPTProbabilisticPCA",
     "MPTScorer",

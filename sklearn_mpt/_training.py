@@ -55,7 +55,7 @@ class MaskedRows:
         self.batch_size = batch_size
 
     def batches(self, rng):
-        for rows in _shuffled_batches(len(self.X), self.batch_size, rng):
+        for rows in shuffled_batches(len(self.X), self.batch_size, rng):
             masks = self.draw_step_masks(rng)
             yield self.X[rows], masks[torch.arange(len(rows)) % len(masks)]
 
@@ -94,14 +94,14 @@ class LikelihoodRows:
         self.log_prob = log_prob
 
     def batches(self, rng):
-        for rows in _shuffled_batches(len(self.X), self.batch_size, rng):
+        for rows in shuffled_batches(len(self.X), self.batch_size, rng):
             yield self.X[rows]
 
     def losses(self, model, batch):
         return -self.log_prob(model, batch)
 
 
-def _shuffled_batches(n_rows, batch_size, rng):
+def shuffled_batches(n_rows, batch_size, rng):
     n_batches = int(np.ceil(n_rows / batch_size))
     return np.array_split(rng.permutation(n_rows), n_batches)
 
@@ -128,7 +128,9 @@ class Trainer:
         Trained in place.
     objective : object
         With ``batches(rng)``, the minibatches of one epoch, and
-        ``losses(model, batch)``, a tensor of losses to be averaged.
+        ``losses(model, batch)``, a tensor of losses to be averaged. Where it has
+        ``validate(model)``, a loss on held-out rows, that one decides when to decay and
+        which model is kept: the average, or the best of all epochs.
     learning_rate : float
         Step size of Adam until the plateau.
     rng : numpy.random.Generator
@@ -138,6 +140,8 @@ class Trainer:
     ----------
     loss_curve : list of float
         Mean loss of each epoch.
+    validation_curve : list of float
+        Held-out loss after each epoch, if there is any.
     plateau : bool
         Whether the loss stopped improving before half of `max_iter`.
 
@@ -150,13 +154,15 @@ class Trainer:
     def __init__(self, model, objective, *, learning_rate, rng):
         self.model = model
         self.objective = objective
+        self.validate = getattr(objective, "validate", None)
         self.learning_rate = learning_rate
         self.rng = rng
         self.optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
         self.loss_curve = []
+        self.validation_curve = []
         self.plateau = False
         self._average = None
-        self._safe = self._snapshot()
+        self._safe = self._best = self._snapshot()
 
     def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
         """Train to convergence; on interruption or divergence keep the best so far.
@@ -196,6 +202,16 @@ class Trainer:
         if not self.loss_curve or np.mean(losses) <= min(self.loss_curve):
             self._safe = start
         self.loss_curve.append(float(np.mean(losses)))
+        if self.validate is not None:
+            self._follow_validation()
+
+    def _follow_validation(self):
+        loss = self.validate(self.model)
+        if not np.isfinite(loss):
+            raise FloatingPointError
+        if loss <= min(self.validation_curve, default=np.inf):
+            self._best = self._snapshot()
+        self.validation_curve.append(loss)
 
     def _snapshot(self):
         return {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -236,17 +252,25 @@ class Trainer:
             raise _StoppedByCallback
 
     def _is_flat(self, window, tol):
-        """Whether the last window improves on the one before by no more than noise."""
-        if len(self.loss_curve) < 2 * window:
+        """Whether the last window improves on the one before by no more than noise.
+
+        Held-out losses share their noise: no improvement is none, whatever the noise.
+        """
+        curve = self.loss_curve if self.validate is None else self.validation_curve
+        if len(curve) < 2 * window:
             return False
-        before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
+        before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
-        return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+        margin = 1.5 * noise if self.validate is None else 0.0
+        return before.mean() - last.mean() <= max(tol, margin)
 
     @torch.no_grad()
     def _keep_better(self):
         """Keep the averaged model, unless the last one is better beyond noise."""
         average = self.model if self._average is None else self._average.module
+        if self.validate is not None:
+            self._keep_best_validated(average)
+            return
         loss = self.objective.losses
         gains = torch.cat(
             [
@@ -259,6 +283,12 @@ class Trainer:
         if gains.mean() <= 2 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
 
+    def _keep_best_validated(self, average):
+        if not self.validate(average) <= min(self.validation_curve):
+            self.model.load_state_dict(self._best)
+        else:
+            self.model.load_state_dict(average.state_dict())
+
     def _restore(self):
         warnings.warn(
             f"Training diverged after {len(self.loss_curve)} epochs: the loss is not "
@@ -266,7 +296,7 @@ class Trainer:
             ConvergenceWarning,
             stacklevel=6,
         )
-        self.model.load_state_dict(self._safe)
+        self.model.load_state_dict(self._best if self.validation_curve else self._safe)
         self.optimizer.state.clear()
 
     def _warn_unless_converged(self, max_iter):

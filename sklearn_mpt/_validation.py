@@ -29,11 +29,15 @@ def check_mask_rate(mask_rate, n_features):
         )
 
 
-def check_batch_size(batch_size):
-    if isinstance(batch_size, str):
-        check_choice(batch_size, "batch_size", ["auto"])
+def check_int_or_auto(value, name):
+    if isinstance(value, str):
+        check_choice(value, name, ["auto"])
     else:
-        check_scalar(batch_size, "batch_size", Integral, min_val=1)
+        check_scalar(value, name, Integral, min_val=1)
+
+
+def check_fraction(value, name):
+    check_scalar(value, name, Real, min_val=0, max_val=1, include_boundaries="neither")
 
 
 def check_device(device, dtype=torch.float64):
@@ -79,7 +83,7 @@ def check_training_parameters(estimator, objectives, n_features):
         min_val=0,
         include_boundaries="neither",
     )
-    check_batch_size(estimator.batch_size)
+    check_int_or_auto(estimator.batch_size, "batch_size")
     check_scalar(estimator.tol, "tol", Real, min_val=0)
     check_scalar(estimator.n_iter_no_change, "n_iter_no_change", Integral, min_val=1)
     check_device(estimator.device)

@@ -1,0 +1,183 @@
+"""How a deep latent variable model is scored and trained, behind the estimator."""
+
+import warnings
+
+import numpy as np
+import torch
+
+from sklearn_mpt import _deep_objectives, _deep_scoring
+from sklearn_mpt._base import BaseMPT
+from sklearn_mpt._chain import ChainRows, chain_log_prob
+from sklearn_mpt._deep import NOISE_FLOOR
+from sklearn_mpt._deep_start import check_architecture, check_fitted_sizes, start
+from sklearn_mpt._deep_state import attributes_of, model_of
+from sklearn_mpt._validation import (
+    check_binary,
+    check_choice,
+    check_fraction,
+    check_int_or_auto,
+)
+
+OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
+HELD_OUT_POINTS = 8
+UNSURE = 1.0  # a standard error, in nats, that deserves a warning
+
+
+class DeepMPT(BaseMPT):
+    """Base of the deep model: all but its parameters."""
+
+    _objectives = ("mpt", "elbo", "iwae")
+
+    @property
+    def _model(self):
+        return model_of(self)
+
+    def _standardise(self, X):
+        return (X - self._tensor(self._shift)) / self._scale
+
+    def _restore_units(self, X):
+        return self._scale * X + self._tensor(self._shift)
+
+    def _rows(self, X, mask=None):
+        return _deep_scoring.rows_of(self._standardise(X), mask)
+
+    def _estimate(self, function, rows):
+        seed = tuple(self._seed.tolist())
+        return _deep_scoring.estimate(function, rows, self._model, seed)
+
+    @property
+    def _row_bytes(self):
+        widest = max(self.n_features_in_, *self.hidden_layer_sizes, 1)
+        return 8 * 3 * 36 * widest
+
+    def _score_rows(self, X):
+        rows = self._rows(X)
+        log_prob, std_error = self._estimate(_deep_scoring.log_prob, rows)
+        _warn_if_unsure(std_error)
+        n_seen = rows.observed.sum(1, keepdim=True)
+        in_units = log_prob[:, None] - n_seen * np.log(self._scale)
+        result = torch.cat([in_units, std_error[:, None]], 1)
+        return torch.where(n_seen > 0, result, 0.0)
+
+    def _conditional_rows(self, X, mask):
+        rows = self._rows(X, mask)
+        if self.conditional == "importance":
+            log_prob, _ = self._estimate(_deep_scoring.conditional_log_prob, rows)
+        else:
+            log_prob = chain_log_prob(rows, self._model, self._seed)
+        asked = rows.present & ~rows.observed
+        return torch.where(asked, log_prob - np.log(self._scale), 0.0)
+
+    def _transform_rows(self, X):
+        return self._average(lambda z: z, X)
+
+    def _average(self, of_latent, X):
+        def average(rows, rule, model):
+            return _deep_scoring.posterior_average(of_latent, rows, rule, model)
+
+        return self._estimate(average, self._rows(X))[0]
+
+    def _expect_rows(self, X):
+        return self._restore_units(self._average(self._expected, X))
+
+    def _expected(self, z):
+        model = self._model
+        return model.likelihood.mean(model.decoder(z))
+
+    def _decode(self, Z):
+        with torch.no_grad():
+            return self._restore_units(self._expected(self._tensor(Z))).cpu().numpy()
+
+    def _draw_rows(self, X, rng):
+        model = self._model
+        normal = rng.normal(size=(len(X), 288, self._n_features_out))
+        latent = _deep_scoring.draw_latent(
+            self._rows(X),
+            model,
+            self._tensor(normal),
+            self._tensor(rng.random((len(X), 1))),
+        )
+        noise = self._tensor(rng.random(tuple(X.shape)))
+        drawn = model.likelihood.draw(model.decoder(latent), noise)
+        return self._restore_units(drawn)
+
+    def _validate_rows(self, X, reset=False, min_samples=1):
+        X = super()._validate_rows(X, reset=reset, min_samples=min_samples)
+        if self.likelihood == "bernoulli":
+            check_binary(X)
+        return X
+
+    def _check_own_parameters(self, n_features):
+        check_architecture(self)
+        check_choice(self.conditional, "conditional", ["importance", "encode_decode"])
+        check_int_or_auto(self.n_importance_samples, "n_importance_samples")
+        check_fraction(self.validation_fraction, "validation_fraction")
+
+    def _initialize(self, X, rng):
+        self.lml_method_ = "importance"
+        self._set(start(self, X, rng))
+
+    def _training_problem(self, X, is_all):
+        check_fitted_sizes(self)
+        rows = self._standardise(self._tensor(X)).float()
+        model = self._model.float()
+        size = self.batch_size
+        if size == "auto":
+            size = int(np.clip(len(X) // 16, 32, 128))
+        rows, held_out = self._split(rows, is_all)
+        objective = self._training_objective(rows, size)
+        if len(held_out):
+            noise_shape = (HELD_OUT_POINTS, self.n_components)
+            objective.validate = _deep_objectives.HeldOutRows(
+                held_out, 256, noise_shape, self._seed
+            )
+        return model, objective
+
+    def _split(self, rows, is_all):
+        """Hold out rows by which training is stopped, if any."""
+        share = self.validation_fraction if self.early_stopping and is_all else 0
+        order = np.random.default_rng(self._seed).permutation(len(rows))
+        n_held_out = int(share * len(rows))
+        return rows[order[n_held_out:]], rows[order[:n_held_out]]
+
+    def _training_objective(self, rows, size):
+        n_points = self.n_importance_samples
+        if self.objective == "elbo":
+            n_points = 1
+        elif n_points == "auto":
+            n_points = OWN_POINTS if self.objective == "iwae" else SHARED_POINTS
+        noise_shape = (n_points, self.n_components)
+        if self.objective != "mpt":
+            return _deep_objectives.BoundRows(rows, size, noise_shape)
+        kind = ChainRows
+        if self.conditional == "importance":
+            kind = _deep_objectives.MaskedGains
+        return kind(rows, size, noise_shape, (self.mask_rate, self.n_masks))
+
+    def _fitted_attributes(self, model):
+        return attributes_of(model, self._shift, self._scale)
+
+    def _warn_about_fit(self, n_samples):
+        floor = NOISE_FLOOR * self._scale**2
+        if self.likelihood == "gaussian" and self.noise_variance_ < 2 * floor:
+            warnings.warn(
+                f"noise_variance_={self.noise_variance_:.3g} fell to its floor of "
+                f"{floor:.3g}: the model explains the rows without error, and the "
+                "likelihood has no maximum. Use fewer components or smaller nets.",
+                stacklevel=5,
+            )
+
+    @property
+    def _n_features_out(self):
+        return len(self.encoder_precision_)
+
+
+def _warn_if_unsure(std_error):
+    unsure = std_error > UNSURE
+    if unsure.any():
+        warnings.warn(
+            f"The log marginal likelihood of {int(unsure.sum())} rows is known to "
+            f"{float(std_error.max()):.2g} nats only: the posterior of the latent "
+            "variables is hard to integrate over.",
+            stacklevel=6,
+        )

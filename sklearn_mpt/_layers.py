@@ -1,0 +1,70 @@
+"""Fully connected nets, and where their training starts."""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+ACTIVATIONS = {
+    "gelu": functional.gelu,
+    "logistic": torch.sigmoid,
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "softplus": functional.softplus,
+    "tanh": torch.tanh,
+}
+
+
+class Layers(torch.nn.Module):
+    """A fully connected net; no activation after the last layer.
+
+    Parameters
+    ----------
+    coefs : list of Tensor of shape (n_in, n_out)
+    intercepts : list of Tensor of shape (n_out,)
+    activation : str
+        A key of ACTIVATIONS.
+    """
+
+    def __init__(self, coefs, intercepts, activation):
+        super().__init__()
+        self.coefs = torch.nn.ParameterList(coefs)
+        self.intercepts = torch.nn.ParameterList(intercepts)
+        self.activation = activation
+
+    def forward(self, h):
+        *hidden, last = zip(self.coefs, self.intercepts, strict=True)
+        for coef, intercept in hidden:
+            h = ACTIVATIONS[self.activation](h @ coef + intercept)
+        return h @ last[0] + last[1]
+
+    def value_and_jacobian(self, h):
+        """Outputs, of shape (n, n_out), and their derivatives; (n, n_in, n_out)."""
+        tangents = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
+        *hidden, last = zip(self.coefs, self.intercepts, strict=True)
+        for coef, intercept in hidden:
+            h, slope = self._activate(h @ coef + intercept)
+            tangents = (tangents @ coef) * slope[:, None]
+        jacobian = (tangents @ last[0]).expand(len(h), -1, -1)
+        return h @ last[0] + last[1], jacobian
+
+    @torch.enable_grad()
+    def _activate(self, h):
+        """The activation and its derivative."""
+        h = h.detach().requires_grad_()
+        value = ACTIVATIONS[self.activation](h)
+        return value.detach(), torch.autograd.grad(value.sum(), h)[0]
+
+
+def initial_layers(sizes, rng):
+    """Draw the coefficients and intercepts of a net, uniform with variance 1/(3 n_in).
+
+    sizes : widths of the input, the hidden layers and the output.
+    """
+    coefs, intercepts = [], []
+    for n_in, n_out in pairwise(sizes):
+        bound = 1 / np.sqrt(n_in)
+        coefs.append(rng.uniform(-bound, bound, (n_in, n_out)))
+        intercepts.append(rng.uniform(-bound, bound, n_out))
+    return coefs, intercepts

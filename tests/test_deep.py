@@ -1,0 +1,307 @@
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import dense_grid
+from scipy.integrate import quad
+from scipy.special import expit
+from scipy.stats import bernoulli, multivariate_normal, norm
+
+from sklearn_mpt import _chain, _deep_objectives, _deep_posterior
+from sklearn_mpt._deep import (
+    NOISE_FLOOR,
+    BernoulliLikelihood,
+    DeepModel,
+    GaussianLikelihood,
+)
+from sklearn_mpt._deep_objectives import own_bound, shared_bounds
+from sklearn_mpt._deep_scoring import log_joint, rows_of
+from sklearn_mpt._encoder import (
+    Encoder,
+    gaussian_log_prob,
+    moments,
+    natural_parameters,
+)
+from sklearn_mpt._layers import ACTIVATIONS, Layers, initial_layers
+from sklearn_mpt._nodes import Nodes
+
+N_DIMS, N_FEATURES = 2, 5
+
+
+def tensor(*shape, seed=0):
+    return torch.tensor(np.random.default_rng(seed).normal(size=shape))
+
+
+def some_net(sizes, activation="silu", seed=0):
+    coefs, intercepts = initial_layers(sizes, np.random.default_rng(seed))
+    return Layers(
+        [torch.tensor(coef) for coef in coefs],
+        [torch.tensor(intercept) for intercept in intercepts],
+        activation,
+    )
+
+
+def some_encoder(hidden=(7,)):
+    n_outputs = N_DIMS + N_DIMS * (N_DIMS + 1) // 2
+    net = some_net([2 * N_FEATURES, *hidden, n_outputs]) if hidden else None
+    return Encoder(
+        0.2 * tensor(2 * N_FEATURES, N_DIMS), 0.2 * tensor(N_DIMS, N_FEATURES), net
+    )
+
+
+def linear_gaussian(noise_variance=0.5):
+    """A linear decoder, and the encoder that is its exact posterior."""
+    decoder = some_net([N_DIMS, N_FEATURES])
+    W, b = decoder.coefs[0].data, decoder.intercepts[0].data
+    information = torch.cat([W.T, -b[:, None] * W.T]) / noise_variance
+    encoder = Encoder(information, W / noise_variance**0.5, None)
+    noise = GaussianLikelihood(torch.tensor(noise_variance, dtype=torch.float64))
+    covariance = W.T @ W + noise_variance * torch.eye(N_FEATURES)
+    return DeepModel(decoder, encoder, noise), b.numpy(), covariance.numpy()
+
+
+def some_model(likelihood):
+    if likelihood == "bernoulli":
+        likelihood = BernoulliLikelihood()
+    else:
+        likelihood = GaussianLikelihood(torch.tensor(0.3, dtype=torch.float64))
+    return DeepModel(some_net([N_DIMS, 6, N_FEATURES]), some_encoder(), likelihood)
+
+
+def some_rows(likelihood, n=4):
+    X = tensor(n, N_FEATURES, seed=3)
+    return (X > 0).to(X.dtype) if likelihood == "bernoulli" else X
+
+
+def log_density(X, observed, mean, covariance):
+    return [
+        multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)]).logpdf(x[seen])
+        if seen.any()
+        else 0.0
+        for x, seen in zip(X, observed, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_jacobian_is_that_of_autograd(activation):
+    net, z = some_net([N_DIMS, 4, 6, N_FEATURES], activation), tensor(3, N_DIMS)
+    value, jacobian = net.value_and_jacobian(z)
+    assert_allclose(value.detach(), net(z).detach())
+    for i, row in enumerate(z):
+        expected = torch.autograd.functional.jacobian(net, row)
+        assert_allclose(jacobian[i].detach().T, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [(), (7,)])
+def test_encoder_is_the_prior_when_nothing_is_observed(hidden):
+    nothing = torch.zeros(2, N_FEATURES, dtype=torch.bool)
+    posterior = some_encoder(hidden)(tensor(2, N_FEATURES), nothing)
+    assert_allclose(posterior.mean.detach(), 0, atol=1e-14)
+    assert_allclose(posterior.root.detach(), np.tile(np.eye(N_DIMS), (2, 1, 1)))
+
+
+def test_encoder_reads_observed_values_only():
+    observed = torch.tensor([[True, False, True, False, False]])
+    X = tensor(1, N_FEATURES)
+    other = torch.where(observed, X, torch.nan)
+    encoder = some_encoder()
+    for a, b in zip(encoder(X, observed), encoder(other, observed), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_encoder_can_be_the_posterior_of_a_linear_decoder():
+    model, mean, covariance = linear_gaussian()
+    X = tensor(1, N_FEATURES, seed=1)
+    observed = torch.tensor([[True, False, True, True, False]])
+    seen = observed[0].numpy()
+    W = model.decoder.coefs[0].detach().numpy()
+    gain = W[:, seen] @ np.linalg.inv(covariance[np.ix_(seen, seen)])
+    posterior = model.encoder(X, observed)
+    expected = gain @ (X[0].numpy() - mean)[seen]
+    assert_allclose(posterior.mean[0].detach(), expected)
+    root = posterior.root[0].detach().numpy()
+    assert_allclose(root.T @ root, np.eye(N_DIMS) - gain @ W[:, seen].T, atol=1e-12)
+
+
+def test_gaussian_log_probs_are_those_of_scipy():
+    posterior = some_encoder()(
+        tensor(3, N_FEATURES), torch.ones(3, N_FEATURES, dtype=torch.bool)
+    )
+    z = tensor(4, N_DIMS, seed=1)
+    log_prob = gaussian_log_prob(z.expand(3, -1, -1), posterior).detach()
+    coefs, constant = natural_parameters(posterior)
+    linear = (constant[:, None] + coefs @ moments(z).T).detach()
+    for i in range(3):
+        root = posterior.root[i].detach().numpy()
+        mean = posterior.mean[i].detach().numpy()
+        expected = multivariate_normal(mean, root.T @ root).logpdf(z)
+        assert_allclose(log_prob[i], expected)
+        assert_allclose(linear[i], expected)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
+def test_likelihoods_are_those_of_scipy(name):
+    likelihood, X = some_model(name).likelihood, some_rows(name)
+    location = tensor(6, N_FEATURES, seed=1)
+    if name == "bernoulli":
+        expected = bernoulli.logpmf(X[:, None].numpy(), expit(location.numpy()))
+    else:
+        expected = norm.logpdf(X[:, None], location, 0.3**0.5)
+    log_prob = likelihood.log_prob(X[:, None], location).detach()
+    assert_allclose(log_prob, expected)
+    observed = (tensor(4, N_FEATURES, seed=2) > 0).to(X.dtype)
+    of_all = likelihood.log_prob_of_all(X * observed, observed, location).detach()
+    assert_allclose(of_all, (expected * observed.numpy()[:, None]).sum(-1))
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
+def test_derivatives_are_those_of_autograd(name):
+    likelihood, X = some_model(name).likelihood, some_rows(name)
+    location = tensor(4, N_FEATURES, seed=1).requires_grad_()
+    slope, curvature = likelihood.derivatives(X, location)
+    total = likelihood.log_prob(X, location).sum()
+    (expected,) = torch.autograd.grad(total, location, create_graph=True)
+    assert_allclose(slope.detach(), expected.detach())
+    (second,) = torch.autograd.grad(expected.sum(), location)
+    assert_allclose(curvature.detach(), -second)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
+def test_draws_have_the_expected_mean(name):
+    likelihood, location = some_model(name).likelihood, tensor(N_FEATURES)
+    uniform = torch.tensor(np.random.default_rng(0).random((20000, N_FEATURES)))
+    draws = likelihood.draw(location, uniform)
+    error = draws.std(0) / len(draws) ** 0.5
+    z = (draws.mean(0) - likelihood.mean(location)) / error
+    assert z.abs().max() < 4
+
+
+def test_noise_variance_has_a_floor():
+    noise = GaussianLikelihood(torch.tensor(0.0, dtype=torch.float64))
+    assert NOISE_FLOOR < noise.noise_variance < 2 * NOISE_FLOOR
+
+
+def test_bounds_are_exact_where_the_encoder_is():
+    model, mean, covariance = linear_gaussian()
+    X = tensor(40, N_FEATURES, seed=1)
+    observed = tensor(1, 40, N_FEATURES, seed=2) > 0
+    noise = tensor(40, 200, N_DIMS, seed=3)
+    bound, posterior_fit = shared_bounds(model, X, observed, noise)
+    expected = log_density(X.numpy(), observed[0].numpy(), mean, covariance)
+    assert_allclose(bound[0].detach(), expected, atol=0.05)
+    entropy = model.encoder(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
+    exact_fit = -entropy - N_DIMS * (0.5 + 0.5 * np.log(2 * np.pi))
+    assert_allclose(posterior_fit[0].detach(), exact_fit.detach(), atol=0.25)
+    own = own_bound(model, X, noise[:, :1])
+    complete = np.ones(X.shape, dtype=bool)
+    assert_allclose(own.detach(), log_density(X.numpy(), complete, mean, covariance))
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
+def test_bounds_are_below_the_density_and_approach_it(name):
+    model, X = some_model(name), some_rows(name)
+    X = torch.clamp(X, -1, 1)  # near enough for the weights to have a variance
+    X[0, :2] = torch.nan
+    z, log_weight = dense_grid(N_DIMS, n_per_dim=101)
+    observed = ~torch.isnan(X)
+    with torch.no_grad():
+        nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
+        exact = torch.logsumexp(log_joint(rows_of(X), nodes, model), 1)
+        elbo, iwae, shared = (
+            torch.stack([bound(seed) for seed in range(200)])
+            for bound in (
+                lambda seed: own_bound(model, X, tensor(4, 1, N_DIMS, seed=seed)),
+                lambda seed: own_bound(model, X, tensor(4, 8, N_DIMS, seed=seed)),
+                lambda seed: shared_bounds(
+                    model, X, observed[None], tensor(4, 2, N_DIMS, seed=seed)
+                )[0][0],
+            )
+        )
+    assert (elbo.mean(0) < iwae.mean(0)).all()
+    for bound in (iwae, shared):
+        mass = (bound - exact).exp()  # unbiased: its mean is 1
+        assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
+
+
+@pytest.mark.parametrize("n_features", [1, 3, 40])
+def test_runs_of_uniform_masks_sum_to_the_whole(n_features):
+    rng = np.random.default_rng(0)
+    (before, after), weight = _deep_objectives.draw_sets(
+        "uniform", 20000, n_features, rng
+    )
+    assert (before <= after).all()
+    # any sum over features is recovered, so is any sum over sizes
+    sizes = np.arange(n_features + 1)
+    for value in (sizes, sizes**2):
+        gain = weight * (value[after.sum(1)] - value[before.sum(1)])
+        error = gain.std() / len(gain) ** 0.5
+        assert abs(gain.mean() - value[-1]) < 4 * error
+
+
+@pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])
+def test_fixed_masks_reveal_single_features(mask_rate, size):
+    rng = np.random.default_rng(0)
+    sets, weight = _deep_objectives.draw_sets(mask_rate, 50, 10, rng)
+    assert weight == 10
+    assert_array_equal(sets[0].sum(1), 10 - size)
+    assert_array_equal(sets[1:].sum(2), 11 - size)
+    assert (sets[0] <= sets[1:]).all()
+    assert len(sets) == 1 + min(size, _deep_objectives.N_TARGETS)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian"])
+def test_laplace_finds_the_mode(name):
+    model, X = some_model(name), some_rows(name)
+    X[1], X[0, :2] = torch.nan, torch.nan
+    rows = rows_of(X)
+    with torch.no_grad():
+        posterior = _deep_posterior.laplace(rows, tensor(4, N_DIMS), model)
+    z = posterior.mean.clone().requires_grad_()
+    joint = _deep_posterior.log_joint(rows, z[:, None], model)
+    (gradient,) = torch.autograd.grad(joint.sum(), z)
+    newton_gain = 0.5 * ((posterior.root @ gradient[..., None]) ** 2).sum(1)
+    assert newton_gain.max() < 0.05
+    assert_allclose(posterior.mean[1], 0, atol=0.2)
+    assert_allclose(posterior.root[1], np.eye(N_DIMS))
+
+
+def test_points_of_the_mixture_integrate_to_one():
+    observed = torch.ones(3, N_FEATURES, dtype=torch.bool)
+    encoder = some_encoder()
+    with torch.no_grad():
+        posteriors = [encoder(tensor(3, N_FEATURES, seed=s), observed) for s in (1, 2)]
+    rule = _deep_posterior.PosteriorMixture(256, N_DIMS, "cpu", (0,))
+    nodes = [rule.place(group, posteriors) for group in rule.groups]
+    mass = torch.stack([node.log_weight.exp().sum(1) for node in nodes])
+    second = torch.stack(
+        [(n.log_weight.exp()[..., None] * n.z**2).sum(1) for n in nodes]
+    )
+    assert_allclose(mass.mean(0), 1, atol=0.02)
+    assert_allclose(second.mean(0), 1, atol=0.1)
+
+
+def test_chain_of_a_well_determined_row_is_the_conditional():
+    model, mean, covariance = linear_gaussian(noise_variance=0.05)
+    x = np.random.default_rng(0).multivariate_normal(mean, covariance)
+    rows = rows_of(torch.tensor(x)[None], torch.arange(N_FEATURES)[None] == 0)
+    with torch.no_grad():
+        log_prob = _chain.chain_log_prob(rows, model, np.array([0]))[0, 0]
+    everything = log_density([x], np.ones((1, N_FEATURES), bool), mean, covariance)[0]
+    seen = rows.observed.numpy()
+    expected = everything - log_density([x], seen, mean, covariance)[0]
+    assert_allclose(log_prob, expected, atol=0.3)
+
+
+def test_chain_density_integrates_to_one():
+    model = some_model("gaussian")
+    observed = torch.arange(N_FEATURES)[None] > 0
+
+    def density(value):
+        X = tensor(1, N_FEATURES)
+        X[0, 0] = value
+        rows = rows_of(X, ~observed)
+        with torch.no_grad():
+            log_prob = _chain.chain_log_prob(rows, model, np.array([0]))
+        return float(log_prob[0, 0].exp())
+
+    assert_allclose(quad(density, -8, 8, epsabs=1e-4)[0], 1, atol=1e-3)

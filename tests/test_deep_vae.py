@@ -1,0 +1,277 @@
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import (
+    conditional_log_density,
+    dense_grid,
+    log_density,
+    low_rank_rows,
+    ml_optimum,
+)
+from scipy.special import expit, logsumexp
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt import LMLMonitor, MPTDeepVAE, mpt_curve
+from sklearn_mpt._masks import enumerate_masks
+
+
+def quick(**parameters):
+    """A small model that is trained for a moment."""
+    defaults = {"hidden_layer_sizes": (8,), "max_iter": 10, "random_state": 0}
+    return MPTDeepVAE(**{**defaults, **parameters})
+
+
+def quiet_fit(model, X):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X)
+
+
+def binary_rows(n=200):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n, 1))
+    prob = expit(3 * np.sin(2 * z + np.arange(6)))
+    return (rng.random(prob.shape) < prob).astype(float)
+
+
+def decode(model, z):
+    """The decoder, written again."""
+    for coef, intercept in zip(
+        model.decoder_coefs_[:-1], model.decoder_intercepts_[:-1], strict=True
+    ):
+        h = z @ coef + intercept
+        z = h * expit(h)
+    return z @ model.decoder_coefs_[-1] + model.decoder_intercepts_[-1]
+
+
+def mean_and_covariance(model):
+    """Of a model with a linear decoder."""
+    W, mean = model.decoder_coefs_[0], model.decoder_intercepts_[0]
+    return mean, W.T @ W + model.noise_variance_ * np.eye(len(mean))
+
+
+@pytest.fixture(scope="module")
+def linear():
+    X = low_rank_rows(400, 6, 2, 0.3, seed=0)
+    model = MPTDeepVAE(hidden_layer_sizes=(), n_iter_no_change=5, random_state=0)
+    return quiet_fit(model, X), X
+
+
+@pytest.fixture(scope="module")
+def binary():
+    X = binary_rows()
+    return quiet_fit(quick(likelihood="bernoulli", max_iter=40), X), X
+
+
+def test_linear_decoder_reaches_the_closed_form_optimum(linear):
+    model, X = linear
+    optimum = ml_optimum(X, 2)
+    reached = log_density(X, *mean_and_covariance(model)).mean()
+    assert 0 < optimum - reached < 0.05
+
+
+def test_score_of_a_linear_decoder_is_its_closed_form(linear):
+    model, X = linear
+    X = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)[:100]
+    exact = log_density(X, *mean_and_covariance(model))
+    log_prob, std_error = model.score_samples(X, return_std=True)
+    assert_allclose(log_prob, exact, atol=0.05)
+    assert (std_error <= 0.021).all()
+    z = (log_prob - exact) / np.maximum(std_error, 1e-4)
+    assert np.sqrt(np.mean(z**2)) < 3
+
+
+def test_conditionals_of_a_linear_decoder_are_exact(linear):
+    model, X = linear
+    X = X[:40]
+    mask = np.random.default_rng(2).random(X.shape) < 0.5
+    exact = conditional_log_density(X, mask, *mean_and_covariance(model))
+    error = model.conditional_log_prob(X, mask) - exact
+    assert np.abs(error).max() < 0.2  # far in the tail
+    assert np.sqrt(np.mean(error[mask] ** 2)) < 0.03
+    curve = mpt_curve(model, X, n_masks=4, random_state=0)
+    lml = log_density(X, *mean_and_covariance(model)).mean()
+    assert abs(curve.lml - lml) < 4.5 * curve.lml_std_error
+
+
+def test_imputation_by_a_linear_decoder_is_the_conditional_mean(linear):
+    model, X = linear
+    mean, covariance = mean_and_covariance(model)
+    gappy = X[:5].copy()
+    gappy[:, :2] = np.nan
+    gain = covariance[:2, 2:] @ np.linalg.inv(covariance[2:, 2:])
+    expected = mean[:2] + (gappy[:, 2:] - mean[2:]) @ gain.T
+    assert_allclose(model.impute(gappy)[:, :2], expected, atol=0.05)
+    draws = model.impute(np.tile(gappy[:1], (2000, 1)), "sample", random_state=0)
+    spread = np.sqrt((covariance[:2, :2] - gain @ covariance[2:, :2]).diagonal())
+    z = (draws[:, :2].mean(axis=0) - expected[0]) / (spread / 2000**0.5)
+    assert np.abs(z).max() < 4
+    assert_allclose(draws[:, :2].std(axis=0), spread, rtol=0.1)
+
+
+def test_samples_have_the_moments_of_the_model(linear):
+    model, _ = linear
+    mean, covariance = mean_and_covariance(model)
+    X = model.sample(5000, random_state=0)
+    z = (X.mean(axis=0) - mean) / np.sqrt(covariance.diagonal() / len(X))
+    assert np.abs(z).max() < 4
+    assert_allclose(np.cov(X.T), covariance, atol=0.15 * covariance.max())
+
+
+def test_score_is_that_of_a_dense_grid(binary):
+    model, X = binary
+    X = np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)[:50]
+    z, log_weight = dense_grid(2)
+    logits = decode(model, z)
+    ones, zeros = np.nan_to_num(X), np.where(np.isnan(X), 0.0, 1 - X)
+    joint = -ones @ np.logaddexp(0, -logits).T - zeros @ np.logaddexp(0, logits).T
+    exact = logsumexp(joint + log_weight, axis=1)
+    log_prob, std_error = model.score_samples(X, return_std=True)
+    assert_allclose(log_prob, exact, atol=0.06)
+    assert (std_error <= 0.021).all()
+    weight = np.exp(joint + log_weight - exact[:, None])
+    assert_allclose(model.transform(X), weight @ z, atol=0.1)
+    assert_allclose(model.inverse_transform(z[:3]), expit(logits[:3]))
+
+
+def test_probabilities_of_all_rows_sum_to_one(binary):
+    model, _ = binary
+    every = np.vstack([enumerate_masks(6, size) for size in range(7)]).astype(float)
+    assert_allclose(np.exp(model.score_samples(every)).sum(), 1, atol=0.01)
+
+
+def test_net_explains_what_a_linear_model_cannot():
+    rng = np.random.default_rng(0)
+    t = rng.normal(size=400)
+    X = np.stack([t, np.sin(2 * t), np.cos(2 * t)], axis=1)
+    X += 0.1 * rng.normal(size=X.shape)
+    model = quiet_fit(quick(n_components=1, hidden_layer_sizes=(32,), max_iter=60), X)
+    assert model.score(X) > ml_optimum(X, 1) + 0.3
+
+
+def test_objectives_and_conditionals_all_train():
+    X = binary_rows()
+    start = quiet_fit(quick(likelihood="bernoulli", max_iter=0), X).score(X)
+    for changes in (
+        {"objective": "elbo"},
+        {"objective": "iwae"},
+        {"objective": "mpt", "mask_rate": 0.5},
+        {"objective": "mpt", "mask_rate": 2},
+        {"conditional": "encode_decode", "n_masks": 64},
+    ):
+        model = quick(
+            likelihood="bernoulli", learning_rate=0.03, max_iter=30, **changes
+        )
+        assert quiet_fit(model, X).score(X) > start + 0.05, changes
+
+
+def test_encode_decode_conditionals_are_a_distribution(binary):
+    _, X = binary
+    chain = quiet_fit(
+        quick(likelihood="bernoulli", conditional="encode_decode", max_iter=0), X
+    )
+    mask = np.arange(6) < 2
+    flipped = np.where(mask, 1 - X, X)
+    total = np.exp(chain.conditional_log_prob(X, mask)) + np.exp(
+        chain.conditional_log_prob(flipped, mask)
+    )
+    assert_allclose(total[:, :2], 1)
+    assert_array_equal(chain.conditional_log_prob(X, mask)[:, 2:], 0.0)
+
+
+def test_unit_and_origin_do_not_matter():
+    X = load_iris().data
+    model, moved = (quiet_fit(quick(), rows) for rows in (X, 1e3 * X + 1e5))
+    assert_allclose(
+        moved.score_samples(1e3 * X + 1e5),
+        model.score_samples(X) - X.shape[1] * np.log(1e3),
+        atol=0.1,
+    )
+
+
+def test_constant_features_are_harmless():
+    X = load_iris().data
+    X[:, 1] = 2.0
+    assert np.isfinite(quiet_fit(quick(), X).score(X))
+
+
+def test_rows_without_noise_warn():
+    X = np.ones((40, 3))
+    with pytest.warns(UserWarning, match="fell to its floor of 1e-05"):
+        quiet_fit(quick(learning_rate=0.05, max_iter=200), X)
+
+
+def test_best_held_out_parameters_are_kept():
+    X = load_iris().data[:60]
+    monitor_rows = X[np.random.default_rng(0).permutation(60)]
+    model = quick(hidden_layer_sizes=(64,), max_iter=30, learning_rate=0.05)
+    monitor = LMLMonitor(monitor_rows, every=10)
+    quiet_fit(model.set_callbacks(monitor), X)
+    assert len(monitor.log_) == 3
+    assert np.isfinite([record["lml"] for record in monitor.log_]).all()
+    assert model.score(X) > min(record["lml"] for record in monitor.log_)
+
+
+def test_divergence_keeps_finite_parameters_and_warns():
+    X = load_iris().data
+    with pytest.warns(ConvergenceWarning, match="Training diverged after"):
+        model = quick(learning_rate=1e30).fit(X)
+    assert np.isfinite(model.score(X))
+
+
+def test_pickle_holds_arrays_only(binary):
+    model, _ = binary
+    lists = (model.decoder_coefs_, model.encoder_coefs_, model.encoder_intercepts_)
+    for array in (*(a for arrays in lists for a in arrays), model.encoder_precision_):
+        assert type(array) is np.ndarray
+        assert array.dtype == np.float64
+    assert [coef.shape for coef in model.decoder_coefs_] == [(2, 8), (8, 6)]
+    assert [coef.shape for coef in model.encoder_coefs_] == [(12, 8), (8, 5)]
+
+
+def test_warm_start_refuses_other_nets():
+    X = load_iris().data
+    model = quiet_fit(quick(warm_start=True), X)
+    with pytest.raises(ValueError, match=r"hidden_layer_sizes=\(4,\) differ from"):
+        model.set_params(hidden_layer_sizes=(4,)).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "error", "message"),
+    [
+        ("likelihood", "poisson", ValueError, "likelihood must be one of 'bernoulli'"),
+        ("activation", "step", ValueError, "activation must be one of .* got 'step'"),
+        ("conditional", "guess", ValueError, "conditional must be one of 'importance'"),
+        ("hidden_layer_sizes", 8, TypeError, "hidden_layer_sizes must be a sequence"),
+        ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes == 0"),
+        ("n_importance_samples", 0, ValueError, "n_importance_samples == 0"),
+        ("n_importance_samples", "many", ValueError, "must be one of 'auto', got"),
+        ("validation_fraction", 1.0, ValueError, "validation_fraction == 1.0"),
+    ],
+)
+def test_bad_parameters_are_refused(parameter, value, error, message):
+    with pytest.raises(error, match=message):
+        quick(**{parameter: value}).fit(load_iris().data)
+
+
+def test_bernoulli_likelihood_refuses_real_rows():
+    with pytest.raises(ValueError, match="takes rows of 0, 1 and NaN"):
+        quick(likelihood="bernoulli").fit(load_iris().data)
+
+
+@pytest.mark.gpu
+def test_cuda_gives_what_the_cpu_gives(binary):
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    model, X = binary
+    expected = model.score_samples(X)
+    try:
+        assert_allclose(model.set_params(device="cuda").score_samples(X), expected)
+    finally:
+        model.set_params(device="auto")
+    quiet_fit(quick(likelihood="bernoulli", device="cuda"), X)
