@@ -38,10 +38,7 @@ for epoch in range(1, epochs[-1] + 1):
     if epoch in epochs:
         curves[epoch] = mpt_curve(model, X, n_masks=50, random_state=0)
         area, error = curves[epoch].lml, curves[epoch].lml_std_error
-        lml = model.score(X)
-        print(
-            f"Epoch {epoch:3}: LML {lml:.2f}, area {area:.2f} ± {error:.2f} nats per row"
-        )
+        print(f"Epoch {epoch}: LML {model.score(X):.2f}, area {area:.2f} ± {error:.2f}")
 closed_form = MPTProbabilisticPCA(n_components=5, init="pca", max_iter=0).fit(X)
 print(f"Closed form: {closed_form.score(X):.2f}")
 
