@@ -1,0 +1,118 @@
+"""
+====================================
+Masks converge to the log-likelihood
+====================================
+
+The masked scores of all sizes add up to the log marginal likelihood (LML). With P
+random masks for each size the sum is an unbiased estimate, whose error goes to zero
+with P. Masks of one fixed size are different: their error goes to a bias, however many
+are drawn.
+
+These are Figure 1 and Table 1 of `Moreno-Muñoz et al. (2023)
+<https://arxiv.org/abs/2306.00520>`_, at the paper's sizes, but with independent noise
+for every entry. Models keep the parameters that generated the rows: nothing is trained.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+
+SEEDS = range(5)
+
+
+def simulate(n_samples, n_features, n_components, noise_variance=0.2):
+    """Draw rows from probabilistic PCA; return them and that very model."""
+    rng = np.random.default_rng(0)
+    components = rng.normal(size=(n_components, n_features))
+    noise = np.sqrt(noise_variance) * rng.normal(size=(n_samples, n_features))
+    X = rng.normal(size=(n_samples, n_components)) @ components + noise
+    truth = {
+        "components": components,
+        "mean": np.zeros(n_features),
+        "noise_variance": noise_variance,
+    }
+    return X, MPTProbabilisticPCA(n_components, init=truth, max_iter=0).fit(X)
+
+
+def random_masks(sizes, n_features, seed):
+    """Hide a random set of each size; shape (len(sizes), n_features)."""
+    keys = np.random.default_rng(seed).random((len(sizes), n_features))
+    return keys.argsort(axis=1) < np.reshape(sizes, (-1, 1))
+
+
+# %%
+# Masks of all sizes
+# ------------------
+#
+# One mask of each size gives one estimate of the LML, and P of these are averaged.
+# There are 100 rows of 5 features, from 2 latent variables.
+
+n_rounds = np.arange(1, 201)
+X, model = simulate(n_samples=100, n_features=5, n_components=2)
+lml = model.score(X)
+all_sizes = np.tile(np.arange(1, 6), len(n_rounds))
+errors = []
+for seed in SEEDS:
+    scores = model.mean_masked_scores(X, random_masks(all_sizes, 5, seed))
+    estimates = scores.reshape(-1, 5).sum(axis=1)
+    errors.append(lml - np.cumsum(estimates) / n_rounds)
+
+print(f"LML                     {lml:.3f} nats per row")
+for P in [1, 10, 200]:
+    spread = np.sqrt(np.mean([error[P - 1] ** 2 for error in errors]))
+    print(f"Error with P = {P:<3}      {spread:.3f} (root mean square of five seeds)")
+
+# %%
+# Masks of 15%
+# ------------
+#
+# With 512 features, always hide 15% of them, as BERT does, and multiply the score by
+# 512. What the error goes to is the bias of that mask rate, on these rows and for this
+# model.
+
+X_wide, wide_model = simulate(n_samples=1000, n_features=512, n_components=2)
+wide_lml = wide_model.score(X_wide)
+size = round(0.15 * 512)
+curve = mpt_curve(wide_model, X_wide, mask_sizes=[size], n_masks=5000, random_state=0)
+bias = wide_lml - curve.fixed_rate(0.15)
+fixed_errors = []
+for seed in SEEDS:
+    masks = random_masks(np.full(len(n_rounds), size), 512, seed)
+    estimates = 512 * wide_model.mean_masked_scores(X_wide, masks)
+    fixed_errors.append(wide_lml - np.cumsum(estimates) / n_rounds)
+
+print(f"LML                     {wide_lml:.2f} nats per row")
+print(f"Bias, from 5000 masks   {bias:.2f} ± {512 * curve.std_errors[0]:.2f}")
+last = [error[-1] for error in fixed_errors]
+print(f"Error with 200 masks    {min(last):.2f} to {max(last):.2f}")
+
+# %%
+# Small masks leave most of a row to predict from, and so promise a likelihood that the
+# model does not have.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+for seed in SEEDS:
+    label = "five seeds" if seed == 0 else None
+    left.plot(n_rounds, errors[seed], color="C0", alpha=0.6, label=label)
+    right.plot(n_rounds, fixed_errors[seed], color="C1", alpha=0.6, label=label)
+left.set(title="Masks of all sizes, D = 5", xlabel="Masks per size $P$")
+right.set(title="Masks of 15%, D = 512", xlabel="Number of masks")
+right.axhline(bias, color="black", linestyle="--", label="bias of 15%")
+for ax in (left, right):
+    ax.axhline(0, color="0.5", linewidth=0.8, label="no error")
+    ax.set(xscale="log", ylabel="LML minus the masked estimate (nats)")
+    ax.legend()
+
+# %%
+# Table 1
+# -------
+#
+# One mask for each of 200 sizes, with five seeds: a cheap estimate of the LML of 1000
+# rows of 200 features, from 5 latent variables.
+
+X, model = simulate(n_samples=1000, n_features=200, n_components=5)
+estimates = [mpt_curve(model, X, n_masks=1, random_state=seed).lml for seed in SEEDS]
+print(f"LML                     {model.score(X):.3f} nats per row")
+print(f"One mask for each size  {np.mean(estimates):.3f}")
+print(f"... with each seed      {np.std(estimates, ddof=1):.3f} (standard deviation)")

@@ -1,0 +1,57 @@
+"""
+=============================
+The curve rises while it fits
+=============================
+
+The area under the curve is the log marginal likelihood (LML) at every moment of
+training. Here the model starts with the right mean and scale: where everything is
+hidden there is little left to gain. What it learns is how features depend on each
+other, and the curve rises where there is something to predict from.
+
+This is the left half of Figure 5 of `Moreno-Muñoz et al. (2023)
+<https://arxiv.org/abs/2306.00520>`_, for measurements of tumours. ``--full`` takes
+MNIST.
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+from sklearn.datasets import fetch_openml, load_breast_cancer
+from sklearn.preprocessing import scale
+
+from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+
+FULL = "--full" in sys.argv
+if FULL:
+    X = fetch_openml("mnist_784", as_frame=False).data[:60000] / 255
+else:
+    X = scale(load_breast_cancer().data)
+
+# %%
+# Each call of `partial_fit` is one epoch.
+
+model = MPTProbabilisticPCA(n_components=5, learning_rate=0.02, random_state=0)
+epochs = [1, 10, 20, 40, 200]
+curves = {}
+for epoch in range(1, epochs[-1] + 1):
+    model.partial_fit(X)
+    if epoch in epochs:
+        curves[epoch] = mpt_curve(model, X, n_masks=50, random_state=0)
+        area, error = curves[epoch].lml, curves[epoch].lml_std_error
+        print(f"Epoch {epoch}: LML {model.score(X):.2f}, area {area:.2f} ± {error:.2f}")
+closed_form = MPTProbabilisticPCA(n_components=5, init="pca", max_iter=0).fit(X)
+print(f"Closed form: {closed_form.score(X):.2f}")
+
+# %%
+# Later curves are darker.
+
+figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
+colors = plt.get_cmap("viridis_r")([0.1, 0.3, 0.5, 0.7, 1.0])
+for color, (epoch, curve) in zip(colors, curves.items(), strict=True):
+    label = f"epoch {epoch}: area {curve.lml:.1f} nats"
+    ax.plot(curve.mask_sizes, curve.scores, color=color, linewidth=2, label=label)
+ax.set(
+    xlabel="Number of hidden features $m$",
+    ylabel="Masked score $S(m)$ (nats per feature)",
+)
+ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
