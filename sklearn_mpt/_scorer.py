@@ -276,7 +276,8 @@ class MPTScorer(
             In nats per text; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Zero where nothing is random, NaN where `n_masks` is 1 and something is.
-            Only if `return_std` is True.
+            Most of it is from masks of one or two tokens, so for a single text it is
+            rough unless `n_masks` is 10 or so. Only if `return_std` is True.
         """
         check_is_fitted(self)
         draw = Draw(self.method, self._seed, self.n_masks)
