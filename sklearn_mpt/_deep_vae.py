@@ -122,8 +122,8 @@ class MPTDeepVAE(DeepMPT):
     points of a mixture of the encoder's posterior, the Gaussian around the mode that
     Gauss-Newton steps reach from its mean, and the prior. 8 independent scramblings
     give the standard error; a row gets more points until it is below 0.02 nats, or
-    1152 points in each scrambling are used. A row's points depend on nothing but the
-    row and a seed fixed by `fit`.
+    1152 points in each scrambling are used (288 for a conditional). A row's points
+    depend on nothing but the row and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
     :math:`O(B^2 S (D + K^2))` and B S passes through the nets. Memory beside X is a few
