@@ -114,8 +114,9 @@ class MPTDeepVAE(DeepMPT):
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate a random order of the
     features is cut into runs, five of them; a row scores one run B given those before,
     R. Summed over runs that is the sum of the scores of all mask sizes. With a fixed
-    rate B is one feature. The posterior of each set is fitted to the weights of its
-    points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
+    size m, B is one feature, or from 32 features on a run of scores whose sizes are m
+    on average. The posterior of each set is fitted to the weights of its points, as in
+    reweighted wake-sleep [4]_. Nets are trained in single precision, on
     rows standardised by one shift per column and one scale.
 
     Scores are computed in double precision by importance sampling: scrambled Sobol
