@@ -254,15 +254,18 @@ class Trainer:
     def _is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
-        Held-out losses share their noise: no improvement is none, whatever the noise.
+        Held-out losses share their noise, and only the best will count: there, neither
+        the mean nor the best must improve.
         """
         curve = self.loss_curve if self.validate is None else self.validation_curve
         if len(curve) < 2 * window:
             return False
         before, last = np.reshape(curve[-2 * window :], (2, window))
+        gain = before.mean() - last.mean()
+        if self.validate is not None:
+            return max(gain, min(curve[:-window]) - last.min()) <= tol
         noise = np.sqrt((before.var() + last.var()) / window)
-        margin = 1.5 * noise if self.validate is None else 0.0
-        return before.mean() - last.mean() <= max(tol, margin)
+        return gain <= max(tol, 1.5 * noise)
 
     @torch.no_grad()
     def _keep_better(self):
