@@ -187,7 +187,7 @@ def draw_sets(mask_rate, n_masks, n_features, rng):
         n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
         return ranks < n_observed[..., None], N_CUTS + 1
     size = fixed_size(mask_rate, n_features)
-    half = min(n_features // 32, size - 1, n_features - size)
+    half = min(n_features // 16, size - 1, n_features - size)
     n_observed, length = n_features - size - half, 2 * half + 1
     n_runs = min(N_RUNS, (size + half) // length)
     run_of = (ranks - n_observed) // length

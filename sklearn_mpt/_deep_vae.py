@@ -114,7 +114,7 @@ class MPTDeepVAE(DeepMPT):
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate a random order of the
     features is cut into runs, five of them; a row scores one run B given those before,
     R. Summed over runs that is the sum of the scores of all mask sizes. With a fixed
-    size m, B is one feature, or from 32 features on a run of scores whose sizes are m
+    size m, B is one feature, or from 16 features on a run of scores whose sizes are m
     on average. The posterior of each set is fitted to the weights of its points, as in
     reweighted wake-sleep [4]_. Nets are trained in single precision, on
     rows standardised by one shift per column and one scale.

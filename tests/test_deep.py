@@ -249,7 +249,7 @@ def test_fixed_masks_reveal_single_features(mask_rate, size):
     assert len(sets) == 1 + min(size, _deep_objectives.N_RUNS)
 
 
-@pytest.mark.parametrize(("size", "length"), [(32, 5), (64, 1), (1, 1), (2, 3)])
+@pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
 def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
     rng = np.random.default_rng(0)
     sets, weight = _deep_objectives.draw_sets(size, 50, 64, rng)
