@@ -65,7 +65,7 @@ class DeepMPT(BaseMPT):
             log_prob, _ = self._estimate(
                 _deep_scoring.conditional_log_prob,
                 rows,
-                n_rules=_deep_scoring.N_CONDITIONAL_RULES,
+                points=_deep_scoring.CONDITIONAL_POINTS,
             )
         else:
             log_prob = chain_log_prob(rows, self._model, self._seed)

@@ -16,9 +16,10 @@ from sklearn_mpt._deep_posterior import (
 )
 from sklearn_mpt._nodes import refine
 
-POINTS = [2**power for power in range(5, 10)]  # in each replicate
+# In each replicate. Rows share the points: their errors do not average out.
+POINTS = [2**power for power in range(6, 10)]
+CONDITIONAL_POINTS = [2**power for power in range(5, 8)]
 TOLERANCE = 0.02  # nats, or units of z or of standardised features
-N_CONDITIONAL_RULES = 3  # there are many conditionals, and they average out
 BLOCK_BYTES = 2**25  # of one tensor over rows, points and features
 
 
@@ -114,10 +115,10 @@ def conditional_log_prob(rows, rule, model):
     )
 
 
-def estimate(function, rows, model, seed, n_rules=None):
+def estimate(function, rows, model, seed, points=POINTS):
     """Refine a function of rows, rule and model until each value is accurate enough."""
     n_dims, device = model.encoder.precision.shape[0], rows.X.device
-    rules = (mixture(n_points, n_dims, device, seed) for n_points in POINTS[:n_rules])
+    rules = (mixture(n_points, n_dims, device, seed) for n_points in points)
     return refine(
         lambda rule, which: function(rows.take(which), rule, model), rules, TOLERANCE
     )
