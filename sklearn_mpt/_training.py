@@ -284,16 +284,16 @@ class Trainer:
         )
         if not gains.isfinite().all():
             raise FloatingPointError
-        if gains.mean() <= 2 * gains.std(correction=0) / len(gains) ** 0.5:
+        if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
 
     def _keep_best_validated(self, average):
         """Keep the average, unless the best epoch is better beyond noise.
 
-        The best of many noisy epochs is best on the held-out rows by chance, too.
+        Three standard errors: the best of many noisy epochs is so by chance, too.
         """
         gains = self.validate(average) - self._best_losses
-        if gains.mean() <= gains.std(correction=0) / len(gains) ** 0.5:
+        if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
         else:
             self.model.load_state_dict(self._best)
