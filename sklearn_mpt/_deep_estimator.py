@@ -41,9 +41,9 @@ class DeepMPT(BaseMPT):
     def _rows(self, X, mask=None):
         return _deep_scoring.rows_of(self._standardise(X), mask)
 
-    def _estimate(self, function, rows):
+    def _estimate(self, function, rows, **settings):
         seed = tuple(self._seed.tolist())
-        return _deep_scoring.estimate(function, rows, self._model, seed)
+        return _deep_scoring.estimate(function, rows, self._model, seed, **settings)
 
     @property
     def _row_bytes(self):
@@ -62,7 +62,11 @@ class DeepMPT(BaseMPT):
     def _conditional_rows(self, X, mask):
         rows = self._rows(X, mask)
         if self.conditional == "importance":
-            log_prob, _ = self._estimate(_deep_scoring.conditional_log_prob, rows)
+            log_prob, _ = self._estimate(
+                _deep_scoring.conditional_log_prob,
+                rows,
+                points=_deep_scoring.CONDITIONAL_POINTS,
+            )
         else:
             log_prob = chain_log_prob(rows, self._model, self._seed)
         asked = rows.present & ~rows.observed

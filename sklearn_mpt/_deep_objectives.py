@@ -30,7 +30,7 @@ from sklearn_mpt._masks import fixed_size
 from sklearn_mpt._training import shuffled_batches
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
-N_TARGETS = 4  # features scored given each mask of a fixed size
+N_RUNS = 4  # scored given each mask of a fixed size
 
 
 def shared_bounds(model, X, observed, noise):
@@ -153,7 +153,7 @@ class MaskedGains(SampledRows):
 
 
 class HeldOutRows:
-    """Minus the mean log marginal likelihood of held-out rows, at the same points."""
+    """Minus the log marginal likelihood of held-out rows, always at the same points."""
 
     def __init__(self, X, batch_size, noise_shape, seed):
         sampled = SampledRows(X, batch_size, noise_shape)
@@ -165,7 +165,7 @@ class HeldOutRows:
             shared_bounds(model, X, ~torch.isnan(X)[None], noise)[0][0]
             for X, noise in self.batches
         ]
-        return -float(torch.cat(bounds).mean())
+        return -torch.cat(bounds)
 
 
 def draw_sets(mask_rate, n_masks, n_features, rng):
@@ -173,7 +173,8 @@ def draw_sets(mask_rate, n_masks, n_features, rng):
 
     A uniform rate cuts a random order of the features at N_CUTS places, equally spaced
     from a random first one, and reveals one run: log p(run | before), summed over runs,
-    is the sum of the scores of all sizes. A fixed size reveals single features.
+    is the sum of the scores of all sizes. A fixed size m reveals single features or, if
+    there are many, a run with scores of the sizes m - h..m + h, for a smaller variance.
 
     Returns bool (n_sets, n_masks, d), and the weight that makes the gain of the second
     set (or later ones, on average) over the first an estimate of the objective.
@@ -185,7 +186,10 @@ def draw_sets(mask_rate, n_masks, n_features, rng):
         cuts = np.stack([start, start + 1]) * n_features / N_CUTS
         n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
         return ranks < n_observed[..., None], N_CUTS + 1
-    n_observed = n_features - fixed_size(mask_rate, n_features)
-    targets = np.arange(n_observed, min(n_features, n_observed + N_TARGETS))
-    revealed = ranks == np.concatenate([[-1], targets])[:, None, None]
-    return (ranks < n_observed) | revealed, n_features
+    size = fixed_size(mask_rate, n_features)
+    half = min(n_features // 16, size - 1, n_features - size)
+    n_observed, length = n_features - size - half, 2 * half + 1
+    n_runs = min(N_RUNS, (size + half) // length)
+    run_of = (ranks - n_observed) // length
+    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
+    return (ranks < n_observed) | revealed, n_features / length

@@ -16,8 +16,10 @@ from sklearn_mpt._deep_posterior import (
 )
 from sklearn_mpt._nodes import refine
 
-POINTS = [2**power for power in range(5, 10)]  # in each replicate
-TOLERANCE = 0.02  # nats
+# In each replicate. Rows share the points: their errors do not average out.
+POINTS = [2**power for power in range(6, 10)]
+CONDITIONAL_POINTS = [2**power for power in range(5, 8)]
+TOLERANCE = 0.02  # nats, or units of z or of standardised features
 BLOCK_BYTES = 2**25  # of one tensor over rows, points and features
 
 
@@ -79,12 +81,6 @@ def posterior_average(function, rows, rule, model):
 
     function : from points (n, s, k) to values (n, s, p).
     """
-    averages, logs = _averages(function, rows, rule, model)
-    return rule.combine(averages, logs)
-
-
-def _averages(function, rows, rule, model):
-    """E f(z) by each replicate, and its log density of what is observed."""
     posteriors = propose(rows, model)
     logs, averages = [], []
     for group in rule.groups:
@@ -92,7 +88,7 @@ def _averages(function, rows, rule, model):
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
-    return torch.stack(averages), torch.stack(logs)
+    return rule.combine(torch.stack(averages), torch.stack(logs))
 
 
 def _average(function, rows, z, weight):
@@ -105,29 +101,26 @@ def _average(function, rows, z, weight):
 
 
 def conditional_log_prob(rows, rule, model):
-    """log p(x_j | observed) of entries that are not, and the error of log p(observed).
-
-    The error says whether the points suit the posterior. That of the conditional
-    itself would depend on the hidden values.
-    """
+    """log p(x_j | observed) of present entries that are hidden, and its error."""
 
     def density(z):
         return model.likelihood.log_prob(rows.X[:, None], model.decoder(z)).exp()
 
-    averages, logs = _averages(density, rows, rule, model)
-    average, _ = rule.combine(averages, logs)
+    average, error = posterior_average(density, rows, rule, model)
     average = average.clamp(min=torch.finfo(average.dtype).tiny)
-    return average.log(), rule.combine_logs(logs)[1]
+    hidden = rows.present & ~rows.observed
+    return (
+        torch.where(hidden, average.log(), 0.0),
+        torch.where(hidden, error / average, 0.0),
+    )
 
 
-def estimate(function, rows, model, seed):
-    """Refine a function of rows, rule and model until each row is accurate enough."""
+def estimate(function, rows, model, seed, points=POINTS):
+    """Refine a function of rows, rule and model until each value is accurate enough."""
     n_dims, device = model.encoder.precision.shape[0], rows.X.device
-    rules = (mixture(n_points, n_dims, device, seed) for n_points in POINTS)
+    rules = (mixture(n_points, n_dims, device, seed) for n_points in points)
     return refine(
-        lambda rule, which: function(rows.take(which), rule, model),
-        rules,
-        TOLERANCE,
+        lambda rule, which: function(rows.take(which), rule, model), rules, TOLERANCE
     )
 
 

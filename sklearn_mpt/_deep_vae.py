@@ -114,16 +114,17 @@ class MPTDeepVAE(DeepMPT):
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate a random order of the
     features is cut into runs, five of them; a row scores one run B given those before,
     R. Summed over runs that is the sum of the scores of all mask sizes. With a fixed
-    rate B is one feature. The posterior of each set is fitted to the weights of its
-    points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
+    size m, B is one feature, or from 16 features on a run of scores whose sizes are m
+    on average. The posterior of each set is fitted to the weights of its points, as in
+    reweighted wake-sleep [4]_. Nets are trained in single precision, on
     rows standardised by one shift per column and one scale.
 
     Scores are computed in double precision by importance sampling: scrambled Sobol
     points of a mixture of the encoder's posterior, the Gaussian around the mode that
     Gauss-Newton steps reach from its mean, and the prior. 8 independent scramblings
     give the standard error; a row gets more points until it is below 0.02 nats, or
-    1152 points in each scrambling are used. A row's points depend on nothing but the
-    row and a seed fixed by `fit`.
+    1152 points in each scrambling are used (288 for a conditional). A row's points
+    depend on nothing but the row and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
     :math:`O(B^2 S (D + K^2))` and B S passes through the nets. Memory beside X is a few

@@ -129,8 +129,8 @@ class Trainer:
     objective : object
         With ``batches(rng)``, the minibatches of one epoch, and
         ``losses(model, batch)``, a tensor of losses to be averaged. Where it has
-        ``validate(model)``, a loss on held-out rows, that one decides when to decay and
-        which model is kept: the average, or the best of all epochs.
+        ``validate(model)``, a tensor of held-out losses, their mean decides when
+        to decay, and which model is kept: the average, or the best of all epochs.
     learning_rate : float
         Step size of Adam until the plateau.
     rng : numpy.random.Generator
@@ -141,7 +141,7 @@ class Trainer:
     loss_curve : list of float
         Mean loss of each epoch.
     validation_curve : list of float
-        Held-out loss after each epoch, if there is any.
+        Mean held-out loss after each epoch, if there are held-out rows.
     plateau : bool
         Whether the loss stopped improving before half of `max_iter`.
 
@@ -206,11 +206,12 @@ class Trainer:
             self._follow_validation()
 
     def _follow_validation(self):
-        loss = self.validate(self.model)
+        losses = self.validate(self.model)
+        loss = float(losses.mean())
         if not np.isfinite(loss):
             raise FloatingPointError
         if loss <= min(self.validation_curve, default=np.inf):
-            self._best = self._snapshot()
+            self._best, self._best_losses = self._snapshot(), losses
         self.validation_curve.append(loss)
 
     def _snapshot(self):
@@ -254,15 +255,18 @@ class Trainer:
     def _is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
-        Held-out losses share their noise: no improvement is none, whatever the noise.
+        Held-out losses share their noise, and only the best will count: there, neither
+        the mean nor the best must improve.
         """
         curve = self.loss_curve if self.validate is None else self.validation_curve
         if len(curve) < 2 * window:
             return False
         before, last = np.reshape(curve[-2 * window :], (2, window))
+        gain = before.mean() - last.mean()
+        if self.validate is not None:
+            return max(gain, min(curve[:-window]) - last.min()) <= tol
         noise = np.sqrt((before.var() + last.var()) / window)
-        margin = 1.5 * noise if self.validate is None else 0.0
-        return before.mean() - last.mean() <= max(tol, margin)
+        return gain <= max(tol, 1.5 * noise)
 
     @torch.no_grad()
     def _keep_better(self):
@@ -280,14 +284,19 @@ class Trainer:
         )
         if not gains.isfinite().all():
             raise FloatingPointError
-        if gains.mean() <= 2 * gains.std(correction=0) / len(gains) ** 0.5:
+        if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
 
     def _keep_best_validated(self, average):
-        if not self.validate(average) <= min(self.validation_curve):
-            self.model.load_state_dict(self._best)
-        else:
+        """Keep the average, unless the best epoch is better beyond noise.
+
+        Three standard errors: the best of many noisy epochs is so by chance, too.
+        """
+        gains = self.validate(average) - self._best_losses
+        if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
             self.model.load_state_dict(average.state_dict())
+        else:
+            self.model.load_state_dict(self._best)
 
     def _restore(self):
         warnings.warn(

@@ -246,7 +246,17 @@ def test_fixed_masks_reveal_single_features(mask_rate, size):
     assert_array_equal(sets[0].sum(1), 10 - size)
     assert_array_equal(sets[1:].sum(2), 11 - size)
     assert (sets[0] <= sets[1:]).all()
-    assert len(sets) == 1 + min(size, _deep_objectives.N_TARGETS)
+    assert len(sets) == 1 + min(size, _deep_objectives.N_RUNS)
+
+
+@pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
+def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
+    rng = np.random.default_rng(0)
+    sets, weight = _deep_objectives.draw_sets(size, 50, 64, rng)
+    assert weight == 64 / length
+    n_hidden = 64 - sets.sum(2)
+    assert_array_equal(n_hidden[0], size + length // 2)
+    assert_array_equal(n_hidden[1:], size + length // 2 - length)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian"])

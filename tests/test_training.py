@@ -138,3 +138,28 @@ def test_optimizer_state_survives_as_arrays():
     straight.run_once()
     again.run_once()
     assert again.model.x.item() == straight.model.x.item()
+
+
+class HeldOut(NoisyParabola):
+    """Trained towards 1; held-out rows are best at `best`."""
+
+    def __init__(self, best, spread):
+        super().__init__(noise=0.3)
+        self.best = best
+        self.spread = torch.tensor(np.random.default_rng(1).normal(size=50) * spread)
+
+    def validate(self, model):
+        return (model.x - self.best).detach() ** 2 + self.spread * model.x.detach()
+
+
+def test_the_best_held_out_parameters_are_kept():
+    trainer = run(HeldOut(best=3.0, spread=0.0))
+    reached = (trainer.model.x.item() - 3) ** 2
+    assert np.isclose(reached, min(trainer.validation_curve))
+    assert reached < 0.1 < trainer.validation_curve[-1]
+
+
+def test_the_average_is_kept_if_held_out_rows_cannot_tell():
+    chance, plain = run(HeldOut(best=1.05, spread=5.0)), run(NoisyParabola(noise=0.3))
+    assert abs(chance.model.x.item() - 1) < 0.05
+    assert abs(plain.model.x.item() - 1) < 0.05
