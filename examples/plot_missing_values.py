@@ -55,7 +55,9 @@ def fit_best(X):
     best = max(candidates, key=lambda model: model.score(test))
     columns = norm(np.nanmean(train, axis=0), np.nanstd(train, axis=0))
     independent = np.nansum(columns.logpdf(test), axis=1).mean()
-    print(f"{best.n_components:2} components, held-out LML {best.score(test):.2f} nats;")
+    print(
+        f"{best.n_components:2} components, held-out LML {best.score(test):.2f} nats;"
+    )
     print(f"{'':14}independent features have {independent:.2f}")
     return MPTProbabilisticPCA(best.n_components, random_state=0).fit(X)
 
