@@ -168,3 +168,4 @@ for name, curve in curves.items():
 ax.axhline(uniform, color="0.5", linestyle="--", label="all tokens equally likely")
 ax.set(xlabel="Hidden tokens (%)", ylabel="Masked score (nats per token)")
 ax.legend()
+plt.show()

@@ -26,7 +26,7 @@ from sklearn_mpt import MPTProbabilisticPCA
 # Choose by the likelihood of incomplete rows
 # -------------------------------------------
 #
-# A third of all entries goes missing. `score` integrates them out: it is the exact
+# A third of all entries goes missing. ``score`` integrates them out: it is the exact
 # log-density of what is left of a row. Held-out rows, incomplete as well, thus say how
 # many components to take, and nothing complete is needed at any point.
 
@@ -106,3 +106,4 @@ for i, (method, color) in enumerate(zip(errors, colors, strict=True)):
 ax.set_xticks(position, datasets)
 ax.set_ylabel("Error of imputed entries\n(root mean square, in standard deviations)")
 ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+plt.show()

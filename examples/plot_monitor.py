@@ -3,8 +3,8 @@
 Watching the likelihood in training
 ===================================
 
-`LMLMonitor` follows the log marginal likelihood (LML) of any rows during training, as a
-scikit-learn callback. On held-out rows it tells early that a model has too many
+``LMLMonitor`` follows the log marginal likelihood (LML) of any rows during training, as
+a scikit-learn callback. On held-out rows it tells early that a model has too many
 components for its data: they turn while the training rows still rise, and what comes
 later is no better.
 """
@@ -20,7 +20,7 @@ from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
 
 # %%
 # Forty components for two hundred images of 64 pixels are too many. Callbacks are set
-# before `fit`; scikit-learn's progress bar needs the package rich.
+# before ``fit``; scikit-learn's progress bar needs the package rich.
 
 X = load_digits().data[:400] / 16
 X_train, X_test = train_test_split(X, test_size=0.5, random_state=0)
@@ -52,3 +52,4 @@ epoch = best["epoch"] + 1
 ax.plot(epoch, best["lml"], "o", color="C1", label=f"best, after {epoch} epochs")
 ax.set(xlabel="Epochs", ylabel="LML (nats per image)", xscale="log")
 ax.legend()
+plt.show()

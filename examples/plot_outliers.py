@@ -70,3 +70,4 @@ for image, (above, below) in enumerate(axes.T):
 axes[0, 0].set_ylabel("Image, damaged\nin the square")
 axes[1, 0].set_ylabel("Contributions")
 figure.colorbar(map_, ax=axes[1], label="Contribution (nats)", shrink=0.9)
+plt.show()
