@@ -5,8 +5,7 @@ A deep decoder, trained by filling blanks
 
 With a neural network as decoder nothing is exact, but masks work all the same: hidden
 pixels are predicted by importance sampling. Training that way reaches likelihoods like
-those of the evidence lower bound (ELBO), in fewer epochs, and far above those of a
-linear decoder.
+those of the evidence lower bound (ELBO), far above those of a linear decoder.
 
 This is the lower half of Figure 3 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_, for small binary digits. ``--full`` takes MNIST

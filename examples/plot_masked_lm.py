@@ -57,10 +57,10 @@ def read_sentences():
 
 
 def train_tokenizer(texts):
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = trainers.WordPieceTrainer(
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.BpeTrainer(
         vocab_size=150, special_tokens=list(SPECIAL.values()), show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)

@@ -64,10 +64,10 @@ print("   ", real[1], "\n   ", shuffled[1])
 # predict a sixth of the tokens.
 
 special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
-backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+backend = Tokenizer(models.BPE(unk_token="[UNK]"))
 backend.normalizer = normalizers.BertNormalizer()
-backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-trainer = trainers.WordPieceTrainer(
+backend.pre_tokenizer = pre_tokenizers.Metaspace()
+trainer = trainers.BpeTrainer(
     vocab_size=150, special_tokens=list(special.values()), show_progress=False
 )
 backend.train_from_iterator(training, trainer)
