@@ -75,7 +75,6 @@ for name, X in incomplete.items():
 # Every method sees the incomplete rows only. The imputers of scikit-learn have their
 # default parameters; the iterative one says that it would like more iterations.
 
-warnings.simplefilter("ignore", ConvergenceWarning)
 imputers = {
     "column means": SimpleImputer(),
     "KNNImputer": KNNImputer(),
@@ -85,7 +84,9 @@ OURS = "MPTProbabilisticPCA"
 errors = {method: [] for method in [*imputers, OURS]}
 for name, X in incomplete.items():
     complete, gone = scale(datasets[name]), np.isnan(X)
-    filled = {method: imputer.fit_transform(X) for method, imputer in imputers.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        filled = {key: imputer.fit_transform(X) for key, imputer in imputers.items()}
     filled[OURS] = models[name].impute(X)
     for method, result in filled.items():
         errors[method].append(np.sqrt(np.mean((result - complete)[gone] ** 2)))
