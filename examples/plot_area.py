@@ -54,3 +54,4 @@ for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True)
     print(f"    200 times S at 85%  {curve.fixed_rate(0.85):8.2f}")
 for ax in axes[1:]:
     ax.set_ylabel(None)
+plt.show()

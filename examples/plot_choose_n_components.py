@@ -5,7 +5,7 @@ Choosing the number of components by likelihood
 
 The score of a model is the log marginal likelihood (LML) of the rows. On the rows of
 the fit it rises with the number of latent variables for ever; on held-out rows it stops
-at the true number, after which the model describes noise. That makes `score` all that
+at the true number, after which the model describes noise. That makes ``score`` all that
 a grid search needs.
 """
 
@@ -55,3 +55,4 @@ ax.fill_between(n_components, *band, color="C1", alpha=0.25, linewidth=0)
 ax.axvline(N_TRUE, color="0.5", linestyle="--", label="true number")
 ax.set(xlabel="Number of components", ylabel="LML (nats per row)")
 ax.legend()
+plt.show()

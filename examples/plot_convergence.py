@@ -103,6 +103,7 @@ for ax in (left, right):
     ax.axhline(0, color="0.5", linewidth=0.8, label="no error")
     ax.set(xscale="log", ylabel="LML minus the masked estimate (nats)")
     ax.legend()
+plt.show()
 
 # %%
 # Table 1

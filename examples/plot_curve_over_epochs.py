@@ -28,7 +28,7 @@ else:
     X = scale(load_breast_cancer().data)
 
 # %%
-# Each call of `partial_fit` is one epoch.
+# Each call of ``partial_fit`` is one epoch.
 
 model = MPTProbabilisticPCA(n_components=5, learning_rate=0.02, random_state=0)
 epochs = [1, 10, 20, 40, 200]
@@ -55,3 +55,4 @@ ax.set(
     ylabel="Masked score $S(m)$ (nats per feature)",
 )
 ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+plt.show()

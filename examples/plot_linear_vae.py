@@ -56,7 +56,7 @@ print(f"Independent pixels: {independent:.3f}")
 # -----------------
 #
 # The paper's sum over a uniform grid on :math:`[-5, 5]^2`, here with any number of
-# points, and how far it is from the LML of `score_samples`.
+# points, and how far it is from the LML of ``score_samples``.
 
 model = models["mpt"]
 
@@ -104,3 +104,4 @@ right.scatter(*coarse.T, color="C1", marker="x", s=60, label="grid of 4 x 4")
 right.plot([], [], color="C0", label="posteriors of 6 images")
 right.set(xlabel="$z_1$", ylabel="$z_2$", xlim=(-3, 3), ylim=(-3, 3), aspect="equal")
 right.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+plt.show()

@@ -26,7 +26,7 @@ from sklearn_mpt import MPTProbabilisticPCA
 # Choose by the likelihood of incomplete rows
 # -------------------------------------------
 #
-# A third of all entries goes missing. `score` integrates them out: it is the exact
+# A third of all entries goes missing. ``score`` integrates them out: it is the exact
 # log-density of what is left of a row. Held-out rows, incomplete as well, thus say how
 # many components to take, and nothing complete is needed at any point.
 
@@ -55,7 +55,9 @@ def fit_best(X):
     best = max(candidates, key=lambda model: model.score(test))
     columns = norm(np.nanmean(train, axis=0), np.nanstd(train, axis=0))
     independent = np.nansum(columns.logpdf(test), axis=1).mean()
-    print(f"{best.n_components:2} components, held-out LML {best.score(test):.2f} nats;")
+    print(
+        f"{best.n_components:2} components, held-out LML {best.score(test):.2f} nats;"
+    )
     print(f"{'':14}independent features have {independent:.2f}")
     return MPTProbabilisticPCA(best.n_components, random_state=0).fit(X)
 
@@ -73,7 +75,6 @@ for name, X in incomplete.items():
 # Every method sees the incomplete rows only. The imputers of scikit-learn have their
 # default parameters; the iterative one says that it would like more iterations.
 
-warnings.simplefilter("ignore", ConvergenceWarning)
 imputers = {
     "column means": SimpleImputer(),
     "KNNImputer": KNNImputer(),
@@ -83,7 +84,9 @@ OURS = "MPTProbabilisticPCA"
 errors = {method: [] for method in [*imputers, OURS]}
 for name, X in incomplete.items():
     complete, gone = scale(datasets[name]), np.isnan(X)
-    filled = {method: imputer.fit_transform(X) for method, imputer in imputers.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        filled = {key: imputer.fit_transform(X) for key, imputer in imputers.items()}
     filled[OURS] = models[name].impute(X)
     for method, result in filled.items():
         errors[method].append(np.sqrt(np.mean((result - complete)[gone] ** 2)))
@@ -104,3 +107,4 @@ for i, (method, color) in enumerate(zip(errors, colors, strict=True)):
 ax.set_xticks(position, datasets)
 ax.set_ylabel("Error of imputed entries\n(root mean square, in standard deviations)")
 ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
+plt.show()

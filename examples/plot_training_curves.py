@@ -90,3 +90,4 @@ for ax, title, fits in zip(axes, titles, runs.values(), strict=True):
     lines, labels = ax.get_legend_handles_labels()
 axes[0].set_ylabel("Nats per row")
 figure.legend(lines, labels, loc="outside lower center", ncols=4)
+plt.show()
