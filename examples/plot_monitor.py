@@ -30,7 +30,7 @@ if importlib.util.find_spec("rich"):
     callbacks.append(ProgressBar())
 
 model = MPTProbabilisticPCA(n_components=40, random_state=0)
-model.set_callbacks(*callbacks).fit(X_train)
+_ = model.set_callbacks(*callbacks).fit(X_train)
 
 # %%
 # Every record has the epoch, the LML, and which fit it belongs to: a monitor may see

@@ -98,7 +98,7 @@ class MPTDeepVAE(DeepMPT):
         How `score_samples` computes the LML: "importance".
     n_features_in_ : int
         Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (n_features,)
         Names of the features, where all are strings.
 
     See Also
