@@ -31,7 +31,9 @@ from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
-from sklearn_mpt import MPTLinearVAE, _bernoulli
+from sklearn_mpt import MPTLinearVAE
+from sklearn_mpt._bernoulli import Bernoulli
+from sklearn_mpt._integration import log_prob, rows_of
 from sklearn_mpt._nodes import GaussHermite
 
 CHECKPOINTS = [1, 3, 10, 30]  # seconds
@@ -131,11 +133,11 @@ def bench_nodes(n_features):
 def adaptive(X, n_per_dim, model):
     """The package's rule with one grid."""
     rule = GaussHermite([n_per_dim, n_per_dim], 2, "cpu")
-    parameters = _bernoulli.Bernoulli(
+    parameters = Bernoulli(
         torch.tensor(model.components_), torch.tensor(model.intercept_)
     )
-    rows = _bernoulli.rows_of(torch.tensor(X))
-    return _bernoulli.log_prob(rows, rule, parameters)[0].numpy()
+    rows = rows_of(torch.tensor(X))
+    return log_prob(rows, rule, parameters)[0].numpy()
 
 
 def bench_scoring(n_features):

@@ -7,14 +7,9 @@ the integral it stands for.
 import torch
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._bernoulli import (
-    Bernoulli,
-    gaussian_around,
-    laplace,
-    log_joint,
-    precision_root_of,
-    rows_of,
-)
+from sklearn_mpt._bernoulli import Bernoulli, laplace, signs
+from sklearn_mpt._integration import log_joint, rows_of
+from sklearn_mpt._posterior import gaussian_around, precision_root_of
 from sklearn_mpt._training import LatentVariableModel
 
 
@@ -52,7 +47,7 @@ class BernoulliModel(LatentVariableModel):
         """Nodes around the posterior of each row; each call takes the next group."""
         group = self.rule.groups[self._n_placed % len(self.rule.groups)]
         self._n_placed += 1
-        return self.rule.place(group, laplace(rows, self.parameters_now, tol=1e-3))
+        return self.rule.place(group, [laplace(rows, self.parameters_now, tol=1e-3)])
 
     def leave_one_out_log_prob(self, X, mask):
         rows = rows_of(X, mask)
@@ -90,7 +85,7 @@ class LeaveOneOut(torch.autograd.Function):
     @staticmethod
     def forward(ctx, components, intercept, rows, nodes):
         logits = Bernoulli(components, intercept).logits(nodes.z)
-        prob = torch.sigmoid(rows.sign[:, None] * logits)
+        prob = torch.sigmoid(signs(rows.X)[:, None] * logits)
         prob = prob.clamp_(min=1e-300)  # so that its inverse is finite
         observed = rows.observed.to(prob.dtype)
         joint = nodes.log_weight + (prob.log() @ observed[..., None])[..., 0]
@@ -113,7 +108,7 @@ class LeaveOneOut(torch.autograd.Function):
         log_prob_grad = ratio * (grad / average)[:, None]
         log_prob_grad += through_r[..., None] * observed[:, None]
         logit_grad = log_prob_grad * (1 - prob) * r[..., None]
-        logit_grad *= ctx.rows.sign[:, None]
+        logit_grad *= signs(ctx.rows.X)[:, None]
         logit_grad = logit_grad.flatten(0, 1)
         return ctx.z.flatten(0, 1).T @ logit_grad, logit_grad.sum(0), None, None
 
@@ -129,7 +124,7 @@ def variational_posterior(rows, parameters, points, n_steps=4):
     posterior = laplace(rows, parameters)
     for _ in range(n_steps):
         miss, weight = _expected_misses(rows, posterior, parameters, points)
-        slope = (miss @ weight) * rows.sign
+        slope = (miss @ weight) * signs(rows.X)
         curvature = (miss * (1 - miss)) @ weight
         gradient = (observed * slope) @ W.T - posterior.mean
         precision_root = precision_root_of(observed * curvature, W)
@@ -150,13 +145,13 @@ def _logit_points(posterior, parameters, points):
 
 def _expected_misses(rows, posterior, parameters, points):
     logits, weight = _logit_points(posterior, parameters, points)
-    return torch.sigmoid(-rows.sign[..., None] * logits), weight
+    return torch.sigmoid(-signs(rows.X)[..., None] * logits), weight
 
 
 def evidence_lower_bound(rows, posterior, parameters, points):
     """E_q log p(x | z) - KL(q, prior) of each row, of shape (n,)."""
     logits, weight = _logit_points(posterior, parameters, points)
-    log_likelihood = logsigmoid(rows.sign[..., None] * logits) @ weight
+    log_likelihood = logsigmoid(signs(rows.X)[..., None] * logits) @ weight
     log_likelihood = torch.where(rows.observed, log_likelihood, 0.0).sum(1)
     trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
     log_det = 2 * posterior.root.diagonal(dim1=1, dim2=2).log().sum(1)

@@ -10,6 +10,7 @@ import math
 import torch
 from torch.nn.functional import logsigmoid, softplus
 
+from sklearn_mpt._deep_posterior import laplace
 from sklearn_mpt._training import LatentVariableModel
 
 LOG_2PI = math.log(2 * math.pi)
@@ -93,3 +94,12 @@ class DeepModel(LatentVariableModel):
         self.decoder = decoder
         self.encoder = encoder
         self.likelihood = likelihood
+
+    def entry_log_prob(self, X, z):
+        """log p(x_j | z) of rows X, of shape (n, d), at z (n, s, k); (n, s, d)."""
+        return self.likelihood.log_prob(X[:, None], self.decoder(z))
+
+    def propose(self, rows):
+        """The encoder's posteriors, and those around the modes nearest to them."""
+        encoded = self.encoder(rows.X, rows.observed)
+        return [encoded, laplace(rows, encoded.mean, self)]

@@ -1,16 +1,25 @@
 """How a deep latent variable model is scored and trained, behind the estimator."""
 
+import functools
 import warnings
 
 import numpy as np
 import torch
 
-from sklearn_mpt import _deep_objectives, _deep_scoring
+from sklearn_mpt import _deep_objectives
 from sklearn_mpt._base import BaseMPT
 from sklearn_mpt._chain import ChainRows, chain_log_prob
 from sklearn_mpt._deep import NOISE_FLOOR
 from sklearn_mpt._deep_start import check_architecture, check_fitted_sizes, start
 from sklearn_mpt._deep_state import attributes_of, model_of
+from sklearn_mpt._integration import (
+    conditional_log_prob,
+    draw_latent,
+    log_prob,
+    posterior_average,
+    rows_of,
+)
+from sklearn_mpt._nodes import PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._validation import (
     check_binary,
     check_choice,
@@ -20,6 +29,11 @@ from sklearn_mpt._validation import (
 
 OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
 HELD_OUT_POINTS = 8
+# In each replicate, around the encoder's posterior and around the mode; a quarter as
+# many are from the prior. Rows share the points: their errors do not average out.
+POINTS = [2**power for power in range(6, 10)]
+CONDITIONAL_POINTS = [2**power for power in range(5, 8)]
+TOLERANCE = 0.02  # nats, or units of z or of standardised features
 UNSURE = 1.0  # a standard error, in nats, that deserves a warning
 
 
@@ -39,11 +53,20 @@ class DeepMPT(BaseMPT):
         return self._scale * X + self._tensor(self._shift)
 
     def _rows(self, X, mask=None):
-        return _deep_scoring.rows_of(self._standardise(X), mask)
+        return rows_of(self._standardise(X), mask)
 
-    def _estimate(self, function, rows, **settings):
-        seed = tuple(self._seed.tolist())
-        return _deep_scoring.estimate(function, rows, self._model, seed, **settings)
+    def _estimate(self, function, rows, points=POINTS):
+        """Refine a function of rows, rule and model; value and error."""
+        model, seed = self._model, tuple(self._seed.tolist())
+        rules = (
+            _mixture((n, n, n // 4), self._n_features_out, rows.X.device, seed)
+            for n in points
+        )
+        return refine(
+            lambda rule, which: function(rows.take(which), rule, model),
+            rules,
+            TOLERANCE,
+        )
 
     @property
     def _row_bytes(self):
@@ -52,33 +75,27 @@ class DeepMPT(BaseMPT):
 
     def _score_rows(self, X):
         rows = self._rows(X)
-        log_prob, std_error = self._estimate(_deep_scoring.log_prob, rows)
+        value, std_error = self._estimate(log_prob, rows)
         _warn_if_unsure(std_error)
         n_seen = rows.observed.sum(1, keepdim=True)
-        in_units = log_prob[:, None] - n_seen * np.log(self._scale)
+        in_units = value[:, None] - n_seen * np.log(self._scale)
         result = torch.cat([in_units, std_error[:, None]], 1)
         return torch.where(n_seen > 0, result, 0.0)
 
     def _conditional_rows(self, X, mask):
         rows = self._rows(X, mask)
         if self.conditional == "importance":
-            log_prob, _ = self._estimate(
-                _deep_scoring.conditional_log_prob,
-                rows,
-                points=_deep_scoring.CONDITIONAL_POINTS,
-            )
+            value, _ = self._estimate(conditional_log_prob, rows, CONDITIONAL_POINTS)
         else:
-            log_prob = chain_log_prob(rows, self._model, self._seed)
+            value = chain_log_prob(rows, self._model, self._seed)
         asked = rows.present & ~rows.observed
-        return torch.where(asked, log_prob - np.log(self._scale), 0.0)
+        return torch.where(asked, value - np.log(self._scale), 0.0)
 
     def _transform_rows(self, X):
         return self._average(lambda z: z, X)
 
     def _average(self, of_latent, X):
-        def average(rows, rule, model):
-            return _deep_scoring.posterior_average(of_latent, rows, rule, model)
-
+        average = functools.partial(posterior_average, of_latent)
         return self._estimate(average, self._rows(X))[0]
 
     def _expect_rows(self, X):
@@ -94,13 +111,11 @@ class DeepMPT(BaseMPT):
 
     def _draw_rows(self, X, rng):
         model = self._model
-        normal = rng.normal(size=(len(X), 288, self._n_features_out))
-        latent = _deep_scoring.draw_latent(
-            self._rows(X),
-            model,
-            self._tensor(normal),
-            self._tensor(rng.random((len(X), 1))),
-        )
+        rows = self._rows(X)
+        points = self._tensor(rng.normal(size=(len(X), 288, self._n_features_out)))
+        nodes = mixture_nodes(points.split([128, 128, 32], 1), model.propose(rows))
+        level = self._tensor(rng.random((len(X), 1)))
+        latent = draw_latent(rows, nodes, level, model)
         noise = self._tensor(rng.random(tuple(X.shape)))
         drawn = model.likelihood.draw(model.decoder(latent), noise)
         return self._restore_units(drawn)
@@ -174,6 +189,9 @@ class DeepMPT(BaseMPT):
     @property
     def _n_features_out(self):
         return len(self.encoder_precision_)
+
+
+_mixture = functools.lru_cache(maxsize=16)(PosteriorMixture)
 
 
 def _warn_if_unsure(std_error):

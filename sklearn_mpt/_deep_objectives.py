@@ -20,13 +20,13 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._encoder import (
+from sklearn_mpt._importance import log_mean_exp
+from sklearn_mpt._masks import fixed_size
+from sklearn_mpt._posterior import (
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._importance import log_mean_exp
-from sklearn_mpt._masks import fixed_size
 from sklearn_mpt._training import shuffled_batches
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once

@@ -10,11 +10,9 @@ which they are then moves the mean and scales the root of the precision. What it
 when nothing is observed is subtracted: the posterior is then the prior.
 """
 
-import math
-
 import torch
 
-from sklearn_mpt._bernoulli import gaussian_around, precision_root_of
+from sklearn_mpt._posterior import gaussian_around, precision_root_of
 
 LOG_SCALE_BOUND = 6.0  # of the net's change to the diagonal of the precision's root
 
@@ -62,36 +60,3 @@ def _triangular(entries, n_dims):
     diagonal = matrix.diagonal(dim1=1, dim2=2)
     scale = (LOG_SCALE_BOUND * torch.tanh(diagonal / LOG_SCALE_BOUND)).exp()
     return matrix.tril(-1) + torch.diag_embed(scale)
-
-
-def standard_normal_log_prob(z):
-    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)
-
-
-def gaussian_log_prob(z, posterior):
-    """Log density of each row's points (n, s, k) under its posterior; (n, s)."""
-    u = (z - posterior.mean[:, None]) @ posterior.precision_root
-    return log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
-
-
-def log_peak(posterior):
-    """Log density at the mean; (n,)."""
-    log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return log_det - 0.5 * posterior.mean.shape[1] * math.log(2 * math.pi)
-
-
-def moments(z):
-    """z and its products, of which every Gaussian log density is linear; (m, p)."""
-    return torch.cat([z, (z[:, :, None] * z[:, None]).flatten(1)], 1)
-
-
-def natural_parameters(posterior):
-    """What the log density adds up: coefficients of `moments` and a constant.
-
-    In double precision, as large terms cancel; (n, p), (n,).
-    """
-    mean, root = posterior.mean.double(), posterior.precision_root.double()
-    precision = root @ root.mT
-    linear = (precision @ mean[..., None])[..., 0]
-    coefs = torch.cat([linear, -0.5 * precision.flatten(1)], 1)
-    return coefs, log_peak(posterior).double() - 0.5 * (linear * mean).sum(1)

@@ -8,9 +8,17 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from sklearn_mpt import _bernoulli, _linear_start
+from sklearn_mpt import _linear_start
+from sklearn_mpt._bernoulli import Bernoulli
 from sklearn_mpt._bernoulli_training import BernoulliModel
-from sklearn_mpt._nodes import GaussHermite, LaplaceMixture, mixture_nodes, refine
+from sklearn_mpt._integration import (
+    conditional_log_prob,
+    draw_latent,
+    log_prob,
+    posterior_average,
+    rows_of,
+)
+from sklearn_mpt._nodes import GaussHermite, PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._objective import loop_over_masks
 from sklearn_mpt._training import LeaveOneOutRows, LikelihoodRows, MaskDraw, MaskedRows
 from sklearn_mpt._validation import check_binary
@@ -18,7 +26,8 @@ from sklearn_mpt._validation import check_binary
 MAX_QUADRATURE_DIMS = 3
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
-IMPORTANCE_POINTS = [2**power for power in range(5, 11)]  # in each replicate
+# In each replicate; an eighth as many are from the prior.
+IMPORTANCE_POINTS = [2**power for power in range(5, 11)]
 QUADRATURE_TOLERANCE = 1e-4
 IMPORTANCE_TOLERANCE = 0.02
 UNSURE = 0.5  # a standard error, in nats, that deserves a warning
@@ -38,7 +47,7 @@ class LinearBernoulli:
 
     @property
     def parameters(self):
-        return _bernoulli.Bernoulli(
+        return Bernoulli(
             self.estimator._tensor(self.estimator.components_),
             self.estimator._tensor(self.estimator.intercept_),
         )
@@ -61,7 +70,8 @@ class LinearBernoulli:
         device = self.parameters.components.device
         if not self.is_quadrature:
             for n_points in IMPORTANCE_POINTS:
-                yield _mixture(n_points, self.n_dims, device, self._seed)
+                counts = (n_points, n_points // 8)
+                yield _mixture(counts, self.n_dims, device, self._seed)
             return
         for n_per_dim in itertools.pairwise(GRID_SIZES):
             if n_per_dim[1] ** self.n_dims <= MAX_GRID_NODES:
@@ -87,8 +97,8 @@ class LinearBernoulli:
         return loop_over_masks(self.estimator.conditional_log_prob, X, masks)
 
     def log_prob(self, X):
-        rows = _bernoulli.rows_of(X)
-        log_prob, error = self._estimate(_bernoulli.log_prob, rows)
+        rows = rows_of(X)
+        value, error = self._estimate(log_prob, rows)
         if (error > UNSURE).any():
             warnings.warn(
                 f"The log marginal likelihood of {int((error > UNSURE).sum())} rows is "
@@ -98,11 +108,10 @@ class LinearBernoulli:
             )
         std_error = torch.zeros_like(error) if self.is_quadrature else error
         seen = rows.observed.any(1)
-        return torch.where(seen, log_prob, 0.0), torch.where(seen, std_error, 0.0)
+        return torch.where(seen, value, 0.0), torch.where(seen, std_error, 0.0)
 
     def conditional_log_prob(self, X, mask):
-        rows = _bernoulli.rows_of(X, mask)
-        return self._estimate(_bernoulli.conditional_log_prob, rows, rough=5)[0]
+        return self._estimate(conditional_log_prob, rows_of(X, mask), rough=5)[0]
 
     def posterior_mean(self, X):
         return self._posterior_average(lambda z: z, X)
@@ -114,8 +123,8 @@ class LinearBernoulli:
         ).clamp(0, 1)
 
     def _posterior_average(self, of_latent, X):
-        function = functools.partial(_bernoulli.posterior_average, of_latent)
-        return self._estimate(function, _bernoulli.rows_of(X))[0]
+        average = functools.partial(posterior_average, of_latent)
+        return self._estimate(average, rows_of(X))[0]
 
     def decode(self, Z):
         return expit(Z @ self.estimator.components_ + self.estimator.intercept_)
@@ -126,20 +135,13 @@ class LinearBernoulli:
         prob = torch.sigmoid(parameters.logits(self._draw_latent(X, rng, parameters)))
         return (self.estimator._tensor(rng.random(tuple(X.shape))) < prob).to(X.dtype)
 
-    def _draw_latent(self, X, rng, parameters, n_points=256):
-        rows, as_tensor = _bernoulli.rows_of(X), self.estimator._tensor
+    def _draw_latent(self, X, rng, parameters):
+        rows, as_tensor = rows_of(X), self.estimator._tensor
         if not rows.observed.any():
             return as_tensor(rng.normal(size=(len(X), self.n_dims)))
-        points = rng.normal(size=(len(X), n_points + n_points // 8, self.n_dims))
-        nodes = mixture_nodes(
-            as_tensor(points[:, :n_points]),
-            as_tensor(points[:, n_points:]),
-            _bernoulli.laplace(rows, parameters),
-        )
-        weight = torch.softmax(_bernoulli.log_joint(rows, nodes, parameters), 1)
-        level = as_tensor(rng.random((len(X), 1)))
-        chosen = (weight.cumsum(1) < level).sum(1).clamp(max=weight.shape[1] - 1)
-        return nodes.z[torch.arange(len(X)), chosen]
+        points = as_tensor(rng.normal(size=(len(X), 288, self.n_dims)))
+        nodes = mixture_nodes(points.split([256, 32], 1), parameters.propose(rows))
+        return draw_latent(rows, nodes, as_tensor(rng.random((len(X), 1))), parameters)
 
     def check_parameters(self, n_features):
         """Any number of components is allowed."""
@@ -188,7 +190,7 @@ class LinearBernoulli:
 
     def _training_rule(self, n_features, device):
         if not self.is_quadrature:
-            return _mixture(64, self.n_dims, device, (*self._seed, 1), 16)
+            return _mixture((64, 8), self.n_dims, device, (*self._seed, 1), 16)
         n_per_dim = {1: 15, 2: 7 if n_features < 200 else 5, 3: 5}[self.n_dims]
         return _grids((n_per_dim,), self.n_dims, device)
 
@@ -206,7 +208,7 @@ class LinearBernoulli:
 
 
 _grids = functools.lru_cache(maxsize=32)(GaussHermite)
-_mixture = functools.lru_cache(maxsize=16)(LaplaceMixture)
+_mixture = functools.lru_cache(maxsize=16)(PosteriorMixture)
 
 
 def _varies(X):

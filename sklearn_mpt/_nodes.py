@@ -1,8 +1,8 @@
 """Where integrals over the latent variables are evaluated: nodes and their weights.
 
-Nodes are placed around a Gaussian approximation N(m, V) of the posterior of z. A rule
-holds them in groups, each of which gives every integral on its own: the groups tell
-how large the error is.
+Nodes are placed around Gaussian approximations of the posterior of z (see
+`_posterior`). A rule holds them in groups, each of which gives every integral on its
+own: the groups tell how large the error is.
 """
 
 import math
@@ -13,24 +13,16 @@ import torch
 from scipy.special import roots_hermitenorm
 
 from sklearn_mpt._importance import N_REPLICATES, normal_points, pool
-
-
-class Posterior(NamedTuple):
-    """A Gaussian for each row."""
-
-    mean: torch.Tensor  # shape: (n, k)
-    root: torch.Tensor  # F, shape (n, k, k): F' F is the covariance
-    precision_root: torch.Tensor  # L, shape (n, k, k): L L' is its inverse
+from sklearn_mpt._posterior import (
+    gaussian_log_prob,
+    log_peak,
+    standard_normal_log_prob,
+)
 
 
 class Nodes(NamedTuple):
     z: torch.Tensor  # shape: (n, s, k)
     log_weight: torch.Tensor  # shape: (n, s), to integrate over the prior
-
-
-def _log_determinant(posterior):
-    """log |F|, of shape (n, 1)."""
-    return posterior.root.diagonal(dim1=1, dim2=2).log().sum(1, keepdim=True)
 
 
 class GaussHermite:
@@ -51,12 +43,13 @@ class GaussHermite:
             for n in n_per_dim
         ]
 
-    def place(self, group, posterior):
-        """Return the nodes of a group for each row."""
+    def place(self, group, posteriors):
+        """Return the nodes of a group for each row, around its only posterior."""
         u, log_weight = group
+        (posterior,) = posteriors
         z = posterior.mean[:, None] + u @ posterior.root
-        to_prior = 0.5 * ((u**2).sum(-1) - (z**2).sum(-1)) + _log_determinant(posterior)
-        return Nodes(z, log_weight + to_prior)
+        log_density = log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
+        return Nodes(z, log_weight + standard_normal_log_prob(z) - log_density)
 
     def combine_logs(self, logs):
         """Log integrals of the groups, of shape (n_groups, n): value and error."""
@@ -75,12 +68,13 @@ def _grid(n_per_dim, n_dims):
     return np.stack(axes, -1).reshape(-1, n_dims), np.sum(weights, 0).ravel()
 
 
-class LaplaceMixture:
-    """Quasi-random points of a mixture of the posterior (8/9) and the prior (1/9).
+class PosteriorMixture:
+    """Quasi-random points of a mixture of approximate posteriors and the prior.
 
     Weights are bounded as the prior takes part [1]_.
 
-    n_points : points of the posterior in each group, a power of 2, at least 8.
+    counts : points in each group from each approximate posterior, and from the prior;
+        powers of 2.
 
     References
     ----------
@@ -88,19 +82,19 @@ class LaplaceMixture:
        distributions", Technometrics 37, 1995.
     """
 
-    def __init__(self, n_points, n_dims, device, seed, n_replicates=N_REPLICATES):
+    def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
+        parts = [
+            normal_points(count, n_dims, [*seed, part], n_replicates)
+            for part, count in enumerate(counts)
+        ]
         self.groups = [
-            tuple(torch.tensor(points, device=device) for points in pair)
-            for pair in zip(
-                normal_points(n_points, n_dims, [*seed, 0], n_replicates),
-                normal_points(n_points // 8, n_dims, [*seed, 1], n_replicates),
-                strict=True,
-            )
+            tuple(torch.tensor(points, device=device) for points in group)
+            for group in zip(*parts, strict=True)
         ]
 
-    def place(self, group, posterior):
+    def place(self, group, posteriors):
         """Return the nodes of a group for each row."""
-        return mixture_nodes(*(points[None] for points in group), posterior)
+        return mixture_nodes([points[None] for points in group], posteriors)
 
     def combine_logs(self, logs):
         """Log integrals of the groups, of shape (n_groups, n): value and error."""
@@ -114,22 +108,26 @@ class LaplaceMixture:
         return pooled, spread / math.sqrt(len(logs))
 
 
-def mixture_nodes(from_posterior, from_prior, posterior):
-    """Weigh standard normal points, some moved to the posterior, others as they are.
+def mixture_nodes(normal, posteriors):
+    """Move standard normal points to the posteriors, the last ones to the prior.
 
-    from_posterior, from_prior : shape (1 or n, s, k)
+    normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
     """
-    near = posterior.mean[:, None] + from_posterior @ posterior.root
-    z = torch.cat([near, from_prior.expand(len(near), -1, -1)], 1)
-    u = (z - posterior.mean[:, None]) @ posterior.precision_root
-    # log density of the posterior over that of the prior
-    log_ratio = 0.5 * ((z**2).sum(-1) - (u**2).sum(-1)) - _log_determinant(posterior)
-    n_near, n_all = near.shape[1], z.shape[1]
-    from_near = log_ratio + math.log(n_near)
-    log_mixture = torch.logaddexp(
-        from_near, torch.full_like(from_near, math.log(n_all - n_near))
+    *near, far = normal
+    moved = [
+        posterior.mean[:, None] + points @ posterior.root
+        for points, posterior in zip(near, posteriors, strict=True)
+    ]
+    z = torch.cat([*moved, far.expand(len(moved[0]), -1, -1)], 1)
+    log_prior = standard_normal_log_prob(z)
+    densities = [gaussian_log_prob(z, posterior) for posterior in posteriors]
+    log_mixture = torch.stack(
+        [
+            math.log(points.shape[1]) + density
+            for points, density in zip(normal, [*densities, log_prior], strict=True)
+        ]
     )
-    return Nodes(z, -log_mixture)
+    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0))
 
 
 def refine(estimate, rules, tolerance):

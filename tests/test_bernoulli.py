@@ -11,7 +11,8 @@ from scipy.special import expit
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt import _bernoulli  # noqa: E402
+from sklearn_mpt import _integration  # noqa: E402
+from sklearn_mpt._bernoulli import Bernoulli, laplace  # noqa: E402
 from sklearn_mpt._bernoulli_training import (  # noqa: E402
     BernoulliModel,
     LeaveOneOut,
@@ -32,7 +33,7 @@ def arrays():
 
 @pytest.fixture
 def parameters(arrays):
-    return _bernoulli.Bernoulli(*map(torch.tensor, arrays))
+    return Bernoulli(*map(torch.tensor, arrays))
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def rule():
 
 
 def rows_of(X, mask=None):
-    return _bernoulli.rows_of(
+    return _integration.rows_of(
         torch.tensor(X), None if mask is None else torch.tensor(mask)
     )
 
@@ -61,32 +62,34 @@ def rows_of(X, mask=None):
 @pytest.mark.parametrize("scale", [1.0, 30.0], ids=["gentle", "steep"])
 def test_newton_ends_at_the_mode(arrays, X, scale):
     components, intercept = scale * arrays[0], scale * arrays[1]
-    parameters = _bernoulli.Bernoulli(*map(torch.tensor, (components, intercept)))
-    z = _bernoulli.laplace(rows_of(X), parameters).mean.numpy()
+    parameters = Bernoulli(*map(torch.tensor, (components, intercept)))
+    z = laplace(rows_of(X), parameters).mean.numpy()
     residual = np.where(np.isnan(X), 0, X - expit(z @ components + intercept))
     assert_allclose(residual @ components.T, z, atol=1e-6)
 
 
 def test_mode_of_a_row_does_not_depend_on_the_others(parameters, X):
-    together = _bernoulli.laplace(rows_of(X), parameters).mean
-    alone = _bernoulli.laplace(rows_of(X[3:4]), parameters).mean
+    together = laplace(rows_of(X), parameters).mean
+    alone = laplace(rows_of(X[3:4]), parameters).mean
     assert_allclose(together[3:4], alone, rtol=1e-12)
 
 
 def test_log_prob_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    log_prob, error = _bernoulli.log_prob(rows_of(X), rule, parameters)
+    log_prob, error = _integration.log_prob(rows_of(X), rule, parameters)
     assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=1e-6)
     assert (error < 1e-4).all()
 
 
 def test_conditionals_are_differences_of_densities(parameters, arrays, X, mask, rule):
-    log_prob, _ = _bernoulli.conditional_log_prob(rows_of(X, mask), rule, parameters)
+    log_prob, _ = _integration.conditional_log_prob(rows_of(X, mask), rule, parameters)
     truth = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
     assert_allclose(log_prob, truth, atol=1e-6)
 
 
 def test_posterior_average_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    average, _ = _bernoulli.posterior_average(lambda z: z, rows_of(X), rule, parameters)
+    average, _ = _integration.posterior_average(
+        lambda z: z, rows_of(X), rule, parameters
+    )
     truth = bernoulli_posterior_average(lambda z: z, X, *arrays)
     assert_allclose(average, truth, atol=1e-6)
 
@@ -95,14 +98,14 @@ def test_numbers_do_not_depend_on_blocks_of_nodes(
     parameters, X, mask, rule, monkeypatch
 ):
     rows = rows_of(X, mask)
-    whole = _bernoulli.conditional_log_prob(rows, rule, parameters)[0]
-    monkeypatch.setattr(_bernoulli, "BLOCK_BYTES", 8 * rows.sign.numel() * 100)
-    assert_allclose(_bernoulli.conditional_log_prob(rows, rule, parameters)[0], whole)
+    whole = _integration.conditional_log_prob(rows, rule, parameters)[0]
+    monkeypatch.setattr(_integration, "BLOCK_BYTES", 8 * rows.X.numel() * 100)
+    assert_allclose(_integration.conditional_log_prob(rows, rule, parameters)[0], whole)
 
 
 def leave_one_out(parameters, X, mask, rule):
     rows = rows_of(X, mask)
-    nodes = rule.place(rule.groups[-1], _bernoulli.laplace(rows, parameters))
+    nodes = rule.place(rule.groups[-1], parameters.propose(rows))
     log_prob = LeaveOneOut.apply(*parameters, rows, nodes)
     return torch.where(rows.present, log_prob, 0.0)
 
@@ -133,7 +136,7 @@ def test_gradient_of_leave_one_out_is_that_of_its_formula(parameters, X, mask):
     """Nodes fixed, finite differences."""
     rows = rows_of(X, mask)
     rule = GaussHermite([3], 2, "cpu")
-    nodes = rule.place(rule.groups[0], _bernoulli.laplace(rows, parameters))
+    nodes = rule.place(rule.groups[0], parameters.propose(rows))
     weight = torch.tensor(np.random.default_rng(3).random(X.shape))
     inputs = [tensor.clone().requires_grad_() for tensor in parameters]
 
@@ -173,8 +176,8 @@ def test_evidence_lower_bound_is_the_best_of_a_gaussian(parameters, arrays, X):
     rows = rows_of(X)
     best = variational_posterior(rows, parameters, grid, n_steps=20)
     bound = evidence_lower_bound(rows, best, parameters, grid)
-    laplace = _bernoulli.laplace(rows, parameters)
-    assert (bound >= evidence_lower_bound(rows, laplace, parameters, grid) - 1e-9).all()
+    start = laplace(rows, parameters)
+    assert (bound >= evidence_lower_bound(rows, start, parameters, grid) - 1e-9).all()
     assert (bound.numpy() <= bernoulli_log_prob(X, *arrays) + 1e-9).all()
     moved = best._replace(mean=best.mean + 0.05)
     assert (bound[2:] > evidence_lower_bound(rows, moved, parameters, grid)[2:]).all()

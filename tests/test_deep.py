@@ -7,7 +7,7 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
-from sklearn_mpt import _chain, _deep_objectives, _deep_posterior
+from sklearn_mpt import _chain, _deep_objectives
 from sklearn_mpt._deep import (
     NOISE_FLOOR,
     BernoulliLikelihood,
@@ -15,15 +15,17 @@ from sklearn_mpt._deep import (
     GaussianLikelihood,
 )
 from sklearn_mpt._deep_objectives import own_bound, shared_bounds
-from sklearn_mpt._deep_scoring import log_joint, rows_of
-from sklearn_mpt._encoder import (
-    Encoder,
+from sklearn_mpt._deep_posterior import laplace
+from sklearn_mpt._encoder import Encoder
+from sklearn_mpt._integration import log_joint, rows_of
+from sklearn_mpt._layers import ACTIVATIONS, Layers, initial_layers
+from sklearn_mpt._nodes import Nodes, PosteriorMixture
+from sklearn_mpt._posterior import (
     gaussian_log_prob,
     moments,
     natural_parameters,
+    standard_normal_log_prob,
 )
-from sklearn_mpt._layers import ACTIVATIONS, Layers, initial_layers
-from sklearn_mpt._nodes import Nodes
 
 N_DIMS, N_FEATURES = 2, 5
 
@@ -265,9 +267,10 @@ def test_laplace_finds_the_mode(name):
     X[1], X[0, :2] = torch.nan, torch.nan
     rows = rows_of(X)
     with torch.no_grad():
-        posterior = _deep_posterior.laplace(rows, tensor(4, N_DIMS), model)
+        posterior = laplace(rows, tensor(4, N_DIMS), model)
     z = posterior.mean.clone().requires_grad_()
-    joint = _deep_posterior.log_joint(rows, z[:, None], model)
+    nodes = Nodes(z[:, None], standard_normal_log_prob(z)[:, None])
+    joint = log_joint(rows, nodes, model)
     (gradient,) = torch.autograd.grad(joint.sum(), z)
     newton_gain = 0.5 * ((posterior.root @ gradient[..., None]) ** 2).sum(1)
     assert newton_gain.max() < 0.05
@@ -280,7 +283,7 @@ def test_points_of_the_mixture_integrate_to_one():
     encoder = some_encoder()
     with torch.no_grad():
         posteriors = [encoder(tensor(3, N_FEATURES, seed=s), observed) for s in (1, 2)]
-    rule = _deep_posterior.PosteriorMixture(256, N_DIMS, "cpu", (0,))
+    rule = PosteriorMixture((256, 256, 64), N_DIMS, "cpu", (0,))
     nodes = [rule.place(group, posteriors) for group in rule.groups]
     mass = torch.stack([node.log_weight.exp().sum(1) for node in nodes])
     second = torch.stack(

@@ -5,7 +5,8 @@ from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._nodes import GaussHermite, LaplaceMixture, Posterior, refine  # noqa: E402
+from sklearn_mpt._nodes import GaussHermite, PosteriorMixture, refine  # noqa: E402
+from sklearn_mpt._posterior import Posterior  # noqa: E402
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def log_linear(z):
 
 RULES = [
     (lambda: GaussHermite([19, 28], 2, "cpu"), 1e-3),
-    (lambda: LaplaceMixture(512, 2, "cpu", seed=[0]), 0.02),
+    (lambda: PosteriorMixture((512, 64), 2, "cpu", seed=[0]), 0.02),
 ]
 
 
@@ -33,7 +34,7 @@ def test_weights_integrate_over_the_prior(make, tolerance, posterior):
     rule = make()
     logs = []
     for group in rule.groups:
-        nodes = rule.place(group, posterior)
+        nodes = rule.place(group, [posterior])
         logs.append(torch.logsumexp(nodes.log_weight + log_linear(nodes.z), 1))
     log_integral, error = rule.combine_logs(torch.stack(logs))
     assert_allclose(log_integral, (0.8**2 + 0.4**2) / 2, atol=tolerance)
@@ -45,7 +46,7 @@ def test_grid_is_exact_for_the_posterior_it_is_placed_on():
     precision_root = torch.tensor([[[2.0]]]).double()
     at = Posterior(torch.tensor([[0.75]]).double(), 1 / precision_root, precision_root)
     rule = GaussHermite([2], 1, "cpu")
-    nodes = rule.place(rule.groups[0], at)
+    nodes = rule.place(rule.groups[0], [at])
     log_factor = -0.5 * 3 * (nodes.z[..., 0] - 1) ** 2  # 3 = 2^2 - 1, 0.75 = 3 / 4
     # N(z; 0, 1) exp(-3 (z - 1)^2 / 2) integrates to exp(-3 / 8) / 2
     assert_allclose(
@@ -62,7 +63,7 @@ def test_grids_give_the_finer_value_and_their_difference():
 
 
 def test_mixture_pools_ratios_of_replicates():
-    rule = LaplaceMixture(8, 1, "cpu", seed=[0])
+    rule = PosteriorMixture((8, 1), 1, "cpu", seed=[0])
     integrals = torch.arange(1.0, 9.0)
     averages = torch.full((8, 1, 1), 4.0)
     value, error = rule.combine(averages, integrals.log()[:, None])
