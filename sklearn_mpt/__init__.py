@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sklearn_mpt._curve import MPTCurve, mpt_curve
+    from sklearn_mpt._curve import MPTCurve
     from sklearn_mpt._deep_vae import MPTDeepVAE
     from sklearn_mpt._display import MPTCurveDisplay
     from sklearn_mpt._linear_vae import MPTLinearVAE
     from sklearn_mpt._monitor import LMLMonitor
+    from sklearn_mpt._mpt_curve import mpt_curve
     from sklearn_mpt._objective import feature_contributions
     from sklearn_mpt._ppca import MPTProbabilisticPCA
     from sklearn_mpt._scorer import MPTScorer
@@ -25,7 +26,7 @@ _MODULES = {
     "MPTProbabilisticPCA": "_ppca",
     "MPTScorer": "_scorer",
     "feature_contributions": "_objective",
-    "mpt_curve": "_curve",
+    "mpt_curve": "_mpt_curve",
 }
 
 __all__ = [

@@ -10,7 +10,7 @@ from torch.nn.functional import logsigmoid
 from sklearn_mpt._bernoulli import Bernoulli, laplace, signs
 from sklearn_mpt._integration import log_joint, rows_of
 from sklearn_mpt._posterior import gaussian_around, precision_root_of
-from sklearn_mpt._training import LatentVariableModel
+from sklearn_mpt._training_objectives import LatentVariableModel
 
 
 class BernoulliModel(LatentVariableModel):

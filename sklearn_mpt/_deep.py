@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import logsigmoid, softplus
 
 from sklearn_mpt._deep_posterior import laplace
-from sklearn_mpt._training import LatentVariableModel
+from sklearn_mpt._training_objectives import LatentVariableModel
 
 LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precision

@@ -27,7 +27,7 @@ from sklearn_mpt._posterior import (
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._training import shuffled_batches
+from sklearn_mpt._training_objectives import shuffled_batches
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
 N_RUNS = 4  # scored given each mask of a fixed size

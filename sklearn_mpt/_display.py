@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._curve import MPTCurve, mpt_curve
+from sklearn_mpt._curve import MPTCurve
+from sklearn_mpt._mpt_curve import mpt_curve
 from sklearn_mpt._objective import RandomState
 
 if TYPE_CHECKING:

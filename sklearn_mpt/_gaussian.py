@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._training import LatentVariableModel
+from sklearn_mpt._training_objectives import LatentVariableModel
 
 LOG_2PI = math.log(2 * math.pi)
 

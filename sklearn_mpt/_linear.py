@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn_mpt import _gaussian, _linear_start
 from sklearn_mpt._base import BaseMPT
 from sklearn_mpt._objective import loop_over_masks
-from sklearn_mpt._training import LikelihoodRows, MaskDraw, MaskedRows
+from sklearn_mpt._training_objectives import LikelihoodRows, MaskDraw, MaskedRows
 from sklearn_mpt._validation import check_choice, check_mask
 
 # Smallest noise variance, relative to the mean variance of the features.

@@ -20,7 +20,12 @@ from sklearn_mpt._integration import (
 )
 from sklearn_mpt._nodes import GaussHermite, PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._objective import loop_over_masks
-from sklearn_mpt._training import LeaveOneOutRows, LikelihoodRows, MaskDraw, MaskedRows
+from sklearn_mpt._training_objectives import (
+    LeaveOneOutRows,
+    LikelihoodRows,
+    MaskDraw,
+    MaskedRows,
+)
 from sklearn_mpt._validation import check_binary
 
 MAX_QUADRATURE_DIMS = 3

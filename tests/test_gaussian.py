@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt import _gaussian  # noqa: E402
 from sklearn_mpt._objective import masked_score  # noqa: E402
-from sklearn_mpt._training import MaskedRows  # noqa: E402
+from sklearn_mpt._training_objectives import MaskedRows  # noqa: E402
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._training import (
-    LatentVariableModel,
     Trainer,
     load_optimizer_arrays,
     optimizer_arrays,
 )
+from sklearn_mpt._training_objectives import LatentVariableModel
 
 torch = pytest.importorskip("torch")
 
