@@ -27,7 +27,10 @@ from sklearn_mpt._validation import (
     check_int_or_auto,
 )
 
-OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
+# Points per row if n_importance_samples is "auto". The more features a row has, the
+# narrower is its posterior, and the less do the points of other rows serve it.
+OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
+MANY_FEATURES = 256
 HELD_OUT_POINTS = 8
 # In each replicate, around the encoder's posterior and around the mode; a quarter as
 # many are from the prior. Rows share the points: their errors do not average out.
@@ -164,7 +167,7 @@ class DeepMPT(BaseMPT):
         if self.objective == "elbo":
             n_points = 1
         elif n_points == "auto":
-            n_points = OWN_POINTS if self.objective == "iwae" else SHARED_POINTS
+            n_points = self._auto_points()
         noise_shape = (n_points, self.n_components)
         if self.objective != "mpt":
             return _deep_objectives.BoundRows(rows, size, noise_shape)
@@ -172,6 +175,12 @@ class DeepMPT(BaseMPT):
         if self.conditional == "importance":
             kind = _deep_objectives.MaskedGains
         return kind(rows, size, noise_shape, (self.mask_rate, self.n_masks))
+
+    def _auto_points(self):
+        if self.objective == "iwae":
+            return OWN_POINTS
+        is_many = self.n_features_in_ >= MANY_FEATURES
+        return SHARED_POINTS_IF_MANY if is_many else SHARED_POINTS
 
     def _fitted_attributes(self, model):
         return attributes_of(model, self._shift, self._scale)

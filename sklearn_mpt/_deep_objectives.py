@@ -179,7 +179,7 @@ def draw_sets(mask_rate, n_masks, n_features, rng):
     Returns bool (n_sets, n_masks, d), and the weight that makes the gain of the second
     set (or later ones, on average) over the first an estimate of the objective.
     """
-    ranks = rng.random((n_masks, n_features)).argsort(1).argsort(1)
+    ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
     if mask_rate == "uniform":
         run = (rng.permutation(n_masks) + rng.integers(N_CUTS + 1)) % (N_CUTS + 1)
         start = run - 1 + rng.random(n_masks)

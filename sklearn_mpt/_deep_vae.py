@@ -31,7 +31,8 @@ class MPTDeepVAE(DeepMPT):
         or "tanh".
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4; otherwise it is 16.
+        uses the points of all of them, and "auto" is 4, or 8 from 256 features on;
+        otherwise it is 16.
         ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
