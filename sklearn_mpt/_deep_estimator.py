@@ -187,11 +187,12 @@ class DeepMPT(BaseMPT):
 
     def _warn_about_fit(self, n_samples):
         floor = NOISE_FLOOR * self._scale**2
-        if self.likelihood == "gaussian" and self.noise_variance_ < 2 * floor:
+        if self.likelihood == "gaussian" and self.noise_variance_ < 10 * floor:
             warnings.warn(
-                f"noise_variance_={self.noise_variance_:.3g} fell to its floor of "
-                f"{floor:.3g}: the model explains the rows without error, and the "
-                "likelihood has no maximum. Use fewer components or smaller nets.",
+                f"noise_variance_={self.noise_variance_:.3g} fell towards its floor of "
+                f"{floor:.3g}: the model explains the rows almost without error, and "
+                "the likelihood may have no maximum. Use fewer components or smaller "
+                "nets.",
                 stacklevel=5,
             )
 
