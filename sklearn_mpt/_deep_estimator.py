@@ -18,6 +18,7 @@ from sklearn_mpt._integration import (
     log_prob,
     posterior_average,
     rows_of,
+    warn_if_unsure,
 )
 from sklearn_mpt._nodes import PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._validation import (
@@ -37,7 +38,6 @@ HELD_OUT_POINTS = 8
 POINTS = [2**power for power in range(6, 10)]
 CONDITIONAL_POINTS = [2**power for power in range(5, 8)]
 TOLERANCE = 0.02  # nats, or units of z or of standardised features
-UNSURE = 1.0  # a standard error, in nats, that deserves a warning
 
 
 class DeepMPT(BaseMPT):
@@ -79,7 +79,7 @@ class DeepMPT(BaseMPT):
     def _score_rows(self, X):
         rows = self._rows(X)
         value, std_error = self._estimate(log_prob, rows)
-        _warn_if_unsure(std_error)
+        warn_if_unsure(std_error, stacklevel=5)
         n_seen = rows.observed.sum(1, keepdim=True)
         in_units = value[:, None] - n_seen * np.log(self._scale)
         result = torch.cat([in_units, std_error[:, None]], 1)
@@ -202,14 +202,3 @@ class DeepMPT(BaseMPT):
 
 
 _mixture = functools.lru_cache(maxsize=16)(PosteriorMixture)
-
-
-def _warn_if_unsure(std_error):
-    unsure = std_error > UNSURE
-    if unsure.any():
-        warnings.warn(
-            f"The log marginal likelihood of {int(unsure.sum())} rows is known to "
-            f"{float(std_error.max()):.2g} nats only: the posterior of the latent "
-            "variables is hard to integrate over.",
-            stacklevel=6,
-        )

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from sklearn_mpt._integration import (
     log_prob,
     posterior_average,
     rows_of,
+    warn_if_unsure,
 )
 from sklearn_mpt._nodes import GaussHermite, PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._objective import loop_over_masks
@@ -35,7 +35,6 @@ MAX_GRID_NODES = 2**15
 IMPORTANCE_POINTS = [2**power for power in range(5, 11)]
 QUADRATURE_TOLERANCE = 1e-4
 IMPORTANCE_TOLERANCE = 0.02
-UNSURE = 0.5  # a standard error, in nats, that deserves a warning
 
 
 class LinearBernoulli:
@@ -104,13 +103,7 @@ class LinearBernoulli:
     def log_prob(self, X):
         rows = rows_of(X)
         value, error = self._estimate(log_prob, rows)
-        if (error > UNSURE).any():
-            warnings.warn(
-                f"The log marginal likelihood of {int((error > UNSURE).sum())} rows is "
-                f"known to {float(error.max()):.2g} nats only: the posterior of the "
-                "latent variables is hard to integrate over.",
-                stacklevel=6,
-            )
+        warn_if_unsure(error, stacklevel=6)
         std_error = torch.zeros_like(error) if self.is_quadrature else error
         seen = rows.observed.any(1)
         return torch.where(seen, value, 0.0), torch.where(seen, std_error, 0.0)

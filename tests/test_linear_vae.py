@@ -247,7 +247,7 @@ def test_constant_features_keep_half_an_observation(arrays):
 def test_a_hard_integral_is_reported(many_components):
     components, intercept, X = many_components
     model = at(40 * components, intercept, random_state=0).fit(X)
-    with pytest.warns(UserWarning, match=r"rows is known to [\d.]+ nats only"):
+    with pytest.warns(UserWarning, match=r"uncertain by up to [\d.]+ nats"):
         model.score_samples(X)
 
 
