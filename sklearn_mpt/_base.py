@@ -1,5 +1,6 @@
 """What every estimator shares: validation and the public methods."""
 
+import warnings
 from abc import ABCMeta, abstractmethod
 from numbers import Integral
 
@@ -22,6 +23,7 @@ from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._validation import check_choice, check_device, check_mask
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
+UNSURE = 0.5  # a standard error, in nats, that deserves a warning
 
 
 class BaseMPT(
@@ -85,17 +87,24 @@ class BaseMPT(
             Rows to score. Missing entries (NaN) are integrated out: the score is the
             log-density of the entries present, and 0.0 where there are none.
         return_std : bool, default=False
-            Whether to return the Monte Carlo standard error too.
+            Whether to return the standard error of the integration too.
 
         Returns
         -------
         log_prob : ndarray of shape (n_samples,)
             In nats.
         std_error : ndarray of shape (n_samples,)
-            Zero where the score is exact. Only if `return_std` is True.
+            In nats; zero where the score is exact, or a quadrature accurate to 1e-4.
+            Only if `return_std` is True.
+
+        Warns
+        -----
+        UserWarning
+            If a standard error exceeds 0.5 nats.
         """
         X = self._validate_rows(X)
         log_prob, std_error = self._map_rows(self._score_rows, X).T
+        _warn_if_unsure(std_error)
         return (log_prob, std_error) if return_std else log_prob
 
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -275,3 +284,14 @@ class BaseMPT(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = False
         return tags
+
+
+def _warn_if_unsure(std_error):
+    n_unsure = np.count_nonzero(std_error > UNSURE)
+    if n_unsure:
+        warnings.warn(
+            f"The log marginal likelihood of {n_unsure} of {len(std_error)} rows is "
+            f"uncertain by up to {std_error.max():.2g} nats: the posterior of the "
+            "latent variables is hard to integrate over.",
+            stacklevel=3,
+        )

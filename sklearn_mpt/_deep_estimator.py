@@ -18,7 +18,6 @@ from sklearn_mpt._integration import (
     log_prob,
     posterior_average,
     rows_of,
-    warn_if_unsure,
 )
 from sklearn_mpt._nodes import PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._validation import (
@@ -79,7 +78,6 @@ class DeepMPT(BaseMPT):
     def _score_rows(self, X):
         rows = self._rows(X)
         value, std_error = self._estimate(log_prob, rows)
-        warn_if_unsure(std_error, stacklevel=5)
         n_seen = rows.observed.sum(1, keepdim=True)
         in_units = value[:, None] - n_seen * np.log(self._scale)
         result = torch.cat([in_units, std_error[:, None]], 1)

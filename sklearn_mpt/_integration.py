@@ -8,13 +8,11 @@ rule's estimate of the error. A model says how:
   its own, of shape (n, s, k); of shape (n, s, d).
 """
 
-import warnings
 from typing import NamedTuple
 
 import torch
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes and features
-UNSURE = 0.5  # an error of a row's log density, in nats, that deserves a warning
 
 
 class Rows(NamedTuple):
@@ -58,18 +56,6 @@ def log_prob(rows, rule, model):
         for group in rule.groups
     ]
     return rule.combine_logs(torch.stack(logs))
-
-
-def warn_if_unsure(error, stacklevel):
-    """Warn of rows whose log density has a large error."""
-    unsure = error > UNSURE
-    if unsure.any():
-        warnings.warn(
-            f"The log marginal likelihood of {int(unsure.sum())} of the rows is "
-            f"uncertain by up to {float(error.max()):.2g} nats: the posterior of the "
-            "latent variables is hard to integrate over.",
-            stacklevel=stacklevel + 1,
-        )
 
 
 def posterior_average(function, rows, rule, model):

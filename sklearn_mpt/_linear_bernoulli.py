@@ -16,7 +16,6 @@ from sklearn_mpt._integration import (
     log_prob,
     posterior_average,
     rows_of,
-    warn_if_unsure,
 )
 from sklearn_mpt._nodes import GaussHermite, PosteriorMixture, mixture_nodes, refine
 from sklearn_mpt._objective import loop_over_masks
@@ -103,10 +102,10 @@ class LinearBernoulli:
     def log_prob(self, X):
         rows = rows_of(X)
         value, error = self._estimate(log_prob, rows)
-        warn_if_unsure(error, stacklevel=6)
-        std_error = torch.zeros_like(error) if self.is_quadrature else error
+        if self.is_quadrature:
+            error = torch.where(error > QUADRATURE_TOLERANCE, error, 0.0)
         seen = rows.observed.any(1)
-        return torch.where(seen, value, 0.0), torch.where(seen, std_error, 0.0)
+        return torch.where(seen, value, 0.0), torch.where(seen, error, 0.0)
 
     def conditional_log_prob(self, X, mask):
         return self._estimate(conditional_log_prob, rows_of(X, mask), rough=5)[0]

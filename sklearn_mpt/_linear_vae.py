@@ -100,10 +100,11 @@ class MPTLinearVAE(LinearMPT):
     around its mode, found by Newton's method [2]_. Up to three components they are
     Gauss-Hermite nodes. `score_samples`, `conditional_log_prob`, `transform` and
     `impute` use two grids for each row and refine them until they agree to 1e-4 nats
-    (or 1e-4 in a mean). For more components they are scrambled Sobol points of a
-    mixture of the Gaussian at the mode and the prior, in 8 independent scramblings that
-    give the standard error; a row gets more points until it is below 0.02 nats (0.1 for
-    a conditional), or 1024 points in each scrambling are used. A row's points depend on
+    (or 1e-4 in a mean); where the finest do not, their difference is the standard
+    error. For more components they are scrambled Sobol points of a mixture of the
+    Gaussian at the mode and the prior, in 8 independent scramblings that give the
+    standard error; a row gets more points until it is below 0.02 nats (0.1 for a
+    conditional), or 1024 points in each scrambling are used. A row's points depend on
     nothing but the row and `random_state`.
 
     The LML of binary features has local maxima: fit from several `random_state` and

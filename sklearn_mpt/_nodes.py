@@ -29,7 +29,7 @@ class GaussHermite:
     """Product Gauss-Hermite nodes around the posterior [1]_.
 
     n_per_dim : number of nodes in each dimension, one grid for each number given. The
-        last is the finest; its difference to the one before bounds the error.
+        last is the finest; its difference to the one before estimates the error.
 
     References
     ----------

@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+import sklearn
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import (
     bernoulli_log_prob,
@@ -247,8 +248,23 @@ def test_constant_features_keep_half_an_observation(arrays):
 def test_a_hard_integral_is_reported(many_components):
     components, intercept, X = many_components
     model = at(40 * components, intercept, random_state=0).fit(X)
-    with pytest.warns(UserWarning, match=r"uncertain by up to [\d.]+ nats"):
+    message = r"of 60 rows is uncertain by up to [\d.]+ nats"
+    with (
+        sklearn.config_context(working_memory=1),
+        pytest.warns(UserWarning, match=message) as warned,
+    ):
         model.score_samples(X)
+    assert len(warned) == 1
+
+
+def test_a_quadrature_out_of_tolerance_says_so(many_components):
+    components, intercept, X = many_components
+    _, error = at(components[:2], intercept).fit(X).score_samples(X, return_std=True)
+    assert_array_equal(error, 0.0)
+    steps = at(4000 * components[:1], 4000 * intercept).fit(X)
+    with pytest.warns(UserWarning, match="hard to integrate"):
+        _, error = steps.score_samples(X, return_std=True)
+    assert error.max() > 0.5
 
 
 def test_missing_entries_in_training_cost_little(arrays):
