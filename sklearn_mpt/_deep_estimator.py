@@ -161,12 +161,7 @@ class DeepMPT(BaseMPT):
         return rows[order[n_held_out:]], rows[order[:n_held_out]]
 
     def _training_objective(self, rows, size):
-        n_points = self.n_importance_samples
-        if self.objective == "elbo":
-            n_points = 1
-        elif n_points == "auto":
-            n_points = self._auto_points()
-        noise_shape = (n_points, self.n_components)
+        noise_shape = (self._points_per_row(), self.n_components)
         if self.objective != "mpt":
             return _deep_objectives.BoundRows(rows, size, noise_shape)
         kind = ChainRows
@@ -174,7 +169,11 @@ class DeepMPT(BaseMPT):
             kind = _deep_objectives.MaskedGains
         return kind(rows, size, noise_shape, (self.mask_rate, self.n_masks))
 
-    def _auto_points(self):
+    def _points_per_row(self):
+        if self.objective == "elbo":
+            return 1
+        if self.n_importance_samples != "auto":
+            return self.n_importance_samples
         if self.objective == "iwae":
             return OWN_POINTS
         is_many = self.n_features_in_ >= MANY_FEATURES

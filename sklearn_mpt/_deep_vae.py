@@ -32,8 +32,7 @@ class MPTDeepVAE(DeepMPT):
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
         uses the points of all of them, and "auto" is 4, or 8 from 256 features on;
-        otherwise it is 16.
-        ``objective="elbo"`` uses one.
+        otherwise it is 16. ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
         the conditional of the model; or, for comparison, by a short chain that draws z
