@@ -30,7 +30,7 @@ from sklearn.model_selection import train_test_split
 
 import sklearn_mpt
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._masks import draw_masks, mask_size
+from sklearn_mpt._measure.masks import draw_masks, mask_size
 
 OBJECTIVES = ("mpt", "iwae", "elbo")
 

@@ -32,9 +32,9 @@ from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._bernoulli import Bernoulli
-from sklearn_mpt._integration import log_prob, rows_of
-from sklearn_mpt._nodes import GaussHermite
+from sklearn_mpt._latent.integration import log_prob, rows_of
+from sklearn_mpt._latent.nodes import GaussHermite
+from sklearn_mpt._linear.bernoulli import Bernoulli
 
 CHECKPOINTS = [1, 3, 10, 30]  # seconds
 

@@ -3,30 +3,30 @@
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from sklearn_mpt._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from sklearn_mpt._curve import MPTCurve
-    from sklearn_mpt._deep_vae import MPTDeepVAE
-    from sklearn_mpt._display import MPTCurveDisplay
-    from sklearn_mpt._linear_vae import MPTLinearVAE
-    from sklearn_mpt._monitor import LMLMonitor
-    from sklearn_mpt._mpt_curve import mpt_curve
-    from sklearn_mpt._objective import feature_contributions
-    from sklearn_mpt._ppca import MPTProbabilisticPCA
-    from sklearn_mpt._scorer import MPTScorer
+    from sklearn_mpt._deep.vae import MPTDeepVAE
+    from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
+    from sklearn_mpt._linear.vae import MPTLinearVAE
+    from sklearn_mpt._measure.contributions import feature_contributions
+    from sklearn_mpt._measure.curve import MPTCurve
+    from sklearn_mpt._measure.display import MPTCurveDisplay
+    from sklearn_mpt._measure.monitor import LMLMonitor
+    from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._text.scorer import MPTScorer
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
-    "LMLMonitor": "_monitor",
-    "MPTCurve": "_curve",
-    "MPTCurveDisplay": "_display",
-    "MPTDeepVAE": "_deep_vae",
-    "MPTLinearVAE": "_linear_vae",
-    "MPTProbabilisticPCA": "_ppca",
-    "MPTScorer": "_scorer",
-    "feature_contributions": "_objective",
-    "mpt_curve": "_mpt_curve",
+    "LMLMonitor": "_measure.monitor",
+    "MPTCurve": "_measure.curve",
+    "MPTCurveDisplay": "_measure.display",
+    "MPTDeepVAE": "_deep.vae",
+    "MPTLinearVAE": "_linear.vae",
+    "MPTProbabilisticPCA": "_linear.ppca",
+    "MPTScorer": "_text.scorer",
+    "feature_contributions": "_measure.contributions",
+    "mpt_curve": "_measure.mpt_curve",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@ import warnings
 
 from sklearn.exceptions import InconsistentVersionWarning
 
-import sklearn_mpt
+from sklearn_mpt._version import __version__
 
 
 class VersionedPickleMixin:
@@ -13,16 +13,16 @@ class VersionedPickleMixin:
     def __getstate__(self):
         return {
             **super().__getstate__(),
-            "_sklearn_mpt_version": sklearn_mpt.__version__,
+            "_sklearn_mpt_version": __version__,
         }
 
     def __setstate__(self, state):
         version = state.pop("_sklearn_mpt_version", "unknown")
-        if version != sklearn_mpt.__version__:
+        if version != __version__:
             warnings.warn(
                 InconsistentVersionWarning(
                     estimator_name=type(self).__name__,
-                    current_sklearn_version=f"{sklearn_mpt.__version__} (sklearn_mpt)",
+                    current_sklearn_version=f"{__version__} (sklearn_mpt)",
                     original_sklearn_version=f"{version} (sklearn_mpt)",
                 ),
                 stacklevel=2,

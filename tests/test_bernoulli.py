@@ -11,16 +11,16 @@ from scipy.special import expit
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt import _integration  # noqa: E402
-from sklearn_mpt._bernoulli import Bernoulli, laplace  # noqa: E402
-from sklearn_mpt._bernoulli_training import (  # noqa: E402
+from sklearn_mpt._latent import integration as _integration  # noqa: E402
+from sklearn_mpt._latent.nodes import GaussHermite  # noqa: E402
+from sklearn_mpt._linear.bernoulli import Bernoulli, laplace  # noqa: E402
+from sklearn_mpt._linear.bernoulli_training import (  # noqa: E402
     BernoulliModel,
     LeaveOneOut,
     evidence_lower_bound,
     variational_posterior,
 )
-from sklearn_mpt._masks import enumerate_masks  # noqa: E402
-from sklearn_mpt._nodes import GaussHermite  # noqa: E402
+from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_FEATURES = 5
 

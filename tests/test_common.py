@@ -15,12 +15,12 @@ from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._masks import enumerate_masks
-from sklearn_mpt._objective import (
+from sklearn_mpt._measure.contract import (
     loop_over_masks,
     masked_score,
     mean_masked_scores,
 )
+from sklearn_mpt._measure.masks import enumerate_masks
 
 
 def real_rows():

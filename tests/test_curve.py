@@ -5,7 +5,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._allocation import _share
+from sklearn_mpt._measure.allocation import _share
 
 
 def curve_of(sizes, scores, n_features):

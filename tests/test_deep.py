@@ -7,20 +7,21 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
-from sklearn_mpt import _chain, _deep_objectives
-from sklearn_mpt._deep import (
+from sklearn_mpt._deep import chain as _chain
+from sklearn_mpt._deep import objectives as _deep_objectives
+from sklearn_mpt._deep.encoder import Encoder
+from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
+from sklearn_mpt._deep.mode import laplace
+from sklearn_mpt._deep.model import (
     NOISE_FLOOR,
     BernoulliLikelihood,
     DeepModel,
     GaussianLikelihood,
 )
-from sklearn_mpt._deep_objectives import own_bound, shared_bounds
-from sklearn_mpt._deep_posterior import laplace
-from sklearn_mpt._encoder import Encoder
-from sklearn_mpt._integration import log_joint, rows_of
-from sklearn_mpt._layers import ACTIVATIONS, Layers, initial_layers
-from sklearn_mpt._nodes import Nodes, PosteriorMixture
-from sklearn_mpt._posterior import (
+from sklearn_mpt._deep.objectives import own_bound, shared_bounds
+from sklearn_mpt._latent.integration import log_joint, rows_of
+from sklearn_mpt._latent.nodes import Nodes, PosteriorMixture
+from sklearn_mpt._latent.posterior import (
     gaussian_log_prob,
     moments,
     natural_parameters,

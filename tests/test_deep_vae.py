@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import LMLMonitor, MPTDeepVAE, mpt_curve
-from sklearn_mpt._masks import enumerate_masks
+from sklearn_mpt._measure.masks import enumerate_masks
 
 
 def quick(**parameters):

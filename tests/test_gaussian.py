@@ -5,9 +5,9 @@ from reference import conditional_log_density, log_density, low_rank_rows
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt import _gaussian  # noqa: E402
-from sklearn_mpt._objective import masked_score  # noqa: E402
-from sklearn_mpt._training_objectives import MaskedRows  # noqa: E402
+from sklearn_mpt._latent.objectives import MaskedRows  # noqa: E402
+from sklearn_mpt._linear import gaussian as _gaussian  # noqa: E402
+from sklearn_mpt._measure.contract import masked_score  # noqa: E402
 
 
 @pytest.fixture

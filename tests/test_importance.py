@@ -2,7 +2,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._importance import N_REPLICATES, log_mean_exp, normal_points, pool
+from sklearn_mpt._latent.importance import (
+    N_REPLICATES,
+    log_mean_exp,
+    normal_points,
+    pool,
+)
 
 torch = pytest.importorskip("torch")
 

@@ -15,7 +15,7 @@ from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._masks import enumerate_masks
+from sklearn_mpt._measure.masks import enumerate_masks
 
 # Law School Admission Test, section 6: five items, and how many of 1000 people gave
 # each pattern of answers (Bock and Lieberman, 1970, Psychometrika 35, Table 1).

@@ -6,8 +6,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from text_models import ARCHITECTURES, TEXTS, make_model, make_tokenizer
 
-from sklearn_mpt import MPTScorer, _masked_lm
-from sklearn_mpt._masked_lm import Batch, MaskedLM, view_of
+from sklearn_mpt import MPTScorer
+from sklearn_mpt._text import masked_lm as _masked_lm
+from sklearn_mpt._text.masked_lm import Batch, MaskedLM, view_of
 
 MASK = 4
 

@@ -5,7 +5,12 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy.stats import chisquare
 
-from sklearn_mpt._masks import draw_masks, enumerate_masks, mask_size, training_sizes
+from sklearn_mpt._measure.masks import (
+    draw_masks,
+    enumerate_masks,
+    mask_size,
+    training_sizes,
+)
 
 
 @pytest.mark.parametrize(

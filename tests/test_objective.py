@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import covariance_of, log_density
 
 from sklearn_mpt import feature_contributions
-from sklearn_mpt._masks import enumerate_masks
-from sklearn_mpt._objective import masked_score, mean_masked_scores
+from sklearn_mpt._measure.contract import masked_score, mean_masked_scores
+from sklearn_mpt._measure.masks import enumerate_masks
 
 
 def enumerated_log_prob(conditional, X):

@@ -27,7 +27,7 @@ from text_models import (
 )
 
 from sklearn_mpt import MPTCurveDisplay, MPTScorer, mpt_curve
-from sklearn_mpt._masks import mask_size
+from sklearn_mpt._measure.masks import mask_size
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 

@@ -8,7 +8,7 @@ import transformers
 from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text_model import Checkpoint, probe
+from sklearn_mpt._text.loading import Checkpoint, probe
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from text_models import TEXTS, make_tokenizer
 
-from sklearn_mpt._text_windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import fit_windows, tokenize
 
 NAMES = {"input_ids", "attention_mask"}
 

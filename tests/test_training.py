@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._training import (
+from sklearn_mpt._latent.objectives import LatentVariableModel
+from sklearn_mpt._latent.trainer import (
     Trainer,
     load_optimizer_arrays,
     optimizer_arrays,
 )
-from sklearn_mpt._training_objectives import LatentVariableModel
 
 torch = pytest.importorskip("torch")
 

@@ -1,0 +1,1 @@
+"""Models whose features depend on latent variables through a net."""

@@ -1,0 +1,1 @@
+"""All about latent variables that no model needs to know: integrals, training."""

@@ -1,0 +1,298 @@
+"""What every estimator shares: validation and the public methods."""
+
+import warnings
+from abc import ABCMeta, abstractmethod
+from numbers import Integral
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn import get_config
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    DensityMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
+
+from sklearn_mpt._checks import check_choice, check_device, check_mask
+from sklearn_mpt._latent.fitting import TrainingMixin
+from sklearn_mpt._measure.contract import own_setting
+from sklearn_mpt._persistence import VersionedPickleMixin
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
+UNSURE = 0.5  # a standard error, in nats, that deserves a warning
+
+
+class BaseMPT(
+    TrainingMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    DensityMixin,
+    VersionedPickleMixin,
+    BaseEstimator,
+    metaclass=ABCMeta,
+):
+    """Base of the latent variable models that are trained by masking.
+
+    A subclass lists its parameters in ``__init__`` and supplies the abstract methods:
+    here the maths of a chunk of rows, and in `TrainingMixin` how it is trained.
+    """
+
+    _doc_link_module = "sklearn_mpt"
+    _doc_link_template = (
+        "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
+        "{estimator_module}.{estimator_name}.html"
+    )
+
+    @abstractmethod
+    def _score_rows(self, X):
+        """Return log p(x) and its standard error: tensor (n, d) -> tensor (n, 2)."""
+
+    @abstractmethod
+    def _conditional_rows(self, X, mask):
+        """Return the contract for tensors of shapes (n, d) and (1 or n, d)."""
+
+    @abstractmethod
+    def _transform_rows(self, X):
+        """Return the posterior means of z: tensor (n, d) -> tensor (n, k)."""
+
+    @abstractmethod
+    def _decode(self, Z):
+        """Return E[x | z]: array (n, k) -> array (n, d)."""
+
+    @abstractmethod
+    def _expect_rows(self, X):
+        """Return E[x | present entries]: tensor (n, d) -> tensor (n, d)."""
+
+    @abstractmethod
+    def _draw_rows(self, X, rng):
+        """Draw x given the present entries: tensor (n, d) -> tensor (n, d)."""
+
+    @property
+    @abstractmethod
+    def _row_bytes(self):
+        """Memory that scoring one row takes."""
+
+    def score_samples(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        r"""Compute the log marginal likelihood :math:`\log p(x)` of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score. Missing entries (NaN) are integrated out: the score is the
+            log-density of the entries present, and 0.0 where there are none.
+        return_std : bool, default=False
+            Whether to return the standard error of the integration too.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_samples,)
+            In nats.
+        std_error : ndarray of shape (n_samples,)
+            In nats; zero where the score is exact, or a quadrature accurate to 1e-4.
+            Only if `return_std` is True.
+
+        Warns
+        -----
+        UserWarning
+            If a standard error exceeds 0.5 nats.
+        """
+        X = self._validate_rows(X)
+        log_prob, std_error = self._map_rows(self._score_rows, X).T
+        _warn_if_unsure(std_error)
+        return (log_prob, std_error) if return_std else log_prob
+
+    def score(self, X: ArrayLike, y: object = None) -> float:
+        """Compute the mean log marginal likelihood of the rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score; NaN marks missing entries.
+        y : Ignored
+            Not used, present for API consistency by convention.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
+        r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
+
+        R are the features that are neither hidden nor missing. A hidden value enters
+        only its own term.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
+            True where a feature is hidden.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_samples, n_features)
+            In nats; 0.0 where not hidden, or missing.
+        """
+        X = self._validate_rows(X)
+        mask = check_mask(mask, *X.shape)
+        if len(mask) == len(X):
+            return self._map_rows(self._conditional_rows, X, mask)
+        shared = self._tensor(mask)
+        return self._map_rows(lambda rows: self._conditional_rows(rows, shared), X)
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Compute the posterior mean of the latent variables of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_components)
+        """
+        X = self._validate_rows(X)
+        return self._map_rows(self._transform_rows, X).astype(X.dtype, copy=False)
+
+    def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
+        """Compute the expected row for given latent variables.
+
+        Parameters
+        ----------
+        Z : array-like of shape (n_samples, n_components)
+            Latent variables.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        Z = check_array(Z, dtype=[np.float64, np.float32])
+        if Z.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"Z must have n_components={self._n_features_out} columns, "
+                f"got {Z.shape[1]}."
+            )
+        return self._decode(Z).astype(Z.dtype, copy=False)
+
+    def impute(
+        self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
+    ) -> np.ndarray:
+        """Fill in the missing entries of each row, given those present.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        method : {"mean", "sample"}, default="mean"
+            "mean" is the conditional expectation of each missing entry, "sample" one
+            joint draw of all that are missing in a row.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the estimator's own.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+            A copy; present entries are unchanged.
+        """
+        check_choice(method, "method", ["mean", "sample"])
+        X = self._validate_rows(X)
+        if method == "mean":
+            filled = self._map_rows(self._expect_rows, X)
+        else:
+            rng = self._own_generator(random_state)
+            filled = self._map_rows(lambda rows: self._draw_rows(rows, rng), X)
+        return np.where(np.isnan(X), filled, X).astype(X.dtype, copy=False)
+
+    def sample(
+        self, n_samples: int = 1, random_state: RandomState = None
+    ) -> np.ndarray:
+        """Draw rows from the model.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of rows.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the estimator's own.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        nothing = np.full((n_samples, self.n_features_in_), np.nan)
+        rng = self._own_generator(random_state)
+        return self._map_rows(lambda rows: self._draw_rows(rows, rng), nothing)
+
+    def _own_generator(self, random_state):
+        random_state = own_setting(self, "random_state", random_state)
+        return np.random.default_rng(spawn_seeds(random_state, 1)[0])
+
+    def _tensor(self, array):
+        """Copy an array to the device, floats as float64."""
+        dtype = torch.bool if array.dtype == bool else torch.float64
+        return torch.tensor(array, dtype=dtype, device=check_device(self.device))
+
+    def _map_rows(self, function, X, *others):
+        """Apply a function of tensors to chunks of rows.
+
+        A chunk fits scikit-learn's working_memory, and is no larger than CHUNK_BYTES.
+        """
+        budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
+        size = max(1, int(budget // self._row_bytes))
+        with torch.no_grad():
+            chunks = [
+                function(*(self._tensor(array[i : i + size]) for array in (X, *others)))
+                for i in range(0, len(X), size)
+            ]
+        return torch.cat(chunks).cpu().numpy()
+
+    def _validate_rows(self, X, reset=False, min_samples=1):
+        if not reset:
+            check_is_fitted(self)
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=min_samples,
+        )
+
+    @property
+    def _n_features_out(self):
+        return self.components_.shape[0]
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "n_iter_")
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.non_deterministic = False
+        return tags
+
+
+def _warn_if_unsure(std_error):
+    n_unsure = np.count_nonzero(std_error > UNSURE)
+    if n_unsure:
+        warnings.warn(
+            f"The log marginal likelihood of {n_unsure} of {len(std_error)} rows is "
+            f"uncertain by up to {std_error.max():.2g} nats: the posterior of the "
+            "latent variables is hard to integrate over.",
+            stacklevel=3,
+        )

@@ -1,0 +1,154 @@
+"""Where integrals over the latent variables are evaluated: nodes and their weights.
+
+Nodes are placed around Gaussian approximations of the posterior of z (see
+`_posterior`). A rule holds them in groups, each of which gives every integral on its
+own: the groups tell how large the error is.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.special import roots_hermitenorm
+
+from sklearn_mpt._latent.importance import N_REPLICATES, normal_points, pool
+from sklearn_mpt._latent.posterior import (
+    gaussian_log_prob,
+    log_peak,
+    standard_normal_log_prob,
+)
+
+
+class Nodes(NamedTuple):
+    z: torch.Tensor  # shape: (n, s, k)
+    log_weight: torch.Tensor  # shape: (n, s), to integrate over the prior
+
+
+class GaussHermite:
+    """Product Gauss-Hermite nodes around the posterior [1]_.
+
+    n_per_dim : number of nodes in each dimension, one grid for each number given. The
+        last is the finest; its difference to the one before estimates the error.
+
+    References
+    ----------
+    .. [1] J. C. Naylor and A. F. M. Smith, "Applications of a method for the efficient
+       computation of posterior distributions", Applied Statistics 31, 1982.
+    """
+
+    def __init__(self, n_per_dim, n_dims, device):
+        self.groups = [
+            tuple(torch.tensor(array, device=device) for array in _grid(n, n_dims))
+            for n in n_per_dim
+        ]
+
+    def place(self, group, posteriors):
+        """Return the nodes of a group for each row, around its only posterior."""
+        u, log_weight = group
+        (posterior,) = posteriors
+        z = posterior.mean[:, None] + u @ posterior.root
+        log_density = log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
+        return Nodes(z, log_weight + standard_normal_log_prob(z) - log_density)
+
+    def combine_logs(self, logs):
+        """Log integrals of the groups, of shape (n_groups, n): value and error."""
+        return logs[-1], (logs[-1] - logs[-2]).abs()
+
+    def combine(self, averages, logs):
+        """Posterior averages of the groups, of shape (n_groups, n, d), and error."""
+        return averages[-1], (averages[-1] - averages[-2]).abs()
+
+
+def _grid(n_per_dim, n_dims):
+    u, weight = roots_hermitenorm(n_per_dim)
+    log_weight = np.log(weight / math.sqrt(2 * math.pi))
+    axes = np.meshgrid(*[u] * n_dims, indexing="ij")
+    weights = np.meshgrid(*[log_weight] * n_dims, indexing="ij")
+    return np.stack(axes, -1).reshape(-1, n_dims), np.sum(weights, 0).ravel()
+
+
+class PosteriorMixture:
+    """Quasi-random points of a mixture of approximate posteriors and the prior.
+
+    Weights are bounded as the prior takes part [1]_.
+
+    counts : points in each group from each approximate posterior, and from the prior;
+        powers of 2.
+
+    References
+    ----------
+    .. [1] T. Hesterberg, "Weighted average importance sampling and defensive mixture
+       distributions", Technometrics 37, 1995.
+    """
+
+    def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
+        parts = [
+            normal_points(count, n_dims, [*seed, part], n_replicates)
+            for part, count in enumerate(counts)
+        ]
+        self.groups = [
+            tuple(torch.tensor(points, device=device) for points in group)
+            for group in zip(*parts, strict=True)
+        ]
+
+    def place(self, group, posteriors):
+        """Return the nodes of a group for each row."""
+        return mixture_nodes([points[None] for points in group], posteriors)
+
+    def combine_logs(self, logs):
+        """Log integrals of the groups, of shape (n_groups, n): value and error."""
+        return pool(logs)
+
+    def combine(self, averages, logs):
+        """Posterior averages of the groups, of shape (n_groups, n, d), and error."""
+        share = torch.softmax(logs, 0)[..., None]
+        pooled = (share * averages).sum(0)
+        spread = (len(logs) * share * (averages - pooled)).std(0, correction=1)
+        return pooled, spread / math.sqrt(len(logs))
+
+
+def mixture_nodes(normal, posteriors):
+    """Move standard normal points to the posteriors, the last ones to the prior.
+
+    normal : Tensors of shape (1 or n, s_i, k), one more than there are posteriors.
+    """
+    *near, far = normal
+    moved = [
+        posterior.mean[:, None] + points @ posterior.root
+        for points, posterior in zip(near, posteriors, strict=True)
+    ]
+    z = torch.cat([*moved, far.expand(len(moved[0]), -1, -1)], 1)
+    log_prior = standard_normal_log_prob(z)
+    densities = [gaussian_log_prob(z, posterior) for posterior in posteriors]
+    log_mixture = torch.stack(
+        [
+            math.log(points.shape[1]) + density
+            for points, density in zip(normal, [*densities, log_prior], strict=True)
+        ]
+    )
+    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0))
+
+
+def refine(estimate, rules, tolerance):
+    """Estimate rows by the first rule, those not yet accurate by the next, and so on.
+
+    An entry keeps the first estimate that is accurate, so that it does not depend on
+    other rows, nor on other entries of its row.
+
+    estimate : callable
+        From a rule and the indices of rows to value and error, of shape (n, ...).
+    rules : iterable
+    tolerance : float
+    """
+    rules = iter(rules)
+    values, errors = estimate(next(rules), slice(None))
+    for rule in rules:
+        inaccurate = errors > tolerance
+        rows = inaccurate.reshape(len(values), -1).any(1).nonzero()[:, 0]
+        if len(rows) == 0:
+            break
+        value, error = estimate(rule, rows)
+        values[rows] = torch.where(inaccurate[rows], value, values[rows])
+        errors[rows] = torch.where(inaccurate[rows], error, errors[rows])
+    return values, errors

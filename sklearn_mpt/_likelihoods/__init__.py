@@ -1,0 +1,1 @@
+"""What a feature is, given its location: one file for each kind."""

@@ -1,0 +1,1 @@
+"""Models whose features depend linearly on latent variables."""

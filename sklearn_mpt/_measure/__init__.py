@@ -1,0 +1,1 @@
+"""Scores of any masked model: it is asked for its conditionals, and nothing else."""

@@ -1,0 +1,177 @@
+"""Drawing the curve whose area is the log marginal likelihood."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sklearn_mpt._measure.curve import MPTCurve
+from sklearn_mpt._measure.mpt_curve import mpt_curve
+from sklearn_mpt._seeds import RandomState
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class MPTCurveDisplay:
+    """Masked scores against the number of hidden features.
+
+    Each mask size fills a bar one feature wide between its score and zero, so that the
+    area, negative below zero, is the log marginal likelihood (LML). Create it with
+    :meth:`from_estimator`.
+
+    Parameters
+    ----------
+    curve : MPTCurve
+        The curve to draw.
+    name : str, default=None
+        Name of the model in the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the curve.
+    figure_ : matplotlib Figure
+        Figure containing the curve.
+    line_ : matplotlib Artist
+        The curve.
+    fill_ : matplotlib Artist or None
+        The area under the curve; None if not drawn.
+    error_band_ : matplotlib Artist
+        Band of two standard errors on either side of the curve.
+
+    See Also
+    --------
+    mpt_curve : Compute the curve.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> display = MPTCurveDisplay.from_estimator(model, X, random_state=0)
+    >>> display.ax_.get_xlabel()
+    'Number of hidden features $m$'
+    """
+
+    def __init__(self, curve: MPTCurve, *, name: str | None = None):
+        self.curve = curve
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: object,
+        X: ArrayLike,
+        *,
+        mask_sizes: ArrayLike | None = None,
+        n_masks: int | None = None,
+        allocation: str = "equal",
+        random_state: RandomState = None,
+        n_jobs: int | None = None,
+        ax: "Axes | None" = None,
+        fill: bool = True,
+        name: str | None = None,
+        line_kw: dict | None = None,
+    ) -> "MPTCurveDisplay":
+        """Compute the curve of a model and draw it.
+
+        Parameters
+        ----------
+        estimator : object or callable
+            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+            that form.
+        X : array-like of shape (n_samples, n_features)
+            Rows to score; NaN marks missing entries.
+        mask_sizes, n_masks, allocation, random_state, n_jobs
+            As in :func:`mpt_curve`.
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+        fill : bool, default=True
+            Whether to fill the area that is the LML.
+        name : str, default=None
+            Name in the legend. None takes the class or function name.
+        line_kw : dict, default=None
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        display : MPTCurveDisplay
+        """
+        curve = mpt_curve(
+            estimator,
+            X,
+            mask_sizes=mask_sizes,
+            n_masks=n_masks,
+            allocation=allocation,
+            random_state=random_state,
+            n_jobs=n_jobs,
+        )
+        default = getattr(estimator, "__name__", type(estimator).__name__)
+        display = cls(curve, name=default if name is None else name)
+        return display.plot(ax=ax, fill=fill, line_kw=line_kw)
+
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        fill: bool = True,
+        name: str | None = None,
+        line_kw: dict | None = None,
+    ) -> "MPTCurveDisplay":
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+        fill : bool, default=True
+            Whether to fill the area that is the LML.
+        name : str, default=None
+            Name in the legend. None takes the one given at construction.
+        line_kw : dict, default=None
+            Keyword arguments for the line, as in `matplotlib.axes.Axes.plot`.
+
+        Returns
+        -------
+        display : MPTCurveDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots()[1] if ax is None else ax
+        curve = self.curve
+        label = self._label(self.name if name is None else name)
+        (self.line_,) = ax.plot(
+            curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
+        )
+        style = {"color": self.line_.get_color(), "linewidth": 0}
+        self.error_band_ = ax.fill_between(
+            curve.mask_sizes,
+            curve.scores - 2 * curve.std_errors,
+            curve.scores + 2 * curve.std_errors,
+            alpha=0.35,
+            **style,
+        )
+        self.fill_ = self._fill(ax, style) if fill else None
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        sizes, unit, _ = curve._labels
+        ax.set(
+            xlabel=sizes,
+            ylabel=f"Masked score $S(m)$ (nats per {unit})",
+        )
+        ax.legend()
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _fill(self, ax, style):
+        """Fill one bar for each size 1..n_features, one feature wide."""
+        edges = np.arange(self.curve.n_features + 1) + 0.5
+        heights = self.curve.score_at(edges[1:] - 0.5)
+        return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
+
+    def _label(self, name):
+        area = f"{self.curve._labels[2]} = {self.curve.lml:.2f}"
+        if self.curve.lml_std_error > 0:
+            area += f" ± {self.curve.lml_std_error:.2f}"
+        return f"{area} nats" if name is None else f"{name}\n{area} nats"

@@ -1,0 +1,65 @@
+"""Checks of texts and of the parameters of `MPTScorer`."""
+
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils.validation import check_scalar
+
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._text.curve import PERCENT
+from sklearn_mpt._text.masks import METHODS
+
+DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
+OVERFLOWS = ("error", "truncate", "stride")
+
+
+def check_texts(texts):
+    """Return the texts as a list of str."""
+    if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
+        raise TypeError(
+            "texts must be a list of str, one for each text, got a single "
+            f"{type(texts).__name__}."
+        )
+    if len(getattr(texts, "shape", (0,))) != 1:
+        raise ValueError(
+            "texts must be one-dimensional, a list or a column of str, got shape "
+            f"{texts.shape}."
+        )
+    texts = list(texts)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(
+                f"texts[{index}] must be a str, got {text!r} of type "
+                f"{type(text).__name__}."
+            )
+    if not texts:
+        raise ValueError("texts must hold at least one text, got none.")
+    return texts
+
+
+def check_scorer_parameters(scorer):
+    """Check the parameters that need no model."""
+    for name in ("n_masks", "batch_tokens"):
+        check_scalar(getattr(scorer, name), name, Integral, min_val=1)
+    if scorer.max_length is not None:
+        check_scalar(scorer.max_length, "max_length", Integral, min_val=1)
+    check_choice(scorer.method, "method", METHODS)
+    check_choice(scorer.overflow, "overflow", OVERFLOWS)
+    check_choice(scorer.dtype, "dtype", DTYPES)
+
+
+def check_rates(mask_rates):
+    """Return the mask rates as an array, 0.01 to 0.99 for None."""
+    if mask_rates is None:
+        return PERCENT / 100
+    try:
+        rates = np.asarray(mask_rates, dtype=float)
+        valid = rates.ndim == 1 and rates.size and ((rates > 0) & (rates <= 1)).all()
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise ValueError(
+            "mask_rates must be None or a non-empty sequence of floats in (0, 1], got "
+            f"{mask_rates!r}."
+        )
+    return rates

@@ -1,0 +1,223 @@
+"""Loading a masked language model with its tokenizer, and checking that they fit."""
+
+import copy
+import math
+import os
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+try:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "MPTScorer needs transformers: pip install 'sklearn-mpt[text]'."
+    ) from error
+
+from sklearn_mpt._checks import check_device
+from sklearn_mpt._text.masked_lm import Batch, MaskedLM, view_of
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a pretrained model is, and how to load it."""
+
+    name: str | None
+    device: torch.device
+    dtype: str
+    revision: str | None
+    local_files_only: bool
+    trust_remote_code: bool
+
+    def __call__(self):
+        """Load the model onto the device, in evaluation mode."""
+        model = self._load(
+            AutoModelForMaskedLM, self.name, dtype=self.dtype, use_safetensors=True
+        )
+        return model.to(self.device)
+
+    def tokenizer(self, name):
+        return self._load(AutoTokenizer, self.name if name is None else os.fspath(name))
+
+    def _load(self, auto_class, name, **kwargs):
+        try:
+            return auto_class.from_pretrained(
+                name,
+                revision=self.revision if name == self.name else None,
+                local_files_only=self.local_files_only,
+                trust_remote_code=self.trust_remote_code,
+                **kwargs,
+            )
+        except (OSError, ValueError) as error:
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(
+                f"{name!r} could not be loaded as a masked language model with its "
+                "tokenizer, from safetensors. Pass a name on the Hugging Face hub; "
+                "offline, a folder written by save_pretrained; or a loaded model and "
+                f"its tokenizer. {error}"
+            ) from error
+
+
+def open_model(scorer, gathered=True, can_pad=True):
+    """Return the `MaskedLM` and the tokenizer that the parameters of a scorer name."""
+    dtype = "float32" if scorer.dtype == "auto" else scorer.dtype
+    device = check_device(scorer.device, dtype)
+    model, tokenizer = scorer.model, scorer.tokenizer
+    checkpoint = Checkpoint(
+        os.fspath(model) if _is_name(model) else None,
+        device,
+        scorer.dtype,
+        scorer.revision,
+        scorer.local_files_only,
+        scorer.trust_remote_code,
+    )
+    if tokenizer is None and checkpoint.name is None:
+        raise ValueError(
+            "tokenizer must be given with a loaded model; got None for "
+            f"{type(model).__name__}."
+        )
+    if tokenizer is None or _is_name(tokenizer):
+        tokenizer = checkpoint.tokenizer(tokenizer)
+    if checkpoint.name is None:
+        model, checkpoint = _prepare(model, device, scorer.dtype), None
+    else:
+        model = checkpoint()
+    _check_masked_lm(model)
+    _check_tokenizer(tokenizer, model, scorer.method)
+    settings = (scorer.batch_tokens, gathered, can_pad, checkpoint)
+    return MaskedLM(model, tokenizer.mask_token_id, *settings), tokenizer
+
+
+def _is_name(value):
+    return isinstance(value, str | os.PathLike)
+
+
+def _prepare(model, device, dtype):
+    """Return a loaded model on the device in the dtype, without changing it.
+
+    It shares its tensors if they are there already, and is copied otherwise.
+    """
+    if not (callable(model) and hasattr(model, "config")):
+        raise TypeError(
+            "model must be a name, a folder or a loaded masked language model, got "
+            f"{model!r}."
+        )
+    floats = [t for t in model.parameters() if t.is_floating_point()]
+    wanted = floats[0].dtype if dtype == "auto" else getattr(torch, dtype)
+    if all(t.dtype == wanted and _same(t.device, device) for t in floats):
+        return view_of(model)
+    return copy.deepcopy(model).to(device=device, dtype=wanted).eval()
+
+
+def _same(device, wanted):
+    return device.type == wanted.type and wanted.index in (None, device.index)
+
+
+def _check_masked_lm(model):
+    """Refuse encoder-decoder and causal models."""
+    name, config = type(model).__name__, model.config
+    causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    if causal or getattr(config, "is_decoder", False):
+        kind = "a causal"
+    elif getattr(config, "is_encoder_decoder", False):
+        kind = "an encoder-decoder"
+    else:
+        return
+    raise ValueError(
+        f"model must be a masked language model, got {kind} one, {name}: its "
+        "predictions are not conditioned on all tokens that are not hidden."
+    )
+
+
+def _check_tokenizer(tokenizer, model, method):
+    """Refuse a tokenizer that has no mask token or more tokens than the model."""
+    name = type(tokenizer).__name__
+    if method == "pll_word_l2r" and not tokenizer.is_fast:
+        raise ValueError(
+            f"method='pll_word_l2r' needs a fast tokenizer, which knows words; {name} "
+            "is none."
+        )
+    if getattr(tokenizer, "mask_token_id", None) is None:
+        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
+    n_model = model.config.vocab_size
+    if len(tokenizer) > n_model:
+        raise ValueError(
+            f"tokenizer and model must have the same vocabulary, but {name} has "
+            f"{len(tokenizer)} tokens and {type(model).__name__} {n_model}."
+        )
+
+
+def longest_input(model, tokenizer, max_length):
+    """Return how many tokens fit into the model, by its positions and `max_length`."""
+    limit = _n_positions(model)
+    if max_length is None:
+        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
+        return limit if unset else min(limit, tokenizer.model_max_length)
+    n_added = tokenizer.num_special_tokens_to_add()
+    if not n_added < max_length <= limit:
+        raise ValueError(
+            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
+            f"tokenizer plus one and the positions of the model, got {max_length}."
+        )
+    return max_length
+
+
+def _n_positions(model):
+    """Positions of a model; where padding has one, those up to it are not used."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
+            padding = getattr(module, "padding_idx", None)
+            return module.num_embeddings - (0 if padding is None else padding + 1)
+    return getattr(model.config, "max_position_embeddings", math.inf)
+
+
+def probe(language_model, tokenizer):
+    """Try two ways to save work; return whether each gives what a full pass gives.
+
+    The head on gathered states, and padding: some models look at it all the same.
+    """
+    hidden = np.zeros((2, 8), dtype=bool)
+    hidden[[0, 0, 1], [2, 5, 3]] = True
+    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    inputs["attention_mask"][1, 6:] = 0
+    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
+    _check_logits(language_model.model, inputs)
+    batch = Batch(inputs, hidden, hidden)
+    short = {name: array[1:, :6] for name, array in inputs.items()}
+    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
+    dtype = next(language_model.model.parameters()).dtype
+    full_pass = replace(language_model, gathered=False)
+    full = full_pass.log_prob(batch)
+    can_pad = "attention_mask" in inputs and _close(
+        full[2:], full_pass.log_prob(alone), dtype
+    )
+    try:
+        gathered = replace(language_model, gathered=True).log_prob(batch)
+    except Exception:  # whatever goes wrong, the full pass is right
+        return False, can_pad
+    return _close(gathered, full, dtype), can_pad
+
+
+def _close(log_prob, expected, dtype):
+    """Compare log-probabilities that a model computed in a dtype."""
+    tolerance = torch.finfo(dtype).eps ** 0.5
+    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
+
+
+@torch.inference_mode()
+def _check_logits(model, inputs):
+    device = next(model.parameters()).device
+    output = model(**{k: torch.tensor(v, device=device) for k, v in inputs.items()})
+    logits = getattr(output, "logits", None)
+    if logits is None or logits.shape[:-1] != inputs["input_ids"].shape:
+        raise ValueError(
+            "model must be a masked language model with one row of logits per token, "
+            f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
+        )

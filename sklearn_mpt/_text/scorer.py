@@ -1,0 +1,342 @@
+"""The estimator that scores texts by a masked language model."""
+
+from collections.abc import Iterable
+from numbers import Integral
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_scalar
+
+from sklearn_mpt._persistence import VersionedPickleMixin
+from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.checks import (
+    check_rates,
+    check_scorer_parameters,
+    check_texts,
+)
+from sklearn_mpt._text.curve import text_curve
+from sklearn_mpt._text.loading import longest_input, probe
+from sklearn_mpt._text.masks import METHODS, Draw
+from sklearn_mpt._text.persistence import LoadedModelMixin
+from sklearn_mpt._text.scoring import TextScores, score_windows
+from sklearn_mpt._text.windows import fit_windows, tokenize
+
+
+class MPTScorer(
+    LoadedModelMixin,
+    TransformerMixin,
+    DensityMixin,
+    VersionedPickleMixin,
+    BaseEstimator,
+):
+    r"""Score texts by a masked language model.
+
+    For each number m of hidden tokens, from one to all L of a text, random sets of m
+    tokens are replaced by the mask token, and their log-probabilities given the others
+    are averaged:
+
+    .. math:: S(m) = \mathbb{E}_{|M| = m} \frac{1}{m} \sum_{j \in M}
+              \log p(x_j \mid x_R).
+
+    Their sum :math:`\sum_{m=1}^{L} S(m)` is a lower bound of the log-probability of the
+    text under the mixture, over all orders, of the autoregressive models that predict
+    its tokens in that order; for the conditionals of one joint distribution it is that
+    log-probability ([1]_, Proposition 1).
+
+    Parameters
+    ----------
+    model : str, path or transformers.PreTrainedModel, default="bert-base-uncased"
+        A name on the Hugging Face hub, a folder written by ``save_pretrained``, or a
+        loaded masked language model, which is never changed. Weights are read from
+        safetensors only.
+    tokenizer : str, path or transformers.PreTrainedTokenizerBase, default=None
+        None loads that of a named model; a loaded model needs one.
+    mask_rates : array-like of float in (0, 1], default=None
+        The rates of `transform`. None means 0.01, 0.02, ..., 0.99. Rate r hides
+        ``max(1, floor(r * L + 0.5))`` tokens of a text of L.
+    n_masks : int, default=1
+        Random masks per size, or orders for method "chain". They are different ones;
+        where there are no more, all are taken and nothing is random.
+    method : {"mpt", "pll", "pll_word_l2r", "chain"}, default="mpt"
+        What `score_samples` returns: "mpt" the sum above; "pll" the pseudo-
+        log-likelihood, each token given all others [2]_; "pll_word_l2r" the same, but
+        the later tokens of the word hidden too [3]_; "chain" the log-probability in
+        random orders, one token after the other, which estimates the same as "mpt".
+    batch_tokens : int, default=4096
+        Tokens in one forward pass, padding included; more pays off on a GPU. A single
+        text that is longer has a pass of its own. Halved where memory runs out.
+    max_length : int, default=None
+        Most tokens of a text, special ones included. None takes what the model and the
+        tokenizer allow.
+    overflow : {"error", "truncate", "stride"}, default="error"
+        What to do with longer texts: raise; cut the end off and warn; or see them
+        through windows that overlap by half, see Notes.
+    device : str or torch.device, default="auto"
+        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+    dtype : {"float32", "bfloat16", "float16", "float64", "auto"}, default="float32"
+        Of the weights; "auto" is that of the model. Log-probabilities are normalised
+        in float32 at least.
+    n_jobs : int, default=None
+        Number of joblib workers, threads by default. Processes, as chosen by
+        ``joblib.parallel_config``, load a named model once each; a loaded one is sent
+        along with each block of texts. Not used on CUDA.
+    random_state : int, RandomState instance or None, default=0
+        Determines the masks, together with the tokens of a text: the same text has the
+        same masks in any batch, and for any model with the same tokenisation.
+    revision : str, default=None
+        Branch, tag or commit of the named model.
+    local_files_only : bool, default=False
+        Whether to load from the local cache or folder only.
+    trust_remote_code : bool, default=False
+        Whether to run code that comes with the named model.
+    verbose : bool, default=False
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    n_parameters_ : int
+        Number of parameters of the model.
+    mask_token_id_ : int
+        Token that stands for hidden ones.
+    max_length_ : int or float
+        Most tokens of a text, special ones included; infinite if nothing limits it.
+    uses_gathered_head_ : bool
+        Whether the model's head runs on hidden tokens alone. `fit` tries that; where
+        the numbers are not those of a full pass, all positions are computed.
+
+    See Also
+    --------
+    mpt_curve : The scores averaged over texts, against the mask rate.
+
+    Notes
+    -----
+    Tokens that the tokenizer adds, and special ones written in a text, are never
+    hidden. A text without other tokens scores 0.0, and its row of `transform` is NaN.
+
+    Each different text is scored once. A text of L tokens takes ``L * n_masks`` passes
+    of one row, for "pll" L. The vocabulary projection runs at hidden positions only.
+
+    With ``overflow="stride"`` each token is scored in one window, and the scores of the
+    windows add up. For "mpt" and "chain" it is the first window that holds the token:
+    a window is scored given the half of it that the window before scored, so the sum is
+    a bound of the log-probability still, with context cut short. For "pll" it is the
+    window where the token is farthest from the edges.
+
+    References
+    ----------
+    .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
+       the marginal likelihood", NeurIPS 2023.
+    .. [2] J. Salazar, D. Liang, T. Q. Nguyen and K. Kirchhoff, "Masked language model
+       scoring", ACL 2020.
+    .. [3] C. Kauf and A. Ivanova, "A better way to do masked language model scoring",
+       ACL 2023.
+
+    Examples
+    --------
+    A model with random weights, and a tokenizer of five words:
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+    >>> words = ["[PAD]", "[UNK]", "[MASK]", "the", "cat", "sat", "on", "mat"]
+    >>> vocabulary = {word: index for index, word in enumerate(words)}
+    >>> backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(
+    ...     tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]",
+    ...     mask_token="[MASK]")
+    >>> model = BertForMaskedLM(BertConfig(
+    ...     vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
+    >>> from sklearn_mpt import MPTScorer
+    >>> texts = ["the cat sat on the mat", "the mat sat"]
+    >>> scorer = MPTScorer(model, tokenizer, n_masks=5).fit(texts)
+    >>> log_prob, std_error = scorer.score_samples(texts, return_std=True)
+    >>> bool((log_prob < 0).all())
+    True
+    """
+
+    _doc_link_module = "sklearn_mpt"
+    _doc_link_template = (
+        "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
+        "{estimator_module}.{estimator_name}.html"
+    )
+
+    def __init__(
+        self,
+        model: object = "bert-base-uncased",
+        tokenizer: object = None,
+        *,
+        mask_rates: ArrayLike | None = None,
+        n_masks: int = 1,
+        method: str = "mpt",
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        overflow: str = "error",
+        device: str | torch.device = "auto",
+        dtype: str = "float32",
+        n_jobs: int | None = None,
+        random_state: RandomState = 0,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        trust_remote_code: bool = False,
+        verbose: bool = False,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.mask_rates = mask_rates
+        self.n_masks = n_masks
+        self.method = method
+        self.batch_tokens = batch_tokens
+        self.max_length = max_length
+        self.overflow = overflow
+        self.device = device
+        self.dtype = dtype
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.revision = revision
+        self.local_files_only = local_files_only
+        self.trust_remote_code = trust_remote_code
+        self.verbose = verbose
+
+    def fit(self, X: Iterable[str], y: object = None) -> "MPTScorer":
+        """Load the model and check that it, its tokenizer and the parameters fit.
+
+        Nothing is learned from the texts.
+
+        Parameters
+        ----------
+        X : iterable of str
+            Texts.
+        y : Ignored
+            Not used, present for API consistency by convention.
+
+        Returns
+        -------
+        self : MPTScorer
+
+        Raises
+        ------
+        OSError
+            If a named model or tokenizer cannot be loaded.
+        ValueError, TypeError
+            If the model is no masked language model, the tokenizer has no mask token
+            or more tokens than the model, or a parameter is not allowed.
+        """
+        check_scorer_parameters(self)
+        check_texts(X)
+        self._rates = check_rates(self.mask_rates)
+        self._seed = draw_seed(self.random_state)
+        language_model, tokenizer = self._open()
+        model = language_model.model
+        self.max_length_ = longest_input(model, tokenizer, self.max_length)
+        self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
+        self.mask_token_id_ = tokenizer.mask_token_id
+        self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
+        language_model.gathered = self.uses_gathered_head_
+        language_model.can_pad = self._can_pad
+        return self
+
+    def transform(self, X: Iterable[str]) -> np.ndarray:
+        """Compute the mean log-probability of a hidden token at each mask rate.
+
+        Parameters
+        ----------
+        X : iterable of str
+            Texts.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_texts, n_rates)
+            In nats per hidden token; whatever `method` is. NaN for a text without
+            tokens to hide.
+        """
+        check_is_fitted(self)
+        draw = Draw("mpt", self._seed, self.n_masks, self._rates)
+        n_places, (sums, _) = self._score_texts(X, draw).at_rates(self._rates)
+        with np.errstate(invalid="ignore"):
+            return sums / n_places[:, None]
+
+    def score_samples(
+        self, X: Iterable[str], return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Compute the log-probability of each text, in the way of `method`.
+
+        Parameters
+        ----------
+        X : iterable of str
+            Texts.
+        return_std : bool, default=False
+            Whether to return the standard error over masks too.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_texts,)
+            In nats per text; 0.0 for a text without tokens to hide.
+        std_error : ndarray of shape (n_texts,)
+            Zero where nothing is random, NaN where `n_masks` is 1 and something is.
+            Most of it is from masks of one or two tokens, so for a single text it is
+            rough unless `n_masks` is 10 or so. Only if `return_std` is True.
+        """
+        check_is_fitted(self)
+        draw = Draw(self.method, self._seed, self.n_masks)
+        log_prob, variance = self._score_texts(X, draw).totals()
+        return (log_prob, np.sqrt(variance)) if return_std else log_prob
+
+    def score(self, X: Iterable[str], y: object = None) -> float:
+        """Compute the mean log-probability of the texts.
+
+        Parameters
+        ----------
+        X : iterable of str
+            Texts.
+        y : Ignored
+            Not used, present for API consistency by convention.
+
+        Returns
+        -------
+        float
+            In nats per text.
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
+        """Name the columns of `transform` by their mask rates.
+
+        Parameters
+        ----------
+        input_features : Ignored
+            Not used, present for API consistency by convention.
+
+        Returns
+        -------
+        names : ndarray of str of shape (n_rates,)
+        """
+        check_is_fitted(self)
+        return np.array([f"mask_rate_{rate:g}" for rate in self._rates], dtype=object)
+
+    def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
+        """Compute what `mpt_curve` returns for texts."""
+        check_is_fitted(self)
+        n_masks = self.n_masks if n_masks is None else n_masks
+        check_scalar(n_masks, "n_masks", Integral, min_val=1)
+        seed = self._seed if random_state is None else draw_seed(random_state)
+        return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
+
+    def _score_texts(self, X, draw, n_jobs=None):
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        is_centred = METHODS[draw.method].is_centred
+        windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
+        n_jobs = self.n_jobs if n_jobs is None else n_jobs
+        terms = score_windows(language_model, windows, draw, n_jobs, self.verbose)
+        return TextScores(windows, terms, draw, first)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.transformer_tags.preserves_dtype = []
+        tags.non_deterministic = False
+        return tags

@@ -1,0 +1,153 @@
+"""Scoring windows of text: blocks, batches and workers."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from joblib import effective_n_jobs
+from sklearn.utils.parallel import Parallel, delayed
+from threadpoolctl import threadpool_limits
+from tqdm.auto import tqdm
+
+from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._text.masked_lm import Batch
+from sklearn_mpt._text.masks import Draw
+
+ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
+BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
+
+
+class Row(NamedTuple):
+    window: int
+    hidden: np.ndarray  # bool, shape (n_tokens,)
+    target: np.ndarray  # bool, shape (n_tokens,)
+
+
+def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
+    """Return the terms of each window and their variances, of shape (2, n_terms)."""
+    scores = [np.zeros((2, 0))] * len(windows)
+    blocks = list(_blocks(windows, draw, language_model.batch_tokens))
+    n_jobs = n_jobs if language_model.device.type == "cpu" else 1
+    n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
+    n_threads = max(1, torch.get_num_threads() // n_workers)
+    score = _score_block if n_workers == 1 else partial(_score_apart, n_threads)
+    results = Parallel(n_jobs=n_jobs, prefer="threads")(
+        delayed(score)(language_model, [windows[i] for i in block], draw)
+        for block in tqdm(blocks, disable=not verbose, unit="block")
+    )
+    for block, result in zip(blocks, results, strict=True):
+        for i, terms in zip(block, result, strict=True):
+            scores[i] = terms
+    return scores
+
+
+def _blocks(windows, draw, batch_tokens):
+    """Cut the windows, longest first, into blocks of a few batches, whatever n_jobs."""
+    block, n_tokens = [], 0
+    for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
+        if len(windows[i].places):
+            block.append(i)
+            n_tokens += draw.n_rows(len(windows[i].places)) * len(windows[i])
+        if n_tokens >= BLOCK_BATCHES * batch_tokens:
+            yield block
+            block, n_tokens = [], 0
+    if block:
+        yield block
+
+
+def _score_apart(n_threads, language_model, windows, draw):
+    """Score a block in a worker, with its own modules and share of the threads."""
+    with threadpool_limits(n_threads, user_api="openmp"):
+        return _score_block(language_model.view(), windows, draw)
+
+
+def _score_block(language_model, windows, draw):
+    rows = (
+        Row(i, hidden, target)
+        for i, window in enumerate(windows)
+        for hidden, target in draw.plan(window)
+    )
+    can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
+    log_prob, n_targets, owners = [], [], []
+    for batch in pack(rows, language_model.batch_tokens, can_pad):
+        arrays = _arrays(windows, batch)
+        log_prob.append(language_model.log_prob(arrays))
+        n_targets.append(arrays.target.sum(axis=1))
+        owners += [row.window for row in batch]
+    log_prob = torch.cat(log_prob).double().cpu().numpy()
+    n_targets = np.concatenate(n_targets)
+    scores = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
+    parts = np.split(scores, np.cumsum(np.bincount(owners))[:-1])
+    return [
+        draw.reduce(part, len(window.places))
+        for part, window in zip(parts, windows, strict=True)
+    ]
+
+
+def pack(rows, batch_tokens, can_pad):
+    """Pack rows, longest first, into lists that fill a batch, padding counted.
+
+    A row that is longer than a batch has one of its own. Rows are padded only to fill a
+    batch that is almost empty.
+    """
+    least = ALMOST_EMPTY * batch_tokens if can_pad else 0
+    batch, length = [], 0
+    for row in rows:
+        n_tokens = len(batch) * length
+        is_full = n_tokens + length > batch_tokens
+        if batch and (is_full or (len(row.hidden) < length and n_tokens >= least)):
+            yield batch
+            batch = []
+        length = length if batch else len(row.hidden)
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def _arrays(windows, rows):
+    """Build the arrays of a batch, padded with 0 to the length of its first row."""
+    shape = (len(rows), len(rows[0].hidden))
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in windows[0].inputs}
+    hidden, target = np.zeros((2, *shape), dtype=bool)
+    for i, row in enumerate(rows):
+        length = len(row.hidden)
+        hidden[i, :length], target[i, :length] = row.hidden, row.target
+        for name, array in windows[row.window].inputs.items():
+            inputs[name][i, :length] = array
+    return Batch(inputs, hidden, target)
+
+
+@dataclass(frozen=True, eq=False)
+class TextScores:
+    """Terms and variances of the windows of texts; a repeated text has them once."""
+
+    windows: list
+    terms: list  # one array of shape (2, n_terms) per window
+    draw: Draw
+    first: np.ndarray  # index of the first text that is the same, shape (n_texts,)
+
+    def totals(self):
+        """Add up the terms of each text and their variances; shape (2, n_texts)."""
+        totals = np.zeros((2, len(self.first)))
+        for window, terms in zip(self.windows, self.terms, strict=True):
+            totals[:, window.text] += terms.sum(axis=1)
+        return totals[:, self.first]
+
+    def at_rates(self, rates):
+        """Add up n_places * S(rate) of each text and the variance of that.
+
+        Returns n_places, of shape (n_texts,), and the sums, of shape (2, n_texts,
+        n_rates). The terms must be those of method "mpt".
+        """
+        n_places = np.zeros(len(self.first))
+        sums = np.zeros((2, len(self.first), len(rates)))
+        for window, terms in zip(self.windows, self.terms, strict=True):
+            n = len(window.places)
+            if n:
+                sizes = [mask_size(rate, n) for rate in rates]
+                columns = terms[:, np.searchsorted(self.draw.sizes(n), sizes)]
+                n_places[window.text] += n
+                sums[:, window.text] += columns * [[n], [n**2]]
+        return n_places[self.first], sums[:, self.first]

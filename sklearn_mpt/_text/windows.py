@@ -1,0 +1,117 @@
+"""From texts to windows of tokens that fit a model."""
+
+import warnings
+from itertools import pairwise
+
+import numpy as np
+
+from sklearn_mpt._text.masks import Window
+
+
+def tokenize(tokenizer, texts, input_names):
+    """Return one window for each different text, as long as the text is.
+
+    All tokens are maskable but those that the tokenizer adds, and special ones that
+    stand in the text itself. An unknown token is like any other. Also returns, for each
+    text, the index of the first one that is the same.
+    """
+    first = {}
+    for index, text in enumerate(texts):
+        first.setdefault(text, index)
+    encoded = tokenizer(list(first), return_special_tokens_mask=True, verbose=False)
+    names = [name for name in encoded if name in input_names]
+    special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    windows = [
+        _window(encoded, row, index, names, special)
+        for row, index in enumerate(first.values())
+    ]
+    return windows, np.array([first[text] for text in texts])
+
+
+def _window(encoded, row, index, names, special):
+    inputs = {name: np.array(encoded[name][row], dtype=np.int64) for name in names}
+    is_added = np.array(encoded["special_tokens_mask"][row], dtype=bool)
+    is_maskable = ~(is_added | np.isin(inputs["input_ids"], special))
+    return Window(
+        text=index,
+        inputs=inputs,
+        is_added=is_added,
+        is_maskable=is_maskable,
+        places=np.flatnonzero(is_maskable),
+        words=_words(encoded, row, len(is_added)),
+    )
+
+
+def _words(encoded, row, n_tokens):
+    """Index of the word of each token; without a fast tokenizer each is a word."""
+    if not encoded.is_fast:
+        return np.arange(n_tokens)
+    return np.array([-1 if w is None else w for w in encoded.word_ids(row)], dtype=int)
+
+
+def fit_windows(windows, max_length, overflow, centred):
+    """Make every window fit into `max_length` tokens, in the way of `overflow`."""
+    too_long = [window for window in windows if len(window) > max_length]
+    if too_long and overflow == "error":
+        raise ValueError(
+            f"texts[{too_long[0].text}] has {len(too_long[0])} tokens, more than "
+            f"max_length={max_length}. Shorten it, or set overflow to 'truncate' or "
+            "'stride'."
+        )
+    if too_long and overflow == "truncate":
+        warnings.warn(
+            f"{len(too_long)} of {len(windows)} different texts are cut to max_length="
+            f"{max_length} tokens; what is left is scored.",
+            stacklevel=4,
+        )
+    pieces = []
+    for window in windows:
+        is_long = len(window) > max_length
+        pieces += _split(window, max_length, overflow, centred) if is_long else [window]
+    return pieces
+
+
+def _split(window, max_length, overflow, centred):
+    """Split a window into shorter ones between the same added tokens."""
+    body = np.flatnonzero(~window.is_added)
+    before, after = np.split(np.flatnonzero(window.is_added), [body[0]])
+    room = max_length - len(before) - len(after)
+    if overflow == "truncate":
+        spans = [(0, range(room))]
+    else:
+        spans = _spans(len(body), room, centred)
+    return [
+        _take(
+            window,
+            np.concatenate([before, body[start : start + room], after]),
+            body[scored],
+        )
+        for start, scored in spans
+    ]
+
+
+def _spans(n_tokens, room, centred):
+    """Cover 0..n_tokens by spans of `room` that overlap by half; say what each scores.
+
+    Each position is scored in one span: centred, where it is farther from the edges;
+    otherwise in the first that holds it, with at least half a span before it.
+    """
+    starts = [*range(0, n_tokens - room, max(1, room // 2)), n_tokens - room]
+    cuts = [
+        (right + left + room) // 2 if centred else left + room
+        for left, right in pairwise(starts)
+    ]
+    bounds = pairwise([0, *cuts, n_tokens])
+    return [(start, range(*bound)) for start, bound in zip(starts, bounds, strict=True)]
+
+
+def _take(window, positions, scored):
+    is_maskable = window.is_maskable[positions]
+    return Window(
+        text=window.text,
+        inputs={name: array[positions] for name, array in window.inputs.items()},
+        is_added=window.is_added[positions],
+        is_maskable=is_maskable,
+        places=np.flatnonzero(is_maskable & np.isin(positions, scored)),
+        words=window.words[positions],
+    )
