@@ -28,13 +28,14 @@ import numpy as np
 import torch
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.datasets import load_digits
+from sklearn_mpt._latent.rules import GaussHermite
+from sklearn_mpt._linear.map import LinearMap
+from sklearn_mpt._likelihoods import Bernoulli
 from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._latent.integration import log_prob, rows_of
-from sklearn_mpt._latent.nodes import GaussHermite
-from sklearn_mpt._linear.bernoulli import Bernoulli
+from sklearn_mpt._latent.integration import integrate_log_prob, rows_of
 
 CHECKPOINTS = [1, 3, 10, 30]  # seconds
 

@@ -94,15 +94,3 @@ def check_training_parameters(estimator, objectives, n_features):
             "features only, nothing of what relates them.",
             stacklevel=6,
         )
-
-
-def check_binary(X):
-    """Check that every entry is 0, 1 or missing."""
-    strange = X[(X != 0) & (X != 1) & ~np.isnan(X)]
-    if len(strange):
-        found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
-        raise ValueError(
-            "likelihood='bernoulli' takes rows of 0, 1 and NaN (missing); found "
-            f"{len(strange)} other values, such as {found}. Binarize X, or use "
-            "likelihood='gaussian'."
-        )

@@ -12,17 +12,23 @@ from scipy.special import expit
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent import integration as _integration  # noqa: E402
-from sklearn_mpt._latent.nodes import GaussHermite  # noqa: E402
-from sklearn_mpt._linear.bernoulli import Bernoulli, laplace  # noqa: E402
-from sklearn_mpt._linear.bernoulli_training import (  # noqa: E402
-    BernoulliModel,
+from sklearn_mpt._latent.rules import GaussHermite  # noqa: E402
+from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
+from sklearn_mpt._linear.integrated_training import (  # noqa: E402
+    BoundRows,
     LeaveOneOut,
+    LinearModule,
     evidence_lower_bound,
     variational_posterior,
 )
+from sklearn_mpt._linear.map import LinearMap, laplace  # noqa: E402
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_FEATURES = 5
+
+
+def binary_map(components, intercept):
+    return LinearMap(torch.tensor(components), torch.tensor(intercept), Bernoulli())
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def arrays():
 
 @pytest.fixture
 def parameters(arrays):
-    return Bernoulli(*map(torch.tensor, arrays))
+    return binary_map(*arrays)
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def rows_of(X, mask=None):
 @pytest.mark.parametrize("scale", [1.0, 30.0], ids=["gentle", "steep"])
 def test_newton_ends_at_the_mode(arrays, X, scale):
     components, intercept = scale * arrays[0], scale * arrays[1]
-    parameters = Bernoulli(*map(torch.tensor, (components, intercept)))
+    parameters = binary_map(components, intercept)
     z = laplace(rows_of(X), parameters).mean.numpy()
     residual = np.where(np.isnan(X), 0, X - expit(z @ components + intercept))
     assert_allclose(residual @ components.T, z, atol=1e-6)
@@ -75,19 +81,21 @@ def test_mode_of_a_row_does_not_depend_on_the_others(parameters, X):
 
 
 def test_log_prob_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    log_prob, error = _integration.log_prob(rows_of(X), rule, parameters)
+    log_prob, error = _integration.integrate_log_prob(rows_of(X), rule, parameters)
     assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=1e-6)
     assert (error < 1e-4).all()
 
 
 def test_conditionals_are_differences_of_densities(parameters, arrays, X, mask, rule):
-    log_prob, _ = _integration.conditional_log_prob(rows_of(X, mask), rule, parameters)
+    log_prob, _ = _integration.integrate_conditionals(
+        rows_of(X, mask), rule, parameters
+    )
     truth = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
     assert_allclose(log_prob, truth, atol=1e-6)
 
 
 def test_posterior_average_is_that_of_a_dense_grid(parameters, arrays, X, rule):
-    average, _ = _integration.posterior_average(
+    average, _ = _integration.integrate_average(
         lambda z: z, rows_of(X), rule, parameters
     )
     truth = bernoulli_posterior_average(lambda z: z, X, *arrays)
@@ -98,15 +106,19 @@ def test_numbers_do_not_depend_on_blocks_of_nodes(
     parameters, X, mask, rule, monkeypatch
 ):
     rows = rows_of(X, mask)
-    whole = _integration.conditional_log_prob(rows, rule, parameters)[0]
+    whole = _integration.integrate_conditionals(rows, rule, parameters)[0]
     monkeypatch.setattr(_integration, "BLOCK_BYTES", 8 * rows.X.numel() * 100)
-    assert_allclose(_integration.conditional_log_prob(rows, rule, parameters)[0], whole)
+    assert_allclose(
+        _integration.integrate_conditionals(rows, rule, parameters)[0], whole
+    )
 
 
 def leave_one_out(parameters, X, mask, rule):
     rows = rows_of(X, mask)
     nodes = rule.place(rule.groups[-1], parameters.propose(rows))
-    log_prob = LeaveOneOut.apply(*parameters, rows, nodes)
+    log_prob = LeaveOneOut.apply(
+        parameters.components, parameters.intercept, rows, nodes
+    )
     return torch.where(rows.present, log_prob, 0.0)
 
 
@@ -138,7 +150,8 @@ def test_gradient_of_leave_one_out_is_that_of_its_formula(parameters, X, mask):
     rule = GaussHermite([3], 2, "cpu")
     nodes = rule.place(rule.groups[0], parameters.propose(rows))
     weight = torch.tensor(np.random.default_rng(3).random(X.shape))
-    inputs = [tensor.clone().requires_grad_() for tensor in parameters]
+    both = parameters.components, parameters.intercept
+    inputs = [tensor.clone().requires_grad_() for tensor in both]
 
     def weighted(components, intercept):
         log_prob = LeaveOneOut.apply(components, intercept, rows, nodes)
@@ -152,17 +165,18 @@ def test_gradient_of_the_training_losses_is_that_of_the_exact_ones(arrays, X, ma
     grid = GaussHermite([41], 1, "cpu").groups[0]
 
     def model_at(shift):
-        components = torch.tensor(arrays[0] + shift)
-        varies = torch.ones(N_FEATURES)
-        rule = GaussHermite([41], 2, "cpu")
-        return BernoulliModel(components, torch.tensor(arrays[1]), varies, rule, grid)
+        latent = binary_map(arrays[0] + shift, arrays[1])
+        return LinearModule(
+            latent, torch.ones(N_FEATURES), GaussHermite([41], 2, "cpu")
+        )
 
     rows, hidden = torch.tensor(X), torch.tensor(mask)
+    bound = BoundRows(rows, len(rows), grid).bound
     direction = np.random.default_rng(4).normal(size=arrays[0].shape)
     for value in (
         lambda model: model.log_prob(rows).sum(),
-        lambda model: model.conditional_log_prob(rows, hidden).sum(),
-        lambda model: model.evidence_lower_bound(rows).sum(),
+        lambda model: model.leave_one_out_log_prob(rows, hidden).sum(),
+        lambda model: bound(model, rows).sum(),
     ):
         model = model_at(0.0)
         value(model).backward()
@@ -185,9 +199,7 @@ def test_evidence_lower_bound_is_the_best_of_a_gaussian(parameters, arrays, X):
 
 def test_constant_features_keep_their_parameters(arrays, X):
     varies = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])
-    model = BernoulliModel(
-        *map(torch.tensor, arrays), varies, GaussHermite([5], 2, "cpu"), None
-    )
+    model = LinearModule(binary_map(*arrays), varies, GaussHermite([5], 2, "cpu"))
     model.log_prob(torch.tensor(X)).sum().backward()
     assert_array_equal(model.components.grad[:, 1], 0.0)
     assert model.intercept.grad[1] == 0.0

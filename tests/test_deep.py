@@ -7,26 +7,24 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
-from sklearn_mpt._deep import chain as _chain
 from sklearn_mpt._deep import objectives as _deep_objectives
+from sklearn_mpt._deep.encode_decode import EncodeDecodeModel
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
 from sklearn_mpt._deep.mode import laplace
-from sklearn_mpt._deep.model import (
-    NOISE_FLOOR,
-    BernoulliLikelihood,
-    DeepModel,
-    GaussianLikelihood,
-)
+from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.nodes import Nodes, PosteriorMixture
+from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.posterior import (
     gaussian_log_prob,
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
+from sklearn_mpt._latent.rules import Nodes, PosteriorMixture
+from sklearn_mpt._likelihoods import Bernoulli, Gaussian
+from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 N_DIMS, N_FEATURES = 2, 5
 
@@ -58,17 +56,17 @@ def linear_gaussian(noise_variance=0.5):
     W, b = decoder.coefs[0].data, decoder.intercepts[0].data
     information = torch.cat([W.T, -b[:, None] * W.T]) / noise_variance
     encoder = Encoder(information, W / noise_variance**0.5, None)
-    noise = GaussianLikelihood(torch.tensor(noise_variance, dtype=torch.float64))
+    noise = Gaussian(torch.tensor(noise_variance, dtype=torch.float64))
     covariance = W.T @ W + noise_variance * torch.eye(N_FEATURES)
-    return DeepModel(decoder, encoder, noise), b.numpy(), covariance.numpy()
+    return DeepModule(decoder, encoder, noise), b.numpy(), covariance.numpy()
 
 
 def some_model(likelihood):
     if likelihood == "bernoulli":
-        likelihood = BernoulliLikelihood()
+        likelihood = Bernoulli()
     else:
-        likelihood = GaussianLikelihood(torch.tensor(0.3, dtype=torch.float64))
-    return DeepModel(some_net([N_DIMS, 6, N_FEATURES]), some_encoder(), likelihood)
+        likelihood = Gaussian(torch.tensor(0.3, dtype=torch.float64))
+    return DeepModule(some_net([N_DIMS, 6, N_FEATURES]), some_encoder(), likelihood)
 
 
 def some_rows(likelihood, n=4):
@@ -150,10 +148,10 @@ def test_likelihoods_are_those_of_scipy(name):
         expected = bernoulli.logpmf(X[:, None].numpy(), expit(location.numpy()))
     else:
         expected = norm.logpdf(X[:, None], location, 0.3**0.5)
-    log_prob = likelihood.log_prob(X[:, None], location).detach()
+    log_prob = likelihood.entry_log_prob(X[:, None], location).detach()
     assert_allclose(log_prob, expected)
     observed = (tensor(4, N_FEATURES, seed=2) > 0).to(X.dtype)
-    of_all = likelihood.log_prob_of_all(X * observed, observed, location).detach()
+    of_all = likelihood.pair_log_prob(X * observed, observed, location).detach()
     assert_allclose(of_all, (expected * observed.numpy()[:, None]).sum(-1))
 
 
@@ -162,7 +160,7 @@ def test_derivatives_are_those_of_autograd(name):
     likelihood, X = some_model(name).likelihood, some_rows(name)
     location = tensor(4, N_FEATURES, seed=1).requires_grad_()
     slope, curvature = likelihood.derivatives(X, location)
-    total = likelihood.log_prob(X, location).sum()
+    total = likelihood.entry_log_prob(X, location).sum()
     (expected,) = torch.autograd.grad(total, location, create_graph=True)
     assert_allclose(slope.detach(), expected.detach())
     (second,) = torch.autograd.grad(expected.sum(), location)
@@ -180,7 +178,7 @@ def test_draws_have_the_expected_mean(name):
 
 
 def test_noise_variance_has_a_floor():
-    noise = GaussianLikelihood(torch.tensor(0.0, dtype=torch.float64))
+    noise = Gaussian(torch.tensor(0.0, dtype=torch.float64))
     assert NOISE_FLOOR < noise.noise_variance < 2 * NOISE_FLOOR
 
 
@@ -294,14 +292,19 @@ def test_points_of_the_mixture_integrate_to_one():
     assert_allclose(second.mean(0), 1, atol=0.1)
 
 
+def predict_by_chains(module, X, mask):
+    model = EncodeDecodeModel(module, Units(0.0, 1.0), X.device, seed=(0,))
+    with torch.no_grad():
+        return model.conditional_log_prob(X, mask)
+
+
 def test_chain_of_a_well_determined_row_is_the_conditional():
     model, mean, covariance = linear_gaussian(noise_variance=0.05)
     x = np.random.default_rng(0).multivariate_normal(mean, covariance)
-    rows = rows_of(torch.tensor(x)[None], torch.arange(N_FEATURES)[None] == 0)
-    with torch.no_grad():
-        log_prob = _chain.chain_log_prob(rows, model, np.array([0]))[0, 0]
+    mask = torch.arange(N_FEATURES)[None] == 0
+    log_prob = predict_by_chains(model, torch.tensor(x)[None], mask)[0, 0]
     everything = log_density([x], np.ones((1, N_FEATURES), bool), mean, covariance)[0]
-    seen = rows.observed.numpy()
+    seen = ~mask.numpy()
     expected = everything - log_density([x], seen, mean, covariance)[0]
     assert_allclose(log_prob, expected, atol=0.3)
 
@@ -313,9 +316,6 @@ def test_chain_density_integrates_to_one():
     def density(value):
         X = tensor(1, N_FEATURES)
         X[0, 0] = value
-        rows = rows_of(X, ~observed)
-        with torch.no_grad():
-            log_prob = _chain.chain_log_prob(rows, model, np.array([0]))
-        return float(log_prob[0, 0].exp())
+        return float(predict_by_chains(model, X, ~observed)[0, 0].exp())
 
     assert_allclose(quad(density, -8, 8, epsabs=1e-4)[0], 1, atol=1e-3)

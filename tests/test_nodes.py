@@ -5,8 +5,8 @@ from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.nodes import GaussHermite, PosteriorMixture, refine  # noqa: E402
 from sklearn_mpt._latent.posterior import Posterior  # noqa: E402
+from sklearn_mpt._latent.rules import GaussHermite, PosteriorMixture, refine  # noqa: E402
 
 
 @pytest.fixture

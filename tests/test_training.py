@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._latent.objectives import LatentVariableModel
-from sklearn_mpt._latent.trainer import (
-    Trainer,
-    load_optimizer_arrays,
-    optimizer_arrays,
-)
+from sklearn_mpt._latent.objectives import Objective
+from sklearn_mpt._latent.trainer import Trainer
 
 torch = pytest.importorskip("torch")
 
 
-class Point(LatentVariableModel):
+class Point(torch.nn.Module):
     """One parameter, so that what the loop does with it is plain to see."""
 
     def __init__(self):
@@ -22,7 +18,7 @@ class Point(LatentVariableModel):
         self.x = torch.nn.Parameter(torch.tensor(5.0, dtype=torch.float64))
 
 
-class NoisyParabola:
+class NoisyParabola(Objective):
     """(x - 1)^2 plus a random slope: minimised at 1 in expectation."""
 
     def __init__(self, noise):
@@ -31,15 +27,15 @@ class NoisyParabola:
     def batches(self, rng):
         yield torch.tensor(self.noise * rng.normal(size=8))
 
-    def losses(self, model, batch):
-        return (model.x - 1) ** 2 + batch * (model.x - 1)
+    def losses(self, module, batch):
+        return (module.x - 1) ** 2 + batch * (module.x - 1)
 
 
 class Cliff(NoisyParabola):
     """Falls steadily until x passes 4.5, and is infinite from there on."""
 
-    def losses(self, model, batch):
-        return torch.where(model.x > 4.5, model.x, torch.inf) + 0 * batch
+    def losses(self, module, batch):
+        return torch.where(module.x > 4.5, module.x, torch.inf) + 0 * batch
 
 
 def run(objective, max_iter=1000, around_epoch=lambda epoch: epoch()):
@@ -54,14 +50,14 @@ def run(objective, max_iter=1000, around_epoch=lambda epoch: epoch()):
 
 def test_stops_at_the_minimum_of_a_deterministic_objective():
     trainer = run(NoisyParabola(noise=0.0))
-    assert (trainer.model.x.item() - 1) ** 2 < 1e-4  # tol
+    assert (trainer.module.x.item() - 1) ** 2 < 1e-4  # tol
     assert len(trainer.loss_curve) < 1000
 
 
 def test_averaging_removes_the_noise():
     trainer = run(NoisyParabola(noise=3.0))
     # one step sees a slope of standard deviation 3 / sqrt(8)
-    assert abs(trainer.model.x.item() - 1) < 0.15
+    assert abs(trainer.module.x.item() - 1) < 0.15
 
 
 def test_running_out_of_epochs_warns():
@@ -73,21 +69,21 @@ def test_running_out_of_epochs_warns():
 def test_divergence_restores_the_best_finite_state():
     with pytest.warns(ConvergenceWarning, match=r"diverged after \d+ epochs"):
         trainer = run(Cliff(noise=0.0))
-    assert 4.5 < trainer.model.x.item() < 5
+    assert 4.5 < trainer.module.x.item() < 5
     assert np.isfinite(trainer.loss_curve).all()
 
 
 def test_divergence_in_the_very_last_step_is_noticed():
     class LastStep(Cliff):
-        def losses(self, model, batch):
-            return torch.where(model.x > 4.95, model.x, torch.nan) + 0 * batch
+        def losses(self, module, batch):
+            return torch.where(module.x > 4.95, module.x, torch.nan) + 0 * batch
 
     trainer = Trainer(
         Point(), LastStep(0.0), learning_rate=0.1, rng=np.random.default_rng(0)
     )
     with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
         trainer.run_once()
-    assert trainer.model.x.item() == 5
+    assert trainer.module.x.item() == 5
     assert not trainer.optimizer.state
 
 
@@ -104,7 +100,7 @@ def test_interruption_keeps_the_model():
     with pytest.warns(UserWarning, match="interrupted by user"):
         trainer = run(NoisyParabola(noise=0.0), around_epoch=interrupt)
     assert len(trainer.loss_curve) == 7
-    assert 1 < trainer.model.x.item() < 5
+    assert 1 < trainer.module.x.item() < 5
 
 
 @pytest.mark.parametrize("stop_after", [3, 60])
@@ -132,12 +128,12 @@ def test_optimizer_state_survives_as_arrays():
         trainer.rng = np.random.default_rng(0)
         trainer.run_once()
     again = Trainer(
-        resumed.model, resumed.objective, learning_rate=0.1, rng=resumed.rng
+        resumed.module, resumed.objective, learning_rate=0.1, rng=resumed.rng
     )
-    load_optimizer_arrays(again.optimizer, optimizer_arrays(resumed.optimizer))
+    again.load(resumed.state())
     straight.run_once()
     again.run_once()
-    assert again.model.x.item() == straight.model.x.item()
+    assert again.module.x.item() == straight.module.x.item()
 
 
 class HeldOut(NoisyParabola):
@@ -148,18 +144,18 @@ class HeldOut(NoisyParabola):
         self.best = best
         self.spread = torch.tensor(np.random.default_rng(1).normal(size=50) * spread)
 
-    def validate(self, model):
-        return (model.x - self.best).detach() ** 2 + self.spread * model.x.detach()
+    def validate(self, module):
+        return (module.x - self.best).detach() ** 2 + self.spread * module.x.detach()
 
 
 def test_the_best_held_out_parameters_are_kept():
     trainer = run(HeldOut(best=3.0, spread=0.0))
-    reached = (trainer.model.x.item() - 3) ** 2
+    reached = (trainer.module.x.item() - 3) ** 2
     assert np.isclose(reached, min(trainer.validation_curve))
     assert reached < 0.1 < trainer.validation_curve[-1]
 
 
 def test_the_average_is_kept_if_held_out_rows_cannot_tell():
     chance, plain = run(HeldOut(best=1.05, spread=5.0)), run(NoisyParabola(noise=0.3))
-    assert abs(chance.model.x.item() - 1) < 0.05
-    assert abs(plain.model.x.item() - 1) < 0.05
+    assert abs(chance.module.x.item() - 1) < 0.05
+    assert abs(plain.module.x.item() - 1) < 0.05

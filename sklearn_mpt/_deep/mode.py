@@ -3,15 +3,15 @@
 import torch
 
 from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.nodes import Nodes
 from sklearn_mpt._latent.posterior import gaussian_around, standard_normal_log_prob
+from sklearn_mpt._latent.rules import Nodes
 
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
 
 
-def laplace(rows, z, model):
+def laplace(rows, z, module):
     """Mode and curvature of the posterior near z, by damped Gauss-Newton steps.
 
     Each row takes the step size that is best for it, and rests when none gains more
@@ -19,10 +19,10 @@ def laplace(rows, z, model):
     """
     sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
     for _ in range(MAX_STEPS):
-        step, root = _gauss_newton(rows, z, model)
+        step, root = _gauss_newton(rows, z, module)
         candidates = z[:, None] + sizes[:, None] * step[:, None]
         log_prior = standard_normal_log_prob(candidates)
-        gain = log_joint(rows, Nodes(candidates, log_prior), model)
+        gain = log_joint(rows, Nodes(candidates, log_prior), module)
         best_gain, best = (gain - gain[:, :1]).max(1)
         best = torch.where(best_gain > TOLERANCE, best, 0)
         if not best.any():
@@ -31,10 +31,10 @@ def laplace(rows, z, model):
     return gaussian_around(z, root)
 
 
-def _gauss_newton(rows, z, model):
+def _gauss_newton(rows, z, module):
     """Full step to the mode, and the root of the precision, at z (n, k)."""
-    location, jacobian = model.decoder.value_and_jacobian(z)
-    slope, curvature = model.likelihood.derivatives(rows.X, location)
+    location, jacobian = module.decoder.value_and_jacobian(z)
+    slope, curvature = module.likelihood.derivatives(rows.X, location)
     slope, curvature = (
         torch.where(rows.observed, term, 0.0) for term in (slope, curvature)
     )

@@ -20,20 +20,20 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.importance import log_mean_exp
-from sklearn_mpt._latent.objectives import shuffled_batches
+from sklearn_mpt._latent.objectives import Objective, shuffled_batches
 from sklearn_mpt._latent.posterior import (
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
+from sklearn_mpt._latent.rules import log_mean_exp
 from sklearn_mpt._measure.masks import fixed_size
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
 N_RUNS = 4  # scored given each mask of a fixed size
 
 
-def shared_bounds(model, X, observed, noise):
+def shared_bounds(module, X, observed, noise):
     """Lower bounds on log p(x_R), and what trains the posteriors that they stand on.
 
     Parameters
@@ -54,7 +54,7 @@ def shared_bounds(model, X, observed, noise):
     shape = observed.shape[:2]
     observed = observed.flatten(0, 1)
     rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
-    posterior = model.encoder(rows, observed)
+    posterior = module.encoder(rows, observed)
     coefs, constant = natural_parameters(posterior)
     with torch.no_grad():
         z, n_used = _pooled_points(posterior, shape, noise)
@@ -63,8 +63,8 @@ def shared_bounds(model, X, observed, noise):
         log_ratio = standard_normal_log_prob(z) - log_mean_exp(
             log_density.to(z.dtype), 0
         )
-    log_joint = log_ratio + model.likelihood.log_prob_of_all(
-        rows, observed.to(X.dtype), model.decoder(z)
+    log_joint = log_ratio + module.likelihood.pair_log_prob(
+        rows, observed.to(X.dtype), module.decoder(z)
     )
     weight = torch.softmax(log_joint.detach(), 1).double()
     posterior_fit = constant + (coefs * (weight @ z_moments)).sum(1)
@@ -86,44 +86,53 @@ def _pooled_points(posterior, shape, noise):
     return z.flatten(0, 1), n_used
 
 
-def own_bound(model, X, noise):
+def own_bound(module, X, noise):
     """Importance-weighted bound on log p(x) by each row's own points; (n,).
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
     """
     observed = ~torch.isnan(X)
-    posterior = model.encoder(X, observed)
+    posterior = module.encoder(X, observed)
     z = posterior.mean[:, None] + noise @ posterior.root
     filled = torch.nan_to_num(X)[:, None]
-    log_prob = model.likelihood.log_prob(filled, model.decoder(z))
+    log_prob = module.likelihood.entry_log_prob(filled, module.decoder(z))
     log_likelihood = (log_prob @ observed.to(X.dtype)[..., None])[..., 0]
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
     log_ratio = 0.5 * ((noise**2).sum(-1) - (z**2).sum(-1)) - log_det[:, None]
     return log_mean_exp(log_likelihood + log_ratio, 1)
 
 
-class SampledRows:
-    """Minibatches of rows with standard normal noise for their points."""
+def _batches_with_noise(X, batch_size, noise_shape, rng):
+    for rows in shuffled_batches(len(X), batch_size, rng):
+        noise = rng.standard_normal((len(rows), *noise_shape), dtype=np.float32)
+        yield X[rows], torch.tensor(noise, device=X.device)
 
-    def __init__(self, X, batch_size, noise_shape):
+
+class SampledRows(Objective):
+    """Minibatches of rows with standard normal noise for their points.
+
+    held_out : HeldOutRows or None
+        Rows whose losses `validate` returns.
+    """
+
+    def __init__(self, X, batch_size, noise_shape, held_out=None):
         self.X = X
         self.batch_size = batch_size
         self.noise_shape = noise_shape
+        self.held_out = held_out
+
+    def validate(self, module):
+        return None if self.held_out is None else self.held_out.losses(module)
 
     def batches(self, rng):
-        for rows in shuffled_batches(len(self.X), self.batch_size, rng):
-            yield self.X[rows], self.noise(len(rows), rng)
-
-    def noise(self, n_rows, rng):
-        noise = rng.standard_normal((n_rows, *self.noise_shape), dtype=np.float32)
-        return torch.tensor(noise, device=self.X.device)
+        yield from _batches_with_noise(self.X, self.batch_size, self.noise_shape, rng)
 
 
 class BoundRows(SampledRows):
     """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
 
-    def losses(self, model, batch):
-        return -own_bound(model, *batch)
+    def losses(self, module, batch):
+        return -own_bound(module, *batch)
 
 
 class MaskedGains(SampledRows):
@@ -133,8 +142,8 @@ class MaskedGains(SampledRows):
         Mask rate, and number of masks in a step. Rows get them in turn.
     """
 
-    def __init__(self, X, batch_size, noise_shape, masks):
-        super().__init__(X, batch_size, noise_shape)
+    def __init__(self, X, batch_size, noise_shape, held_out, masks):
+        super().__init__(X, batch_size, noise_shape, held_out)
         self.masks = masks
 
     def batches(self, rng):
@@ -143,9 +152,9 @@ class MaskedGains(SampledRows):
             turn = np.arange(len(X)) % sets.shape[1]
             yield X, torch.tensor(sets[:, turn], device=X.device), weight, noise
 
-    def losses(self, model, batch):
+    def losses(self, module, batch):
         X, sets, weight, noise = batch
-        bounds, posterior_fit = shared_bounds(model, X, sets & ~torch.isnan(X), noise)
+        bounds, posterior_fit = shared_bounds(module, X, sets & ~torch.isnan(X), noise)
         gain = weight * (bounds[1:].mean(0) - bounds[0])
         posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
@@ -156,14 +165,14 @@ class HeldOutRows:
     """Minus the log marginal likelihood of held-out rows, always at the same points."""
 
     def __init__(self, X, batch_size, noise_shape, seed):
-        sampled = SampledRows(X, batch_size, noise_shape)
-        self.batches = list(sampled.batches(np.random.default_rng(seed)))
+        rng = np.random.default_rng(seed)
+        self.parts = list(_batches_with_noise(X, batch_size, noise_shape, rng))
 
     @torch.no_grad()
-    def __call__(self, model):
+    def losses(self, module):
         bounds = [
-            shared_bounds(model, X, ~torch.isnan(X)[None], noise)[0][0]
-            for X, noise in self.batches
+            shared_bounds(module, X, ~torch.isnan(X)[None], noise)[0][0]
+            for X, noise in self.parts
         ]
         return -torch.cat(bounds)
 

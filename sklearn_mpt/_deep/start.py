@@ -8,14 +8,12 @@ from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._deep.layers import ACTIVATIONS, initial_layers
-from sklearn_mpt._linear import start as _linear_start
 
 
-def check_architecture(estimator):
+def check_architecture(settings):
     """Check the parameters that say what the nets are."""
-    check_choice(estimator.likelihood, "likelihood", ["bernoulli", "gaussian"])
-    check_choice(estimator.activation, "activation", list(ACTIVATIONS))
-    sizes = estimator.hidden_layer_sizes
+    check_choice(settings.activation, "activation", list(ACTIVATIONS))
+    sizes = settings.hidden_layer_sizes
     if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
         raise TypeError(
             "hidden_layer_sizes must be a sequence of ints, such as (128, 128), or () "
@@ -25,31 +23,25 @@ def check_architecture(estimator):
         check_scalar(size, "hidden_layer_sizes", Integral, min_val=1)
 
 
-def check_fitted_sizes(estimator):
+def check_fitted_sizes(sizes, fitted):
     """Check that the fitted nets, with which training goes on, have the sizes asked."""
-    fitted = [len(intercept) for intercept in estimator.decoder_intercepts_[:-1]]
-    if fitted != list(estimator.hidden_layer_sizes)[::-1]:
+    widths = [len(intercept) for intercept in fitted["decoder_intercepts_"][:-1]]
+    if widths != list(sizes)[::-1]:
         raise ValueError(
-            f"hidden_layer_sizes={estimator.hidden_layer_sizes} differ from the "
-            f"{tuple(fitted[::-1])} of the fitted model that training goes on with; "
-            "set warm_start=False, or clone the estimator, to start anew."
+            f"hidden_layer_sizes={sizes} differ from the {tuple(widths[::-1])} of the "
+            "fitted model that training goes on with; set warm_start=False, or clone "
+            "the estimator, to start anew."
         )
 
 
-def start(estimator, X, rng):
+def start(settings, likelihood, X, rng):
     """Return the fitted attributes from which training starts."""
-    n_components, n_features = estimator.n_components, X.shape[1]
-    hidden = list(estimator.hidden_layer_sizes)
+    n_components, n_features = settings.n_components, X.shape[1]
+    hidden = list(settings.hidden_layer_sizes)
     coefs, intercepts = initial_layers([n_components, *hidden[::-1], n_features], rng)
-    is_binary = estimator.likelihood == "bernoulli"
-    if is_binary:
-        shift, scale = np.zeros(n_features), 1.0
-        intercepts[-1] = _linear_start.bernoulli_location(X)
-    else:
-        shift, scale = _linear_start.location_and_scale(X)
-        coefs[-1], intercepts[-1] = scale * coefs[-1], shift.copy()
-    own = {"noise_variance_": scale**2} if not is_binary else {}
-    return own | {
+    shift, scale = likelihood.units(X)
+    coefs[-1], intercepts[-1] = scale * coefs[-1], likelihood.start_location(X)
+    return likelihood.start_attributes(scale) | {
         "_shift": shift,
         "_scale": scale,
         "decoder_coefs_": coefs,

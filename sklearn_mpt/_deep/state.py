@@ -1,61 +1,63 @@
-"""Between the fitted arrays of a deep model and its torch modules.
+"""Between the fitted arrays of a deep model and its torch module.
 
-Modules work on standardised rows; the decoder's arrays are in the units of the rows.
+The module works on standardised rows; the decoder's arrays are in the units of the
+rows.
 """
-
-import numpy as np
 
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import Layers
-from sklearn_mpt._deep.model import BernoulliLikelihood, DeepModel, GaussianLikelihood
+from sklearn_mpt._deep.model import DeepModule
+from sklearn_mpt._latent.model import as_tensor
 
 
-def model_of(estimator):
-    """Return the fitted model, in double precision."""
-    as_tensor, scale = estimator._tensor, estimator._scale
-    coefs, intercepts = list(estimator.decoder_coefs_), estimator.decoder_intercepts_
-    coefs[-1] = coefs[-1] / scale
-    intercepts = [*intercepts[:-1], (intercepts[-1] - estimator._shift) / scale]
-    encoder = Encoder(
-        as_tensor(estimator.encoder_information_),
-        as_tensor(estimator.encoder_precision_),
-        _layers(estimator, estimator.encoder_coefs_, estimator.encoder_intercepts_),
+def module_of(fitted, activation, likelihood, device):
+    """Return the fitted module, in double precision.
+
+    activation : name of that of the nets; likelihood : a subclass of `Likelihood`.
+    """
+    shift, scale = fitted["_shift"], fitted["_scale"]
+    *coefs, last_coef = fitted["decoder_coefs_"]
+    *intercepts, last = fitted["decoder_intercepts_"]
+    decoder = (
+        [*coefs, last_coef / scale],
+        [*intercepts, (last - shift) / scale],
     )
-    likelihood = BernoulliLikelihood()
-    if estimator.likelihood == "gaussian":
-        variance = estimator.noise_variance_ / scale**2
-        likelihood = GaussianLikelihood(as_tensor(np.asarray(variance)))
-    return DeepModel(_layers(estimator, coefs, intercepts), encoder, likelihood)
+    encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
+    return DeepModule(
+        _layers(*decoder, activation, device),
+        Encoder(
+            as_tensor(fitted["encoder_information_"], device),
+            as_tensor(fitted["encoder_precision_"], device),
+            _layers(*encoder, activation, device),
+        ),
+        likelihood.from_attributes(fitted, scale).to(device),
+    )
 
 
-def _layers(estimator, coefs, intercepts):
+def _layers(coefs, intercepts, activation, device):
     """A net of the arrays, or None if there are none."""
     if not coefs:
         return None
     coefs, intercepts = (
-        [estimator._tensor(array) for array in arrays] for arrays in (coefs, intercepts)
+        [as_tensor(array, device) for array in arrays] for arrays in (coefs, intercepts)
     )
-    return Layers(coefs, intercepts, estimator.activation)
+    return Layers(coefs, intercepts, activation)
 
 
-def attributes_of(model, shift, scale):
-    """Return the fitted arrays of a model."""
-    coefs, intercepts = _arrays(model.decoder)
+def attributes_of(module, shift, scale):
+    """Return the fitted arrays of a module."""
+    coefs, intercepts = _arrays(module.decoder)
     coefs[-1] *= scale
     intercepts[-1] = scale * intercepts[-1] + shift
-    encoder_coefs, encoder_intercepts = _arrays(model.encoder.net)
-    fitted = {
+    encoder_coefs, encoder_intercepts = _arrays(module.encoder.net)
+    return module.likelihood.attributes(scale) | {
         "decoder_coefs_": coefs,
         "decoder_intercepts_": intercepts,
         "encoder_coefs_": encoder_coefs,
         "encoder_intercepts_": encoder_intercepts,
-        "encoder_information_": _array(model.encoder.information),
-        "encoder_precision_": _array(model.encoder.precision),
+        "encoder_information_": _array(module.encoder.information),
+        "encoder_precision_": _array(module.encoder.precision),
     }
-    noise_variance = getattr(model.likelihood, "noise_variance", None)
-    if noise_variance is not None:
-        fitted["noise_variance_"] = float(_array(noise_variance)) * scale**2
-    return fitted
 
 
 def _arrays(layers):

@@ -2,11 +2,14 @@
 
 import torch
 
-from sklearn_mpt._deep.estimator import DeepMPT
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._deep.family import DeepFamily
+from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTDeepVAE(DeepMPT):
+class MPTDeepVAE(BaseMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     A fully connected net, the decoder, maps z, standard normal, to the location of each
@@ -203,3 +206,8 @@ class MPTDeepVAE(DeepMPT):
         self.device = device
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @property
+    def _family(self):
+        check_choice(self.likelihood, "likelihood", list(LIKELIHOODS))
+        return DeepFamily(LIKELIHOODS[self.likelihood])

@@ -14,11 +14,13 @@ from sklearn.base import (
     DensityMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_array
+from sklearn.utils import check_array, gen_batches
 from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
 
 from sklearn_mpt._checks import check_choice, check_device, check_mask
+from sklearn_mpt._latent.family import Family
 from sklearn_mpt._latent.fitting import TrainingMixin
+from sklearn_mpt._latent.model import as_tensor
 from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -38,8 +40,7 @@ class BaseMPT(
 ):
     """Base of the latent variable models that are trained by masking.
 
-    A subclass lists its parameters in ``__init__`` and supplies the abstract methods:
-    here the maths of a chunk of rows, and in `TrainingMixin` how it is trained.
+    A subclass lists its parameters in ``__init__`` and names its `Family`.
     """
 
     _doc_link_module = "sklearn_mpt"
@@ -48,34 +49,14 @@ class BaseMPT(
         "{estimator_module}.{estimator_name}.html"
     )
 
-    @abstractmethod
-    def _score_rows(self, X):
-        """Return log p(x) and its standard error: tensor (n, d) -> tensor (n, 2)."""
-
-    @abstractmethod
-    def _conditional_rows(self, X, mask):
-        """Return the contract for tensors of shapes (n, d) and (1 or n, d)."""
-
-    @abstractmethod
-    def _transform_rows(self, X):
-        """Return the posterior means of z: tensor (n, d) -> tensor (n, k)."""
-
-    @abstractmethod
-    def _decode(self, Z):
-        """Return E[x | z]: array (n, k) -> array (n, d)."""
-
-    @abstractmethod
-    def _expect_rows(self, X):
-        """Return E[x | present entries]: tensor (n, d) -> tensor (n, d)."""
-
-    @abstractmethod
-    def _draw_rows(self, X, rng):
-        """Draw x given the present entries: tensor (n, d) -> tensor (n, d)."""
-
     @property
     @abstractmethod
-    def _row_bytes(self):
-        """Memory that scoring one row takes."""
+    def _family(self) -> Family:
+        """What kind of model this is."""
+
+    def _model(self):
+        """Return the maths of the fitted attributes."""
+        return self._family.model(self, vars(self), check_device(self.device))
 
     def score_samples(
         self, X: ArrayLike, return_std: bool = False
@@ -103,8 +84,9 @@ class BaseMPT(
         UserWarning
             If a standard error exceeds 0.5 nats.
         """
-        X = self._validate_rows(X)
-        log_prob, std_error = self._map_rows(self._score_rows, X).T
+        X, model = self._validate_rows(X), self._model()
+        scored = self._map_rows(model, lambda rows: torch.stack(model.lml(rows), 1), X)
+        log_prob, std_error = scored.T
         _warn_if_unsure(std_error)
         return (log_prob, std_error) if return_std else log_prob
 
@@ -143,12 +125,35 @@ class BaseMPT(
         log_prob : ndarray of shape (n_samples, n_features)
             In nats; 0.0 where not hidden, or missing.
         """
-        X = self._validate_rows(X)
+        X, model = self._validate_rows(X), self._model()
         mask = check_mask(mask, *X.shape)
         if len(mask) == len(X):
-            return self._map_rows(self._conditional_rows, X, mask)
+            return self._map_rows(model, model.conditional_log_prob, X, mask)
         shared = self._tensor(mask)
-        return self._map_rows(lambda rows: self._conditional_rows(rows, shared), X)
+        return self._map_rows(
+            model, lambda rows: model.conditional_log_prob(rows, shared), X
+        )
+
+    def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
+        """Average the masked score over rows, for each of several masks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        masks : array-like of bool, of shape (n_masks, n_features)
+            True where a feature is hidden.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_masks,)
+            In nats per hidden feature.
+        """
+        X, model, masks = self._validate_rows(X), self._model(), np.asarray(masks)
+        masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
+        with torch.no_grad():
+            scores = model.mean_masked_scores(self._tensor(X), masks, _n_rows(model))
+        return scores.cpu().numpy()
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the posterior mean of the latent variables of each row.
@@ -162,8 +167,8 @@ class BaseMPT(
         -------
         Z : ndarray of shape (n_samples, n_components)
         """
-        X = self._validate_rows(X)
-        return self._map_rows(self._transform_rows, X).astype(X.dtype, copy=False)
+        X, model = self._validate_rows(X), self._model()
+        return self._map_rows(model, model.latent_mean, X).astype(X.dtype, copy=False)
 
     def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
         """Compute the expected row for given latent variables.
@@ -184,7 +189,8 @@ class BaseMPT(
                 f"Z must have n_components={self._n_features_out} columns, "
                 f"got {Z.shape[1]}."
             )
-        return self._decode(Z).astype(Z.dtype, copy=False)
+        model = self._model()
+        return self._map_rows(model, model.decode, Z).astype(Z.dtype, copy=False)
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -207,12 +213,12 @@ class BaseMPT(
             A copy; present entries are unchanged.
         """
         check_choice(method, "method", ["mean", "sample"])
-        X = self._validate_rows(X)
+        X, model = self._validate_rows(X), self._model()
         if method == "mean":
-            filled = self._map_rows(self._expect_rows, X)
+            filled = self._map_rows(model, model.expect, X)
         else:
             rng = self._own_generator(random_state)
-            filled = self._map_rows(lambda rows: self._draw_rows(rows, rng), X)
+            filled = self._map_rows(model, lambda rows: model.draw(rows, rng), X)
         return np.where(np.isnan(X), filled, X).astype(X.dtype, copy=False)
 
     def sample(
@@ -234,36 +240,29 @@ class BaseMPT(
         check_is_fitted(self)
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
         nothing = np.full((n_samples, self.n_features_in_), np.nan)
-        rng = self._own_generator(random_state)
-        return self._map_rows(lambda rows: self._draw_rows(rows, rng), nothing)
+        rng, model = self._own_generator(random_state), self._model()
+        return self._map_rows(model, lambda rows: model.draw(rows, rng), nothing)
 
     def _own_generator(self, random_state):
         random_state = own_setting(self, "random_state", random_state)
         return np.random.default_rng(spawn_seeds(random_state, 1)[0])
 
     def _tensor(self, array):
-        """Copy an array to the device, floats as float64."""
-        dtype = torch.bool if array.dtype == bool else torch.float64
-        return torch.tensor(array, dtype=dtype, device=check_device(self.device))
+        return as_tensor(array, check_device(self.device))
 
-    def _map_rows(self, function, X, *others):
-        """Apply a function of tensors to chunks of rows.
-
-        A chunk fits scikit-learn's working_memory, and is no larger than CHUNK_BYTES.
-        """
-        budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
-        size = max(1, int(budget // self._row_bytes))
+    def _map_rows(self, model, function, *arrays):
+        """Apply a function of tensors to chunks of rows."""
         with torch.no_grad():
-            chunks = [
-                function(*(self._tensor(array[i : i + size]) for array in (X, *others)))
-                for i in range(0, len(X), size)
+            parts = [
+                function(*(self._tensor(array[rows]) for array in arrays))
+                for rows in gen_batches(len(arrays[0]), _n_rows(model))
             ]
-        return torch.cat(chunks).cpu().numpy()
+        return torch.cat(parts).cpu().numpy()
 
     def _validate_rows(self, X, reset=False, min_samples=1):
         if not reset:
             check_is_fitted(self)
-        return validate_data(
+        X = validate_data(
             self,
             X,
             reset=reset,
@@ -271,10 +270,12 @@ class BaseMPT(
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
         )
+        self._family.check_rows(X)
+        return X
 
     @property
     def _n_features_out(self):
-        return self.components_.shape[0]
+        return self._family.n_components(vars(self))
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "n_iter_")
@@ -285,6 +286,12 @@ class BaseMPT(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = False
         return tags
+
+
+def _n_rows(model):
+    """Rows of a chunk that fits scikit-learn's working_memory, and CHUNK_BYTES."""
+    budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
+    return max(1, int(budget // model.row_bytes))
 
 
 def _warn_if_unsure(std_error):

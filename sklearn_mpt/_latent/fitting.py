@@ -1,5 +1,6 @@
 """How an estimator is trained: fit, partial_fit and their callbacks."""
 
+import functools
 from abc import abstractmethod
 from typing import Self
 
@@ -7,39 +8,39 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
-from sklearn_mpt._checks import check_training_parameters
-from sklearn_mpt._latent.trainer import Trainer, load_optimizer_arrays, optimizer_arrays
+from sklearn_mpt._checks import check_device, check_training_parameters
+from sklearn_mpt._latent.family import Family, Problem
 from sklearn_mpt._seeds import spawn_seeds
 
 
-class TrainingMixin(CallbackSupportMixin):
-    """Mixin for estimators whose fitted attributes torch trains.
+def all_or_nothing(method):
+    """Make a method leave its estimator as it was if it raises."""
 
-    A subclass says how its fitted attributes begin (`_initialize`), how torch goes on
-    from them (`_training_problem`), and how to read them back (`_fitted_attributes`).
+    @functools.wraps(method)
+    def wrapped(estimator, *args, **kwargs):
+        before = vars(estimator).copy()
+        try:
+            return method(estimator, *args, **kwargs)
+        except BaseException:
+            vars(estimator).clear()
+            vars(estimator).update(before)
+            raise
+
+    return wrapped
+
+
+class TrainingMixin(CallbackSupportMixin):
+    """Mixin for estimators whose fitted attributes are trained as their `Family` says.
+
+    Fitted attributes are set together, when training is over.
     """
 
-    _objectives: tuple[str, ...]  # allowed values of `objective`
-
+    @property
     @abstractmethod
-    def _check_own_parameters(self, n_features):
-        """Check the parameters that only this model has."""
+    def _family(self) -> Family:
+        """What kind of model this is."""
 
-    @abstractmethod
-    def _initialize(self, X, rng):
-        """Set the fitted attributes from which training starts."""
-
-    @abstractmethod
-    def _training_problem(self, X, is_all):
-        """Return a torch model at the fitted attributes, and its objective on X.
-
-        is_all : whether X is all there is to learn from, not a part of a stream.
-        """
-
-    @abstractmethod
-    def _fitted_attributes(self, model):
-        """Return the fitted attributes that the state of the torch model stands for."""
-
+    @all_or_nothing
     @with_callbacks
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Fit the model to X.
@@ -70,20 +71,23 @@ class TrainingMixin(CallbackSupportMixin):
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, X=X)
-        self._seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
-        self._optimizer_state = {}
-        rng = np.random.default_rng(self._seed)
-        if not go_on:
-            self._initialize(X, rng)
-        if self.max_iter > 0:
-            self._train(X, rng, context)
+        fitted = {"_seed": self._new_seed(), "_optimizer_state": {}}
+        rng = np.random.default_rng(fitted["_seed"])
+        if go_on:
+            fitted = vars(self) | fitted
         else:
-            self._set(_history([]))
+            fitted |= self._family.start(self, X, rng)
+        fitted |= history([])
+        if self.max_iter > 0:
+            fitted |= self._train(self._problem(X, fitted, True, rng), context)
+            self._family.warn(fitted, len(X))
+        vars(self).update(fitted)
         context.call_on_fit_task_end(
             estimator=self, X=X, reconstruction_attributes=dict
         )
         return self
 
+    @all_or_nothing
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Update the model by one pass over X.
 
@@ -104,41 +108,44 @@ class TrainingMixin(CallbackSupportMixin):
         """
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
+        fitted = vars(self).copy()
         if first:
-            self._seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
-            self._optimizer_state, self.loss_curve_ = {}, []
-            self._initialize(X, np.random.default_rng(self._seed))
-        rng = np.random.default_rng([*self._seed, len(self.loss_curve_)])
-        trainer = self._trainer(X, rng, is_all=False)
-        load_optimizer_arrays(trainer.optimizer, self._optimizer_state)
+            fitted |= {"_seed": self._new_seed(), "_optimizer_state": {}}
+            rng = np.random.default_rng(fitted["_seed"])
+            fitted |= self._family.start(self, X, rng) | history([])
+        rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
+        trainer = self._family.trainer(self, self._problem(X, fitted, False, rng))
+        trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
-        self._set(self._fitted_attributes(trainer.model))
-        self._set(_history(self.loss_curve_ + trainer.loss_curve))
-        self._optimizer_state = optimizer_arrays(trainer.optimizer)
+        fitted |= self._family.trained_attributes(trainer.module, fitted)
+        fitted |= history(fitted["loss_curve_"] + trainer.loss_curve)
+        vars(self).update(fitted, _optimizer_state=trainer.state())
         return self
 
-    def _trainer(self, X, rng, is_all):
-        model, objective = self._training_problem(X, is_all)
-        return Trainer(model, objective, learning_rate=self.learning_rate, rng=rng)
+    def _new_seed(self):
+        return spawn_seeds(self.random_state, 1)[0].generate_state(4)
 
-    def _train(self, X, rng, context):
-        trainer = self._trainer(X, rng, is_all=True)
+    def _problem(self, X, fitted, is_all, rng):
+        return Problem(X, fitted, is_all, check_device(self.device), rng)
+
+    def _train(self, problem, context):
+        """Train to convergence; return the fitted attributes, changed."""
+        trainer = self._family.trainer(self, problem)
+
+        def fitted_now():
+            trained = self._family.trained_attributes(trainer.module, problem.fitted)
+            return problem.fitted | trained | history(trainer.loss_curve)
+
         trainer.run(
             max_iter=self.max_iter,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            around_epoch=self._around_epoch(X, trainer, context),
+            around_epoch=self._around_epoch(problem.X, trainer, context, fitted_now),
         )
-        self._set(self._fitted_attributes(trainer.model))
-        self._set(_history(trainer.loss_curve))
-        self._warn_about_fit(len(X))
+        return fitted_now()
 
-    def _around_epoch(self, X, trainer, context):
+    def _around_epoch(self, X, trainer, context, fitted_now):
         """Wrap an epoch in the callbacks' hooks; the wrapper says whether to stop."""
-
-        def state():
-            fitted = self._fitted_attributes(trainer.model)
-            return fitted | _history(trainer.loss_curve)
 
         def run(epoch):
             task = context.subcontext(task_name="epoch")
@@ -148,36 +155,36 @@ class TrainingMixin(CallbackSupportMixin):
                 n_iter, loss = len(trainer.loss_curve), trainer.loss_curve[-1]
                 print(f"Iteration {n_iter}, loss = {loss:.8f}")
             return task.call_on_fit_task_end(
-                estimator=self, X=X, reconstruction_attributes=state
+                estimator=self, X=X, reconstruction_attributes=fitted_now
             )
 
         return run
 
-    def _set(self, attributes):
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-    def _warn_about_fit(self, n_samples):
-        """Warn where the fitted parameters are at a limit."""
-
     def _validate_training_rows(self, X, reset, min_samples):
         X = self._validate_rows(X, reset=reset, min_samples=min_samples)
-        check_training_parameters(self, self._objectives, X.shape[1])
-        self._check_own_parameters(X.shape[1])
+        n_features = X.shape[1]
+        check_training_parameters(self, self._family.objectives, n_features)
+        self._family.check_parameters(self, n_features)
+        if not reset:
+            self._check_sizes_fitted()
+            return X
         empty = np.flatnonzero(np.isnan(X).all(axis=0))
-        if not reset and self._n_features_out != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the "
-                f"{self._n_features_out} of the fitted model that training goes on "
-                "with; set warm_start=False, or clone the estimator, to start anew."
-            )
-        if reset and len(empty):
+        if len(empty):
             raise ValueError(
                 f"All entries of column(s) {empty[:10].tolist()} of X are missing; "
                 "drop the column(s)."
             )
         return X
 
+    def _check_sizes_fitted(self):
+        if self._n_features_out != self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} differs from the "
+                f"{self._n_features_out} of the fitted model that training goes on "
+                "with; set warm_start=False, or clone the estimator, to start anew."
+            )
+        self._family.check_fitted(self, vars(self))
 
-def _history(loss_curve):
+
+def history(loss_curve):
     return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}

@@ -1,6 +1,6 @@
 """Integrals over the latent variables: likelihoods, conditionals, posterior averages.
 
-They are sums over the nodes that a rule places for each row (see `_nodes`), with the
+They are sums over the nodes that a rule places for each row (see `rules`), with the
 rule's estimate of the error. A model says how:
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
@@ -48,7 +48,7 @@ def _blocks(z, rows):
     return z.split(max(1, BLOCK_BYTES // (8 * rows.X.numel())), 1)
 
 
-def log_prob(rows, rule, model):
+def integrate_log_prob(rows, rule, model):
     """Log density of what is observed, and its error; (n,) each."""
     posterior = model.propose(rows)
     logs = [
@@ -58,7 +58,7 @@ def log_prob(rows, rule, model):
     return rule.combine_logs(torch.stack(logs))
 
 
-def posterior_average(function, rows, rule, model):
+def integrate_average(function, rows, rule, model):
     """E f(z) given what is observed, and its error; (n, p) each.
 
     function : from nodes (n, s, k) to values (n, s, p).
@@ -82,13 +82,13 @@ def _average(function, rows, z, weight):
     )
 
 
-def conditional_log_prob(rows, rule, model):
+def integrate_conditionals(rows, rule, model):
     """log p(x_j | observed) of present entries that are hidden, and its error."""
 
     def density(z):
         return model.entry_log_prob(rows.X, z).exp()
 
-    average, error = posterior_average(density, rows, rule, model)
+    average, error = integrate_average(density, rows, rule, model)
     average = average.clamp(min=torch.finfo(average.dtype).tiny)
     hidden = rows.present & ~rows.observed
     return (

@@ -1,5 +1,7 @@
 """What is minimised in training: losses of minibatches of rows, by masks or without."""
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 import torch
 
@@ -7,15 +9,20 @@ from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 
-class LatentVariableModel(torch.nn.Module):
-    """What the training loop and its objectives ask of a model."""
+class Objective(ABC):
+    """What is minimised in training."""
 
-    def conditional_log_prob(self, X, mask):
-        """Return log p(x_j | x_R) at hidden and present entries, 0.0 elsewhere."""
-        raise NotImplementedError
+    @abstractmethod
+    def batches(self, rng):
+        """Yield the minibatches of one epoch."""
 
-    def fold(self):
-        """Absorb a gradient step, where the step is taken in local coordinates."""
+    @abstractmethod
+    def losses(self, module, batch):
+        """Return losses that are to be averaged."""
+
+    def validate(self, module):
+        """Return the losses of held-out rows; None if none are held out."""
+        return None
 
 
 class MaskDraw:
@@ -35,7 +42,7 @@ class MaskDraw:
         return torch.tensor(draw_masks(sizes, self.n_features, rng), device=self.device)
 
 
-class MaskedRows:
+class MaskedRows(Objective):
     """Minus D times the masked score, over minibatches of rows.
 
     Each row of a minibatch gets one of the masks of the step, in turn.
@@ -51,33 +58,16 @@ class MaskedRows:
             masks = self.draw_step_masks(rng)
             yield self.X[rows], masks[torch.arange(len(rows)) % len(masks)]
 
-    def losses(self, model, batch):
+    def losses(self, module, batch):
         X, mask = batch
-        return -X.shape[1] * masked_score(model.conditional_log_prob(X, mask), mask)
+        return -X.shape[1] * masked_score(module.conditional_log_prob(X, mask), mask)
 
 
-class LeaveOneOutRows(MaskedRows):
-    r"""Minus an unbiased estimate of the log marginal likelihood, by uniform masks.
-
-    Every feature is a target, given the others that are seen: with sets R of uniform
-    size in 0..D,
-
-    .. math:: \log p(x) = E_R \sum_{j=1}^D \log p(x_j \mid x_{R \setminus j}),
-
-    since R without j is a set of uniform size among the D - 1 others. It has the
-    expectation of the masked score and a far smaller variance: no small set of targets
-    stands for all. Masks are thus drawn with sizes from 0.
-    """
-
-    def losses(self, model, batch):
-        return -model.leave_one_out_log_prob(*batch).sum(1)
-
-
-class LikelihoodRows:
+class LMLRows(Objective):
     """Minus the log marginal likelihood or a bound on it, over minibatches of rows.
 
     log_prob : callable
-        From the model and rows (n, d) to values (n,).
+        From the module and rows (n, d) to values (n,).
     """
 
     def __init__(self, X, batch_size, log_prob):
@@ -89,8 +79,8 @@ class LikelihoodRows:
         for rows in shuffled_batches(len(self.X), self.batch_size, rng):
             yield self.X[rows]
 
-    def losses(self, model, batch):
-        return -self.log_prob(model, batch)
+    def losses(self, module, batch):
+        return -self.log_prob(module, batch)
 
 
 def shuffled_batches(n_rows, batch_size, rng):

@@ -1,7 +1,6 @@
 """The training loop: follow a noisy objective down, then average.
 
-A model is a torch module; an objective gives its minibatches (`batches`) and their
-losses (`losses`; see `_training_objectives`). Neither knows about scikit-learn.
+A torch module is trained on an `Objective`. Neither knows about scikit-learn.
 """
 
 import warnings
@@ -29,13 +28,11 @@ class Trainer:
 
     Parameters
     ----------
-    model : LatentVariableModel
+    module : torch.nn.Module
         Trained in place.
-    objective : object
-        With ``batches(rng)``, the minibatches of one epoch, and
-        ``losses(model, batch)``, a tensor of losses to be averaged. Where it has
-        ``validate(model)``, a tensor of held-out losses, their mean decides when
-        to decay, and which model is kept: the average, or the best of all epochs.
+    objective : Objective
+        What is minimised. Where it has held-out losses, their mean decides when to
+        decay, and which parameters are kept: the average, or the best of all epochs.
     learning_rate : float
         Step size of Adam until the plateau.
     rng : numpy.random.Generator
@@ -56,13 +53,12 @@ class Trainer:
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
 
-    def __init__(self, model, objective, *, learning_rate, rng):
-        self.model = model
+    def __init__(self, module, objective, *, learning_rate, rng):
+        self.module = module
         self.objective = objective
-        self.validate = getattr(objective, "validate", None)
         self.learning_rate = learning_rate
         self.rng = rng
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+        self.optimizer = torch.optim.Adam(module.parameters(), lr=learning_rate)
         self.loss_curve = []
         self.validation_curve = []
         self.plateau = False
@@ -107,11 +103,12 @@ class Trainer:
         if not self.loss_curve or np.mean(losses) <= min(self.loss_curve):
             self._safe = start
         self.loss_curve.append(float(np.mean(losses)))
-        if self.validate is not None:
-            self._follow_validation()
+        self._follow_validation()
 
     def _follow_validation(self):
-        losses = self.validate(self.model)
+        losses = self.objective.validate(self.module)
+        if losses is None:
+            return
         loss = float(losses.mean())
         if not np.isfinite(loss):
             raise FloatingPointError
@@ -120,16 +117,15 @@ class Trainer:
         self.validation_curve.append(loss)
 
     def _snapshot(self):
-        return {name: value.clone() for name, value in self.model.state_dict().items()}
+        return {name: value.clone() for name, value in self.module.state_dict().items()}
 
     def _step(self, batch):
-        loss = self.objective.losses(self.model, batch).mean()
+        loss = self.objective.losses(self.module, batch).mean()
         if not torch.isfinite(loss):
             raise FloatingPointError
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.model.fold()
         return loss.item()
 
     def _hold(self, max_iter, tol, window, around_epoch):
@@ -146,11 +142,11 @@ class Trainer:
             self.optimizer, max(1, n_epochs)
         )
         self._average = AveragedModel(
-            self.model, multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True
+            self.module, multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True
         )
         for _ in range(n_epochs):
             self._run_epoch(around_epoch)
-            self._average.update_parameters(self.model)
+            self._average.update_parameters(self.module)
             schedule.step()
 
     def _run_epoch(self, around_epoch):
@@ -163,12 +159,12 @@ class Trainer:
         Held-out losses share their noise, and only the best will count: there, neither
         the mean nor the best must improve.
         """
-        curve = self.loss_curve if self.validate is None else self.validation_curve
+        curve = self.validation_curve or self.loss_curve
         if len(curve) < 2 * window:
             return False
         before, last = np.reshape(curve[-2 * window :], (2, window))
         gain = before.mean() - last.mean()
-        if self.validate is not None:
+        if self.validation_curve:
             return max(gain, min(curve[:-window]) - last.min()) <= tol
         noise = np.sqrt((before.var() + last.var()) / window)
         return gain <= max(tol, 1.5 * noise)
@@ -176,41 +172,41 @@ class Trainer:
     @torch.no_grad()
     def _keep_better(self):
         """Keep the averaged model, unless the last one is better beyond noise."""
-        average = self.model if self._average is None else self._average.module
-        if self.validate is not None:
+        average = self.module if self._average is None else self._average.module
+        if self.validation_curve:
             self._keep_best_validated(average)
             return
         loss = self.objective.losses
         gains = torch.cat(
             [
-                loss(average, batch) - loss(self.model, batch)
+                loss(average, batch) - loss(self.module, batch)
                 for batch in self.objective.batches(self.rng)
             ]
         )
         if not gains.isfinite().all():
             raise FloatingPointError
         if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
-            self.model.load_state_dict(average.state_dict())
+            self.module.load_state_dict(average.state_dict())
 
     def _keep_best_validated(self, average):
         """Keep the average, unless the best epoch is better beyond noise.
 
         Three standard errors: the best of many noisy epochs is so by chance, too.
         """
-        gains = self.validate(average) - self._best_losses
+        gains = self.objective.validate(average) - self._best_losses
         if gains.mean() <= 3 * gains.std(correction=0) / len(gains) ** 0.5:
-            self.model.load_state_dict(average.state_dict())
+            self.module.load_state_dict(average.state_dict())
         else:
-            self.model.load_state_dict(self._best)
+            self.module.load_state_dict(self._best)
 
     def _restore(self):
         warnings.warn(
             f"Training diverged after {len(self.loss_curve)} epochs: the loss is not "
             "finite. The best parameters so far are kept; try a smaller learning_rate.",
             ConvergenceWarning,
-            stacklevel=6,
+            stacklevel=7,
         )
-        self.model.load_state_dict(self._best if self.validation_curve else self._safe)
+        self.module.load_state_dict(self._best if self.validation_curve else self._safe)
         self.optimizer.state.clear()
 
     def _warn_unless_converged(self, max_iter):
@@ -219,23 +215,21 @@ class Trainer:
                 f"Maximum iterations (max_iter={max_iter}) reached and the "
                 "optimization hasn't converged yet.",
                 ConvergenceWarning,
-                stacklevel=7,
+                stacklevel=8,
             )
 
+    def state(self):
+        """Return the state of the optimizer as NumPy arrays."""
+        return {
+            index: {name: value.cpu().numpy() for name, value in slots.items()}
+            for index, slots in self.optimizer.state_dict()["state"].items()
+        }
 
-def optimizer_arrays(optimizer):
-    """Return the state of a torch optimizer as NumPy arrays."""
-    return {
-        index: {name: value.cpu().numpy() for name, value in slots.items()}
-        for index, slots in optimizer.state_dict()["state"].items()
-    }
-
-
-def load_optimizer_arrays(optimizer, arrays):
-    """Restore what `optimizer_arrays` returned."""
-    state = {
-        index: {name: torch.tensor(value) for name, value in slots.items()}
-        for index, slots in arrays.items()
-    }
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    def load(self, arrays):
+        """Restore what `state` returned."""
+        state = {
+            index: {name: torch.tensor(value) for name, value in slots.items()}
+            for index, slots in arrays.items()
+        }
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -12,17 +12,9 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.objectives import LatentVariableModel
+from sklearn_mpt._latent.model import FLOAT_BYTES, Model
 
 LOG_2PI = math.log(2 * math.pi)
-
-
-class Gaussian(NamedTuple):
-    """Parameters of the model."""
-
-    components: torch.Tensor  # shape: (k, d)
-    mean: torch.Tensor  # shape: (d,)
-    noise_variance: torch.Tensor  # shape: ()
 
 
 class Moments(NamedTuple):
@@ -33,7 +25,7 @@ class Moments(NamedTuple):
     covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
 
 
-def moments(X):
+def moments_of(X):
     """Return the moments of complete rows X, of shape (n, d)."""
     mean = X.mean(0)
     centred = (X - mean) / math.sqrt(len(X))
@@ -51,16 +43,16 @@ def _second_moment_about(mean, moments, V):
     return product, moments.variance + offset**2
 
 
-def _posterior_root(observed, parameters):
+def _posterior_root(observed, components, noise_variance):
     """F with F' F the covariance of z given each set of observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
-    W = parameters.components.T
+    W = components.T
     eye = torch.eye(W.shape[1], dtype=W.dtype, device=W.device)
     outer = (W[:, :, None] * W[:, None, :]).flatten(1)
     gram = (observed @ outer).unflatten(1, eye.shape)
-    factor = torch.linalg.cholesky(eye + gram / parameters.noise_variance)
+    factor = torch.linalg.cholesky(eye + gram / noise_variance)
     return torch.linalg.solve_triangular(factor, eye, upper=False)
 
 
@@ -82,181 +74,109 @@ def _residual(X, observed, mean):
     return torch.nan_to_num(X - mean) * observed
 
 
-def posterior(X, observed, parameters):
-    """Mean (n, k) and root F (n or 1, k, k) of z given the observed entries."""
-    root = _posterior_root(observed, parameters)
-    projection = _residual(X, observed, parameters.mean) @ parameters.components.T
-    scaled = root @ (projection / parameters.noise_variance)[..., None]
-    return (root.mT @ scaled)[..., 0], root
-
-
-def posterior_mean(X, parameters):
-    """Mean of z given the present entries; (n, k)."""
-    return posterior(X, _observed(X), parameters)[0]
-
-
-def draw(X, parameters, latent_noise, noise):
-    """Draw rows given their present entries, from standard normal noise; (n, d)."""
-    z, root = posterior(X, _observed(X), parameters)
-    z = z + (root.mT @ latent_noise[..., None])[..., 0]
-    decoded = z @ parameters.components + parameters.mean
-    return decoded + parameters.noise_variance.sqrt() * noise
-
-
-def conditional_log_prob(X, mask, parameters):
-    """log p(x_j | x_R) at hidden and present entries, 0.0 elsewhere; (n, d).
-
-    mask : bool of shape (1, d) or (n, d), True where hidden.
-    """
-    z, root = posterior(X, _observed(X, mask), parameters)
-    # no NaN even where it is not selected: it would spoil the gradient
-    residual = torch.nan_to_num(X) - parameters.mean - z @ parameters.components
-    variance = parameters.noise_variance + _column_norms(root @ parameters.components)
-    log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
-    return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
-
-
-def log_prob(X, parameters):
-    """Log density of the present entries of each row; (n,)."""
-    observed = _observed(X)
-    z, root = posterior(X, observed, parameters)
-    # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
-    noise = _residual(X, observed, parameters.mean + z @ parameters.components)
-    distance = (noise**2).sum(1) / parameters.noise_variance + (z**2).sum(1)
-    log_scale = observed.sum(1) * (LOG_2PI + parameters.noise_variance.log())
-    return -0.5 * (log_scale - _log_determinant(root) + distance)
-
-
 def _column_norms(matrices):
     """Squared length of each column; (n, k, d) -> (n, d)."""
     return (matrices**2).sum(1)
 
 
-def mean_log_prob(moments, parameters):
-    """Average of `log_prob` over complete rows, from their moments."""
-    W, noise_variance = parameters.components, parameters.noise_variance
-    root = _posterior_root(torch.ones_like(parameters.mean)[None], parameters)[0]
-    V = root @ W
-    product, variance = _second_moment_about(parameters.mean, moments, V)
-    explained = torch.sum(product * V) / noise_variance
-    distance = (variance.sum() - explained) / noise_variance
-    log_scale = W.shape[1] * (LOG_2PI + noise_variance.log())
-    return -0.5 * (log_scale - _log_determinant(root) + distance)
+class LinearGaussian(Model):
+    """A fitted model.
 
-
-def mean_masked_scores(moments, masks, parameters):
-    """Masked score averaged over complete rows, from their moments; (n_masks,).
-
-    O(d^2 k) per mask whatever the number of rows. With u = F^-T z, whose posterior
-    covariance is the identity, and V = F W, the expected squared error of feature j is
-    C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
-    """
-    W, noise_variance = parameters.components, parameters.noise_variance
-    observed = (~masks).to(W.dtype)
-    V = _posterior_root(observed, parameters) @ W
-    V_seen = V * (observed / noise_variance)[:, None, :]
-    u_x, second = _second_moment_about(parameters.mean, moments, V_seen)
-    u_u = u_x @ V_seen.mT
-    error = second + (V * (u_u @ V - 2 * u_x)).sum(1)
-    variance = noise_variance + _column_norms(V)
-    log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
-    return (log_prob * masks).sum(1) / masks.sum(1)
-
-
-class GaussianModel(LatentVariableModel):
-    r"""A linear Gaussian model, moved in coordinates local to where it stands.
-
-    A gradient step changes the model to
-
-    .. math:: W \leftarrow (I + L) (W + \sigma \, \delta W), \quad
-              \mu \leftarrow \mu + \sigma \, \delta\mu + W^\top a, \quad
-              \log \sigma^2 \leftarrow \log \sigma^2 + \delta_\sigma,
-
-    and `fold` makes the result the new origin. Steps thus shrink with the noise they
-    have to resolve; L, of shape (K, K), and a correct the scale and the mean of the
-    latent variables at once, where steps on W and the mean alone would take very long:
-    the idea of parameter expansion [1]_.
-
-    References
+    Parameters
     ----------
-    .. [1] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
-       PX-EM algorithm", Biometrika 85, 1998.
+    components : Tensor of shape (k, d)
+    mean : Tensor of shape (d,)
+    noise_variance : Tensor of shape ()
     """
 
-    def __init__(self, components, mean, noise_variance, noise_floor):
-        super().__init__()
-        self.register_buffer("components", components)
-        self.register_buffer("mean", mean)
-        excess = torch.clamp(noise_variance - noise_floor, min=noise_floor)
-        self.register_buffer("log_noise", excess.log())
-        self.noise_floor = noise_floor
-        self.components_step = torch.nn.Parameter(torch.zeros_like(components))
-        self.mean_step = torch.nn.Parameter(torch.zeros_like(mean))
-        self.log_noise_step = torch.nn.Parameter(torch.zeros_like(self.log_noise))
-        self.latent_scale_step = torch.nn.Parameter(
-            components.new_zeros(len(components), len(components))
-        )
-        self.latent_mean_step = torch.nn.Parameter(
-            components.new_zeros(len(components))
-        )
-
-    def fix_mean(self, mean):
-        """Put the mean where it stays."""
-        self.mean.copy_(mean)
-        self.mean_step.requires_grad_(False)
-        self.latent_mean_step.requires_grad_(False)
+    def __init__(self, components, mean, noise_variance):
+        self.components = components
+        self.mean = mean
+        self.noise_variance = noise_variance
 
     @property
-    def parameters_now(self):
-        """The parameters after the step taken so far, as a `Gaussian`."""
-        unit = (0.5 * self.log_noise).exp()
-        moved = self.components + unit * self.components_step
-        return Gaussian(
-            moved + self.latent_scale_step @ moved,
-            self.mean + unit * self.mean_step + self.latent_mean_step @ moved,
-            (self.log_noise + self.log_noise_step).exp() + self.noise_floor,
-        )
+    def row_bytes(self):
+        n_dims, n_features = self.components.shape
+        return FLOAT_BYTES * (6 * n_features * n_dims + 4 * n_dims**2)
 
-    @torch.no_grad()
-    def fold(self):
-        now = self.parameters_now
-        self.components.copy_(now.components)
-        self.mean.copy_(now.mean)
-        self.log_noise.add_(self.log_noise_step)
-        for step in self.parameters():
-            step.zero_()
-
-    def conditional_log_prob(self, X, mask):
-        return conditional_log_prob(X, mask, self.parameters_now)
+    def lml(self, X):
+        log_prob = self.log_prob(X)
+        return log_prob, torch.zeros_like(log_prob)
 
     def log_prob(self, X):
-        return log_prob(X, self.parameters_now)
+        """Log density of the present entries of each row; (n,)."""
+        observed = _observed(X)
+        z, root = self.posterior(X, observed)
+        # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
+        noise = _residual(X, observed, self.decode(z))
+        distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
+        log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
+        return -0.5 * (log_scale - _log_determinant(root) + distance)
 
+    def conditional_log_prob(self, X, mask):
+        z, root = self.posterior(X, _observed(X, mask))
+        # no NaN even where it is not selected: it would spoil the gradient
+        residual = torch.nan_to_num(X) - self.mean - z @ self.components
+        variance = self.noise_variance + _column_norms(root @ self.components)
+        log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
+        return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
 
-class MaskedMoments:
-    """Minus D times the masked score over all rows, from their moments."""
+    def latent_mean(self, X):
+        return self.posterior(X, _observed(X))[0]
 
-    def __init__(self, moments, draw_step_masks):
-        self.moments = moments
-        self.draw_step_masks = draw_step_masks
+    def expect(self, X):
+        return self.decode(self.latent_mean(X))
 
-    def batches(self, rng):
-        yield self.draw_step_masks(rng)
+    def decode(self, Z):
+        return Z @ self.components + self.mean
 
-    def losses(self, model, masks):
-        return -masks.shape[1] * mean_masked_scores(
-            self.moments, masks, model.parameters_now
-        )
+    def draw(self, X, rng):
+        latent_noise = X.new_tensor(rng.normal(size=(len(X), len(self.components))))
+        noise = X.new_tensor(rng.normal(size=tuple(X.shape)))
+        z, root = self.posterior(X, _observed(X))
+        z = z + (root.mT @ latent_noise[..., None])[..., 0]
+        return self.decode(z) + self.noise_variance.sqrt() * noise
 
+    def mean_masked_scores(self, X, masks, n_rows):
+        if torch.isnan(X).any():
+            return super().mean_masked_scores(X, masks, n_rows)
+        moments = moments_of(X)
+        parts = [self.moment_scores(moments, part) for part in masks.split(n_rows)]
+        return torch.cat(parts)
 
-class LikelihoodMoments:
-    """Minus the log marginal likelihood over all rows, from their moments."""
+    def posterior(self, X, observed):
+        """Mean (n, k) and root F (n or 1, k, k) of z given the observed entries."""
+        root = self._root(observed)
+        projection = _residual(X, observed, self.mean) @ self.components.T
+        scaled = root @ (projection / self.noise_variance)[..., None]
+        return (root.mT @ scaled)[..., 0], root
 
-    def __init__(self, moments):
-        self.moments = moments
+    def _root(self, observed):
+        return _posterior_root(observed, self.components, self.noise_variance)
 
-    def batches(self, rng):
-        yield self.moments
+    def mean_log_prob(self, moments):
+        """Average of `log_prob` over complete rows, from their moments."""
+        root = self._root(torch.ones_like(self.mean)[None])[0]
+        V = root @ self.components
+        product, variance = _second_moment_about(self.mean, moments, V)
+        explained = torch.sum(product * V) / self.noise_variance
+        distance = (variance.sum() - explained) / self.noise_variance
+        log_scale = len(self.mean) * (LOG_2PI + self.noise_variance.log())
+        return -0.5 * (log_scale - _log_determinant(root) + distance)
 
-    def losses(self, model, moments):
-        return -mean_log_prob(moments, model.parameters_now)[None]
+    def moment_scores(self, moments, masks):
+        """Masked score averaged over complete rows, from their moments; (n_masks,).
+
+        O(d^2 k) per mask whatever the number of rows. With u = F^-T z, whose posterior
+        covariance is the identity, and V = F W, the expected squared error of feature j
+        is C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
+        """
+        observed = (~masks).to(self.components.dtype)
+        V = self._root(observed) @ self.components
+        V_seen = V * (observed / self.noise_variance)[:, None, :]
+        u_x, second = _second_moment_about(self.mean, moments, V_seen)
+        u_u = u_x @ V_seen.mT
+        error = second + (V * (u_u @ V - 2 * u_x)).sum(1)
+        variance = self.noise_variance + _column_norms(V)
+        log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
+        return (log_prob * masks).sum(1) / masks.sum(1)

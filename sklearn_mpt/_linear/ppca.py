@@ -2,11 +2,12 @@
 
 import torch
 
-from sklearn_mpt._linear.estimator import LinearGaussian, LinearMPT
+from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTProbabilisticPCA(LinearMPT):
+class MPTProbabilisticPCA(BaseMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal
@@ -125,8 +126,6 @@ class MPTProbabilisticPCA(LinearMPT):
     True
     """
 
-    _objectives = ("mpt", "lml")
-
     def __init__(
         self,
         n_components: int = 2,
@@ -163,5 +162,5 @@ class MPTProbabilisticPCA(LinearMPT):
         self.n_jobs = n_jobs
 
     @property
-    def _likelihood(self):
-        return LinearGaussian(self)
+    def _family(self):
+        return GaussianFamily(("mpt", "lml"))

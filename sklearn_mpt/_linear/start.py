@@ -2,27 +2,11 @@
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.special import expit, logit
+from scipy.special import expit
 from sklearn.utils.extmath import svd_flip
 from sklearn.utils.validation import check_scalar
 
-
-def location_and_scale(X):
-    """Mean of each column, and one standard deviation for all, ignoring NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        X = X.astype(np.float64, copy=False)
-        shift = np.nanmean(X, axis=0)
-        deviation = np.abs(X - shift)
-        largest = np.nanmax(deviation)
-        if largest == 0:
-            return shift, 1.0
-        scale = largest * np.sqrt(np.nanmean((deviation / largest) ** 2))
-    if not 1e-150 < scale < 1e150:
-        raise ValueError(
-            f"The standard deviation of X is {scale:.3g}, whose square double "
-            "precision cannot hold: rescale X, for instance with StandardScaler."
-        )
-    return shift, float(scale)
+from sklearn_mpt._checks import check_choice
 
 
 def closed_form(X, mean, n_components, noise_floor):
@@ -49,7 +33,12 @@ def principal_axes(components):
     return rotated
 
 
-def check_init(init, shapes):
+def check_init(init):
+    if not isinstance(init, dict):
+        check_choice(init, "init", ["random", "pca"])
+
+
+def initial_arrays(init, shapes):
     """Return the fitted attributes that a dict of initial arrays stands for.
 
     shapes : dict from each key to the shape its array must have.
@@ -74,13 +63,7 @@ def _initial(init, key, shape):
     return check_scalar(value, name, float, min_val=0, include_boundaries="neither")
 
 
-def bernoulli_location(X):
-    """Log odds of a one in each column, half an observation of each value added."""
-    ones, present = np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0)
-    return logit((ones + 0.5) / (present + 1))
-
-
-def bernoulli_components(X, intercept, n_components):
+def binary_components(X, intercept, n_components):
     """Components under which the features correlate as they do, to first order.
 
     With small logits, entries standardised by their Bernoulli deviation s_j have the

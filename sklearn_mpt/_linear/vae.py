@@ -3,14 +3,20 @@
 import torch
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._linear.bernoulli_estimator import LinearBernoulli
-from sklearn_mpt._linear.estimator import LinearGaussian, LinearMPT
+from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._likelihoods import Bernoulli
+from sklearn_mpt._linear.gaussian_family import GaussianFamily
+from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._seeds import RandomState
 
-_LIKELIHOODS = {"gaussian": LinearGaussian, "bernoulli": LinearBernoulli}
+# The evidence lower bound of Gaussian features is the LML.
+FAMILIES = {
+    "gaussian": GaussianFamily(("mpt", "elbo", "lml")),
+    "bernoulli": IntegratedFamily(Bernoulli),
+}
 
 
-class MPTLinearVAE(LinearMPT):
+class MPTLinearVAE(BaseMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     With a Bernoulli likelihood, feature j of a binary row is 1 with probability
@@ -145,8 +151,6 @@ class MPTLinearVAE(LinearMPT):
     ((200, 1), 'quadrature')
     """
 
-    _objectives = ("mpt", "elbo", "lml")
-
     def __init__(
         self,
         n_components: int = 2,
@@ -185,6 +189,6 @@ class MPTLinearVAE(LinearMPT):
         self.n_jobs = n_jobs
 
     @property
-    def _likelihood(self):
-        check_choice(self.likelihood, "likelihood", list(_LIKELIHOODS))
-        return _LIKELIHOODS[self.likelihood](self)
+    def _family(self):
+        check_choice(self.likelihood, "likelihood", list(FAMILIES))
+        return FAMILIES[self.likelihood]

@@ -1,23 +1,33 @@
 """Where integrals over the latent variables are evaluated: nodes and their weights.
 
 Nodes are placed around Gaussian approximations of the posterior of z (see
-`_posterior`). A rule holds them in groups, each of which gives every integral on its
+`posterior`). A rule holds them in groups, each of which gives every integral on its
 own: the groups tell how large the error is.
 """
 
+import functools
+import itertools
 import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.special import roots_hermitenorm
+from scipy.stats import qmc
 
-from sklearn_mpt._latent.importance import N_REPLICATES, normal_points, pool
 from sklearn_mpt._latent.posterior import (
     gaussian_log_prob,
     log_peak,
     standard_normal_log_prob,
 )
+
+N_REPLICATES = 8  # of quasi-random points: their spread gives the standard error
+GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
+MAX_GRID_NODES = 2**15
+QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
+IMPORTANCE_TOLERANCE = 0.02
+IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
 
 
 class Nodes(NamedTuple):
@@ -152,3 +162,65 @@ def refine(estimate, rules, tolerance):
         values[rows] = torch.where(inaccurate[rows], value, values[rows])
         errors[rows] = torch.where(inaccurate[rows], error, errors[rows])
     return values, errors
+
+
+def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
+    """Scrambled Sobol points of the standard normal: (n_replicates, n_points, n_dims).
+
+    n_points : a power of 2.
+    """
+    engines = (
+        qmc.MultivariateNormalQMC(np.zeros(n_dims), rng=np.random.default_rng(child))
+        for child in np.random.SeedSequence(seed).spawn(n_replicates)
+    )
+    return np.stack([engine.random(n_points) for engine in engines])
+
+
+def log_mean_exp(log_values, axis):
+    """Log of the mean of exponentials of a tensor."""
+    return torch.logsumexp(log_values, axis) - math.log(log_values.shape[axis])
+
+
+def pool(log_means):
+    """Pool the replicates' log averages: the log of their mean, its standard error.
+
+    log_means : shape (n_replicates, ...)
+    """
+    pooled = log_mean_exp(log_means, 0)
+    spread = (log_means - pooled).exp().std(0, correction=1)
+    return pooled, spread / math.sqrt(len(log_means))
+
+
+class Accuracy(NamedTuple):
+    """How finely integrals are done: rules, and the error at which refining ends."""
+
+    rules: Callable[[], Iterator]  # yields rules, each finer than the one before
+    tolerance: float
+    n_nodes: int  # that a chunk of rows is made for
+    is_quadrature: bool  # whose errors below the tolerance count as none
+
+
+def quadrature(n_dims, device):
+    """Refine product grids, up to MAX_GRID_NODES."""
+
+    def rules():
+        for n_per_dim in itertools.pairwise(GRID_SIZES):
+            if n_per_dim[1] ** n_dims <= MAX_GRID_NODES:
+                yield grids(n_per_dim, n_dims, device)
+
+    n_nodes = GRID_SIZES[1] ** n_dims
+    return Accuracy(rules, QUADRATURE_TOLERANCE, n_nodes, is_quadrature=True)
+
+
+def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
+    """Refine mixtures: `counts` has the points of each part, for rule after rule."""
+
+    def rules():
+        for count in counts:
+            yield mixtures(count, n_dims, device, seed)
+
+    return Accuracy(rules, tolerance, IMPORTANCE_NODES, is_quadrature=False)
+
+
+grids = functools.lru_cache(maxsize=32)(GaussHermite)
+mixtures = functools.lru_cache(maxsize=16)(PosteriorMixture)

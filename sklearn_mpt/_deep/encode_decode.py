@@ -12,8 +12,9 @@ References
 import numpy as np
 import torch
 
+from sklearn_mpt._deep.model import DeepModel
 from sklearn_mpt._deep.objectives import SampledRows
-from sklearn_mpt._latent.importance import log_mean_exp, normal_points
+from sklearn_mpt._latent.rules import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
@@ -21,7 +22,7 @@ N_STEPS = 5  # from one z to the next
 N_CHAINS = 64  # when scoring
 
 
-def conditional_log_prob(model, X, observed, noise):
+def chain_log_prob(module, X, observed, noise):
     """log p(x_j | x_R) by averages over the last z of several chains; (n, d).
 
     Parameters
@@ -38,40 +39,45 @@ def conditional_log_prob(model, X, observed, noise):
     with torch.no_grad():
         filled, known = rows, seen
         for step in range(uniform.shape[1]):
-            z = _draw(model, filled, known, normal[:, step])
-            draws = model.likelihood.draw(
-                model.decoder(z.unflatten(0, (-1, n_chains))), uniform[:, step]
+            z = _draw(module, filled, known, normal[:, step])
+            draws = module.likelihood.draw(
+                module.decoder(z.unflatten(0, (-1, n_chains))), uniform[:, step]
             )
             filled = torch.where(seen, rows, draws.flatten(0, 1))
             known = torch.ones_like(seen)
-    z = _draw(model, filled, known, normal[:, -1]).unflatten(0, (-1, n_chains))
-    log_prob = model.likelihood.log_prob(X[:, None], model.decoder(z))
+    z = _draw(module, filled, known, normal[:, -1]).unflatten(0, (-1, n_chains))
+    log_prob = module.likelihood.entry_log_prob(X[:, None], module.decoder(z))
     return log_mean_exp(log_prob, 1)
 
 
-def _draw(model, X, observed, normal):
+def _draw(module, X, observed, normal):
     """Draw z from the encoder for every row of every chain; (n * s, k)."""
-    posterior = model.encoder(X, observed)
+    posterior = module.encoder(X, observed)
     each = normal.expand(len(X) // normal.shape[1], -1, -1).flatten(0, 1)
     return posterior.mean + (each[:, None] @ posterior.root)[:, 0]
 
 
-def chain_log_prob(rows, model, seed):
-    """The conditional for scoring: the noise of the chains is the same for all rows."""
-    n_dims, n_features = len(model.encoder.precision), rows.X.shape[1]
-    normal = normal_points(N_CHAINS, n_dims, seed.tolist(), N_STEPS + 1)
-    uniform = np.random.default_rng(seed).random((N_STEPS, N_CHAINS, n_features))
-    noise = tuple(
-        torch.tensor(array, device=rows.X.device)[None] for array in (normal, uniform)
-    )
-    return conditional_log_prob(model, rows.X, rows.observed, noise)
+class EncodeDecodeModel(DeepModel):
+    """A deep model whose conditionals are those of the chains.
+
+    The noise of the chains is the same for all rows.
+    """
+
+    def _conditionals(self, rows):
+        shape = (N_STEPS, N_CHAINS, rows.X.shape[1])
+        normal = normal_points(N_CHAINS, self.latent.n_dims, self.seed, N_STEPS + 1)
+        uniform = np.random.default_rng(self.seed).random(shape)
+        noise = tuple(
+            torch.tensor(u, device=rows.X.device)[None] for u in (normal, uniform)
+        )
+        return chain_log_prob(self.latent, rows.X, rows.observed, noise)
 
 
-class ChainRows(SampledRows):
+class EncodeDecodeRows(SampledRows):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
-    def __init__(self, X, batch_size, noise_shape, masks):
-        super().__init__(X, batch_size, noise_shape)
+    def __init__(self, X, batch_size, noise_shape, held_out, masks):
+        super().__init__(X, batch_size, noise_shape, held_out)
         self.masks = masks
 
     def batches(self, rng):
@@ -89,11 +95,9 @@ class ChainRows(SampledRows):
             ]
             yield X, torch.tensor(masks, device=X.device), noise
 
-    def losses(self, model, batch):
+    def losses(self, module, batch):
         X, mask, noise = batch
         present = ~torch.isnan(X)
-        log_prob = conditional_log_prob(
-            model, torch.nan_to_num(X), present & ~mask, noise
-        )
+        log_prob = chain_log_prob(module, torch.nan_to_num(X), present & ~mask, noise)
         log_prob = torch.where(mask & present, log_prob, 0.0)
         return -X.shape[1] * masked_score(log_prob, mask)

@@ -1,0 +1,133 @@
+"""Deep latent variable models: how they start, are trained, and become maths."""
+
+import warnings
+
+import numpy as np
+
+from sklearn_mpt._checks import check_choice, check_fraction, check_int_or_auto
+from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
+from sklearn_mpt._deep.model import DeepModel
+from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains
+from sklearn_mpt._deep.start import check_architecture, check_fitted_sizes, start
+from sklearn_mpt._deep.state import attributes_of, module_of
+from sklearn_mpt._latent.family import Family
+from sklearn_mpt._latent.model import Units, as_tensor
+from sklearn_mpt._latent.trainer import Trainer
+from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
+
+# Points per row if n_importance_samples is "auto". The more features a row has, the
+# narrower is its posterior, and the less do the points of other rows serve it.
+OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
+MANY_FEATURES = 256
+HELD_OUT_POINTS, HELD_OUT_BATCH = 8, 256
+# How features are predicted from others: the model, and what trains it.
+CONDITIONALS = {
+    "importance": (DeepModel, MaskedGains),
+    "encode_decode": (EncodeDecodeModel, EncodeDecodeRows),
+}
+
+
+class DeepFamily(Family):
+    """Models with a net from z to the locations of the features.
+
+    Parameters
+    ----------
+    likelihood : type
+        A subclass of `Likelihood`.
+    """
+
+    objectives = ("mpt", "elbo", "iwae")
+
+    def __init__(self, likelihood):
+        self.likelihood = likelihood
+
+    def check_parameters(self, settings, n_features):
+        check_architecture(settings)
+        check_choice(settings.conditional, "conditional", CONDITIONALS)
+        check_int_or_auto(settings.n_importance_samples, "n_importance_samples")
+        check_fraction(settings.validation_fraction, "validation_fraction")
+
+    def check_rows(self, X):
+        self.likelihood.check_rows(X)
+
+    def check_fitted(self, settings, fitted):
+        check_fitted_sizes(settings.hidden_layer_sizes, fitted)
+
+    def n_components(self, fitted):
+        return len(fitted["encoder_precision_"])
+
+    def start(self, settings, X, rng):
+        own = {"lml_method_": "importance"}
+        return own | start(settings, self.likelihood, X, rng)
+
+    def model(self, settings, fitted, device):
+        module = self._module(settings, fitted, device)
+        units = Units(as_tensor(fitted["_shift"], device), fitted["_scale"])
+        kind, _ = CONDITIONALS[settings.conditional]
+        return kind(module, units, device, tuple(fitted["_seed"].tolist()))
+
+    def _module(self, settings, fitted, device):
+        return module_of(fitted, settings.activation, self.likelihood, device)
+
+    def trainer(self, settings, problem):
+        fitted, device = problem.fitted, problem.device
+        units = Units(as_tensor(fitted["_shift"], device), fitted["_scale"])
+        return Trainer(
+            self._module(settings, fitted, device).float(),
+            _objective(settings, problem, units.standardise(problem.rows).float()),
+            learning_rate=settings.learning_rate,
+            rng=problem.rng,
+        )
+
+    def trained_attributes(self, module, fitted):
+        return attributes_of(module, fitted["_shift"], fitted["_scale"])
+
+    def warn(self, fitted, n_samples):
+        floor = NOISE_FLOOR * fitted["_scale"] ** 2
+        noise_variance = fitted.get("noise_variance_", np.inf)
+        if noise_variance < 10 * floor:
+            warnings.warn(
+                f"noise_variance_={noise_variance:.3g} fell towards its floor of "
+                f"{floor:.3g}: the model explains the rows almost without error, and "
+                "the likelihood may have no maximum. Use fewer components or smaller "
+                "nets.",
+                stacklevel=5,
+            )
+
+
+def _objective(settings, problem, rows):
+    size = settings.batch_size
+    if size == "auto":
+        size = int(np.clip(len(rows) // 16, 32, 128))
+    rows, held_out = _split(settings, problem, rows)
+    if len(held_out):
+        noise_shape = (HELD_OUT_POINTS, settings.n_components)
+        seed = problem.fitted["_seed"]
+        held_out = HeldOutRows(held_out, HELD_OUT_BATCH, noise_shape, seed)
+    else:
+        held_out = None
+    noise_shape = (_points_per_row(settings, rows.shape[1]), settings.n_components)
+    if settings.objective != "mpt":
+        return BoundRows(rows, size, noise_shape, held_out)
+    _, kind = CONDITIONALS[settings.conditional]
+    masks = (settings.mask_rate, settings.n_masks)
+    return kind(rows, size, noise_shape, held_out, masks)
+
+
+def _split(settings, problem, rows):
+    """Hold out rows by which training is stopped, if any."""
+    stops_early = settings.early_stopping and problem.is_all
+    share = settings.validation_fraction if stops_early else 0
+    order = np.random.default_rng(problem.fitted["_seed"]).permutation(len(rows))
+    n_held_out = int(share * len(rows))
+    return rows[order[n_held_out:]], rows[order[:n_held_out]]
+
+
+def _points_per_row(settings, n_features):
+    if settings.objective == "elbo":
+        return 1
+    if settings.n_importance_samples != "auto":
+        return settings.n_importance_samples
+    if settings.objective == "iwae":
+        return OWN_POINTS
+    return SHARED_POINTS_IF_MANY if n_features >= MANY_FEATURES else SHARED_POINTS

@@ -1,0 +1,185 @@
+"""Fitted models as maths on tensors: what the methods of an estimator ask for.
+
+A model holds fitted parameters and knows no estimator. Rows are tensors of shape
+(n, d), NaN where missing.
+"""
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._latent.integration import (
+    draw_latent,
+    integrate_average,
+    integrate_conditionals,
+    integrate_log_prob,
+    rows_of,
+)
+from sklearn_mpt._latent.rules import mixture_nodes, refine
+from sklearn_mpt._measure.contract import masked_score
+
+FLOAT_BYTES = 8
+N_TENSORS = 3  # over rows, nodes and features, that scoring holds at a time
+# To draw z from: around the posteriors, shared among them, and from the prior.
+DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
+
+
+def as_tensor(array, device):
+    """Copy an array to the device, floats as float64."""
+    dtype = bool if array.dtype == bool else np.float64
+    return torch.from_numpy(np.array(array, dtype=dtype, order="C")).to(device)
+
+
+class Model(ABC):
+    """A fitted model."""
+
+    row_bytes: int  # memory that scoring a row takes
+
+    @abstractmethod
+    def lml(self, X):
+        """Return log p(present entries), and its standard error; (n,) each."""
+
+    @abstractmethod
+    def conditional_log_prob(self, X, mask):
+        """Return the contract, for a mask of shape (1 or n, d); (n, d)."""
+
+    @abstractmethod
+    def latent_mean(self, X):
+        """Return E[z | present entries]; (n, k)."""
+
+    @abstractmethod
+    def expect(self, X):
+        """Return E[x | present entries]; (n, d)."""
+
+    @abstractmethod
+    def decode(self, Z):
+        """Return E[x | z], for Z of shape (n, k); (n, d)."""
+
+    @abstractmethod
+    def draw(self, X, rng):
+        """Draw x given the present entries; (n, d)."""
+
+    def mean_masked_scores(self, X, masks, n_rows):
+        """Return the masked score averaged over rows, for each mask; (n_masks,).
+
+        n_rows : how many rows may be worked on at a time.
+        """
+        parts = X.split(n_rows)
+        return torch.stack(
+            [
+                torch.cat([self._masked_scores(part, mask) for part in parts]).mean()
+                for mask in masks
+            ]
+        )
+
+    def _masked_scores(self, X, mask):
+        return masked_score(self.conditional_log_prob(X, mask[None]), mask)
+
+
+class Units(NamedTuple):
+    """What standardises rows: a shift for each column, and one scale."""
+
+    shift: torch.Tensor  # shape: (d,)
+    scale: float
+
+    def standardise(self, X):
+        return (X - self.shift) / self.scale
+
+    def restore(self, X):
+        return self.scale * X + self.shift
+
+
+class IntegratedModel(Model):
+    """A model whose integrals over z are sums over nodes.
+
+    Parameters
+    ----------
+    latent : object
+        Joint distribution of z and standardised rows, as `integration` asks for it,
+        with a `likelihood`, ``location(z)``, and the numbers `n_dims` and `width`, of
+        latent variables and of the numbers that a node takes at its widest.
+    units : Units
+    scoring, predicting : Accuracy
+        For everything, but conditionals by the second.
+    """
+
+    def __init__(self, latent, units, scoring, predicting):
+        self.latent = latent
+        self.units = units
+        self.scoring = scoring
+        self.predicting = predicting
+
+    @property
+    def row_bytes(self):
+        return FLOAT_BYTES * N_TENSORS * self.scoring.n_nodes * self.latent.width
+
+    def lml(self, X):
+        rows = self._rows(X)
+        value, error = self._estimate(integrate_log_prob, rows, self.scoring)
+        if self.scoring.is_quadrature:
+            error = torch.where(error > self.scoring.tolerance, error, 0.0)
+        n_seen = rows.observed.sum(1)
+        value = value - n_seen * np.log(self.units.scale)
+        return torch.where(n_seen > 0, value, 0.0), torch.where(n_seen > 0, error, 0.0)
+
+    def conditional_log_prob(self, X, mask):
+        rows = self._rows(X, mask)
+        return self._in_units(rows, self._conditionals(rows))
+
+    def _conditionals(self, rows):
+        return self._estimate(integrate_conditionals, rows, self.predicting)[0]
+
+    def _in_units(self, rows, log_prob):
+        """Those of standardised entries, where asked for, in the units of X."""
+        asked = rows.present & ~rows.observed
+        return torch.where(asked, log_prob - np.log(self.units.scale), 0.0)
+
+    def latent_mean(self, X):
+        return self._average(lambda z: z, X)
+
+    def expect(self, X):
+        average = self._average(self._mean, X)
+        return self.units.restore(average.clamp(*self.latent.likelihood.bounds))
+
+    def decode(self, Z):
+        return self.units.restore(self._mean(Z))
+
+    def draw(self, X, rng):
+        z = self._draw_latent(self._rows(X), rng)
+        uniform = X.new_tensor(rng.random(tuple(X.shape)))
+        drawn = self.latent.likelihood.draw(self.latent.location(z), uniform)
+        return self.units.restore(drawn)
+
+    def _draw_latent(self, rows, rng):
+        """Draw z given what is observed, by importance resampling; (n, k)."""
+        n_rows, n_dims = len(rows.X), self.latent.n_dims
+        if not rows.observed.any():
+            return rows.X.new_tensor(rng.normal(size=(n_rows, n_dims)))
+        posteriors = self.latent.propose(rows)
+        counts = [DRAW_POINTS // len(posteriors)] * len(posteriors)
+        counts.append(DRAW_PRIOR_POINTS)
+        points = rows.X.new_tensor(rng.normal(size=(n_rows, sum(counts), n_dims)))
+        nodes = mixture_nodes(points.split(counts, 1), posteriors)
+        level = rows.X.new_tensor(rng.random((n_rows, 1)))
+        return draw_latent(rows, nodes, level, self.latent)
+
+    def _rows(self, X, mask=None):
+        return rows_of(self.units.standardise(X), mask)
+
+    def _mean(self, z):
+        return self.latent.likelihood.mean(self.latent.location(z))
+
+    def _average(self, of_latent, X):
+        average = partial(integrate_average, of_latent)
+        return self._estimate(average, self._rows(X), self.scoring)[0]
+
+    def _estimate(self, function, rows, accuracy):
+        """Refine a function of rows, rule and joint distribution; value and error."""
+        return refine(
+            lambda rule, which: function(rows.take(which), rule, self.latent),
+            accuracy.rules(),
+            accuracy.tolerance,
+        )

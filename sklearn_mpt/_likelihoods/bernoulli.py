@@ -1,0 +1,47 @@
+"""Features that are 0 or 1; their locations are logits."""
+
+import numpy as np
+import torch
+from scipy.special import logit
+from torch.nn.functional import logsigmoid, softplus
+
+from sklearn_mpt._likelihoods.base import Likelihood
+
+
+class Bernoulli(Likelihood):
+    """Features that are 0 or 1, given their logits."""
+
+    bounds = (0.0, 1.0)
+
+    @staticmethod
+    def check_rows(X):
+        strange = X[(X != 0) & (X != 1) & ~np.isnan(X)]
+        if len(strange):
+            found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+            raise ValueError(
+                "likelihood='bernoulli' takes rows of 0, 1 and NaN (missing); found "
+                f"{len(strange)} other values, such as {found}. Binarize X, or use "
+                "likelihood='gaussian'."
+            )
+
+    @staticmethod
+    def start_location(X):
+        """Log odds of a one, half an observation of each value added: always finite."""
+        ones, present = np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0)
+        return logit((ones + 0.5) / (present + 1))
+
+    def entry_log_prob(self, X, location):
+        return logsigmoid((2 * X - 1) * location)
+
+    def pair_log_prob(self, X, observed, location):
+        return X @ location.T - observed @ softplus(location).T
+
+    def derivatives(self, X, location):
+        prob = torch.sigmoid(location)
+        return X - prob, prob * (1 - prob)
+
+    def mean(self, location):
+        return torch.sigmoid(location)
+
+    def draw(self, location, uniform):
+        return (uniform < torch.sigmoid(location)).to(location.dtype)
