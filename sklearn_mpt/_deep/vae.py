@@ -1,5 +1,6 @@
 """A deep latent variable model, trained by masking."""
 
+import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice
@@ -159,6 +160,14 @@ class MPTDeepVAE(BaseMPT):
     >>> model.score(X) > linear.score(X)
     True
     """
+
+    decoder_coefs_: list[np.ndarray]
+    decoder_intercepts_: list[np.ndarray]
+    encoder_coefs_: list[np.ndarray]
+    encoder_intercepts_: list[np.ndarray]
+    encoder_information_: np.ndarray
+    encoder_precision_: np.ndarray
+    noise_variance_: float
 
     def __init__(
         self,

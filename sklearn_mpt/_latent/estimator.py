@@ -3,6 +3,7 @@
 import warnings
 from abc import ABCMeta, abstractmethod
 from numbers import Integral
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -43,6 +44,12 @@ class BaseMPT(
     A subclass lists its parameters in ``__init__`` and names its `Family`.
     """
 
+    n_iter_: int
+    loss_curve_: list[float]
+    lml_method_: str
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
     _doc_link_module = "sklearn_mpt"
     _doc_link_template = (
         "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
@@ -58,6 +65,14 @@ class BaseMPT(
         """Return the maths of the fitted attributes."""
         return self._family.model(self, vars(self), check_device(self.device))
 
+    @overload
+    def score_samples(
+        self, X: ArrayLike, return_std: Literal[False] = False
+    ) -> np.ndarray: ...
+    @overload
+    def score_samples(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
     def score_samples(
         self, X: ArrayLike, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,8 @@
 
 import functools
 from abc import abstractmethod
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,8 +13,10 @@ from sklearn_mpt._checks import check_device, check_training_parameters
 from sklearn_mpt._latent.family import Family, Problem
 from sklearn_mpt._seeds import spawn_seeds
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
-def all_or_nothing(method):
+
+def all_or_nothing(method: Method) -> Method:
     """Make a method leave its estimator as it was if it raises."""
 
     @functools.wraps(method)
@@ -26,7 +29,7 @@ def all_or_nothing(method):
             vars(estimator).update(before)
             raise
 
-    return wrapped
+    return cast(Method, wrapped)
 
 
 class TrainingMixin(CallbackSupportMixin):
@@ -41,7 +44,6 @@ class TrainingMixin(CallbackSupportMixin):
         """What kind of model this is."""
 
     @all_or_nothing
-    @with_callbacks
     def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Fit the model to X.
 
@@ -67,6 +69,10 @@ class TrainingMixin(CallbackSupportMixin):
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
+        return self._fit(X)
+
+    @with_callbacks
+    def _fit(self, X):
         go_on = self.warm_start and hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)

@@ -1,5 +1,6 @@
 """Probabilistic PCA, trained by masking."""
 
+import numpy as np
 import torch
 
 from sklearn_mpt._latent.estimator import BaseMPT
@@ -125,6 +126,10 @@ class MPTProbabilisticPCA(BaseMPT):
     >>> 0 <= closed_form.score(X) - model.score(X) < 0.01
     True
     """
+
+    components_: np.ndarray
+    mean_: np.ndarray
+    noise_variance_: float
 
     def __init__(
         self,

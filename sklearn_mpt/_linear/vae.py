@@ -1,5 +1,6 @@
 """A linear variational autoencoder, trained by masking."""
 
+import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice
@@ -150,6 +151,11 @@ class MPTLinearVAE(BaseMPT):
     >>> model.transform(X).shape, model.lml_method_
     ((200, 1), 'quadrature')
     """
+
+    components_: np.ndarray
+    mean_: np.ndarray
+    intercept_: np.ndarray
+    noise_variance_: float
 
     def __init__(
         self,

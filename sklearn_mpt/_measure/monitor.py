@@ -47,9 +47,9 @@ class LMLMonitor:
         check_scalar(every, "every", Integral, min_val=1)
         self.X = X
         self.every = every
-        self.log_ = []
+        self.log_: list[dict] = []
         self._n_fits = 0
-        self._fits = {}  # context of a running fit -> its number
+        self._fits: dict = {}  # context of a running fit -> its number
 
     def setup(self, estimator, context):
         self._fits[context] = self._n_fits
