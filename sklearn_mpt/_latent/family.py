@@ -24,6 +24,10 @@ class Problem(NamedTuple):
     rng: np.random.Generator
 
     @property
+    def has_gaps(self):
+        return bool(np.isnan(self.X).any())
+
+    @property
     def rows(self):
         return as_tensor(self.X, self.device)
 
@@ -54,11 +58,11 @@ class Family(ABC):
 
     @abstractmethod
     def trainer(self, settings, problem):
-        """Return a `Trainer` of a torch module that is at the problem's attributes."""
+        """Return a `Trainer` or `Ascent` that starts from the problem's attributes."""
 
     @abstractmethod
-    def trained_attributes(self, module, fitted):
-        """Return the fitted attributes that the state of the module stands for."""
+    def trained_attributes(self, result, fitted):
+        """Return the fitted attributes that the result of training stands for."""
 
     @abstractmethod
     def model(self, settings, fitted, device) -> Model:

@@ -123,7 +123,7 @@ class TrainingMixin(CallbackSupportMixin):
         trainer = self._family.trainer(self, self._problem(X, fitted, False, rng))
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
-        fitted |= self._family.trained_attributes(trainer.module, fitted)
+        fitted |= self._family.trained_attributes(trainer.result, fitted)
         fitted |= history(fitted["loss_curve_"] + trainer.loss_curve)
         vars(self).update(fitted, _optimizer_state=trainer.state())
         return self
@@ -139,7 +139,7 @@ class TrainingMixin(CallbackSupportMixin):
         trainer = self._family.trainer(self, problem)
 
         def fitted_now():
-            trained = self._family.trained_attributes(trainer.module, problem.fitted)
+            trained = self._family.trained_attributes(trainer.result, problem.fitted)
             return problem.fitted | trained | history(trainer.loss_curve)
 
         trainer.run(

@@ -65,6 +65,10 @@ class Trainer:
         self._average = None
         self._safe = self._best = self._snapshot()
 
+    @property
+    def result(self):
+        return self.module
+
     def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
         """Train to convergence; on interruption or divergence keep the best so far.
 

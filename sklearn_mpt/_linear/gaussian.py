@@ -24,6 +24,11 @@ class Moments(NamedTuple):
     variance: torch.Tensor  # shape: (d,)
     covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
 
+    def product(self, V):
+        """V C, for V of shape (..., d)."""
+        flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
+        return flat.reshape(V.shape)
+
 
 def moments_of(X):
     """Return the moments of complete rows X, of shape (n, d)."""
@@ -37,7 +42,7 @@ def moments_of(X):
 def _second_moment_about(mean, moments, V):
     """V C and the diagonal of C = E (x - mean)(x - mean)', for V of shape (..., d)."""
     offset = moments.mean - mean
-    product = functools.reduce(torch.matmul, moments.covariance_factors, V)
+    product = moments.product(V)
     if offset.any():
         product = product + (V @ offset)[..., None] * offset
     return product, moments.variance + offset**2

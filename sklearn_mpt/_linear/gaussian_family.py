@@ -1,20 +1,21 @@
 """Linear models with Gaussian noise of one variance, in closed form."""
 
+import math
 import warnings
 
 import numpy as np
-import torch
 
+from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.family import Family
 from sklearn_mpt._latent.model import as_tensor
-from sklearn_mpt._latent.objectives import LMLRows, MaskDraw, MaskedRows
-from sklearn_mpt._latent.trainer import Trainer
+from sklearn_mpt._latent.steps import Point
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
-    GaussianModule,
-    LMLMoments,
-    MaskedMoments,
+    FEW,
+    GaussianMoments,
+    GaussianRows,
+    uniform_or_fixed,
 )
 from sklearn_mpt._linear.start import (
     check_init,
@@ -67,31 +68,27 @@ class GaussianFamily(Family):
         }
 
     def model(self, settings, fitted, device):
-        names = ("components_", "mean_", "noise_variance_")
-        return LinearGaussian(
-            *(as_tensor(np.asarray(fitted[name]), device) for name in names)
-        )
+        return _model(fitted, device)
 
     def trainer(self, settings, problem):
-        fitted, device = problem.fitted, problem.device
-        floor = as_tensor(np.asarray(fitted["_noise_floor"]), device)
-        module = GaussianModule(self.model(settings, fitted, device), floor)
-        has_gaps = np.isnan(problem.X).any()
-        pose = _pose_by_rows if has_gaps else _pose_by_moments
-        objective = pose(settings, problem, module)
-        trainer = Trainer(
-            module, objective, learning_rate=settings.learning_rate, rng=problem.rng
+        if settings.objective != "mpt" and problem.is_all and not problem.has_gaps:
+            return ClosedForm(problem, settings.n_components)
+        posed = _pose(settings, problem)
+        point = _point(problem.fitted, problem.device)
+        return Ascent(
+            posed,
+            point,
+            learning_rate=settings.learning_rate,
+            rng=problem.rng,
+            n_before=problem.fitted["n_iter_"],
         )
-        trainer.optimizer.register_step_post_hook(lambda *_: module.fold())
-        return trainer
 
-    def trained_attributes(self, module, fitted):
-        with torch.no_grad():
-            now = module.now
+    def trained_attributes(self, result, fitted):
+        coefs = result.coefs.cpu().numpy()
         return {
-            "components_": principal_axes(now.components.cpu().numpy()),
-            "mean_": now.mean.cpu().numpy(),
-            "noise_variance_": now.noise_variance.item(),
+            "components_": principal_axes(coefs[:, :-1].T),
+            "mean_": coefs[:, -1].copy(),
+            "noise_variance_": math.exp(result.log_noise.item()),
         }
 
     def warn(self, fitted, n_samples):
@@ -108,25 +105,53 @@ class GaussianFamily(Family):
             )
 
 
-def _draw_masks(settings, problem):
-    return MaskDraw(
-        settings.mask_rate, settings.n_masks, problem.X.shape[1], problem.device
+class ClosedForm:
+    """The maximum likelihood solution of complete rows, in place of an `Ascent`."""
+
+    def __init__(self, problem, n_components):
+        self.problem = problem
+        self.n_components = n_components
+        self.result = _point(problem.fitted, problem.device)
+        self.loss_curve = []
+
+    def run(self, *, around_epoch, **settings):
+        around_epoch(self.epoch)
+
+    def epoch(self):
+        floor, device = self.problem.fitted["_noise_floor"], self.problem.device
+        mean = Gaussian.start_location(self.problem.X)
+        solution = closed_form(self.problem.X, mean, self.n_components, floor)
+        self.result = _point({"_noise_floor": floor, **solution}, device)
+        rows = self.problem.rows
+        self.loss_curve.append(-float(_model(solution, device).log_prob(rows).mean()))
+
+    def state(self):
+        return {}
+
+
+def _model(fitted, device):
+    names = ("components_", "mean_", "noise_variance_")
+    return LinearGaussian(
+        *(as_tensor(np.asarray(fitted[name]), device) for name in names)
     )
 
 
-def _pose_by_rows(settings, problem, module):
-    size = settings.batch_size
-    if size == "auto":
-        size = int(np.clip(len(problem.X) // 16, 256, 4096))
-    if settings.objective == "mpt":
-        return MaskedRows(problem.rows, _draw_masks(settings, problem), size)
-    return LMLRows(problem.rows, size, GaussianModule.log_prob)
+def _point(fitted, device):
+    coefs = np.column_stack([fitted["components_"].T, fitted["mean_"]])
+    log_noise = np.log(max(fitted["noise_variance_"], fitted["_noise_floor"]))
+    return Point(as_tensor(coefs, device), as_tensor(np.asarray(log_noise), device))
 
 
-def _pose_by_moments(settings, problem, module):
+def _pose(settings, problem):
+    n_features, n_dims = problem.X.shape[1], settings.n_components
+    floor = math.log(problem.fitted["_noise_floor"])
+    rate = settings.mask_rate
+    if settings.objective != "mpt":
+        return GaussianRows(problem.rows, n_dims, None, settings.batch_size, floor)
+    if problem.has_gaps or not problem.is_all:
+        masks = uniform_or_fixed(rate, n_features)
+        return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
     moments = moments_of(problem.rows)
-    if problem.is_all:  # the score of every mask is largest at the mean of the rows
-        module.fix_mean(moments.mean)
-    if settings.objective == "mpt":
-        return MaskedMoments(moments, _draw_masks(settings, problem))
-    return LMLMoments(moments)
+    masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+    n_rows = len(problem.X)
+    return GaussianMoments(moments, n_rows, settings.n_masks, n_dims, masks, floor)

@@ -1,104 +1,185 @@
-"""How a linear Gaussian model is trained: MPT and LML, with gaps or from moments."""
+"""What a linear Gaussian model is trained on: rows, or their second moments."""
 
+import functools
+import math
+import operator
+from typing import NamedTuple
+
+import numpy as np
 import torch
 
-from sklearn_mpt._latent.objectives import Objective
-from sklearn_mpt._linear.gaussian import LinearGaussian
+from sklearn_mpt._linear.gaussian_sums import (
+    Symmetric,
+    likelihood_sums,
+    masked_sums,
+    moment_sums,
+)
+from sklearn_mpt._measure.masks import fixed_size
+
+GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
+BLOCK_BYTES = 2**26  # of what is held for a block of rows
+MAX_BATCH = 2**17  # rows of a step, if they are not told
+FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
 
 
-class GaussianModule(torch.nn.Module):
-    r"""A linear Gaussian model, moved in coordinates local to where it stands.
+class Batch(NamedTuple):
+    """Rows of a step, and what their masks are drawn from."""
 
-    A gradient step changes the model to
+    index: torch.Tensor
+    turn: int
+    seed: int
+    shift: float
 
-    .. math:: W \leftarrow (I + L) (W + \sigma \, \delta W), \quad
-              \mu \leftarrow \mu + \sigma \, \delta\mu + W^\top a, \quad
-              \log \sigma^2 \leftarrow \log \sigma^2 + \delta_\sigma,
 
-    and `fold` makes the result the new origin. Steps thus shrink with the noise they
-    have to resolve; L, of shape (K, K), and a correct the scale and the mean of the
-    latent variables at once, where steps on W and the mean alone would take very long:
-    the idea of parameter expansion [1]_.
+class UniformMasks:
+    """Sets R of uniform size, with every entry a target given the others in R.
 
-    References
-    ----------
-    .. [1] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
-       PX-EM algorithm", Biometrika 85, 1998.
+    Each entry is seen with the probability u of its row: as u is uniform, so is the
+    size, over 0..d. From row to row and from turn to turn u follows sequences that
+    cover the interval evenly; the sets of odd turns are complements of those before.
+
+    few : float, default=None
+        If given, half the draws have a density as 1 / (u + few), since what few
+        features say of z varies most; weights make up for it.
     """
 
-    def __init__(self, model, noise_floor):
-        super().__init__()
-        components, mean = model.components, model.mean
-        self.register_buffer("components", components)
-        self.register_buffer("mean", mean)
-        excess = torch.clamp(model.noise_variance - noise_floor, min=noise_floor)
-        self.register_buffer("log_noise", excess.log())
-        self.noise_floor = noise_floor
-        self.components_step = torch.nn.Parameter(torch.zeros_like(components))
-        self.mean_step = torch.nn.Parameter(torch.zeros_like(mean))
-        self.log_noise_step = torch.nn.Parameter(torch.zeros_like(self.log_noise))
-        self.latent_scale_step = torch.nn.Parameter(
-            components.new_zeros(len(components), len(components))
-        )
-        self.latent_mean_step = torch.nn.Parameter(
-            components.new_zeros(len(components))
-        )
+    def __init__(self, few=None):
+        self.few = few
 
-    def fix_mean(self, mean):
-        """Put the mean where it stays."""
-        self.mean.copy_(mean)
-        self.mean_step.requires_grad_(False)
-        self.latent_mean_step.requires_grad_(False)
+    def __call__(self, present, batch, first):
+        generator = _generator(batch, first, present.device)
+        draw = {"generator": generator, "device": present.device}
+        place = torch.arange(first, first + len(present), device=present.device)
+        start = batch.shift + SILVER * place[:, None].to(present.dtype)
+        share, weight = self._share((start + GOLDEN * (batch.turn // 2)) % 1)
+        seen = torch.rand(present.shape, **draw) < share
+        seen = ~seen if batch.turn % 2 else seen
+        return present * seen, present * weight
+
+    def _share(self, uniform):
+        if self.few is None:
+            return uniform, 1.0
+        width = math.log1p(1 / self.few)
+        tilted = self.few * torch.expm1((2 * uniform - 1) * width)
+        share = torch.where(uniform < 0.5, 2 * uniform, tilted)
+        density = 1 / (share + self.few) + 1 / (1 - share + self.few)
+        return share, 1 / (0.5 + 0.25 * density / width)
+
+
+class FixedMasks:
+    """Hidden sets of one size as targets; those of successive turns are disjoint."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, present, batch, first):
+        n_features = present.shape[1]
+        n_parts = max(1, n_features // self.size)
+        generator = _generator(batch, first, present.device)
+        draw = {"generator": generator, "device": present.device}
+        rank = torch.rand(present.shape, **draw).argsort(1).argsort(1)
+        start = (batch.turn % n_parts) * self.size
+        hidden = (rank >= start) & (rank < start + self.size)
+        return present * ~hidden, present * hidden * (n_features / self.size)
+
+
+def _generator(batch, first, device):
+    state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
+
+
+class GaussianRows:
+    """Rows, NaN where missing, each with masks of its own; see `ascent`.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+    n_dims : int
+    masks : callable, or None for the log marginal likelihood
+    batch_size : int or "auto"
+    floor : float
+        Least log noise.
+    """
+
+    longest = math.inf
+    expand = True
+
+    def __init__(self, X, n_dims, masks, batch_size, floor):
+        self.X = X
+        self.masks = masks
+        self.floor = floor
+        self.symmetric = Symmetric(n_dims, X.device)
+        n_rows, n_features = X.shape
+        self.n_rows = n_rows
+        n_copies = 1 if masks is None else max(1, MIN_PAIRS // n_rows)
+        self.n_pairs = n_copies * n_rows
+        size = min(self.n_pairs, MAX_BATCH) if batch_size == "auto" else batch_size
+        self.n_batches = math.ceil(self.n_pairs / size)
+        row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
+        self.n_block = max(64, BLOCK_BYTES // row_bytes)
+        self._turn = 0
 
     @property
-    def now(self):
-        """The model after the step taken so far."""
-        unit = (0.5 * self.log_noise).exp()
-        moved = self.components + unit * self.components_step
-        return LinearGaussian(
-            moved + self.latent_scale_step @ moved,
-            self.mean + unit * self.mean_step + self.latent_mean_step @ moved,
-            (self.log_noise + self.log_noise_step).exp() + self.noise_floor,
-        )
-
-    @torch.no_grad()
-    def fold(self):
-        now = self.now
-        self.components.copy_(now.components)
-        self.mean.copy_(now.mean)
-        self.log_noise.add_(self.log_noise_step)
-        for step in self.parameters():
-            step.zero_()
-
-    def conditional_log_prob(self, X, mask):
-        return self.now.conditional_log_prob(X, mask)
-
-    def log_prob(self, X):
-        return self.now.log_prob(X)
-
-
-class MaskedMoments(Objective):
-    """Minus D times the masked score over all rows, from their moments."""
-
-    def __init__(self, moments, draw_step_masks):
-        self.moments = moments
-        self.draw_step_masks = draw_step_masks
+    def is_noisy(self):
+        return self.masks is not None or self.n_batches > 1
 
     def batches(self, rng):
-        yield self.draw_step_masks(rng)
+        if self._turn % 2 == 0 or self.masks is None:
+            self._order = self._shuffled(rng)
+            self._seeds = rng.integers(2**63, size=self.n_batches)
+        if self._turn == 0:
+            self._shift = rng.random()
+        turn, self._turn = self._turn, self._turn + 1
+        for index, seed in zip(self._order, self._seeds, strict=True):
+            yield Batch(index, turn, int(seed), self._shift)
 
-    def losses(self, module, masks):
-        return -masks.shape[1] * module.now.moment_scores(self.moments, masks)
+    def _shuffled(self, rng):
+        order = np.arange(self.n_pairs)
+        if self.n_batches > 1:
+            order = rng.permutation(order)
+        order = torch.from_numpy(order % len(self.X)).to(self.X.device)
+        return torch.tensor_split(order, self.n_batches)
+
+    def sums(self, point, batch):
+        starts = range(0, len(batch.index), self.n_block)
+        parts = (self._block(point, batch, first) for first in starts)
+        return functools.reduce(operator.add, parts)
+
+    def _block(self, point, batch, first):
+        X = self.X[batch.index[first : first + self.n_block]]
+        present = (~torch.isnan(X)).to(X.dtype)
+        X = torch.nan_to_num(X)
+        if self.masks is None:
+            return likelihood_sums(X, present, point, self.symmetric)
+        seen, target = self.masks(present, batch, first)
+        informed = batch.turn % 2 == 0  # that of the complements is much the same
+        return masked_sums(X, present, seen, target, point, self.symmetric, informed)
 
 
-class LMLMoments(Objective):
-    """Minus the log marginal likelihood over all rows, from their moments."""
+class GaussianMoments(GaussianRows):
+    """Complete rows through their second moments: masks stand where rows stood."""
 
-    def __init__(self, moments):
+    def __init__(self, moments, n_rows, n_masks, n_dims, masks, floor):
+        self.n_rows = n_rows
+        self.masks = masks
+        self.floor = floor
+        self.symmetric = Symmetric(n_dims, moments.mean.device)
         self.moments = moments
+        self.all = moments.mean.new_ones(n_masks, len(moments.mean))
+        self.n_batches = 1
+        self._turn = 0
 
-    def batches(self, rng):
-        yield self.moments
+    def _shuffled(self, rng):
+        return [None]
 
-    def losses(self, module, moments):
-        return -module.now.mean_log_prob(moments)[None]
+    def sums(self, point, batch):
+        seen, target = self.masks(self.all, batch, 0)
+        product, variance = self.moments.product, self.moments.variance
+        return moment_sums(product, variance, seen, target, point, self.symmetric)
+
+
+def uniform_or_fixed(mask_rate, n_features, few=None):
+    if mask_rate == "uniform":
+        return UniformMasks(few)
+    return FixedMasks(fixed_size(mask_rate, n_features))

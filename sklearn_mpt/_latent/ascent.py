@@ -1,0 +1,344 @@
+"""Ascent by natural steps: follow the gradient while it is told from noise, average.
+
+A problem is an object with
+
+- ``batches(rng)``: the batches of one epoch;
+- ``sums(point, batch)``: what a batch says at a `Point`, as `Sums`;
+- ``is_noisy``: whether batches differ, by their masks or rows;
+- ``n_batches``: their number; ``n_rows``: that of rows;
+- ``floor``: the least log noise;
+- ``longest`` and ``expand``: see `move_of`.
+"""
+
+import math
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt._latent.steps import (
+    Point,
+    align,
+    apply,
+    as_arrays,
+    divide,
+    mix,
+    move_of,
+)
+
+# Steps so far apart have independent masks (those between have complements); the mean
+# agreement of a window of them tells the gradient from noise.
+LAG, WINDOW, FLAT = 2, 4, 0.9
+POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
+MIN_AVERAGED = 10  # steps, before what they say is believed
+RESOLUTION = 6e-4
+DRIFT_COST = 4  # the gain that slow directions promise, at least, in full steps
+SMALLEST_SIZE = 1e-6
+# Of a stream: the size of the first steps, and the power of time in the average.
+STREAM_SIZE, STREAM_POWER = 0.5, 3
+
+
+class _StoppedByCallback(Exception):
+    pass
+
+
+class Average:
+    """Mean of points, of their gradients and gains, weighted by a power of time."""
+
+    def __init__(self, power=1):
+        self.power = power
+        self.count = 0
+        self.point = self.gradient = self.gain = None
+
+    def add(self, point, move):
+        self.count += 1
+        if self.count == 1:
+            self.reference = self.point = point
+            self.gradient, self.gain = move.gradient, move.gain
+            return
+        share = (self.power + 1) / (self.count + self.power)
+        self.point = mix(self.point, point, share)
+        self.gradient = mix(self.gradient, move.gradient, share)
+        self.gain += share * (move.gain - self.gain)
+
+    @property
+    def noise(self):
+        """Nats per row that noise costs the average.
+
+        Where there is nothing to gain, what a full step promises is the price of its
+        noise; that of an average is smaller by the number of steps.
+        """
+        p = self.power
+        return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
+
+    def drift(self, information):
+        """Nats per row that the mean gradient promises beyond noise.
+
+        A full step gains that much, and several of them more in slow directions.
+        """
+        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
+        return DRIFT_COST * max(0.0, promise - self.noise)
+
+
+class Stream(NamedTuple):
+    """Where the steps on parts of a stream have come, and their average."""
+
+    point: Point
+    average: Point
+
+
+class Ascent:
+    """Maximise an objective by natural steps.
+
+    With noise, steps have size `learning_rate` until successive ones disagree; then
+    they fall, and points are averaged [1]_ until going on for `n_iter_no_change`
+    epochs would gain no more than `tol`. Without noise, a step that overshoots is halved, and the ascent ends where
+    steps neither gain nor promise anything.
+
+    Parameters
+    ----------
+    problem : object
+    point : Point
+        Where to start.
+    learning_rate : float
+        Size of the first steps; 1 is a full one.
+    rng : numpy.random.Generator
+        Source of batches.
+    n_before : int
+        Number of steps that led to `point`.
+
+    Attributes
+    ----------
+    loss_curve : list of float
+        Minus the mean value of each epoch.
+    converged : bool
+
+    References
+    ----------
+    .. [1] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation
+       by averaging", SIAM Journal on Control and Optimization 30, 1992.
+    """
+
+    def __init__(self, problem, point, *, learning_rate, rng, n_before=0):
+        self.problem = problem
+        self._start = point
+        self._stream = Stream(point, point)
+        self.point = point
+        self.learning_rate = learning_rate
+        self.rng = rng
+        self.loss_curve = []
+        self.converged = False
+        self._average = None
+        self._agreements, self._gains, self._moves = [], [], []
+        self._last = None  # point, move and size of the last step
+        self._n_steps = n_before
+        self._caution = 1.0
+        self._information = None
+
+    @property
+    def result(self):
+        """The best point so far."""
+        if self._stream.average is not self._start:
+            return self._stream.average
+        if self._average is not None and self._average.count > WINDOW:
+            return self._average.point
+        return self.point
+
+    def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
+        """Ascend to convergence; on interruption or divergence keep the best so far.
+
+        around_epoch : callable
+            Called with `epoch`, which it must call; returns True to stop training.
+        """
+        self._tol, self._patience = tol, n_iter_no_change
+        try:
+            while len(self.loss_curve) < max_iter and not self.converged:
+                if around_epoch(self.epoch):
+                    return
+            self._warn_unless_converged(max_iter)
+        except KeyboardInterrupt:
+            warnings.warn("Training interrupted by user.", stacklevel=7)
+        except FloatingPointError:
+            self._warn_of_divergence()
+
+    def run_once(self):
+        """Take one pass over a part of a stream; go on where `load` says."""
+        values = [self._follow(batch) for batch in self.problem.batches(self.rng)]
+        self.loss_curve.append(-float(np.mean(values)))
+
+    def _follow(self, batch):
+        """Take a step whose size falls with all those before, and average."""
+        stream = self._stream
+        self.point = align(stream.point, stream.average)
+        move = self._move(batch)
+        if not move.is_finite:
+            self._warn_of_divergence()
+            return math.nan
+        size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
+        self._n_steps += 1
+        self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
+        share = (STREAM_POWER + 1) / (self._n_steps + STREAM_POWER)
+        self._stream = Stream(
+            self.point, mix(stream.average, self.point, min(1, share))
+        )
+        return move.value
+
+    def state(self):
+        """Return what `load` needs to go on with a stream, as arrays."""
+        return {
+            "n_steps": self._n_steps,
+            "point": as_arrays(self._stream.point),
+            "average": as_arrays(self._stream.average),
+            "information": as_arrays(self._information),
+        }
+
+    def load(self, state):
+        """Restore what `state` returned, if anything."""
+        if state:
+            point, average, information = (
+                Point(*(self.point.coefs.new_tensor(a) for a in state[name]))
+                for name in ("point", "average", "information")
+            )
+            self._stream, self._n_steps = Stream(point, average), state["n_steps"]
+            self._information = information
+
+    def epoch(self):
+        """Take one pass over the batches."""
+        values = [self._step(batch) for batch in self.problem.batches(self.rng)]
+        self.loss_curve.append(-float(np.mean(values)))
+
+    def _step(self, batch):
+        if self._average is not None and self._average.count:
+            self.point = align(self.point, self._average.reference)
+        move = self._move(batch)
+        if self._overshot(move):
+            self._halve()
+            return self._last[1].value
+        self._caution = min(1.0, 2 * self._caution)
+        self._judge(move)
+        self._advance(move, self._size())
+        return move.value
+
+    def _move(self, batch):
+        sums = self.problem.sums(self.point, batch)
+        if sums.information is not None:
+            self._learn(sums.information.times(1 / sums.n_rows))
+        return move_of(
+            sums,
+            self.point,
+            self._information,
+            longest=self.problem.longest,
+            expand=self.problem.expand,
+        )
+
+    def _learn(self, information):
+        """Keep the information of about an epoch."""
+        if self._information is not None:
+            share = max(1 / self.problem.n_batches, 1 / (self._n_steps + 1))
+            information = mix(self._information, information, share)
+        if self._information is None or information.is_finite():
+            self._information = information
+
+    def _size(self):
+        falling = 0 if self._average is None else self._average.count
+        size = (1 + falling / PATIENCE) ** -POWER
+        return self.learning_rate * self._caution * size
+
+    def _advance(self, move, size):
+        self._last = self.point, move, size
+        self._n_steps += 1
+        self.point = self._bounded(apply(self.point, move, size))
+
+    def _bounded(self, point):
+        return point._replace(log_noise=point.log_noise.clamp(min=self.problem.floor))
+
+    def _overshot(self, move):
+        if self._last is None:
+            if not move.is_finite:
+                raise FloatingPointError
+            return False
+        if not move.is_finite:
+            return True
+        before = self._last[1]
+        noise = math.hypot(before.error, move.error) if self.problem.is_noisy else 0.0
+        return move.value < before.value - 4 * noise - 1e-9 * (1 + abs(before.value))
+
+    def _halve(self):
+        point, move, size = self._last
+        if size < SMALLEST_SIZE:
+            if self.problem.is_noisy:
+                raise FloatingPointError
+            self.point, self.converged = point, True
+            return
+        self._caution *= 0.5
+        self._last = point, move, size / 2
+        self.point = self._bounded(apply(point, move, size / 2))
+
+    def _judge(self, move):
+        if not self.problem.is_noisy:
+            self._judge_exact(move)
+        elif self._average is not None:
+            self._judge_average(move)
+        else:
+            self._moves = [*self._moves, move][-LAG - 1 :]
+            self._gains.append(move.gain)
+            if len(self._moves) > LAG:
+                self._agreements.append(_agreement(self._moves[0], move))
+            if self._is_noise():
+                self._average = Average()
+
+    def _is_noise(self):
+        """Whether directions disagree, or steps no longer promise less than before."""
+        recent = self._agreements[-WINDOW:]
+        disagree = len(recent) == WINDOW and np.mean(recent) < 0
+        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
+        return disagree or (len(before) == WINDOW and sum(last) > FLAT * sum(before))
+
+    def _judge_exact(self, move):
+        """The ascent ends where a step has gained, and the next promises, nothing."""
+        if self._last is not None:
+            gained = move.value - self._last[1].value
+            small = gained < self._tol / 100 and move.gain < self._tol / 10
+            self.converged = small and self._caution == 1.0
+
+    def _judge_average(self, move):
+        average = self._average
+        average.add(self.point, move)
+        n_more = self._patience * self.problem.n_batches
+        if average.count >= max(n_more, MIN_AVERAGED):
+            less_noise = average.noise * n_more / (average.count + n_more)
+            gain = less_noise + average.drift(move.information)
+            self.converged = gain < max(self._tol, self._resolution)
+
+    @property
+    def _resolution(self):
+        """A small share of the P / (2 n) nats that n rows leave uncertain of P numbers."""
+        n_parameters = sum(part.numel() for part in self.point)
+        return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
+
+    def _warn_unless_converged(self, max_iter):
+        if not self.converged:
+            warnings.warn(
+                f"Maximum iterations (max_iter={max_iter}) reached and the "
+                "optimization hasn't converged yet.",
+                ConvergenceWarning,
+                stacklevel=8,
+            )
+
+    def _warn_of_divergence(self):
+        warnings.warn(
+            f"Training diverged after {len(self.loss_curve)} epochs: the objective is "
+            "not finite. The best parameters so far are kept; try a smaller "
+            "learning_rate.",
+            ConvergenceWarning,
+            stacklevel=8,
+        )
+        if self._last is not None:
+            self.point = self._last[0]
+
+
+def _agreement(before, now):
+    """Cosine of a step and the next gradient, in the metric of the information."""
+    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
+    return before.step.dot(now.gradient) / max(norm, 1e-300)

@@ -1,0 +1,158 @@
+r"""Natural steps of models whose features have locations linear in z.
+
+The point where a model stands is its coefficients B, of shape (d, k + 1): weights and
+intercept of each feature, whose location is (z, 1) B'. A step divides the gradient by
+the information that the M-step of EM inverts, feature by feature, and changes the law
+of z at once, as parameter expansion does [1]_:
+
+.. math:: B \leftarrow (B + \eta I^{-1} g) \exp(\eta G).
+
+References
+----------
+.. [1] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
+   PX-EM algorithm", Biometrika 85, 1998.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
+LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
+
+
+class Point(NamedTuple):
+    """Where a model stands; gradients and steps have the same two parts."""
+
+    coefs: torch.Tensor  # shape: (d, k + 1)
+    log_noise: torch.Tensor  # shape: (), or (0,) where features have no noise
+
+    def plus(self, step, size=1.0):
+        return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
+
+    def times(self, factor):
+        return Point(*(factor * part for part in self))
+
+    def dot(self, other):
+        products = zip(self, other, strict=True)
+        return sum(float((a * b).sum()) for a, b in products)
+
+    def is_finite(self):
+        return all(bool(part.isfinite().all()) for part in self)
+
+
+class Sums(NamedTuple):
+    """What one pass over rows adds up; a part of the rows gives a part of the sums."""
+
+    value: torch.Tensor  # of the objective
+    square: torch.Tensor  # of its rows
+    gradient: Point
+    information: Point | None  # coefs: (d, k + 1, k + 1); None if that before will do
+    n_rows: int
+
+    def __add__(self, other):
+        information = self.information
+        if information is not None:
+            information = information.plus(other.information)
+        return Sums(
+            self.value + other.value,
+            self.square + other.square,
+            self.gradient.plus(other.gradient),
+            information,
+            self.n_rows + other.n_rows,
+        )
+
+
+class Move(NamedTuple):
+    """A full step, in nats per row."""
+
+    value: float
+    error: float  # standard error of the value over rows
+    gradient: Point
+    information: Point
+    step: Point
+    generator: torch.Tensor  # of the change of the law of z, (k + 1, k + 1)
+    gain: float  # that the step promises: half of gradient times step
+
+    @property
+    def is_finite(self):
+        return math.isfinite(self.value) and self.step.is_finite()
+
+
+def as_arrays(point):
+    return [part.cpu().numpy() for part in point]
+
+
+def mix(a, b, share):
+    return a.times(1 - share).plus(b, share)
+
+
+def move_of(sums, point, information, *, longest=math.inf, expand=True):
+    """Return the step that sums over rows call for, given the information of a row.
+
+    longest : bound on a feature's step. expand : whether the law of z changes, too.
+    """
+    n, value = sums.n_rows, float(sums.value) / sums.n_rows
+    gradient = sums.gradient.times(1 / n)
+    step = divide(gradient, information)
+    gain = 0.5 * gradient.dot(step)
+    variance = max(0.0, float(sums.square) / n - value**2)
+    return Move(
+        value,
+        math.sqrt(variance / n),
+        gradient,
+        information,
+        _shortened(step, longest),
+        _generator(gradient.coefs, point.coefs, expand),
+        gain,
+    )
+
+
+def divide(gradient, information):
+    """Solve for the step of each feature, and that of the noise."""
+    matrices = information.coefs.clone()
+    diagonal = matrices.diagonal(dim1=1, dim2=2)
+    diagonal += RIDGE * diagonal.sum(1, keepdim=True)
+    solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result[..., 0]
+    return Point(solved, gradient.log_noise / information.log_noise)
+
+
+def _shortened(step, longest):
+    """Bound what a quadratic cannot promise; the noise may rise as fast as its log."""
+    coefs = step.coefs
+    if longest < math.inf:
+        length = coefs.abs().amax(1, keepdim=True)
+        coefs = coefs * (longest / length.clamp(min=longest))
+    rise = step.log_noise.clamp(min=-1)
+    rise = torch.where(rise > 1, 1 + rise.clamp(min=1).log(), rise)
+    return Point(coefs, rise)
+
+
+def _generator(gradient, coefs, expand):
+    """Half the symmetrised W' g for the scale of z, and W' g for its mean."""
+    n_dims = coefs.shape[1] - 1
+    generator = coefs.new_zeros(n_dims + 1, n_dims + 1)
+    if expand:
+        moment = coefs[:, :n_dims].T @ gradient
+        scale = moment[:, :n_dims]
+        generator[:n_dims, :n_dims] = (scale + scale.T) / 4
+        generator[:n_dims, n_dims] = moment[:, n_dims]
+    largest = generator.abs().max().clamp(min=LARGEST_GENERATOR)
+    return generator * (LARGEST_GENERATOR / largest)
+
+
+def apply(point, move, size):
+    """Take a step of a size."""
+    moved = point.plus(move.step, size)
+    change = torch.linalg.matrix_exp(size * move.generator)
+    return moved._replace(coefs=moved.coefs @ change)
+
+
+def align(point, reference):
+    """Rotate z so that the weights are nearest those of a reference: the same model."""
+    n_dims = point.coefs.shape[1] - 1
+    W, target = point.coefs[:, :n_dims], reference.coefs[:, :n_dims]
+    left, _, right = torch.linalg.svd(W.T @ target)
+    rotated = W @ (left @ right)
+    return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))

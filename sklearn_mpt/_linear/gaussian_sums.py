@@ -1,0 +1,181 @@
+r"""Masked scores of rows under a linear Gaussian model, and what a natural step needs.
+
+With the posterior covariance C and mean z of the latent variables given the entries R
+that are seen, and :math:`h_j = w_j^\top C w_j / \sigma^2`, an entry has given those
+seen, without itself, the residual and the variance
+
+.. math:: e_j, \; \sigma^2 (1 + h_j) \text{ if hidden}, \qquad
+          \frac{e_j}{1 - h_j}, \; \frac{\sigma^2}{1 - h_j} \text{ if seen},
+          \qquad e = x - \mu - W z.
+
+Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
+written out: they are a few products of matrices. O(n d k^2).
+"""
+
+import math
+
+import torch
+
+from sklearn_mpt._latent.steps import Point, Sums
+
+LOG_2PI = math.log(2 * math.pi)
+LEAST = 1e-9  # ratio of a conditional variance to the noise that is told from 0
+
+
+class Symmetric:
+    """Symmetric k x k matrices as vectors of their upper triangles."""
+
+    def __init__(self, n_dims, device):
+        self.n_dims = n_dims
+        rows, columns = self.indices = torch.triu_indices(n_dims, n_dims, device=device)
+        self.upper = rows * n_dims + columns
+        twice = torch.where(rows == columns, 1.0, 2.0)
+        self.twice = twice.to(torch.float64)  # each entry stands for so many
+        where = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
+        where[rows, columns] = torch.arange(len(twice), device=device)
+        self.where = (where + where.T - where.diag().diag()).flatten()
+
+    def pack(self, matrices):
+        return matrices.flatten(1).index_select(1, self.upper)
+
+    def unpack(self, vectors):
+        full = vectors.index_select(1, self.where)
+        return full.unflatten(1, (self.n_dims, self.n_dims))
+
+    def outer(self, vectors):
+        rows, columns = (vectors.index_select(1, i) for i in self.indices)
+        return rows * columns
+
+    def covariance(self, seen, W, noise):
+        """Posterior covariances given each set of entries seen, (n, d); (n, k, k)."""
+        precision = self.unpack(seen @ self.outer(W)) / noise
+        precision.diagonal(dim1=1, dim2=2).add_(1)
+        return torch.cholesky_inverse(torch.linalg.cholesky_ex(precision).L)
+
+    def ratio(self, covariance, seen, W, noise):
+        """Conditional variance of each entry over the noise, or the inverse if seen."""
+        share = self.pack(covariance) @ (self.outer(W) * self.twice / noise).T
+        return (1 + (1 - 2 * seen) * share).clamp_(min=LEAST)
+
+
+class Model:
+    """A `Point` taken apart: weights (d, k), mean (d,), noise variance."""
+
+    def __init__(self, point):
+        self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
+        self.log_noise, self.noise = point.log_noise, point.log_noise.exp()
+
+
+def masked_sums(X, present, seen, target, point, symmetric, informed=True):
+    """The masked score of rows; each target is given the entries seen but itself.
+
+    X : shape (n, d), any number where missing. present, seen, target : float, same
+    shape; targets are weights, 0.0 where missing. informed : whether to return the
+    information, too.
+    """
+    m = Model(point)
+    residual = (X - m.mean) * present
+    C = symmetric.covariance(seen, m.W, m.noise)
+    z = (C @ ((residual * seen) @ m.W / m.noise)[..., None])[..., 0]
+    ratio = symmetric.ratio(C, seen, m.W, m.noise)
+    error, sign = residual - z @ m.W.T, 1 - 2 * seen
+    a = target * error / (m.noise * ratio)
+    log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
+    value = -0.5 * (target * log_scale + a * error).sum(1)
+    b = 0.5 * (target - sign * a * error) / ratio
+    v = (C @ (a @ m.W)[..., None])[..., 0]
+    G = C @ symmetric.unpack(b @ symmetric.outer(m.W)) @ C
+    direct = a - seen * (v @ m.W.T) / m.noise
+    slope = direct.T @ z + (seen * error / m.noise).T @ v
+    slope -= 2 / m.noise * _curved(C, G, b, seen, m, symmetric)
+    log_noise_slope = -0.5 * (target.sum() - (a * error).sum())
+    log_noise_slope += _trace(G) / m.noise - (v * z).sum()
+    gradient = _point(slope, direct.sum(0), log_noise_slope)
+    information = _information(C, z, present, m, symmetric) if informed else None
+    return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
+
+
+def _curved(C, G, b, seen, m, symmetric):
+    """What the targets' variances say of the weights."""
+    packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G) / m.noise
+    return (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
+
+
+def likelihood_sums(X, present, point, symmetric):
+    """The log density of rows; a natural step on it is a step of EM."""
+    m = Model(point)
+    residual = (X - m.mean) * present
+    C = symmetric.covariance(present, m.W, m.noise)
+    z = (C @ (residual @ m.W / m.noise)[..., None])[..., 0]
+    error = (residual - z @ m.W.T) * present
+    covered = symmetric.unpack(present.T @ symmetric.pack(C))
+    spread = (covered @ m.W[..., None])[..., 0]
+    distance = (error**2).sum(1) / m.noise + (z**2).sum(1)
+    log_scale = present.sum(1) * (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
+    value = -0.5 * (log_scale + distance)
+    squares = (error**2).sum() + (spread * m.W).sum()
+    log_noise_slope = -0.5 * (present.sum() - squares / m.noise)
+    gradient = _point(
+        (error.T @ z - spread) / m.noise, error.sum(0) / m.noise, log_noise_slope
+    )
+    information = _information(C, z, present, m, symmetric)
+    return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
+
+
+def _point(weights, mean, log_noise):
+    return Point(torch.cat([weights, mean[:, None]], 1), log_noise)
+
+
+def _information(C, z, present, m, symmetric):
+    """Sum over rows where an entry is present of E (z, 1)(z, 1)' / noise."""
+    second = present.T @ (symmetric.pack(C) + symmetric.outer(z))
+    full = _bordered(symmetric.unpack(second), present.T @ z, present.sum(0))
+    return Point(full / m.noise, present.sum() / 2)
+
+
+def _bordered(second, first, count):
+    top = torch.cat([second, first[..., None]], 2)
+    bottom = torch.cat([first, count[:, None]], 1)
+    return torch.cat([top, bottom[:, None]], 1)
+
+
+def moment_sums(product, variance, seen, target, point, symmetric):
+    """`masked_sums` of complete rows about their mean, a mask in place of each row.
+
+    product : from V, of shape (p, q, d), to V times the second moments of the rows.
+    variance : of each feature. Two products for each of p masks, however many rows.
+    """
+    m = Model(point)
+    C = symmetric.covariance(seen, m.W, m.noise)
+    ratio, sign = symmetric.ratio(C, seen, m.W, m.noise), 1 - 2 * seen
+    weight = target / (m.noise * ratio)
+    V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
+    z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
+    z_z = z_x @ V.mT
+    z_e = z_x - z_z @ m.W.T  # e = x - W z, and U e is the slope of the score in z
+    fit = weight * (variance - (m.W.T * (z_x + z_e)).sum(1))
+    log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
+    value = -0.5 * (target * log_scale + fit).sum(1)
+    b = 0.5 * (target - sign * fit) / ratio
+    G = C @ symmetric.unpack(b @ symmetric.outer(m.W)) @ C
+    v_z = C @ (U @ z_e.mT)
+    v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
+    through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
+    slope = (weight[:, None] * z_e + through_z).sum(0).T
+    slope -= 2 / m.noise * _curved(C, G, b, seen, m, symmetric)
+    log_noise_slope = -0.5 * (target.sum() - fit.sum())
+    log_noise_slope += _trace(G) / m.noise - _trace(v_z)
+    gradient = _point(slope, torch.zeros_like(variance), log_noise_slope)
+    information = _moment_information(C + z_z, len(variance), m)
+    return Sums(value.sum(), (value**2).sum(), gradient, information, len(seen))
+
+
+def _moment_information(second, n_features, m):
+    n_masks, n_dims = second.shape[:2]
+    first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
+    full = _bordered(second.sum(0)[None], first, count).expand(n_features, -1, -1)
+    return Point(full / m.noise, count[0] * n_features / 2)
+
+
+def _trace(matrices):
+    return matrices.diagonal(dim1=1, dim2=2).sum()
