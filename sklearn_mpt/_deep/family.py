@@ -10,7 +10,7 @@ from sklearn_mpt._deep.model import DeepModel
 from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains
 from sklearn_mpt._deep.start import check_architecture, check_fitted_sizes, start
 from sklearn_mpt._deep.state import attributes_of, module_of
-from sklearn_mpt._latent.family import Family
+from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.trainer import Trainer
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR

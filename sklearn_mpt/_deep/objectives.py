@@ -20,13 +20,13 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.objectives import Objective, shuffled_batches
 from sklearn_mpt._latent.posterior import (
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
 from sklearn_mpt._latent.rules import log_mean_exp
+from sklearn_mpt._latent.trainer import Objective, shuffled_batches
 from sklearn_mpt._measure.masks import fixed_size
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once

@@ -33,10 +33,12 @@ LAG, WINDOW, FLAT = 2, 4, 0.9
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 MIN_AVERAGED = 10  # steps, before what they say is believed
 RESOLUTION = 6e-4
+EXACT = 1e-3  # of tol: what steps without noise may gain in the end
 DRIFT_COST = 4  # the gain that slow directions promise, at least, in full steps
 SMALLEST_SIZE = 1e-6
-# Of a stream: the size of the first steps, and the power of time in the average.
-STREAM_SIZE, STREAM_POWER = 0.5, 3
+# Of a stream: the size of the first steps, the power of time in the average, and the
+# share of each part in the information.
+STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 
 
 class _StoppedByCallback(Exception):
@@ -93,8 +95,8 @@ class Ascent:
 
     With noise, steps have size `learning_rate` until successive ones disagree; then
     they fall, and points are averaged [1]_ until going on for `n_iter_no_change`
-    epochs would gain no more than `tol`. Without noise, a step that overshoots is halved, and the ascent ends where
-    steps neither gain nor promise anything.
+    epochs would gain no more than `tol`. Without noise, a step that overshoots is
+    halved, and the ascent ends where steps neither gain nor promise anything.
 
     Parameters
     ----------
@@ -127,8 +129,10 @@ class Ascent:
         self.point = point
         self.learning_rate = learning_rate
         self.rng = rng
-        self.loss_curve = []
+        self.loss_curve: list[float] = []
         self.converged = False
+        self._tol, self._patience = 0.0, 1
+        self._forgetting = 1 / problem.n_batches
         self._average = None
         self._agreements, self._gains, self._moves = [], [], []
         self._last = None  # point, move and size of the last step
@@ -164,6 +168,7 @@ class Ascent:
 
     def run_once(self):
         """Take one pass over a part of a stream; go on where `load` says."""
+        self._forgetting = STREAM_FORGETTING
         values = [self._follow(batch) for batch in self.problem.batches(self.rng)]
         self.loss_curve.append(-float(np.mean(values)))
 
@@ -233,9 +238,9 @@ class Ascent:
         )
 
     def _learn(self, information):
-        """Keep the information of about an epoch."""
+        """Keep the information of about an epoch, or of many parts of a stream."""
         if self._information is not None:
-            share = max(1 / self.problem.n_batches, 1 / (self._n_steps + 1))
+            share = max(self._forgetting, 1 / (self._n_steps + 1))
             information = mix(self._information, information, share)
         if self._information is None or information.is_finite():
             self._information = information
@@ -299,7 +304,7 @@ class Ascent:
         """The ascent ends where a step has gained, and the next promises, nothing."""
         if self._last is not None:
             gained = move.value - self._last[1].value
-            small = gained < self._tol / 100 and move.gain < self._tol / 10
+            small = gained < EXACT * self._tol and move.gain < 10 * EXACT * self._tol
             self.converged = small and self._caution == 1.0
 
     def _judge_average(self, move):
@@ -313,7 +318,7 @@ class Ascent:
 
     @property
     def _resolution(self):
-        """A small share of the P / (2 n) nats that n rows leave uncertain of P numbers."""
+        """A small share of the P / (2 n) nats that n rows cost a fit of P numbers."""
         n_parameters = sum(part.numel() for part in self.point)
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
 

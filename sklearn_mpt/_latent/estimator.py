@@ -19,8 +19,7 @@ from sklearn.utils import check_array, gen_batches
 from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
 
 from sklearn_mpt._checks import check_choice, check_device, check_mask
-from sklearn_mpt._latent.family import Family
-from sklearn_mpt._latent.fitting import TrainingMixin
+from sklearn_mpt._latent.fitting import Family, TrainingMixin
 from sklearn_mpt._latent.model import as_tensor
 from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin

@@ -1,16 +1,17 @@
-"""How an estimator is trained: fit, partial_fit and their callbacks."""
+"""How an estimator is trained: its family, fit, partial_fit and their callbacks."""
 
 import functools
-from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, Self, TypeVar, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
 from sklearn_mpt._checks import check_device, check_training_parameters
-from sklearn_mpt._latent.family import Family, Problem
+from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._seeds import spawn_seeds
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -30,6 +31,71 @@ def all_or_nothing(method: Method) -> Method:
             raise
 
     return cast(Method, wrapped)
+
+
+class Problem(NamedTuple):
+    """What training goes on with.
+
+    X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
+    X is all there is to learn from, not a part of a stream.
+    """
+
+    X: np.ndarray
+    fitted: Mapping
+    is_all: bool
+    device: torch.device
+    rng: np.random.Generator
+
+    @property
+    def has_gaps(self):
+        return bool(np.isnan(self.X).any())
+
+    @property
+    def rows(self):
+        return as_tensor(self.X, self.device)
+
+
+class Family(ABC):
+    """How models of one kind start, are trained, and become maths.
+
+    It has no state. `settings` is what has an estimator's parameters as attributes,
+    `fitted` a dict of its fitted attributes.
+    """
+
+    objectives: tuple[str, ...]  # allowed values of `objective`
+
+    @abstractmethod
+    def check_parameters(self, settings, n_features):
+        """Check the parameters that only this kind of model has."""
+
+    def check_rows(self, X):
+        """Refuse rows with values that no feature takes."""
+
+    @abstractmethod
+    def n_components(self, fitted):
+        """Return the number of latent variables of a fitted model."""
+
+    @abstractmethod
+    def start(self, settings, X, rng):
+        """Return the fitted attributes from which training starts."""
+
+    @abstractmethod
+    def trainer(self, settings, problem):
+        """Return a `Trainer` or `Ascent` that starts from the problem's attributes."""
+
+    @abstractmethod
+    def trained_attributes(self, result, fitted):
+        """Return the fitted attributes that the result of training stands for."""
+
+    @abstractmethod
+    def model(self, settings, fitted, device) -> Model:
+        """Return the maths of the fitted attributes."""
+
+    def check_fitted(self, settings, fitted):
+        """Refuse parameters that a fitted model cannot be trained further with."""
+
+    def warn(self, fitted, n_samples):
+        """Warn where the fitted parameters are at a limit."""
 
 
 class TrainingMixin(CallbackSupportMixin):

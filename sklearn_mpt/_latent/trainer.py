@@ -4,6 +4,7 @@ A torch module is trained on an `Objective`. Neither knows about scikit-learn.
 """
 
 import warnings
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -15,6 +16,27 @@ _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
 class _StoppedByCallback(Exception):
     pass
+
+
+class Objective(ABC):
+    """What is minimised in training."""
+
+    @abstractmethod
+    def batches(self, rng):
+        """Yield the minibatches of one epoch."""
+
+    @abstractmethod
+    def losses(self, module, batch):
+        """Return losses that are to be averaged."""
+
+    def validate(self, module):
+        """Return the losses of held-out rows; None if none are held out."""
+        return None
+
+
+def shuffled_batches(n_rows, batch_size, rng):
+    n_batches = int(np.ceil(n_rows / batch_size))
+    return np.array_split(rng.permutation(n_rows), n_batches)
 
 
 class Trainer:

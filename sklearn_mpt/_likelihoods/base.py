@@ -16,7 +16,8 @@ class Likelihood(torch.nn.Module, ABC):
     otherwise. Rows that training starts from are arrays, NaN where missing.
     """
 
-    bounds = (-math.inf, math.inf)  # of the values of a feature
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
+    values: tuple[float, ...] | None = None  # of a feature, if they are few
 
     @staticmethod
     @abstractmethod

@@ -12,6 +12,7 @@ class Bernoulli(Likelihood):
     """Features that are 0 or 1, given their logits."""
 
     bounds = (0.0, 1.0)
+    values = (0.0, 1.0)
 
     @staticmethod
     def check_rows(X):

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 
 from sklearn_mpt._latent.ascent import Ascent
-from sklearn_mpt._latent.family import Family
+from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import as_tensor
 from sklearn_mpt._latent.steps import Point
 from sklearn_mpt._likelihoods.gaussian import Gaussian

@@ -1,24 +1,16 @@
 """Linear models that are integrated over z: features of any likelihood."""
 
 import numpy as np
+import torch
 
-from sklearn_mpt._latent.family import Family
+from sklearn_mpt._latent.ascent import Ascent
+from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
-from sklearn_mpt._latent.objectives import MaskDraw
-from sklearn_mpt._latent.rules import (
-    GaussHermite,
-    grids,
-    importance,
-    mixtures,
-    quadrature,
-)
-from sklearn_mpt._latent.trainer import Trainer
+from sklearn_mpt._latent.rules import importance, quadrature
 from sklearn_mpt._linear.integrated_training import (
-    BoundRows,
-    LeaveOneOutTurns,
-    LinearModule,
-    LMLTurns,
-    MaskedTurns,
+    MAX_QUADRATURE_DIMS,
+    point_of,
+    pose,
 )
 from sklearn_mpt._linear.map import LinearMap
 from sklearn_mpt._linear.start import (
@@ -28,15 +20,12 @@ from sklearn_mpt._linear.start import (
     principal_axes,
 )
 
-MAX_QUADRATURE_DIMS = 3
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
-TRAINING_POINTS, N_TRAINING_GROUPS = (64, 8), 16
-TRAINING_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
-TRAINING_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
-BOUND_NODES = 7
-BATCH_BYTES = 2**26  # of a tensor over rows, nodes and features in training
+# A random start is the best of short runs, from components of rows drawn at random.
+N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
+START_ROWS, START_NOISE = 5000, 0.1
 
 
 class IntegratedFamily(Family):
@@ -73,8 +62,32 @@ class IntegratedFamily(Family):
         if settings.init == "pca":
             components = binary_components(X, intercept, shape[0])
         else:
-            components = 0.1 * rng.normal(size=shape) * _varies(X)
+            components = self._best_of_short_runs(settings, X, intercept, rng)
         return own | {"components_": components, "intercept_": intercept}
+
+    def _best_of_short_runs(self, settings, X, intercept, rng):
+        """Components of which a few steps come farthest: there are local maxima."""
+        rows = torch.from_numpy(
+            np.array(X[rng.permutation(len(X))[:SHORT_ROWS]], float)
+        )
+        runs = []
+        for k in range(N_SHORT_RUNS):
+            drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
+            start = binary_components(X[drawn], intercept, settings.n_components)
+            start += k * START_NOISE * rng.normal(size=start.shape)
+            runs.append(self._short_run(settings, rows, start, intercept))
+        return max(runs, key=lambda run: run[0])[1]
+
+    def _short_run(self, settings, rows, components, intercept):
+        """Value after some steps on the same masks for all, and where they started."""
+        posed = pose(rows, self.likelihood(), settings, len(components))
+        start = torch.from_numpy(components), torch.from_numpy(intercept)
+        rng = np.random.default_rng(0)
+        run = Ascent(posed, point_of(*start), learning_rate=1.0, rng=rng)
+        for _ in range(N_SHORT_STEPS):
+            run.epoch()
+        coefs = run.point.coefs.numpy()
+        return -np.mean(run.loss_curve[-2:]), coefs[:, :-1].T.copy()
 
     def model(self, settings, fitted, device):
         latent = self._latent(fitted, device)
@@ -92,58 +105,24 @@ class IntegratedFamily(Family):
         return LinearMap(*(as_tensor(a, device) for a in arrays), self.likelihood())
 
     def trainer(self, settings, problem):
-        X, device = problem.X, problem.device
-        varies = _varies(X) if problem.is_all else np.ones(X.shape[1])
-        rule = _training_rule(settings.n_components, X.shape[1], problem)
-        latent = self._latent(problem.fitted, device)
-        module = LinearModule(latent, as_tensor(varies, device), rule)
-        size = settings.batch_size
-        if size == "auto":
-            size = _batch_size(X.shape, max(len(w[0]) for w in rule.groups))
-        objective = _objective(settings, problem, size)
-        return Trainer(
-            module, objective, learning_rate=settings.learning_rate, rng=problem.rng
-        )
-
-    def trained_attributes(self, module, fitted):
-        components, intercept = (
-            parameter.detach().cpu().numpy().copy()
-            for parameter in (module.components, module.intercept)
-        )
-        return {"components_": principal_axes(components), "intercept_": intercept}
-
-
-def _training_rule(n_dims, n_features, problem):
-    if n_dims > MAX_QUADRATURE_DIMS:
+        latent = self._latent(problem.fitted, problem.device)
         seed = (*problem.fitted["_seed"].tolist(), 1)
-        return mixtures(
-            TRAINING_POINTS, n_dims, problem.device, seed, N_TRAINING_GROUPS
+        posed = pose(
+            problem.rows, latent.likelihood, settings, settings.n_components, seed
         )
-    n_per_dim = TRAINING_GRID[n_dims]
-    if n_dims > 1 and n_features >= MANY_FEATURES:
-        n_per_dim = TRAINING_GRID_IF_MANY
-    return grids((n_per_dim,), n_dims, problem.device)
+        if not problem.is_all:  # what is constant here may vary in another part
+            posed.varies = torch.ones_like(posed.varies)
+        return Ascent(
+            posed,
+            point_of(latent.components, latent.intercept),
+            learning_rate=settings.learning_rate,
+            rng=problem.rng,
+            n_before=problem.fitted["n_iter_"],
+        )
 
-
-def _objective(settings, problem, batch_size):
-    if settings.objective == "elbo":
-        grid = GaussHermite([BOUND_NODES], 1, problem.device).groups[0]
-        return BoundRows(problem.rows, batch_size, grid)
-    if settings.objective == "lml":
-        return LMLTurns(problem.rows, batch_size)
-    masks = settings.mask_rate, settings.n_masks, problem.X.shape[1], problem.device
-    if settings.mask_rate == "uniform":
-        draw = MaskDraw(*masks, smallest=0)
-        return LeaveOneOutTurns(problem.rows, draw, batch_size)
-    return MaskedTurns(problem.rows, MaskDraw(*masks), batch_size)
-
-
-def _varies(X):
-    return (np.nanmin(X, axis=0) != np.nanmax(X, axis=0)).astype(float)
-
-
-def _batch_size(shape, n_nodes):
-    """Rows per step: an eighth, in bounds, and few enough for the nodes to fit."""
-    n_samples, n_features = shape
-    size = np.clip(n_samples // 8, 16, 1024)
-    return int(max(16, min(size, BATCH_BYTES // (8 * n_nodes * n_features))))
+    def trained_attributes(self, result, fitted):
+        coefs = result.coefs.cpu().numpy()
+        return {
+            "components_": principal_axes(coefs[:, :-1].T),
+            "intercept_": coefs[:, -1].copy(),
+        }

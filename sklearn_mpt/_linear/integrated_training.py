@@ -1,216 +1,338 @@
-"""How a linear model that is integrated over z is trained: MPT, ELBO, LML.
+"""What a linear model that is integrated over z is trained on: rows, and nodes.
 
-Nodes are placed without a gradient and weighted with one: moving a node does not change
-the integral it stands for.
+Where one grid over the prior resolves every posterior, rows share its nodes, and all
+sums are products of two matrices; otherwise each row has nodes around its posterior.
 """
 
-import itertools
+import functools
+import math
+import operator
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.objectives import LMLRows, MaskedRows
-from sklearn_mpt._latent.posterior import gaussian_around, precision_root_of
+from sklearn_mpt._latent.integration import rows_of
+from sklearn_mpt._latent.rules import Nodes, grids, mixtures
+from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._linear.bound_sums import bound_sums
+from sklearn_mpt._linear.integrated_sums import (
+    Targets,
+    indicators,
+    own_sums,
+    shared_likelihood_sums,
+    shared_masked_sums,
+    table_of,
+)
 from sklearn_mpt._linear.map import LinearMap, laplace
-from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._measure.masks import (
+    draw_masks,
+    enumerate_masks,
+    fixed_size,
+    training_sizes,
+)
+
+MAX_QUADRATURE_DIMS = 3
+OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
+OWN_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
+OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
+OWN_TOLERANCE = 1e-2  # of the mode, in units of z
+OWN_COST = 12  # of a node of its own row, in shared ones
+RADIUS, CORE = 4.5, 3.0  # of the shared grid, and of where posteriors are resolved
+SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
+WIDEST = 0.8  # spacing
+BOUND_NODES = 7
+BLOCK = 2**22  # numbers in one tensor over rows, nodes and features
+STEP = 2**21  # and in a step, at least: few rows come several times
+MAX_BATCH, MAX_COPIES = 2**16, 32
+MAX_ENUMERATED = 2**11  # pairs of a distinct row and a mask
+LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
-class LinearModule(torch.nn.Module):
-    """A linear map from z to locations, with parameters that are trained.
+class Batch(NamedTuple):
+    """Rows of a step, and the masks that they get in turn."""
+
+    index: np.ndarray
+    masks: np.ndarray | None
+    turn: int
+
+
+def spacing(latent, ratio):
+    """Spacing of a grid over the prior on which no posterior is too narrow; (k,).
+
+    On a grid of spacing h, a Gaussian of deviation s has a relative error of
+    2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
+    """
+    axis = torch.linspace(-CORE, CORE, 13, dtype=torch.float64)
+    z = torch.cartesian_prod(*[axis] * latent.n_dims).reshape(-1, latent.n_dims)
+    z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(latent.components)
+    location = latent.location(z)
+    _, information = latent.likelihood.derivatives(torch.zeros_like(location), location)
+    precision = 1 + (information @ (latent.components**2).T).amax(0)
+    return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
+
+
+def n_nodes_of(steps):
+    """Number of nodes of `prior_grid`, roughly."""
+    ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
+    return ball * math.prod(RADIUS / h for h in steps)
+
+
+def prior_grid(steps, like):
+    """Equally spaced nodes in a ball, and log weights of the standard normal."""
+    counts = [math.floor(RADIUS / h) for h in steps]
+    axes = [h * torch.arange(-n, n + 1) for n, h in zip(counts, steps, strict=True)]
+    z = torch.cartesian_prod(*axes).reshape(-1, len(steps)).to(like)
+    z = z[(z**2).sum(1) <= RADIUS**2]
+    log_weight = -0.5 * (z**2).sum(1)
+    return z, log_weight - log_weight.logsumexp(0)
+
+
+class IntegratedRows:
+    """Rows of any likelihood, NaN where missing, by masks; see `ascent`.
 
     Parameters
     ----------
-    latent : LinearMap
-        Where training starts.
-    varies : Tensor of shape (d,)
-        1.0 for features that are not constant, 0.0 for others, which keep their
-        parameters.
-    rule : object
-        Places nodes (see `rules`); objectives say which group of them.
+    X : Tensor of shape (n, d)
+    likelihood : Likelihood
+    mask_rate : "uniform", float or int
+    n_masks : int
+        Masks per step, at least.
+    batch_size : int or "auto"
+    n_dims : int
+    seed : tuple of int
+        Of the points around posteriors of many dimensions.
     """
 
-    def __init__(self, latent, varies, rule):
-        super().__init__()
-        self.components = torch.nn.Parameter(latent.components)
-        self.intercept = torch.nn.Parameter(latent.intercept)
-        for parameter in self.parameters():
-            parameter.register_hook(lambda grad: grad * varies)
-        self.likelihood = latent.likelihood
-        self.rule = rule
+    is_noisy = True
+    longest = LONGEST
+    floor = 0.0  # features have no noise
+    ratio = SPACING
+
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
+        self.X = X
+        self.likelihood = likelihood
+        self.n_dims = n_dims
+        self.seed = seed
+        self.n_rows, self.n_features = X.shape
+        self.mask_rate, self.n_masks = settings.mask_rate, settings.n_masks
+        uniform = settings.mask_rate == "uniform"
+        self.expand = uniform
+        size = fixed_size(settings.mask_rate, self.n_features) if not uniform else 1
+        share = self.n_features / size
+        self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
+        count = MAX_BATCH if settings.batch_size == "auto" else settings.batch_size
+        self.n_batches = math.ceil(self.n_rows / count)
+        self.varies = _varies(X)
+        self._turn = 0
+
+    @functools.cached_property
+    def indicators(self):
+        return indicators(self.X, self.likelihood)
+
+    def batches(self, rng):
+        """Batches of rows in random order; those of odd turns have complements."""
+        if self._turn % 2 == 0:
+            order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
+            self._order = np.array_split(np.concatenate(order), self.n_batches)
+            self._masks = [self._draw(rng) for _ in self._order]
+        turn, self._turn = self._turn, self._turn + 1
+        for index, masks in zip(self._order, self._masks, strict=True):
+            flip = turn % 2 and self.mask_rate == "uniform"
+            yield Batch(index, ~masks if flip else masks, turn)
 
     @property
-    def latent(self):
-        return LinearMap(self.components, self.intercept, self.likelihood)
+    def _n_copies(self):
+        numbers = self.n_rows * self.n_features * self.n_own
+        return max(1, min(MAX_COPIES, STEP // numbers)) if self.n_batches == 1 else 1
 
-    @torch.no_grad()
-    def place(self, rows, turn):
-        """Nodes around the posterior of each row; every turn has another group."""
+    def _draw(self, rng):
+        sizes = training_sizes(
+            self.mask_rate, self.n_masks, self.n_features, rng, smallest=0
+        )
+        return draw_masks(sizes, self.n_features, rng)
+
+    def sums(self, point, batch):
+        latent = self.latent(point)
+        steps = spacing(latent, self.ratio) if self._may_share else []
+        if steps and n_nodes_of(steps) <= OWN_COST * self.n_own:
+            z, log_weight = prior_grid(steps, point.coefs)
+            table = table_of(z, log_weight, point, self.likelihood)
+            parts = self._shared_parts(batch, table)
+        else:
+            parts = self._own_parts(batch, point, latent)
+        sums = functools.reduce(operator.add, parts)
+        coefs = sums.gradient.coefs * self.varies[:, None]
+        return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
+
+    @property
+    def _may_share(self):
+        has_values = self.likelihood.values is not None
+        return has_values and self.n_dims <= MAX_QUADRATURE_DIMS
+
+    def latent(self, point):
+        W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
+        return LinearMap(W, b, self.likelihood)
+
+    def _shared_parts(self, batch, table):
+        """Sums of groups of rows with a mask each."""
+        n_groups = len(batch.masks)
+        size = math.ceil(len(batch.index) / n_groups)
+        n_parts = math.ceil(size * len(table.z) / BLOCK)
+        masks = torch.from_numpy(batch.masks).to(self.X.device)
+        for group, mask in zip(_groups(batch.index, n_groups), masks, strict=True):
+            for rows in np.array_split(group, n_parts):
+                it = self.indicators[torch.from_numpy(rows)]
+                yield shared_masked_sums(it, mask, table, self.targets)
+
+    def _own_parts(self, batch, point, latent):
+        """Sums of blocks of rows with nodes of their own."""
+        size = max(1, BLOCK // (self.n_features * self.n_own))
+        for start in range(0, len(batch.index), size):
+            rows = self._rows(batch, slice(start, start + size))
+            nodes = self._place(rows, latent, batch.turn)
+            yield own_sums(rows, nodes, point, self.likelihood, self.targets)
+
+    def _rows(self, batch, part):
+        X = self.X[torch.from_numpy(batch.index[part])]
+        which = np.arange(len(batch.index))[part] % len(batch.masks)
+        return rows_of(X, torch.from_numpy(batch.masks[which]).to(X.device))
+
+    def _place(self, rows, latent, turn):
         group = self.rule.groups[turn % len(self.rule.groups)]
-        return self.rule.place(group, [laplace(rows, self.latent, tol=1e-3)])
+        return self.rule.place(group, [laplace(rows, latent, tol=OWN_TOLERANCE)])
 
-    def leave_one_out_log_prob(self, X, mask, turn=0):
-        rows = rows_of(X, mask)
-        log_prob = LeaveOneOut.apply(
-            self.components, self.intercept, rows, self.place(rows, turn)
-        )
-        return torch.where(rows.present, log_prob, 0.0)
+    @functools.cached_property
+    def rule(self):
+        """Places the nodes of rows of their own."""
+        if self.n_dims > MAX_QUADRATURE_DIMS:
+            where = self.n_dims, self.X.device, self.seed
+            return mixtures(OWN_POINTS, *where, N_OWN_GROUPS)
+        n_per_dim = OWN_GRID[self.n_dims]
+        if self.n_dims > 1 and self.n_features >= MANY_FEATURES:
+            n_per_dim = OWN_GRID_IF_MANY
+        return grids((n_per_dim,), self.n_dims, self.X.device)
 
-    def log_prob(self, X, turn=0):
-        rows = rows_of(X)
-        joint = log_joint(rows, self.place(rows, turn), self.latent)
-        return torch.logsumexp(joint, 1)
-
-
-class MaskedTurns(MaskedRows):
-    """Minus D times the masked score, over minibatches of rows, by turns of nodes."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self._turns = itertools.count()
-
-    def batches(self, rng):
-        for batch in super().batches(rng):
-            yield *batch, next(self._turns)
-
-    def losses(self, module, batch):
-        X, mask, turn = batch
-        log_prob = module.leave_one_out_log_prob(X, mask, turn)
-        hidden = torch.where(mask, log_prob, 0.0)
-        return -X.shape[1] * masked_score(hidden, mask)
+    @property
+    def n_own(self):
+        return sum(OWN_POINTS) if self.n_dims > 3 else len(self.rule.groups[0][0])
 
 
-class LeaveOneOutTurns(MaskedTurns):
-    r"""Minus an unbiased estimate of the log marginal likelihood, by uniform masks.
+class LikelihoodRows(IntegratedRows):
+    """The log marginal likelihood of rows, or its evidence lower bound."""
 
-    Every feature is a target, given the others that are seen: with sets R of uniform
-    size in 0..D,
+    ratio = EXACT_SPACING
 
-    .. math:: \log p(x) = E_R \sum_{j=1}^D \log p(x_j \mid x_{R \setminus j}),
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
+        super().__init__(X, likelihood, settings, n_dims, seed)
+        self.expand = True
+        self.is_noisy = self.n_batches > 1
+        self.bounds = settings.objective == "elbo"
+        self.targets = None
 
-    since R without j is a set of uniform size among the D - 1 others. It has the
-    expectation of the masked score and a far smaller variance: no small set of targets
-    stands for all. Masks are thus drawn with sizes from 0.
-    """
+    @property
+    def _n_copies(self):
+        return 1
 
-    def losses(self, module, batch):
-        return -module.leave_one_out_log_prob(*batch).sum(1)
+    @property
+    def _may_share(self):
+        return super()._may_share and not self.bounds
 
-
-class LMLTurns(LMLRows):
-    """Minus the log marginal likelihood of minibatches of rows, by turns of nodes."""
-
-    def __init__(self, X, batch_size):
-        super().__init__(X, batch_size, LinearModule.log_prob)
-        self._turns = itertools.count()
+    def _draw(self, rng):
+        return np.zeros((1, self.n_features), dtype=bool)
 
     def batches(self, rng):
         for batch in super().batches(rng):
-            yield batch, next(self._turns)
+            yield batch._replace(masks=self._draw(rng), turn=0)
 
-    def losses(self, module, batch):
-        return -self.log_prob(module, *batch)
+    def _shared_parts(self, batch, table):
+        n_parts = math.ceil(len(batch.index) * len(table.z) / BLOCK)
+        for rows in np.array_split(batch.index, n_parts):
+            it = self.indicators[torch.from_numpy(rows)]
+            yield shared_likelihood_sums(it, table)
+
+    def _own_parts(self, batch, point, latent):
+        if not self.bounds:
+            yield from super()._own_parts(batch, point, latent)
+            return
+        grid = grids((BOUND_NODES,), 1, self.X.device).groups[0]
+        size = max(1, BLOCK // (self.n_features * BOUND_NODES))
+        for start in range(0, len(batch.index), size):
+            rows = self._rows(batch, slice(start, start + size))
+            yield bound_sums(rows, latent, grid)
 
 
-class LeaveOneOut(torch.autograd.Function):
-    r"""log p(x_j | x_R without x_j) for every j, at fixed nodes of the posterior on R.
+class EnumeratedRows(IntegratedRows):
+    """Every mask of every distinct row, where there are few: nothing is random."""
 
-    With r_s the posterior weight of node s, it is :math:`\log \sum_s r_s p_{js}` where
-    j is hidden and :math:`-\log \sum_s r_s / p_{js}` where it is observed. The gradient
-    is written out: the graph would keep a dozen tensors over rows, nodes and features.
+    is_noisy = False
+    ratio = EXACT_SPACING
 
-    References
-    ----------
-    The second sum is the conditional predictive ordinate of S. Geisser and W. F. Eddy,
-    "A predictive approach to model selection", JASA 74, 1979.
-    """
-
-    @staticmethod
-    def forward(ctx, components, intercept, rows, nodes):
-        logits = nodes.z @ components + intercept
-        prob = torch.sigmoid(signs(rows.X)[:, None] * logits)
-        prob = prob.clamp_(min=1e-300)  # so that its inverse is finite
-        observed = rows.observed.to(prob.dtype)
-        joint = nodes.log_weight + (prob.log() @ observed[..., None])[..., 0]
-        r = torch.softmax(joint, 1)
-        ratio = torch.where(rows.observed[:, None], 1 / prob, prob)
-        average = (r[:, None] @ ratio)[:, 0]
-        ctx.rows, ctx.z = rows, nodes.z
-        ctx.save_for_backward(prob, ratio, average, r)
-        return average.log() * (1 - 2 * observed)
-
-    @staticmethod
-    def backward(ctx, grad):
-        prob, ratio, average, r = ctx.saved_tensors
-        observed = ctx.rows.observed.to(prob.dtype)
-        grad = torch.where(ctx.rows.present, grad, 0.0)
-        gain = grad * (1 - 2 * observed)
-        through_r = (ratio @ (gain / average)[..., None])[..., 0] - gain.sum(
-            1, keepdim=True
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
+        super().__init__(X, likelihood, settings, n_dims, seed)
+        masks, weight = all_masks(self.mask_rate, self.n_features)
+        rows, count = distinct(X)
+        self.pairs = rows_of(
+            rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
-        log_prob_grad = ratio * (grad / average)[:, None]
-        log_prob_grad += through_r[..., None] * observed[:, None]
-        logit_grad = log_prob_grad * (1 - prob) * r[..., None]
-        logit_grad *= signs(ctx.rows.X)[:, None]
-        logit_grad = logit_grad.flatten(0, 1)
-        return ctx.z.flatten(0, 1).T @ logit_grad, logit_grad.sum(0), None, None
+        self.weight = (count[:, None] * weight).flatten()
+
+    def batches(self, rng):
+        yield None
+
+    def sums(self, point, batch):
+        latent = self.latent(point)
+        nodes = Nodes(*prior_grid(spacing(latent, self.ratio), point.coefs))
+        nodes = Nodes(nodes.z.expand(len(self.weight), -1, -1), nodes.log_weight)
+        sums = own_sums(
+            self.pairs, nodes, point, self.likelihood, self.targets, self.weight
+        )
+        coefs = sums.gradient.coefs * self.varies[:, None]
+        gradient = sums.gradient._replace(coefs=coefs)
+        return sums._replace(gradient=gradient, n_rows=self.n_rows)
 
 
-def signs(X):
-    """1.0 for one, -1.0 for zero."""
-    return 2 * X - 1
+def all_masks(mask_rate, n_features):
+    """All masks of the sizes that a rate draws, and their probabilities."""
+    sizes = range(n_features + 1)
+    if mask_rate != "uniform":
+        sizes = [fixed_size(mask_rate, n_features)]
+    masks = [enumerate_masks(n_features, size) for size in sizes]
+    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
+    return torch.from_numpy(np.concatenate(masks)), torch.tensor(np.concatenate(weight))
 
 
-class BoundRows(LMLRows):
-    """Minus the evidence lower bound, with the best Gaussian posterior of each row.
-
-    grid : tuple of Tensors
-        One-dimensional nodes and their log weights.
-    """
-
-    def __init__(self, X, batch_size, grid):
-        super().__init__(X, batch_size, self.bound)
-        self.grid = grid
-
-    def bound(self, module, X):
-        rows = rows_of(X)
-        with torch.no_grad():
-            posterior = variational_posterior(rows, module.latent, self.grid)
-        return evidence_lower_bound(rows, posterior, module.latent, self.grid)
+def distinct(X):
+    """Distinct rows, and how often each occurs."""
+    coded = torch.nan_to_num(X, nan=torch.inf)
+    rows, count = coded.unique(dim=0, return_counts=True)
+    return torch.where(rows.isinf(), torch.nan, rows), count.to(X.dtype)
 
 
-def variational_posterior(rows, latent, grid, n_steps=4):
-    """The Gaussian that maximises the evidence lower bound of each row.
-
-    Newton's method on the expected log joint, from the Laplace approximation; the
-    expectations of a location are sums over a one-dimensional grid.
-    """
-    W, weight = latent.components, grid[1].exp()
-    observed = rows.observed.to(W.dtype)
-    posterior = laplace(rows, latent)
-    for _ in range(n_steps):
-        points = _location_points(posterior, latent, grid)
-        slope, information = latent.likelihood.derivatives(rows.X[..., None], points)
-        gradient = (observed * (slope @ weight)) @ W.T - posterior.mean
-        precision_root = precision_root_of(observed * (information @ weight), W)
-        step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
-        posterior = gaussian_around(posterior.mean + step, precision_root)
-    return posterior
+def pose(X, likelihood, settings, n_dims, seed=(0,)):
+    """Return the problem that the settings of an estimator stand for."""
+    arguments = X, likelihood, settings, n_dims, seed
+    if settings.objective != "mpt":
+        return LikelihoodRows(*arguments)
+    may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
+    if may_enumerate and X.shape[1] <= 8:
+        n_masks = len(all_masks(settings.mask_rate, X.shape[1])[0])
+        if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
+            return EnumeratedRows(*arguments)
+    return IntegratedRows(*arguments)
 
 
-def _location_points(posterior, latent, grid):
-    """Values of the locations under the posterior, at the points; (n, d, t)."""
-    mean = latent.location(posterior.mean)
-    variance = ((posterior.root @ latent.components) ** 2).sum(1)
-    # the square root has no gradient at zero
-    std = variance.clamp(min=1e-20).sqrt()
-    return mean[..., None] + std[..., None] * grid[0][:, 0]
+def _groups(index, n_groups):
+    return np.array_split(index, n_groups)
 
 
-def evidence_lower_bound(rows, posterior, latent, grid):
-    """E_q log p(x | z) - KL(q, prior) of each row, of shape (n,)."""
-    points = _location_points(posterior, latent, grid)
-    log_prob = latent.likelihood.entry_log_prob(rows.X[..., None], points)
-    expected = torch.where(rows.observed, log_prob @ grid[1].exp(), 0.0).sum(1)
-    trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
-    log_det = 2 * posterior.root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return expected - 0.5 * (trace - posterior.mean.shape[1] - log_det)
+def _varies(X):
+    """1.0 for features that are not constant; others keep their coefficients."""
+    low = torch.nan_to_num(X, nan=torch.inf).amin(0)
+    high = torch.nan_to_num(X, nan=-torch.inf).amax(0)
+    return (low < high).to(X.dtype)
+
+
+def point_of(components, intercept):
+    coefs = torch.cat([components.T, intercept[:, None]], 1)
+    return Point(coefs, coefs.new_zeros(0))

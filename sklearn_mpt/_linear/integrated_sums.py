@@ -1,0 +1,171 @@
+r"""Masked scores of rows under a linear model integrated over z, and natural steps.
+
+With the posterior weights r_s of nodes z_s given the entries that are seen, and
+:math:`p_{js} = p(x_j \mid z_s)`, an entry has given those seen, without itself,
+
+.. math:: \log \sum_s r_s p_{js} \text{ if hidden}, \qquad
+          -\log \sum_s r_s / p_{js} \text{ if seen}.
+
+The second is the conditional predictive ordinate of [1]_. Nodes have no gradient:
+moving one does not change the integral that it stands for. A gradient in locations is
+one in log p times the likelihood's slope, so that every likelihood will do.
+
+References
+----------
+.. [1] S. Geisser and W. F. Eddy, "A predictive approach to model selection", JASA 74,
+   1979.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from sklearn_mpt._latent.steps import Point, Sums
+
+LEAST_LOG_PROB = -30.0  # of an entry at a shared node: so that 1 / p is finite
+
+
+class Targets(NamedTuple):
+    """What a target counts: a hidden entry, and one that is seen, given the others."""
+
+    hidden: float
+    seen: float
+
+
+class Table(NamedTuple):
+    """What every value of a feature says at each shared node; (s, v, d) each."""
+
+    z: torch.Tensor  # shape: (s, k + 1), with a column of ones
+    log_weight: torch.Tensor  # shape: (s,)
+    log_prob: torch.Tensor
+    slope: torch.Tensor
+    information: torch.Tensor  # shape: (s, d)
+
+
+def with_one(z):
+    return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
+
+
+def table_of(z, log_weight, point, likelihood):
+    z = with_one(z)
+    location = z @ point.coefs.T
+    values = location.new_tensor(likelihood.values)[:, None]
+    log_prob = likelihood.entry_log_prob(values, location[:, None])
+    slope, information = likelihood.derivatives(values, location[:, None])
+    log_prob = log_prob.clamp(min=LEAST_LOG_PROB)
+    return Table(z, log_weight, log_prob, slope, information[:, 0])
+
+
+def indicators(X, likelihood):
+    """Which value each entry has; (n, v, d), zeros where missing."""
+    return torch.stack([X == value for value in likelihood.values], 1).to(X.dtype)
+
+
+def shared_masked_sums(it, mask, table, targets):
+    """Masked score of rows that share a mask, by products of two matrices.
+
+    it : indicators of the rows. mask : bool (d,), True where hidden.
+    """
+    off, on = it[..., mask].flatten(1), it[..., ~mask].flatten(1)
+    on_log_prob = table.log_prob[..., ~mask].flatten(1)
+    r, _ = _weights(on, on_log_prob, table.log_weight)
+    prob = table.log_prob[..., mask].flatten(1).exp()
+    off_value, off_share, through_r = _target_terms(r, off, prob, targets.hidden)
+    on_value, on_share, through_on = _target_terms(
+        r, on, (-on_log_prob).exp(), targets.seen
+    )
+    on_share += (r * (through_r - through_on)).T @ on
+    share = torch.empty_like(table.log_prob)
+    share[..., mask] = off_share.unflatten(1, (it.shape[1], -1))
+    share[..., ~mask] = on_share.unflatten(1, (it.shape[1], -1))
+    return shared_sums(off_value - on_value, share, r, it, table)
+
+
+def _target_terms(r, it, ratio, weight):
+    """Targets of one kind: sums of logs, shares of nodes, and what reaches r.
+
+    ratio : p for hidden entries, 1 / p for those seen, of shape (s, columns).
+    """
+    average = torch.where(it > 0, r @ ratio, 1.0)
+    gain = weight * it / average
+    through_r = torch.addmm(-weight * it.sum(1, keepdim=True), gain, ratio.T)
+    return weight * average.log().sum(1), ratio * (r.T @ gain), through_r
+
+
+def shared_likelihood_sums(it, table):
+    """Log marginal likelihood of rows, at shared nodes."""
+    r, value = _weights(it.flatten(1), table.log_prob.flatten(1), table.log_weight)
+    share = (r.T @ it.flatten(1)).unflatten(1, it.shape[1:])
+    return shared_sums(value, share, r, it, table)
+
+
+def _weights(seen, log_prob, log_weight):
+    """Posterior weight of each shared node, (n, s), and log p(seen)."""
+    joint = torch.addmm(log_weight, seen, log_prob.T)
+    total = joint.logsumexp(1, keepdim=True)
+    return joint.sub_(total).exp_(), total[:, 0]
+
+
+def shared_sums(value, share, r, it, table):
+    """Turn shares of nodes and values, (s, v, d), into gradient and information."""
+    gradient = (table.slope * share).sum(1).T @ table.z
+    present = it.sum(1)
+    count = r.T @ present if (present == 0).any() else r.sum(0)[:, None]
+    return sums_of(value, gradient, _outer_sums(count * table.information, table.z))
+
+
+def _outer_sums(weight, z):
+    """Sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
+    outer = (z[:, :, None] * z[:, None]).flatten(1)
+    return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
+
+
+def sums_of(value, gradient, information):
+    none = gradient.new_zeros(0)
+    return Sums(
+        value.sum(),
+        (value**2).sum(),
+        Point(gradient, none),
+        Point(information, none),
+        len(value),
+    )
+
+
+def own_sums(rows, nodes, point, likelihood, targets, weight=None):
+    """Masked score of rows with nodes of their own, or the log marginal likelihood.
+
+    targets : None for the likelihood of what is observed. weight : of each row.
+    """
+    z = with_one(nodes.z)
+    location = z @ point.coefs.T
+    log_prob = likelihood.entry_log_prob(rows.X[:, None], location)
+    slope, information = likelihood.derivatives(rows.X[:, None], location)
+    on = rows.observed.to(z.dtype)
+    joint = nodes.log_weight + (log_prob @ on[..., None])[..., 0]
+    value = joint.logsumexp(1)
+    log_r = joint - value[:, None]
+    if targets is None:
+        share = log_r.exp()[..., None] * on[:, None]
+    else:
+        off = rows.present.to(z.dtype) - on
+        value, share = _own_shares(log_prob, log_r, on, off, targets)
+    information = log_r.exp()[..., None] * rows.present[:, None] * information
+    if weight is not None:
+        value = weight * value
+        share, information = (weight[:, None, None] * t for t in (share, information))
+    flat = z.flatten(0, 1)
+    gradient = (slope * share).flatten(0, 1).T @ flat
+    return sums_of(value, gradient, _outer_sums(information.flatten(0, 1), flat))
+
+
+def _own_shares(log_prob, log_r, on, off, targets):
+    """Value, and its derivative in log p(x_j | z) at each node; (n,), (n, s, d)."""
+    sign, gain = off - on, targets.hidden * off + targets.seen * on
+    joint = log_r[..., None] + sign[:, None] * log_prob
+    average = joint.logsumexp(1)
+    share = joint.sub_(average[:, None]).exp_()
+    signed = (gain * sign)[..., None]
+    through_r = (share @ signed)[..., 0] - log_r.exp() * signed.sum(1)
+    share *= gain[:, None]
+    share += through_r[..., None] * on[:, None]
+    return (gain * sign * average).sum(1), share
