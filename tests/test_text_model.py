@@ -8,7 +8,8 @@ import transformers
 from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.loading import Checkpoint, probe
+from sklearn_mpt._text.loading import Checkpoint
+from sklearn_mpt._text.masked_lm import probe
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,15 @@ import numpy as np
 from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._text.curve import PERCENT
 from sklearn_mpt._text.masks import METHODS
+from sklearn_mpt._text.results import PERCENT
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride")
 
 
 def check_texts(texts):
-    """Return the texts as a list of str."""
+    """Return the texts as a list of str, or of (context, text) tuples of str."""
     if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
         raise TypeError(
             "texts must be a list of str, one for each text, got a single "
@@ -25,16 +25,43 @@ def check_texts(texts):
             "texts must be one-dimensional, a list or a column of str, got shape "
             f"{texts.shape}."
         )
-    texts = list(texts)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(
-                f"texts[{index}] must be a str, got {text!r} of type "
-                f"{type(text).__name__}."
-            )
+    texts = [_check_text(text, index) for index, text in enumerate(texts)]
     if not texts:
         raise ValueError("texts must hold at least one text, got none.")
+    for index, text in enumerate(texts):
+        if type(text) is not type(texts[0]):
+            raise TypeError(
+                "texts must be all str or all (context, text) pairs, but texts[0] is "
+                f"a {_kind(texts[0])} and texts[{index}] a {_kind(text)}."
+            )
     return texts
+
+
+def _check_text(text, index):
+    parts = text if _is_pair(text) else (text,)
+    for part in parts:
+        if not isinstance(part, str):
+            raise TypeError(
+                f"texts[{index}] must be a str, or a (context, text) tuple of two, got "
+                f"{text!r} of type {type(text).__name__}."
+            )
+        try:
+            part.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"texts[{index}] holds {part[error.start]!r} at {error.start}, half of "
+                "a surrogate pair, which is no character. Decode the text with "
+                "errors='replace' to have it replaced."
+            ) from error
+    return str(text) if len(parts) == 1 else tuple(map(str, parts))
+
+
+def _is_pair(text):
+    return isinstance(text, tuple) and len(text) == 2
+
+
+def _kind(text):
+    return "str" if isinstance(text, str) else "pair"
 
 
 def check_scorer_parameters(scorer):

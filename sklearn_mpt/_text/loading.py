@@ -3,9 +3,8 @@
 import copy
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 try:
@@ -20,7 +19,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from sklearn_mpt._checks import check_device
-from sklearn_mpt._text.masked_lm import Batch, MaskedLM, view_of
+from sklearn_mpt._text.masked_lm import MaskedLM, view_of
 
 
 @dataclass(frozen=True)
@@ -177,47 +176,29 @@ def _n_positions(model):
     return getattr(model.config, "max_position_embeddings", math.inf)
 
 
-def probe(language_model, tokenizer):
-    """Try two ways to save work; return whether each gives what a full pass gives.
+class OpenedModelMixin:
+    """Open the model that the parameters name, and leave it out of pickles.
 
-    The head on gathered states, and padding: some models look at it all the same.
+    A loaded model that was given as a parameter is pickled, as such.
     """
-    hidden = np.zeros((2, 8), dtype=bool)
-    hidden[[0, 0, 1], [2, 5, 3]] = True
-    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    inputs["attention_mask"][1, 6:] = 0
-    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
-    _check_logits(language_model.model, inputs)
-    batch = Batch(inputs, hidden, hidden)
-    short = {name: array[1:, :6] for name, array in inputs.items()}
-    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
-    dtype = next(language_model.model.parameters()).dtype
-    full_pass = replace(language_model, gathered=False)
-    full = full_pass.log_prob(batch)
-    can_pad = "attention_mask" in inputs and _close(
-        full[2:], full_pass.log_prob(alone), dtype
-    )
-    try:
-        gathered = replace(language_model, gathered=True).log_prob(batch)
-    except Exception:  # whatever goes wrong, the full pass is right
-        return False, can_pad
-    return _close(gathered, full, dtype), can_pad
 
+    def _open(self, *probed):
+        self._opened = open_model(self, *probed)
+        return self._opened
 
-def _close(log_prob, expected, dtype):
-    """Compare log-probabilities that a model computed in a dtype."""
-    tolerance = torch.finfo(dtype).eps ** 0.5
-    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
+    def _open_again(self):
+        """Return the opened model and its tokenizer; after unpickling, open them."""
+        if hasattr(self, "_opened"):
+            return self._opened
+        return self._open(self.uses_gathered_head_, self._can_pad)
 
+    def __getstate__(self):
+        state = super().__getstate__()
+        state.pop("_opened", None)
+        return state
 
-@torch.inference_mode()
-def _check_logits(model, inputs):
-    device = next(model.parameters()).device
-    output = model(**{k: torch.tensor(v, device=device) for k, v in inputs.items()})
-    logits = getattr(output, "logits", None)
-    if logits is None or logits.shape[:-1] != inputs["input_ids"].shape:
-        raise ValueError(
-            "model must be a masked language model with one row of logits per token, "
-            f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
-        )
+    def __sklearn_clone__(self):
+        """Clone the parameters, but share a loaded model and its tokenizer."""
+        light = copy.copy(self).set_params(model=None, tokenizer=None)
+        clone = super(OpenedModelMixin, light).__sklearn_clone__()
+        return clone.set_params(model=self.model, tokenizer=self.tokenizer)

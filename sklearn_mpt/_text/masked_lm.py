@@ -164,3 +164,49 @@ def _pick(logits, labels):
 def _is_out_of_memory(error):
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or "allocate memory" in str(error)
+
+
+def probe(language_model, tokenizer):
+    """Try two ways to save work; return whether each gives what a full pass gives.
+
+    The head on gathered states, and padding: some models look at it all the same.
+    """
+    hidden = np.zeros((2, 8), dtype=bool)
+    hidden[[0, 0, 1], [2, 5, 3]] = True
+    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    inputs["attention_mask"][1, 6:] = 0
+    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
+    _check_logits(language_model.model, inputs)
+    batch = Batch(inputs, hidden, hidden)
+    short = {name: array[1:, :6] for name, array in inputs.items()}
+    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
+    dtype = next(language_model.model.parameters()).dtype
+    full_pass = replace(language_model, gathered=False)
+    full = full_pass.log_prob(batch)
+    can_pad = "attention_mask" in inputs and _close(
+        full[2:], full_pass.log_prob(alone), dtype
+    )
+    try:
+        gathered = replace(language_model, gathered=True).log_prob(batch)
+    except Exception:  # whatever goes wrong, the full pass is right
+        return False, can_pad
+    return _close(gathered, full, dtype), can_pad
+
+
+def _close(log_prob, expected, dtype):
+    """Compare log-probabilities that a model computed in a dtype."""
+    tolerance = torch.finfo(dtype).eps ** 0.5
+    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
+
+
+@torch.inference_mode()
+def _check_logits(model, inputs):
+    device = next(model.parameters()).device
+    output = model(**{k: torch.tensor(v, device=device) for k, v in inputs.items()})
+    logits = getattr(output, "logits", None)
+    if logits is None or logits.shape[:-1] != inputs["input_ids"].shape:
+        raise ValueError(
+            "model must be a masked language model with one row of logits per token, "
+            f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
+        )
