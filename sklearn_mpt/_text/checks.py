@@ -75,6 +75,20 @@ def check_scorer_parameters(scorer):
     check_choice(scorer.dtype, "dtype", DTYPES)
 
 
+def check_every(every):
+    check_scalar(every, "every", Integral, min_val=1)
+
+
+def check_text_rate(mask_rate):
+    """Check the mask rate of a training: "uniform" or a rate in (0, 1]."""
+    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
+    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
+        raise ValueError(
+            "mask_rate must be 'uniform' or a float in (0, 1], the share of the tokens "
+            f"of a text to hide, got {mask_rate!r}."
+        )
+
+
 def check_rates(mask_rates):
     """Return the mask rates as an array, 0.01 to 0.99 for None."""
     if mask_rates is None:

@@ -142,14 +142,19 @@ def _check_tokenizer(tokenizer, model, method):
             f"method='pll_word_l2r' needs a fast tokenizer, which knows words; {name} "
             "is none."
         )
-    if getattr(tokenizer, "mask_token_id", None) is None:
-        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
+    check_mask_token(tokenizer)
     n_model = model.config.vocab_size
     if len(tokenizer) > n_model:
         raise ValueError(
             f"tokenizer and model must have the same vocabulary, but {name} has "
             f"{len(tokenizer)} tokens and {type(model).__name__} {n_model}."
         )
+
+
+def check_mask_token(tokenizer):
+    if getattr(tokenizer, "mask_token_id", None) is None:
+        name = type(tokenizer).__name__
+        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
 
 
 def longest_input(model, tokenizer, max_length):

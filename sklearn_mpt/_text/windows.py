@@ -21,12 +21,17 @@ def tokenize(tokenizer, texts, input_names):
         first.setdefault(text, index)
     encoded = _encode(tokenizer, list(first))
     names = [name for name in encoded if name in input_names]
-    special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    special = special_ids(tokenizer)
     windows = [
         _window(encoded, row, index, names, special)
         for row, index in enumerate(first.values())
     ]
     return windows, np.array([first[text] for text in texts])
+
+
+def special_ids(tokenizer):
+    """Return the tokens that are never hidden, wherever they stand."""
+    return list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
 
 
 def _encode(tokenizer, texts):
