@@ -14,18 +14,15 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.display import MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
-    from sklearn_mpt._text.training import (
-        DataCollatorForMPT,
-        LMLTrainerCallback,
-        mpt_loss,
-    )
+    from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
     "DataCollatorForMPT": "_text.training",
     "LMLMonitor": "_measure.monitor",
-    "LMLTrainerCallback": "_text.training",
+    "LMLTrainerCallback": "_text.monitor",
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",

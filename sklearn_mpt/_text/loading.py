@@ -3,12 +3,18 @@
 import copy
 import math
 import os
+import re
+import threading
 from dataclasses import dataclass
 
 import torch
 
 try:
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+    from transformers import (
+        AutoModelForMaskedLM,
+        AutoTokenizer,
+        PreTrainedTokenizerBase,
+    )
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -21,10 +27,20 @@ except ModuleNotFoundError as error:
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._text.masked_lm import MaskedLM, view_of
 
+# Heads and buffers that predict no hidden token; checkpoints have them or have not.
+UNUSED = re.compile(
+    r"\b(pooler|seq_relationship|sop_classifier|contact_head|position_ids|inv_freq)\b"
+)
+LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
+
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a pretrained model is, and how to load it."""
+    """Where a pretrained model is, and how to load it.
+
+    `files` are the names, times and sizes of the files of a folder: where they change,
+    it is another model.
+    """
 
     name: str | None
     device: torch.device
@@ -32,12 +48,37 @@ class Checkpoint:
     revision: str | None
     local_files_only: bool
     trust_remote_code: bool
+    files: tuple = ()
+
+    @classmethod
+    def of(cls, scorer, device):
+        """Return the checkpoint that the parameters of a scorer name, if they do."""
+        name = os.fspath(scorer.model) if _is_name(scorer.model) else None
+        return cls(
+            name,
+            device,
+            scorer.dtype,
+            scorer.revision,
+            scorer.local_files_only,
+            scorer.trust_remote_code,
+            () if name is None else files_of(name),
+        )
 
     def __call__(self):
         """Load the model onto the device, in evaluation mode."""
-        model = self._load(
-            AutoModelForMaskedLM, self.name, dtype=self.dtype, use_safetensors=True
+        if self.files != files_of(self.name):
+            raise ValueError(
+                f"The files of {self.name!r} have changed since the scorer read them. "
+                "Fit it again."
+            )
+        model, info = self._load(
+            AutoModelForMaskedLM,
+            self.name,
+            dtype=self.dtype,
+            use_safetensors=True,
+            output_loading_info=True,
         )
+        self._check_keys(type(model).__name__, info)
         return model.to(self.device)
 
     def tokenizer(self, name):
@@ -45,14 +86,17 @@ class Checkpoint:
 
     def _load(self, auto_class, name, **kwargs):
         try:
-            return auto_class.from_pretrained(
-                name,
-                revision=self.revision if name == self.name else None,
-                local_files_only=self.local_files_only,
-                trust_remote_code=self.trust_remote_code,
-                **kwargs,
-            )
-        except (OSError, ValueError) as error:
+            with LOADING:
+                return auto_class.from_pretrained(
+                    name,
+                    revision=self.revision if name == self.name else None,
+                    local_files_only=self.local_files_only,
+                    trust_remote_code=self.trust_remote_code,
+                    **kwargs,
+                )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # tokenizers raise Exception itself
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(
                 f"{name!r} could not be loaded as a masked language model with its "
@@ -61,20 +105,42 @@ class Checkpoint:
                 f"its tokenizer. {error}"
             ) from error
 
+    def _check_keys(self, name, info):
+        """Refuse weights that are not those of the model: the rest would be random."""
+        found = {
+            kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
+            for kind in ("missing", "unexpected")
+        }
+        if any(found.values()):
+            parts = "; ".join(
+                f"{kind} are {_list(keys)}" for kind, keys in found.items() if keys
+            )
+            raise ValueError(
+                f"The weights of {self.name!r} are not those of a {name}, a masked "
+                f"language model: {parts}. To score it all the same, load it yourself "
+                "and pass it as model, with its tokenizer."
+            )
+
+
+def _list(keys, most=6):
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + rest
+
+
+def files_of(name):
+    """Return names, times and sizes of the files of a folder; of a hub name nothing."""
+    if not os.path.isdir(name):
+        return ()
+    files = [(entry.name, entry.stat()) for entry in os.scandir(name)]
+    return tuple(sorted((name, s.st_mtime_ns, s.st_size) for name, s in files))
+
 
 def open_model(scorer, gathered=True, can_pad=True):
     """Return the `MaskedLM` and the tokenizer that the parameters of a scorer name."""
     dtype = "float32" if scorer.dtype == "auto" else scorer.dtype
     device = check_device(scorer.device, dtype)
     model, tokenizer = scorer.model, scorer.tokenizer
-    checkpoint = Checkpoint(
-        os.fspath(model) if _is_name(model) else None,
-        device,
-        scorer.dtype,
-        scorer.revision,
-        scorer.local_files_only,
-        scorer.trust_remote_code,
-    )
+    checkpoint = Checkpoint.of(scorer, device)
     if tokenizer is None and checkpoint.name is None:
         raise ValueError(
             "tokenizer must be given with a loaded model; got None for "
@@ -202,8 +268,34 @@ class OpenedModelMixin:
         state.pop("_opened", None)
         return state
 
+    def __repr__(self, N_CHAR_MAX=700):
+        """Name a loaded model by its class and size; its own repr is a whole page."""
+        light = copy.copy(self)
+        light.model, light.tokenizer = _short(self.model), _short(self.tokenizer)
+        return super(OpenedModelMixin, light).__repr__(N_CHAR_MAX)
+
     def __sklearn_clone__(self):
         """Clone the parameters, but share a loaded model and its tokenizer."""
         light = copy.copy(self).set_params(model=None, tokenizer=None)
         clone = super(OpenedModelMixin, light).__sklearn_clone__()
         return clone.set_params(model=self.model, tokenizer=self.tokenizer)
+
+
+class _Named:
+    """Stands for an object in a repr."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return self.name
+
+
+def _short(value):
+    """Return what stands for a loaded model or tokenizer in a repr."""
+    if isinstance(value, torch.nn.Module):
+        n_parameters = sum(tensor.numel() for tensor in value.parameters())
+        return _Named(f"<{type(value).__name__} of {n_parameters:,} parameters>")
+    if isinstance(value, PreTrainedTokenizerBase):
+        return _Named(f"<{type(value).__name__} of {len(value):,} tokens>")
+    return value

@@ -1,6 +1,7 @@
 """Log-probabilities of hidden tokens under a masked language model, in batches."""
 
 import copy
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
+LOADED = threading.Lock()  # so that threads of a worker process load a model once
 LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
 
 
@@ -117,9 +119,14 @@ def _reload(checkpoint, *settings):
     return MaskedLM(_load_once(checkpoint), *settings, checkpoint)
 
 
-@lru_cache(maxsize=1)
 def _load_once(checkpoint):
     """Load the model in a worker process, which scores many blocks with it."""
+    with LOADED:
+        return _load(checkpoint)
+
+
+@lru_cache(maxsize=1)
+def _load(checkpoint):
     return checkpoint()
 
 

@@ -15,6 +15,8 @@ from scipy.special import binom
 
 from sklearn_mpt._measure.masks import mask_size
 
+PERCENT = np.arange(1, 100)
+
 
 @dataclass(frozen=True, eq=False)
 class Window:
@@ -216,3 +218,30 @@ def _n_sets(n, sizes):
 def _factorial(n):
     """Factorial as a float; infinite where it is too large for one."""
     return float(factorial(n)) if n <= 170 else np.inf
+
+
+def check_rates(mask_rates):
+    """Return the mask rates as an array, 0.01 to 0.99 for None."""
+    if mask_rates is None:
+        return PERCENT / 100
+    try:
+        rates = np.asarray(mask_rates, dtype=float)
+        valid = rates.ndim == 1 and rates.size and ((rates > 0) & (rates <= 1)).all()
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise ValueError(
+            "mask_rates must be None or a non-empty sequence of floats in (0, 1], got "
+            f"{mask_rates!r}."
+        )
+    return rates
+
+
+def check_text_rate(mask_rate):
+    """Check the mask rate of a training: "uniform" or a rate in (0, 1]."""
+    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
+    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
+        raise ValueError(
+            "mask_rate must be 'uniform' or a float in (0, 1], the share of the tokens "
+            f"of a text to hide, got {mask_rate!r}."
+        )

@@ -8,9 +8,7 @@ from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._text.masks import Draw
-
-PERCENT = np.arange(1, 100)
+from sklearn_mpt._text.masks import PERCENT, Draw
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,15 +8,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.checks import (
-    check_rates,
-    check_scorer_parameters,
-    check_texts,
-)
 from sklearn_mpt._text.loading import OpenedModelMixin, longest_input
 from sklearn_mpt._text.masked_lm import probe
-from sklearn_mpt._text.masks import Draw
-from sklearn_mpt._text.scores import Texts, TextScoresMixin
+from sklearn_mpt._text.masks import Draw, check_rates
+from sklearn_mpt._text.scores import (
+    Texts,
+    TextScoresMixin,
+    check_scorer_parameters,
+)
+from sklearn_mpt._text.windows import check_texts
 
 
 class MPTScorer(

@@ -6,13 +6,15 @@ from numbers import Integral
 import numpy as np
 from sklearn.utils.validation import check_is_fitted, check_scalar
 
+from sklearn_mpt._checks import check_choice
 from sklearn_mpt._seeds import draw_seed
-from sklearn_mpt._text.checks import check_texts
 from sklearn_mpt._text.masks import METHODS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
 from sklearn_mpt._text.scoring import score_windows
-from sklearn_mpt._text.windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import check_texts, fit_windows, tokenize
 
+DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
+OVERFLOWS = ("error", "truncate", "stride")
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 
@@ -143,3 +145,14 @@ class TextScoresMixin:
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
         scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
         return TextScores(windows, scores, draw, first)
+
+
+def check_scorer_parameters(scorer):
+    """Check the parameters that need no model."""
+    for name in ("n_masks", "batch_tokens"):
+        check_scalar(getattr(scorer, name), name, Integral, min_val=1)
+    if scorer.max_length is not None:
+        check_scalar(scorer.max_length, "max_length", Integral, min_val=1)
+    check_choice(scorer.method, "method", METHODS)
+    check_choice(scorer.overflow, "overflow", OVERFLOWS)
+    check_choice(scorer.dtype, "dtype", DTYPES)
