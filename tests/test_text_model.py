@@ -370,6 +370,52 @@ def test_a_head_that_mixes_positions_is_noticed():
     assert np.isclose(score, total, rtol=1e-5)
 
 
+class RollsDice(transformers.BertForMaskedLM):
+    """Its predictions are random."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits * (1 + input_ids.new_empty(1).float().uniform_())
+        return output
+
+
+def test_a_model_that_predicts_at_random_is_refused():
+    with torch.random.fork_rng():
+        model = RollsDice(transformers.BertConfig(**SIZES))
+        with pytest.raises(ValueError, match="the same each time; RollsDice does not"):
+            MPTScorer(model, make_tokenizer()).fit()
+
+
+def test_a_compiled_model_is_scored_as_the_model_itself():
+    model = make_model()
+    compiled = torch.compile(model, backend="eager")
+    scores = [
+        MPTScorer(each, make_tokenizer()).fit().score_samples(TEXTS)
+        for each in (compiled, model)
+    ]
+    assert np.array_equal(*scores)
+
+
+class TokenizerOfShapes(transformers.PreTrainedTokenizerFast):
+    """Describes the shapes of characters, as that of RoCBert does."""
+
+    def __call__(self, *args, **kwargs):
+        encoded = super().__call__(*args, **kwargs)
+        return encoded | {"input_shape_ids": encoded["input_ids"]}
+
+
+def test_a_tokenizer_that_tells_hidden_tokens_is_refused():
+    model = transformers.RoCBertForMaskedLM(
+        transformers.RoCBertConfig(
+            **SIZES, shape_vocab_size=21, pronunciation_vocab_size=21
+        )
+    )
+    tokenizer = make_tokenizer()
+    tokenizer.__class__ = TokenizerOfShapes
+    with pytest.raises(ValueError, match=r"but .* adds input_shape_ids: they may tell"):
+        MPTScorer(model, tokenizer).fit()
+
+
 class LooksAtPadding(transformers.BertForMaskedLM):
     """Its predictions depend on padding."""
 

@@ -1,11 +1,11 @@
 """Loading a masked language model with its tokenizer, and checking that they fit."""
 
 import copy
-import math
 import os
 import re
 import threading
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 
@@ -15,22 +15,20 @@ try:
         AutoTokenizer,
         PreTrainedTokenizerBase,
     )
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    )
 except ModuleNotFoundError as error:
     raise ImportError(
         "MPTScorer needs transformers: pip install 'sklearn-mpt[text]'."
     ) from error
 
 from sklearn_mpt._checks import check_device
-from sklearn_mpt._text.masked_lm import MaskedLM, view_of
+from sklearn_mpt._text.masked_lm import MaskedLM, check_masked_lm, view_of
 
 # Heads and buffers that predict no hidden token; checkpoints have them or have not.
 UNUSED = re.compile(
     r"\b(pooler|seq_relationship|sop_classifier|contact_head|position_ids|inv_freq)\b"
 )
+# What a tokenizer may say of a token that is hidden: nothing of which it is.
+INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
 
 
@@ -152,7 +150,7 @@ def open_model(scorer, gathered=True, can_pad=True):
         model, checkpoint = _prepare(model, device, scorer.dtype), None
     else:
         model = checkpoint()
-    _check_masked_lm(model)
+    check_masked_lm(model)
     _check_tokenizer(tokenizer, model, scorer.method)
     settings = (scorer.batch_tokens, gathered, can_pad, checkpoint)
     return MaskedLM(model, tokenizer.mask_token_id, *settings), tokenizer
@@ -167,6 +165,7 @@ def _prepare(model, device, dtype):
 
     It shares its tensors if they are there already, and is copied otherwise.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not (callable(model) and hasattr(model, "config")):
         raise TypeError(
             "model must be a name, a folder or a loaded masked language model, got "
@@ -183,23 +182,6 @@ def _same(device, wanted):
     return device.type == wanted.type and wanted.index in (None, device.index)
 
 
-def _check_masked_lm(model):
-    """Refuse encoder-decoder and causal models."""
-    name, config = type(model).__name__, model.config
-    causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
-    if causal or getattr(config, "is_decoder", False):
-        kind = "a causal"
-    elif getattr(config, "is_encoder_decoder", False):
-        kind = "an encoder-decoder"
-    else:
-        return
-    raise ValueError(
-        f"model must be a masked language model, got {kind} one, {name}: its "
-        "predictions are not conditioned on all tokens that are not hidden."
-    )
-
-
 def _check_tokenizer(tokenizer, model, method):
     """Refuse a tokenizer that has no mask token or more tokens than the model."""
     name = type(tokenizer).__name__
@@ -209,6 +191,12 @@ def _check_tokenizer(tokenizer, model, method):
             "is none."
         )
     check_mask_token(tokenizer)
+    strange = set(tokenizer("a")) - INPUTS
+    if strange & set(signature(model.forward).parameters):
+        raise ValueError(
+            f"tokenizer must describe tokens by {', '.join(sorted(INPUTS))} only, but "
+            f"{name} adds {', '.join(sorted(strange))}: they may tell hidden ones."
+        )
     n_model = model.config.vocab_size
     if len(tokenizer) > n_model:
         raise ValueError(
@@ -221,30 +209,6 @@ def check_mask_token(tokenizer):
     if getattr(tokenizer, "mask_token_id", None) is None:
         name = type(tokenizer).__name__
         raise ValueError(f"tokenizer must have a mask token, {name} has none.")
-
-
-def longest_input(model, tokenizer, max_length):
-    """Return how many tokens fit into the model, by its positions and `max_length`."""
-    limit = _n_positions(model)
-    if max_length is None:
-        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
-        return limit if unset else min(limit, tokenizer.model_max_length)
-    n_added = tokenizer.num_special_tokens_to_add()
-    if not n_added < max_length <= limit:
-        raise ValueError(
-            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
-            f"tokenizer plus one and the positions of the model, got {max_length}."
-        )
-    return max_length
-
-
-def _n_positions(model):
-    """Positions of a model; where padding has one, those up to it are not used."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
-            padding = getattr(module, "padding_idx", None)
-            return module.num_embeddings - (0 if padding is None else padding + 1)
-    return getattr(model.config, "max_position_embeddings", math.inf)
 
 
 class OpenedModelMixin:

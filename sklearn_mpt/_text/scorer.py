@@ -8,8 +8,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.loading import OpenedModelMixin, longest_input
-from sklearn_mpt._text.masked_lm import probe
+from sklearn_mpt._text.loading import OpenedModelMixin
+from sklearn_mpt._text.masked_lm import longest_input, probe
 from sklearn_mpt._text.masks import Draw, check_rates
 from sklearn_mpt._text.scores import (
     Texts,
