@@ -122,7 +122,7 @@ class MPTScorer(
     windows add up. For "mpt" and "chain" it is the first window that holds the token:
     a window is scored given the half of it that the window before scored, so the sum is
     a bound of the log-probability still, with context cut short. For "pll" it is the
-    window where the token is farthest from the edges.
+    window where the token is farthest from the edges. A context is in every window.
 
     References
     ----------
