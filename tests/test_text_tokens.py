@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from text_models import (
     TEXTS,
@@ -35,10 +37,10 @@ def log_prob_by_hand(ids, types, hidden, target):
     return float(logits[0, target].log_softmax(-1)[ids[target]])
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_length": 5, "overflow": "stride"}])
+@pytest.mark.parametrize("limits", [{}, {"max_length": 5, "overflow": "stride"}])
 @pytest.mark.parametrize("method", METHODS)
-def test_tokens_sum_to_the_score_of_their_text(method, settings):
-    scorer = make_scorer(method=method, n_masks=3, **settings)
+def test_tokens_sum_to_the_score_of_their_text(method, limits):
+    scorer = make_scorer(method=method, n_masks=3, **limits)
     texts = [*TEXTS, "", TEXTS[0]]
     parts = scorer.token_scores(texts)
     sums = [part.log_prob.sum() for part in parts]
@@ -184,6 +186,22 @@ def test_the_perplexity_of_a_uniform_model_is_its_vocabulary():
     scorer = MPTScorer(JointModel(uniform), make_letter_tokenizer(), dtype="float64")
     assert_allclose(scorer.fit().perplexity(["a b", "c", ""]), 3.0)
     assert np.isnan(scorer.perplexity([""]))
+
+
+@pytest.fixture(scope="module")
+def pll():
+    return make_scorer(method="pll", overflow="stride")
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(max_size=40))
+def test_any_text_is_scored_by_its_tokens(pll, text):
+    (part,) = pll.token_scores([text])
+    assert_allclose(part.log_prob.sum(), pll.score([text]), rtol=1e-5, atol=1e-5)
+    assert_allclose(part.by_word().log_prob.sum(), part.log_prob.sum(), rtol=1e-6)
+    stops = part.offsets[:, 1]
+    assert (part.offsets[:, 0] <= stops).all()
+    assert (stops <= len(text)).all()
 
 
 def test_null_characters_are_left_to_the_tokenizer():

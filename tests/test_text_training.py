@@ -136,6 +136,13 @@ def test_a_rate_of_one_warns():
     assert record[0].filename == __file__
 
 
+@pytest.mark.parametrize("feature", ["a dog", {"text": "a dog"}])
+def test_texts_that_are_not_tokenized_are_refused(feature):
+    message = f"must be tokenized texts, .* got {type(feature).__name__}"
+    with pytest.raises(TypeError, match=message):
+        DataCollatorForMPT(make_tokenizer())([feature])
+
+
 def test_a_tokenizer_without_a_mask_token_is_refused():
     with pytest.raises(ValueError, match=r"must have a mask token, .* has none"):
         DataCollatorForMPT(make_tokenizer(mask_token=None))

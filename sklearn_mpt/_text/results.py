@@ -178,7 +178,7 @@ class TokenScores:
         offsets = np.stack([self.offsets[starts, 0], self.offsets[stops, 1]], axis=1)
         return TokenScores(
             text=self.text,
-            tokens=[self.text[start:stop] for start, stop in offsets],
+            tokens=[self.text[start:stop].strip() for start, stop in offsets],
             offsets=offsets,
             words=words,
             log_prob=np.add.reduceat(self.log_prob, starts),

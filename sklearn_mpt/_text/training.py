@@ -121,19 +121,22 @@ class DataCollatorForMPT(DataCollatorWithPadding):
 
     def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
         names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
-        batch = super().__call__(
-            [{k: f[k] for k in f.keys() & names} for f in features]
-        )
+        batch = super().__call__([_select(feature, names) for feature in features])
         ids = batch["input_ids"]
-        is_fixed = np.isin(ids, special_ids(self.tokenizer))
-        is_fixed |= np.asarray(batch.pop("special_tokens_mask", is_fixed), dtype=bool)
-        is_fixed |= np.asarray(batch.get("attention_mask", np.ones(ids.shape))) == 0
-        hidden = torch.from_numpy(self._draw(~is_fixed))
+        is_maskable = self._is_maskable(ids, batch)
+        hidden = torch.from_numpy(self._draw(is_maskable))
         batch["labels"] = _labels(
-            ids.masked_fill(~hidden, VISIBLE), torch.from_numpy((~is_fixed).sum(1))
+            ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(is_maskable.sum(axis=1))
         )
         batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
         return batch
+
+    def _is_maskable(self, ids, batch):
+        is_fixed = np.isin(ids, special_ids(self.tokenizer))
+        is_fixed |= np.asarray(batch.pop("special_tokens_mask", is_fixed), dtype=bool)
+        return ~is_fixed & np.asarray(
+            batch.get("attention_mask", ~is_fixed), dtype=bool
+        )
 
     def _draw(self, is_maskable):
         """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
@@ -156,6 +159,16 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             self._stream = stream
             self._rng = np.random.default_rng([self._seed, *stream])
         return self._rng
+
+
+def _select(feature, names):
+    """Return what the tokenizer can pad of a tokenized text."""
+    if "input_ids" not in feature:
+        raise TypeError(
+            "features must be tokenized texts, dicts with input_ids, got "
+            f"{type(feature).__name__}."
+        )
+    return {name: feature[name] for name in feature.keys() & names}
 
 
 def mpt_loss(
