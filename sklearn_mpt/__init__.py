@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.display import MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
+    from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
+    "DataCollatorForMPT": "_text.training",
     "LMLMonitor": "_measure.monitor",
+    "LMLTrainerCallback": "_text.monitor",
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
@@ -27,10 +31,13 @@ _MODULES = {
     "MPTScorer": "_text.scorer",
     "feature_contributions": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
+    "mpt_loss": "_text.training",
 }
 
 __all__ = [
+    "DataCollatorForMPT",
     "LMLMonitor",
+    "LMLTrainerCallback",
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
@@ -39,6 +46,7 @@ __all__ = [
     "MPTScorer",
     "feature_contributions",
     "mpt_curve",
+    "mpt_loss",
 ]
 
 

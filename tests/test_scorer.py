@@ -230,9 +230,18 @@ def test_texts_without_tokens(scorer):
 
 
 def test_standard_errors_are_unknown_from_one_mask():
-    scorer = make_scorer().fit(TEXTS)
+    scorer = make_scorer(n_masks=1).fit(TEXTS)
     _, std_error = scorer.score_samples(TEXTS, return_std=True)
     assert_array_equal(np.isnan(std_error), N_TOKENS > 1)
+
+
+@pytest.mark.parametrize("method", ["mpt", "chain", "pll", "pll_word_l2r"])
+def test_standard_errors_are_known_by_default(method):
+    scorer = make_scorer(method=method).fit(TEXTS)
+    _, std_error = scorer.score_samples(TEXTS, return_std=True)
+    is_random = method in ("mpt", "chain")
+    is_random &= N_TOKENS > 2  # of two tokens, two masks of a size, or orders, are all
+    assert_array_equal(std_error > 0, is_random)
 
 
 # The curve
@@ -433,22 +442,44 @@ def test_transformers_and_torch_are_loaded_by_nothing_else():
         (
             [b"bytes"],
             TypeError,
-            r"texts\[0\] must be a str, got b'bytes' of type bytes",
+            r"texts\[0\] must be a str, or .* got b'bytes' of type bytes",
         ),
         (
             ["a", None],
             TypeError,
-            r"texts\[1\] must be a str, got None of type NoneType",
+            r"texts\[1\] must be a str, or .* got None of type NoneType",
         ),
-        (pd.Series(["a", None]), TypeError, r"texts\[1\] must be a str, got nan"),
-        ([["a"], ["b"]], TypeError, r"texts\[0\] must be a str, got \['a'\] of type"),
+        (pd.Series(["a", None]), TypeError, r"texts\[1\] must be a str, or .* got nan"),
+        (
+            [["a"], ["b"]],
+            TypeError,
+            r"texts\[0\] must be a str, or .* got \['a'\] of type",
+        ),
+        (
+            ["a", "b\ud800"],
+            ValueError,
+            r"texts\[1\] holds '\\ud800' at 1, half of a surr",
+        ),
+        (["a", ("a", "b")], TypeError, r"texts\[0\] is a str and texts\[1\] a pair"),
+        ([("a", "b"), "a"], TypeError, r"texts\[0\] is a pair and texts\[1\] a str"),
+        (
+            [("a", None)],
+            TypeError,
+            r"texts\[0\] must be a str, or .* got \('a', None\) of type tuple",
+        ),
+        (
+            [("a", "b", "c")],
+            TypeError,
+            r"texts\[0\] must be a str, or .* got \('a', 'b', 'c'",
+        ),
         (pd.DataFrame({"text": ["a"]}), ValueError, r"one-dimensional, .*\(1, 1\)"),
         (np.array([["a", "b"]]), ValueError, r"one-dimensional, .* shape \(1, 2\)"),
         ([], ValueError, "at least one text, got none"),
     ],
 )
 def test_bad_texts_are_refused(scorer, texts, error, message):
-    for call in (scorer.transform, scorer.score_samples, scorer.fit):
+    calls = [scorer.transform, scorer.score_samples, scorer.token_scores, scorer.fit]
+    for call in calls if texts is not None else calls[:-1]:
         with pytest.raises(error, match=message):
             call(texts)
 

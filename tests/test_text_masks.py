@@ -10,15 +10,16 @@ from sklearn_mpt._text.masks import METHODS, Draw, Window
 
 def make_window(n_tokens=7, words=None, places=None, first_token=10):
     """A window between one added token on either side."""
-    is_added = np.zeros(n_tokens, dtype=bool)
-    is_added[[0, -1]] = True
+    is_fixed = np.zeros(n_tokens, dtype=bool)
+    is_fixed[[0, -1]] = True
     return Window(
         text=0,
         inputs={"input_ids": first_token + np.arange(n_tokens)},
-        is_added=is_added,
-        is_maskable=~is_added,
+        is_fixed=is_fixed,
+        is_maskable=~is_fixed,
         places=np.arange(1, n_tokens - 1) if places is None else np.array(places),
         words=np.arange(n_tokens) if words is None else np.array(words),
+        offsets=np.zeros((n_tokens, 2), dtype=int),
     )
 
 
@@ -103,6 +104,30 @@ def test_words_hide_the_rest_of_the_word():
     assert_array_equal(target.argmax(axis=1), [1, 2, 3, 4, 5])
     expected = [[1], [2, 3, 4], [3, 4], [4], [5]]
     assert [list(row.nonzero()[0]) for row in hidden] == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_windows_of_thousands_of_tokens(method):
+    """Numbers of sets are beyond floats; only a few rows are drawn here."""
+    n_places = 2000
+    window = make_window(n_places + 2)
+    draw = Draw(method, 0, 2)
+    hidden, _ = next(draw.plan(window))
+    assert hidden.sum() == (n_places if method == "chain" else 1)
+    scores = np.full(len(draw.weigh(n_places)), -1.0)
+    terms, variances = draw.reduce(scores, n_places)
+    assert_allclose(terms.sum(), -n_places)
+    assert_array_equal(variances, 0)
+
+
+@pytest.mark.parametrize("n_masks", [1, 3, 200])
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_of_rows_give_the_sum_of_the_terms(method, n_masks):
+    draw = Draw(method, 0, n_masks)
+    weights = draw.weigh(5)
+    assert len(weights) == len(rows_of(draw, make_window())[0])
+    scores = np.random.default_rng(0).normal(size=len(weights))
+    assert_allclose(weights @ scores, draw.reduce(scores, 5)[0].sum())
 
 
 @pytest.mark.parametrize("method", METHODS)

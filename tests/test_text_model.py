@@ -1,5 +1,7 @@
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ import transformers
 from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.loading import Checkpoint, probe
+from sklearn_mpt._text.loading import Checkpoint
+from sklearn_mpt._text.masked_lm import probe
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,115 @@ def test_weights_other_than_safetensors_are_refused(folder, tmp_path):
     torch.save(make_model().state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
         MPTScorer(str(tmp_path)).fit(TEXTS)
+
+
+def save(model, folder):
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: transformers.BertModel(transformers.BertConfig(**SIZES)),
+            r"missing are cls\.predictions\.bias, cls\.",
+        ),
+        (
+            lambda: classifier(),
+            r"missing are cls\..*; unexpected are classifier\.bias, classifier\.weight",
+        ),
+    ],
+)
+def test_weights_without_a_head_are_refused(tmp_path, make, message):
+    save(make(), tmp_path)
+    with pytest.raises(
+        ValueError, match=f"not those of a BertForMaskedLM, .* {message}"
+    ):
+        MPTScorer(tmp_path).fit()
+
+
+def test_weights_of_more_layers_are_refused(tmp_path):
+    save(make_model(num_hidden_layers=3), tmp_path)
+    make_model().config.save_pretrained(tmp_path)
+    message = r"unexpected are bert\.encoder\.layer\.2\..* and \d+ more\. To score"
+    with pytest.raises(ValueError, match=message):
+        MPTScorer(tmp_path).fit()
+
+
+def test_parts_that_predict_no_token_may_be_left_over(folder, tmp_path):
+    """As in checkpoints of BERT itself, which predict the next sentence too."""
+    config = transformers.BertConfig(**SIZES)
+    model = transformers.BertForPreTraining(config)
+    model.load_state_dict(make_model().state_dict(), strict=False)
+    scorer = MPTScorer(save(model, tmp_path)).fit()
+    expected = MPTScorer(folder).fit().score_samples(TEXTS)
+    np.testing.assert_allclose(scorer.score_samples(TEXTS), expected)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_corrupt_files_are_an_error_that_names_the_folder(tmp_path, name):
+    save(make_model(), tmp_path)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:100])
+    message = f"{tmp_path}.* could not be loaded as a masked language model"
+    with pytest.raises((OSError, ValueError), match=message):
+        MPTScorer(tmp_path).fit()
+
+
+def other_model():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
+
+
+def test_replaced_weights_are_read_anew_by_every_fit(tmp_path):
+    scorer = MPTScorer(save(make_model(), tmp_path)).fit()
+    before = scorer.score(TEXTS)
+    save(other_model(), tmp_path)
+    assert scorer.score(TEXTS) == before  # what was opened by fit
+    expected = MPTScorer(other_model(), make_tokenizer()).fit().score(TEXTS)
+    assert np.isclose(scorer.fit().score(TEXTS), expected, rtol=1e-6)
+
+
+def test_workers_tell_replaced_weights_apart(tmp_path):
+    def reload(scorer):
+        return pickle.loads(pickle.dumps(scorer._opened[0])).model
+
+    old = MPTScorer(save(make_model(), tmp_path)).fit()
+    weight = next(reload(old).parameters())
+    assert next(reload(old).parameters()) is weight  # loaded once
+    save(other_model(), tmp_path)
+    new = MPTScorer(tmp_path).fit()
+    assert torch.equal(next(reload(new).parameters()), next(other_model().parameters()))
+    with pytest.raises(ValueError, match=r"files of .* have changed .* Fit it again"):
+        reload(old)
+
+
+def test_a_named_model_is_loaded_by_threads(folder):
+    expected = MPTScorer(folder, method="pll").fit().score(TEXTS)
+    with ThreadPoolExecutor(4) as pool:
+        scores = list(
+            pool.map(
+                lambda _: MPTScorer(folder, method="pll").fit().score(TEXTS), range(8)
+            )
+        )
+        scorer = pickle.loads(pickle.dumps(MPTScorer(folder, method="pll").fit()))
+        scores += pool.map(lambda _: scorer.score(TEXTS), range(8))
+    assert scores == [expected] * 16
+
+
+def test_a_repr_names_a_loaded_model_by_its_class_and_size():
+    model, tokenizer = make_model(), make_tokenizer()
+    scorer = MPTScorer(model, tokenizer, method="pll")
+    model_name = f"<BertForMaskedLM of {model.num_parameters():,} parameters>"
+    name = f"<{type(tokenizer).__name__} of 21 tokens>"
+    expected = f"MPTScorer(method='pll', model={model_name}, tokenizer={name})"
+    assert " ".join(repr(scorer).split()) == expected
+    assert scorer.model is model
+    assert "Linear(" not in repr(scorer.fit())
+    assert repr(MPTScorer("name")) == "MPTScorer(model='name')"
 
 
 def test_a_missing_model_is_named_with_what_to_do():
@@ -175,6 +287,12 @@ def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
         MPTScorer(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
 
 
+def test_fit_needs_no_texts(folder):
+    for arguments in ((), (None,), (TEXTS,), (TEXTS, [0] * 5)):
+        scorer = MPTScorer(folder).fit(*arguments)
+        assert np.isfinite(scorer.score(TEXTS))
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_longest_text_is_what_the_positions_hold(architecture):
     """A text of max_length_ tokens is scored; by absolute positions, no longer one."""
@@ -250,6 +368,52 @@ def test_a_head_that_mixes_positions_is_noticed():
             logits = model.eval()(masked).logits
         total += float(logits.log_softmax(-1)[0, place, ids[0, place]])
     assert np.isclose(score, total, rtol=1e-5)
+
+
+class RollsDice(transformers.BertForMaskedLM):
+    """Its predictions are random."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits * (1 + input_ids.new_empty(1).float().uniform_())
+        return output
+
+
+def test_a_model_that_predicts_at_random_is_refused():
+    with torch.random.fork_rng():
+        model = RollsDice(transformers.BertConfig(**SIZES))
+        with pytest.raises(ValueError, match="the same each time; RollsDice does not"):
+            MPTScorer(model, make_tokenizer()).fit()
+
+
+def test_a_compiled_model_is_scored_as_the_model_itself():
+    model = make_model()
+    compiled = torch.compile(model, backend="eager")
+    scores = [
+        MPTScorer(each, make_tokenizer()).fit().score_samples(TEXTS)
+        for each in (compiled, model)
+    ]
+    assert np.array_equal(*scores)
+
+
+class TokenizerOfShapes(transformers.PreTrainedTokenizerFast):
+    """Describes the shapes of characters, as that of RoCBert does."""
+
+    def __call__(self, *args, **kwargs):
+        encoded = super().__call__(*args, **kwargs)
+        return encoded | {"input_shape_ids": encoded["input_ids"]}
+
+
+def test_a_tokenizer_that_tells_hidden_tokens_is_refused():
+    model = transformers.RoCBertForMaskedLM(
+        transformers.RoCBertConfig(
+            **SIZES, shape_vocab_size=21, pronunciation_vocab_size=21
+        )
+    )
+    tokenizer = make_tokenizer()
+    tokenizer.__class__ = TokenizerOfShapes
+    with pytest.raises(ValueError, match=r"but .* adds input_shape_ids: they may tell"):
+        MPTScorer(model, tokenizer).fit()
 
 
 class LooksAtPadding(transformers.BertForMaskedLM):

@@ -28,7 +28,7 @@ def test_added_tokens_are_not_maskable_but_unknown_ones_are():
     (window,) = windows_of(["the xyz [MASK] cat [SEP]"])
     assert_array_equal(window.inputs["input_ids"], [2, 5, 1, 4, 7, 3, 3])
     assert_array_equal(window.places, [1, 2, 4])
-    assert_array_equal(window.is_added.nonzero()[0], [0, 6])
+    assert_array_equal(window.is_fixed.nonzero()[0], [0, 6])
 
 
 def test_words_are_those_of_the_tokenizer():

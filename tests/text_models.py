@@ -19,13 +19,17 @@ TEXTS = [
 ]
 
 
-def make_tokenizer(**kwargs):
-    """A WordPiece tokenizer of `WORDS` that frames a text by [CLS] and [SEP]."""
+def make_tokenizer(with_pairs=False, **kwargs):
+    """A WordPiece tokenizer of `WORDS` that frames a text by [CLS] and [SEP].
+
+    Two texts are joined without anything between, or as BERT does it.
+    """
     vocabulary = {token: index for index, token in enumerate(SPECIAL + WORDS)}
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1" if with_pairs else None,
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")

@@ -1,18 +1,19 @@
 """Loading a masked language model with its tokenizer, and checking that they fit."""
 
 import copy
-import math
 import os
-from dataclasses import dataclass, replace
+import re
+import threading
+from dataclasses import dataclass
+from inspect import signature
 
-import numpy as np
 import torch
 
 try:
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    from transformers import (
+        AutoModelForMaskedLM,
+        AutoTokenizer,
+        PreTrainedTokenizerBase,
     )
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -20,12 +21,24 @@ except ModuleNotFoundError as error:
     ) from error
 
 from sklearn_mpt._checks import check_device
-from sklearn_mpt._text.masked_lm import Batch, MaskedLM, view_of
+from sklearn_mpt._text.masked_lm import MaskedLM, check_masked_lm, view_of
+
+# Heads and buffers that predict no hidden token; checkpoints have them or have not.
+UNUSED = re.compile(
+    r"\b(pooler|seq_relationship|sop_classifier|contact_head|position_ids|inv_freq)\b"
+)
+# What a tokenizer may say of a token that is hidden: nothing of which it is.
+INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a pretrained model is, and how to load it."""
+    """Where a pretrained model is, and how to load it.
+
+    `files` are the names, times and sizes of the files of a folder: where they change,
+    it is another model.
+    """
 
     name: str | None
     device: torch.device
@@ -33,12 +46,37 @@ class Checkpoint:
     revision: str | None
     local_files_only: bool
     trust_remote_code: bool
+    files: tuple = ()
+
+    @classmethod
+    def of(cls, scorer, device):
+        """Return the checkpoint that the parameters of a scorer name, if they do."""
+        name = os.fspath(scorer.model) if _is_name(scorer.model) else None
+        return cls(
+            name,
+            device,
+            scorer.dtype,
+            scorer.revision,
+            scorer.local_files_only,
+            scorer.trust_remote_code,
+            () if name is None else files_of(name),
+        )
 
     def __call__(self):
         """Load the model onto the device, in evaluation mode."""
-        model = self._load(
-            AutoModelForMaskedLM, self.name, dtype=self.dtype, use_safetensors=True
+        if self.files != files_of(self.name):
+            raise ValueError(
+                f"The files of {self.name!r} have changed since the scorer read them. "
+                "Fit it again."
+            )
+        model, info = self._load(
+            AutoModelForMaskedLM,
+            self.name,
+            dtype=self.dtype,
+            use_safetensors=True,
+            output_loading_info=True,
         )
+        self._check_keys(type(model).__name__, info)
         return model.to(self.device)
 
     def tokenizer(self, name):
@@ -46,14 +84,17 @@ class Checkpoint:
 
     def _load(self, auto_class, name, **kwargs):
         try:
-            return auto_class.from_pretrained(
-                name,
-                revision=self.revision if name == self.name else None,
-                local_files_only=self.local_files_only,
-                trust_remote_code=self.trust_remote_code,
-                **kwargs,
-            )
-        except (OSError, ValueError) as error:
+            with LOADING:
+                return auto_class.from_pretrained(
+                    name,
+                    revision=self.revision if name == self.name else None,
+                    local_files_only=self.local_files_only,
+                    trust_remote_code=self.trust_remote_code,
+                    **kwargs,
+                )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # tokenizers raise Exception itself
             kind = OSError if isinstance(error, OSError) else ValueError
             raise kind(
                 f"{name!r} could not be loaded as a masked language model with its "
@@ -62,20 +103,42 @@ class Checkpoint:
                 f"its tokenizer. {error}"
             ) from error
 
+    def _check_keys(self, name, info):
+        """Refuse weights that are not those of the model: the rest would be random."""
+        found = {
+            kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
+            for kind in ("missing", "unexpected")
+        }
+        if any(found.values()):
+            parts = "; ".join(
+                f"{kind} are {_list(keys)}" for kind, keys in found.items() if keys
+            )
+            raise ValueError(
+                f"The weights of {self.name!r} are not those of a {name}, a masked "
+                f"language model: {parts}. To score it all the same, load it yourself "
+                "and pass it as model, with its tokenizer."
+            )
+
+
+def _list(keys, most=6):
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + rest
+
+
+def files_of(name):
+    """Return names, times and sizes of the files of a folder; of a hub name nothing."""
+    if not os.path.isdir(name):
+        return ()
+    files = [(entry.name, entry.stat()) for entry in os.scandir(name)]
+    return tuple(sorted((name, s.st_mtime_ns, s.st_size) for name, s in files))
+
 
 def open_model(scorer, gathered=True, can_pad=True):
     """Return the `MaskedLM` and the tokenizer that the parameters of a scorer name."""
     dtype = "float32" if scorer.dtype == "auto" else scorer.dtype
     device = check_device(scorer.device, dtype)
     model, tokenizer = scorer.model, scorer.tokenizer
-    checkpoint = Checkpoint(
-        os.fspath(model) if _is_name(model) else None,
-        device,
-        scorer.dtype,
-        scorer.revision,
-        scorer.local_files_only,
-        scorer.trust_remote_code,
-    )
+    checkpoint = Checkpoint.of(scorer, device)
     if tokenizer is None and checkpoint.name is None:
         raise ValueError(
             "tokenizer must be given with a loaded model; got None for "
@@ -87,7 +150,7 @@ def open_model(scorer, gathered=True, can_pad=True):
         model, checkpoint = _prepare(model, device, scorer.dtype), None
     else:
         model = checkpoint()
-    _check_masked_lm(model)
+    check_masked_lm(model)
     _check_tokenizer(tokenizer, model, scorer.method)
     settings = (scorer.batch_tokens, gathered, can_pad, checkpoint)
     return MaskedLM(model, tokenizer.mask_token_id, *settings), tokenizer
@@ -102,6 +165,7 @@ def _prepare(model, device, dtype):
 
     It shares its tensors if they are there already, and is copied otherwise.
     """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     if not (callable(model) and hasattr(model, "config")):
         raise TypeError(
             "model must be a name, a folder or a loaded masked language model, got "
@@ -118,23 +182,6 @@ def _same(device, wanted):
     return device.type == wanted.type and wanted.index in (None, device.index)
 
 
-def _check_masked_lm(model):
-    """Refuse encoder-decoder and causal models."""
-    name, config = type(model).__name__, model.config
-    causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-    causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
-    if causal or getattr(config, "is_decoder", False):
-        kind = "a causal"
-    elif getattr(config, "is_encoder_decoder", False):
-        kind = "an encoder-decoder"
-    else:
-        return
-    raise ValueError(
-        f"model must be a masked language model, got {kind} one, {name}: its "
-        "predictions are not conditioned on all tokens that are not hidden."
-    )
-
-
 def _check_tokenizer(tokenizer, model, method):
     """Refuse a tokenizer that has no mask token or more tokens than the model."""
     name = type(tokenizer).__name__
@@ -143,8 +190,13 @@ def _check_tokenizer(tokenizer, model, method):
             f"method='pll_word_l2r' needs a fast tokenizer, which knows words; {name} "
             "is none."
         )
-    if getattr(tokenizer, "mask_token_id", None) is None:
-        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
+    check_mask_token(tokenizer)
+    strange = set(tokenizer("")) - INPUTS
+    if strange & set(signature(model.forward).parameters):
+        raise ValueError(
+            f"tokenizer must describe tokens by {', '.join(sorted(INPUTS))} only, but "
+            f"{name} adds {', '.join(sorted(strange))}: they may tell hidden ones."
+        )
     n_model = model.config.vocab_size
     if len(tokenizer) > n_model:
         raise ValueError(
@@ -153,71 +205,61 @@ def _check_tokenizer(tokenizer, model, method):
         )
 
 
-def longest_input(model, tokenizer, max_length):
-    """Return how many tokens fit into the model, by its positions and `max_length`."""
-    limit = _n_positions(model)
-    if max_length is None:
-        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
-        return limit if unset else min(limit, tokenizer.model_max_length)
-    n_added = tokenizer.num_special_tokens_to_add()
-    if not n_added < max_length <= limit:
-        raise ValueError(
-            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
-            f"tokenizer plus one and the positions of the model, got {max_length}."
-        )
-    return max_length
+def check_mask_token(tokenizer):
+    if getattr(tokenizer, "mask_token_id", None) is None:
+        name = type(tokenizer).__name__
+        raise ValueError(f"tokenizer must have a mask token, {name} has none.")
 
 
-def _n_positions(model):
-    """Positions of a model; where padding has one, those up to it are not used."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and hasattr(module, "num_embeddings"):
-            padding = getattr(module, "padding_idx", None)
-            return module.num_embeddings - (0 if padding is None else padding + 1)
-    return getattr(model.config, "max_position_embeddings", math.inf)
+class OpenedModelMixin:
+    """Open the model that the parameters name, and leave it out of pickles.
 
-
-def probe(language_model, tokenizer):
-    """Try two ways to save work; return whether each gives what a full pass gives.
-
-    The head on gathered states, and padding: some models look at it all the same.
+    A loaded model that was given as a parameter is pickled, as such.
     """
-    hidden = np.zeros((2, 8), dtype=bool)
-    hidden[[0, 0, 1], [2, 5, 3]] = True
-    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
-    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    inputs["attention_mask"][1, 6:] = 0
-    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
-    _check_logits(language_model.model, inputs)
-    batch = Batch(inputs, hidden, hidden)
-    short = {name: array[1:, :6] for name, array in inputs.items()}
-    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
-    dtype = next(language_model.model.parameters()).dtype
-    full_pass = replace(language_model, gathered=False)
-    full = full_pass.log_prob(batch)
-    can_pad = "attention_mask" in inputs and _close(
-        full[2:], full_pass.log_prob(alone), dtype
-    )
-    try:
-        gathered = replace(language_model, gathered=True).log_prob(batch)
-    except Exception:  # whatever goes wrong, the full pass is right
-        return False, can_pad
-    return _close(gathered, full, dtype), can_pad
+
+    def _open(self, *probed):
+        self._opened = open_model(self, *probed)
+        return self._opened
+
+    def _open_again(self):
+        """Return the opened model and its tokenizer; after unpickling, open them."""
+        if hasattr(self, "_opened"):
+            return self._opened
+        return self._open(self.uses_gathered_head_, self._can_pad)
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        state.pop("_opened", None)
+        return state
+
+    def __repr__(self, N_CHAR_MAX=700):
+        """Name a loaded model by its class and size; its own repr is a whole page."""
+        light = copy.copy(self)
+        light.model, light.tokenizer = _short(self.model), _short(self.tokenizer)
+        return super(OpenedModelMixin, light).__repr__(N_CHAR_MAX)
+
+    def __sklearn_clone__(self):
+        """Clone the parameters, but share a loaded model and its tokenizer."""
+        light = copy.copy(self).set_params(model=None, tokenizer=None)
+        clone = super(OpenedModelMixin, light).__sklearn_clone__()
+        return clone.set_params(model=self.model, tokenizer=self.tokenizer)
 
 
-def _close(log_prob, expected, dtype):
-    """Compare log-probabilities that a model computed in a dtype."""
-    tolerance = torch.finfo(dtype).eps ** 0.5
-    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
+class _Named:
+    """Stands for an object in a repr."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __repr__(self):
+        return self.name
 
 
-@torch.inference_mode()
-def _check_logits(model, inputs):
-    device = next(model.parameters()).device
-    output = model(**{k: torch.tensor(v, device=device) for k, v in inputs.items()})
-    logits = getattr(output, "logits", None)
-    if logits is None or logits.shape[:-1] != inputs["input_ids"].shape:
-        raise ValueError(
-            "model must be a masked language model with one row of logits per token, "
-            f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
-        )
+def _short(value):
+    """Return what stands for a loaded model or tokenizer in a repr."""
+    if isinstance(value, torch.nn.Module):
+        n_parameters = sum(tensor.numel() for tensor in value.parameters())
+        return _Named(f"<{type(value).__name__} of {n_parameters:,} parameters>")
+    if isinstance(value, PreTrainedTokenizerBase):
+        return _Named(f"<{type(value).__name__} of {len(value):,} tokens>")
+    return value

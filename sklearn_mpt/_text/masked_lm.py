@@ -1,6 +1,8 @@
 """Log-probabilities of hidden tokens under a masked language model, in batches."""
 
 import copy
+import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -10,7 +12,12 @@ from itertools import chain
 import numpy as np
 import torch
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
+LOADED = threading.Lock()  # so that threads of a worker process load a model once
 LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
 
 
@@ -117,9 +124,14 @@ def _reload(checkpoint, *settings):
     return MaskedLM(_load_once(checkpoint), *settings, checkpoint)
 
 
-@lru_cache(maxsize=1)
 def _load_once(checkpoint):
     """Load the model in a worker process, which scores many blocks with it."""
+    with LOADED:
+        return _load(checkpoint)
+
+
+@lru_cache(maxsize=1)
+def _load(checkpoint):
     return checkpoint()
 
 
@@ -164,3 +176,124 @@ def _pick(logits, labels):
 def _is_out_of_memory(error):
     kinds = (torch.OutOfMemoryError, MemoryError)
     return isinstance(error, kinds) or "allocate memory" in str(error)
+
+
+def check_masked_lm(model):
+    """Refuse models that do not predict a token from all that are not hidden."""
+    name, config = type(model).__name__, model.config
+    causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
+    if causal or getattr(config, "is_decoder", False):
+        kind = "a causal"
+    elif getattr(config, "is_encoder_decoder", False):
+        kind = "an encoder-decoder"
+    else:
+        return _check_attention(name, config)
+    raise ValueError(
+        f"model must be a masked language model, got {kind} one, {name}: its "
+        "predictions are not conditioned on all tokens that are not hidden."
+    )
+
+
+def _check_attention(name, config):
+    """Refuse attention that is random, or that depends on what was seen before."""
+    if getattr(config, "attention_type", None) == "block_sparse":
+        what = "attention_type='block_sparse', which the first short text changes for"
+        advice = "all later ones. Load it with attention_type='original_full'."
+    elif "lsh" in getattr(config, "attn_layers", ()):
+        what = "an 'lsh' layer in attn_layers, whose random hashes differ each time."
+        advice = "Its texts have no score of their own."
+    elif not getattr(config, "use_expectation", True):
+        what = "use_expectation=False, whose random hashes differ each time."
+        advice = "Load it with use_expectation=True."
+    else:
+        return
+    raise ValueError(
+        f"model must predict the same each time, but {name} has {what} {advice}"
+    )
+
+
+def longest_input(model, tokenizer, max_length):
+    """Return how many tokens fit into the model, by its positions and `max_length`."""
+    limit = _n_positions(model)
+    if max_length is None:
+        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
+        return limit if unset else min(limit, tokenizer.model_max_length)
+    n_added = tokenizer.num_special_tokens_to_add()
+    if not n_added < max_length <= limit:
+        raise ValueError(
+            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
+            f"tokenizer plus one and the positions of the model, got {max_length}."
+        )
+    return max_length
+
+
+def _n_positions(model):
+    """Positions of a model; where padding has one, those up to it are not used."""
+    limit = getattr(model.config, "max_position_embeddings", math.inf)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "weight"):
+            padding = getattr(module, "padding_idx", None)
+            n_unused = 0 if padding is None else padding + 1
+            return min(limit, len(module.weight) - n_unused)
+    return limit
+
+
+def probe(language_model, tokenizer):
+    """Try two ways to save work; return whether each gives what a full pass gives.
+
+    The head on gathered states, and padding: some models look at it all the same.
+    """
+    hidden = np.zeros((2, 8), dtype=bool)
+    hidden[[0, 0, 1], [2, 5, 3]] = True
+    ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    inputs["attention_mask"][1, 6:] = 0
+    inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
+    _check_logits(language_model.model, inputs)
+    batch = Batch(inputs, hidden, hidden)
+    short = {name: array[1:, :6] for name, array in inputs.items()}
+    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
+    dtype = next(language_model.model.parameters()).dtype
+    full_pass = replace(language_model, gathered=False)
+    full = full_pass.log_prob(batch)
+    if not _close(full, full_pass.log_prob(batch), dtype):
+        name = type(language_model.model).__name__
+        raise ValueError(f"model must predict the same each time; {name} does not.")
+    can_pad = "attention_mask" in inputs and _close(
+        full[2:], full_pass.log_prob(alone), dtype, power=2 / 3
+    )
+    try:
+        gathered = replace(language_model, gathered=True).log_prob(batch)
+    except Exception:  # whatever goes wrong, the full pass is right
+        return False, can_pad
+    return _close(gathered, full, dtype), can_pad
+
+
+def _close(log_prob, expected, dtype, power=1 / 2):
+    """Compare log-probabilities that a model computed in a dtype."""
+    tolerance = torch.finfo(dtype).eps ** power
+    return torch.allclose(
+        log_prob, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+
+
+@torch.inference_mode()
+def _check_logits(model, inputs):
+    device = next(model.parameters()).device
+    tensors = {k: torch.tensor(v, device=device) for k, v in inputs.items()}
+    try:
+        output = model(**tensors)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        if _is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"model must take rows of any length, but {type(model).__name__} failed on "
+            f"two of {inputs['input_ids'].shape[1]} tokens: {error}"
+        ) from error
+    logits = getattr(output, "logits", None)
+    if logits is None or logits.shape[:-1] != inputs["input_ids"].shape:
+        raise ValueError(
+            "model must be a masked language model with one row of logits per token, "
+            f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
+        )

@@ -8,11 +8,14 @@ text, and a reduction of their scores.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb, factorial
+from math import factorial
 
 import numpy as np
+from scipy.special import binom
 
 from sklearn_mpt._measure.masks import mask_size
+
+PERCENT = np.arange(1, 100)
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +24,11 @@ class Window:
 
     text: int  # index of the text
     inputs: dict  # name -> int array of shape (n_tokens,), "input_ids" among them
-    is_added: np.ndarray  # bool, shape (n_tokens,): by the tokenizer
+    is_fixed: np.ndarray  # bool, shape (n_tokens,): added by the tokenizer, or context
     is_maskable: np.ndarray  # bool, shape (n_tokens,)
     places: np.ndarray  # positions of the tokens scored here, shape (n_places,)
     words: np.ndarray  # index of the word of each token, shape (n_tokens,)
+    offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
 
     def __len__(self):
         return len(self.is_maskable)
@@ -64,6 +68,10 @@ class Draw:
         """
         return METHODS[self.method].reduce(scores, n_places, self)
 
+    def weigh(self, n_places):
+        """Weigh the rows of a window: the weighted sum is that of the terms."""
+        return METHODS[self.method].weigh(n_places, self)
+
     def generator(self, window, stream):
         """Key random numbers by the seed and the tokens.
 
@@ -78,16 +86,17 @@ class Draw:
 
 @dataclass(frozen=True)
 class Method:
-    """The functions behind `Draw.plan` and `Draw.reduce`.
-
-    `is_centred` is how long texts are split: a token has context on both sides, or
-    before it alone.
-    """
+    """The functions behind `Draw.plan`, `Draw.reduce` and `Draw.weigh`."""
 
     plan: Callable
     reduce: Callable
+    weigh: Callable
     is_random: bool
-    is_centred: bool
+
+    @property
+    def is_centred(self):
+        """Whether tokens of long texts see context on both sides, or before alone."""
+        return not self.is_random
 
 
 def plan_sets(window, draw):
@@ -95,7 +104,7 @@ def plan_sets(window, draw):
     n_places = len(window.places)
     for size in draw.sizes(n_places):
         rng = draw.generator(window, int(size))
-        n_masks = min(draw.n_masks, comb(n_places, size))
+        n_masks = int(min(draw.n_masks, _n_sets(n_places, size)))
         for order in _draw_distinct(rng, n_places, size, n_masks):
             hidden = _only(window, window.places[order])
             yield hidden, hidden
@@ -103,8 +112,14 @@ def plan_sets(window, draw):
 
 def reduce_sets(scores, n_places, draw):
     """Average over the masks of each size; with all of them drawn that is exact."""
-    n_all = np.array([float(comb(n_places, m)) for m in draw.sizes(n_places)])
+    n_all = _n_sets(n_places, draw.sizes(n_places))
     return _means(scores, np.minimum(draw.n_masks, n_all).astype(int), n_all)
+
+
+def weigh_sets(n_places, draw):
+    """Weigh the masks of each size alike."""
+    counts = np.minimum(draw.n_masks, _n_sets(n_places, draw.sizes(n_places)))
+    return np.repeat(1 / counts, counts.astype(int))
 
 
 def plan_orders(window, draw):
@@ -122,6 +137,12 @@ def reduce_orders(scores, n_places, draw):
     """Sum over the steps of each order, and average over the orders."""
     totals = scores.reshape(-1, n_places).sum(axis=1)
     return _means(totals, np.array([len(totals)]), np.array([_factorial(n_places)]))
+
+
+def weigh_orders(n_places, draw):
+    """Weigh the orders alike."""
+    n_orders = min(draw.n_masks, factorial(n_places))
+    return np.full(n_orders * n_places, 1 / n_orders)
 
 
 def plan_singles(window, draw):
@@ -144,13 +165,16 @@ def reduce_singles(scores, n_places, draw):
     return np.array([[scores.sum()], [0.0]])
 
 
+def weigh_singles(n_places, draw):
+    """Weigh each token by one."""
+    return np.ones(n_places)
+
+
 METHODS = {
-    "mpt": Method(plan_sets, reduce_sets, is_random=True, is_centred=False),
-    "pll": Method(plan_singles, reduce_singles, is_random=False, is_centred=True),
-    "pll_word_l2r": Method(
-        plan_words, reduce_singles, is_random=False, is_centred=True
-    ),
-    "chain": Method(plan_orders, reduce_orders, is_random=True, is_centred=False),
+    "mpt": Method(plan_sets, reduce_sets, weigh_sets, is_random=True),
+    "pll": Method(plan_singles, reduce_singles, weigh_singles, is_random=False),
+    "pll_word_l2r": Method(plan_words, reduce_singles, weigh_singles, is_random=False),
+    "chain": Method(plan_orders, reduce_orders, weigh_orders, is_random=True),
 }
 
 
@@ -186,6 +210,38 @@ def _means(scores, counts, n_all):
     return np.stack([means, np.where(counts == n_all, 0.0, variances)])
 
 
+def _n_sets(n, sizes):
+    """Number of sets of each size as a float; infinite where too large for one."""
+    return np.rint(binom(n, sizes))
+
+
 def _factorial(n):
     """Factorial as a float; infinite where it is too large for one."""
     return float(factorial(n)) if n <= 170 else np.inf
+
+
+def check_rates(mask_rates):
+    """Return the mask rates as an array, 0.01 to 0.99 for None."""
+    if mask_rates is None:
+        return PERCENT / 100
+    try:
+        rates = np.asarray(mask_rates, dtype=float)
+        valid = rates.ndim == 1 and rates.size and ((rates > 0) & (rates <= 1)).all()
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise ValueError(
+            "mask_rates must be None or a non-empty sequence of floats in (0, 1], got "
+            f"{mask_rates!r}."
+        )
+    return rates
+
+
+def check_text_rate(mask_rate):
+    """Check the mask rate of a training: "uniform" or a rate in (0, 1]."""
+    is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
+    if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
+        raise ValueError(
+            "mask_rate must be 'uniform' or a float in (0, 1], the share of the tokens "
+            f"of a text to hide, got {mask_rate!r}."
+        )

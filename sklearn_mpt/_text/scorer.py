@@ -1,31 +1,27 @@
 """The estimator that scores texts by a masked language model."""
 
-from collections.abc import Iterable
-from numbers import Integral
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, check_scalar
+from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.checks import (
-    check_rates,
+from sklearn_mpt._text.loading import OpenedModelMixin
+from sklearn_mpt._text.masked_lm import longest_input, probe
+from sklearn_mpt._text.masks import Draw, check_rates
+from sklearn_mpt._text.scores import (
+    Texts,
+    TextScoresMixin,
     check_scorer_parameters,
-    check_texts,
 )
-from sklearn_mpt._text.curve import text_curve
-from sklearn_mpt._text.loading import longest_input, probe
-from sklearn_mpt._text.masks import METHODS, Draw
-from sklearn_mpt._text.persistence import LoadedModelMixin
-from sklearn_mpt._text.scoring import TextScores, score_windows
-from sklearn_mpt._text.windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import check_texts
 
 
 class MPTScorer(
-    LoadedModelMixin,
+    OpenedModelMixin,
+    TextScoresMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,
@@ -56,9 +52,10 @@ class MPTScorer(
     mask_rates : array-like of float in (0, 1], default=None
         The rates of `transform`. None means 0.01, 0.02, ..., 0.99. Rate r hides
         ``max(1, floor(r * L + 0.5))`` tokens of a text of L.
-    n_masks : int, default=1
+    n_masks : int, default=2
         Random masks per size, or orders for method "chain". They are different ones;
-        where there are no more, all are taken and nothing is random.
+        where there are no more, all are taken and nothing is random. With 1, half the
+        work, standard errors are unknown.
     method : {"mpt", "pll", "pll_word_l2r", "chain"}, default="mpt"
         What `score_samples` returns: "mpt" the sum above; "pll" the pseudo-
         log-likelihood, each token given all others [2]_; "pll_word_l2r" the same, but
@@ -115,6 +112,9 @@ class MPTScorer(
     Tokens that the tokenizer adds, and special ones written in a text, are never
     hidden. A text without other tokens scores 0.0, and its row of `transform` is NaN.
 
+    Texts may be pairs (context, text): the text alone is scored, and the context, which
+    stands before it as the tokenizer joins two sequences, is never hidden.
+
     Each different text is scored once. A text of L tokens takes ``L * n_masks`` passes
     of one row, for "pll" L. The vocabulary projection runs at hidden positions only.
 
@@ -122,7 +122,7 @@ class MPTScorer(
     windows add up. For "mpt" and "chain" it is the first window that holds the token:
     a window is scored given the half of it that the window before scored, so the sum is
     a bound of the log-probability still, with context cut short. For "pll" it is the
-    window where the token is farthest from the edges.
+    window where the token is farthest from the edges. A context is in every window.
 
     References
     ----------
@@ -154,6 +154,14 @@ class MPTScorer(
     >>> log_prob, std_error = scorer.score_samples(texts, return_std=True)
     >>> bool((log_prob < 0).all())
     True
+
+    What its tokens contribute to the score of a text:
+
+    >>> parts = scorer.token_scores(texts)
+    >>> parts[1].tokens
+    ['the', 'mat', 'sat']
+    >>> bool(abs(parts[1].log_prob.sum() - log_prob[1]) < 1e-9)
+    True
     """
 
     _doc_link_module = "sklearn_mpt"
@@ -168,7 +176,7 @@ class MPTScorer(
         tokenizer: object = None,
         *,
         mask_rates: ArrayLike | None = None,
-        n_masks: int = 1,
+        n_masks: int = 2,
         method: str = "mpt",
         batch_tokens: int = 4096,
         max_length: int | None = None,
@@ -199,15 +207,15 @@ class MPTScorer(
         self.trust_remote_code = trust_remote_code
         self.verbose = verbose
 
-    def fit(self, X: Iterable[str], y: object = None) -> "MPTScorer":
+    def fit(self, X: Texts | None = None, y: object = None) -> "MPTScorer":
         """Load the model and check that it, its tokenizer and the parameters fit.
 
         Nothing is learned from the texts.
 
         Parameters
         ----------
-        X : iterable of str
-            Texts.
+        X : iterable of str or of (str, str) tuples, default=None
+            Texts; nothing but their type is looked at.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -220,11 +228,13 @@ class MPTScorer(
         OSError
             If a named model or tokenizer cannot be loaded.
         ValueError, TypeError
-            If the model is no masked language model, the tokenizer has no mask token
-            or more tokens than the model, or a parameter is not allowed.
+            If the model is no masked language model, or predicts differently each
+            time; if weights are missing or left over; if the tokenizer has no mask
+            token or more tokens than the model; or if a parameter is not allowed.
         """
         check_scorer_parameters(self)
-        check_texts(X)
+        if X is not None:
+            check_texts(X)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
         language_model, tokenizer = self._open()
@@ -237,13 +247,13 @@ class MPTScorer(
         language_model.can_pad = self._can_pad
         return self
 
-    def transform(self, X: Iterable[str]) -> np.ndarray:
+    def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.
 
         Parameters
         ----------
-        X : iterable of str
-            Texts.
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text.
 
         Returns
         -------
@@ -256,49 +266,6 @@ class MPTScorer(
         n_places, (sums, _) = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]
-
-    def score_samples(
-        self, X: Iterable[str], return_std: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Compute the log-probability of each text, in the way of `method`.
-
-        Parameters
-        ----------
-        X : iterable of str
-            Texts.
-        return_std : bool, default=False
-            Whether to return the standard error over masks too.
-
-        Returns
-        -------
-        log_prob : ndarray of shape (n_texts,)
-            In nats per text; 0.0 for a text without tokens to hide.
-        std_error : ndarray of shape (n_texts,)
-            Zero where nothing is random, NaN where `n_masks` is 1 and something is.
-            Most of it is from masks of one or two tokens, so for a single text it is
-            rough unless `n_masks` is 10 or so. Only if `return_std` is True.
-        """
-        check_is_fitted(self)
-        draw = Draw(self.method, self._seed, self.n_masks)
-        log_prob, variance = self._score_texts(X, draw).totals()
-        return (log_prob, np.sqrt(variance)) if return_std else log_prob
-
-    def score(self, X: Iterable[str], y: object = None) -> float:
-        """Compute the mean log-probability of the texts.
-
-        Parameters
-        ----------
-        X : iterable of str
-            Texts.
-        y : Ignored
-            Not used, present for API consistency by convention.
-
-        Returns
-        -------
-        float
-            In nats per text.
-        """
-        return float(np.mean(self.score_samples(X)))
 
     def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
         """Name the columns of `transform` by their mask rates.
@@ -314,23 +281,6 @@ class MPTScorer(
         """
         check_is_fitted(self)
         return np.array([f"mask_rate_{rate:g}" for rate in self._rates], dtype=object)
-
-    def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
-        """Compute what `mpt_curve` returns for texts."""
-        check_is_fitted(self)
-        n_masks = self.n_masks if n_masks is None else n_masks
-        check_scalar(n_masks, "n_masks", Integral, min_val=1)
-        seed = self._seed if random_state is None else draw_seed(random_state)
-        return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
-
-    def _score_texts(self, X, draw, n_jobs=None):
-        language_model, tokenizer = self._open_again()
-        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
-        is_centred = METHODS[draw.method].is_centred
-        windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
-        n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        terms = score_windows(language_model, windows, draw, n_jobs, self.verbose)
-        return TextScores(windows, terms, draw, first)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -1,7 +1,7 @@
 """Scoring windows of text: blocks, batches and workers."""
 
-from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +11,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
-from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masked_lm import Batch
-from sklearn_mpt._text.masks import Draw
 
 ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
 BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
@@ -26,8 +24,12 @@ class Row(NamedTuple):
 
 
 def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
-    """Return the terms of each window and their variances, of shape (2, n_terms)."""
-    scores = [np.zeros((2, 0))] * len(windows)
+    """Return the terms and the token scores of each window.
+
+    Terms of a sum with their variances, of shape (2, n_terms); shares of the tokens in
+    that sum, of shape (n_places,).
+    """
+    scores = [(np.zeros((2, 0)), np.zeros(0))] * len(windows)
     blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
@@ -38,8 +40,8 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
         for block in tqdm(blocks, disable=not verbose, unit="block")
     )
     for block, result in zip(blocks, results, strict=True):
-        for i, terms in zip(block, result, strict=True):
-            scores[i] = terms
+        for i, score in zip(block, result, strict=True):
+            scores[i] = score
     return scores
 
 
@@ -64,26 +66,43 @@ def _score_apart(n_threads, language_model, windows, draw):
 
 
 def _score_block(language_model, windows, draw):
+    """Return the terms and the token scores of each window."""
     rows = (
         Row(i, hidden, target)
         for i, window in enumerate(windows)
         for hidden, target in draw.plan(window)
     )
     can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
-    log_prob, n_targets, owners = [], [], []
+    log_prob, targets, owners = [], [], []
     for batch in pack(rows, language_model.batch_tokens, can_pad):
         arrays = _arrays(windows, batch)
         log_prob.append(language_model.log_prob(arrays))
-        n_targets.append(arrays.target.sum(axis=1))
+        targets += [row.target.nonzero()[0] for row in batch]
         owners += [row.window for row in batch]
     log_prob = torch.cat(log_prob).double().cpu().numpy()
-    n_targets = np.concatenate(n_targets)
-    scores = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
-    parts = np.split(scores, np.cumsum(np.bincount(owners))[:-1])
+    starts = np.searchsorted(owners, range(1, len(windows)))
+    parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [
-        draw.reduce(part, len(window.places))
-        for part, window in zip(parts, windows, strict=True)
+        _reduce(window, part, owned, draw)
+        for window, part, owned in zip(
+            windows, parts, _split(targets, starts), strict=True
+        )
     ]
+
+
+def _split(items, starts):
+    bounds = pairwise([0, *starts, len(items)])
+    return [items[start:stop] for start, stop in bounds]
+
+
+def _reduce(window, log_prob, targets, draw):
+    """Reduce the log-probabilities of the targets of the rows of one window."""
+    n_targets = np.array([len(places) for places in targets])
+    n_places = len(window.places)
+    means = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
+    weights = np.repeat(draw.weigh(n_places) / n_targets, n_targets)
+    tokens = np.bincount(np.concatenate(targets), weights * log_prob, len(window))
+    return draw.reduce(means, n_places), tokens[window.places]
 
 
 def pack(rows, batch_tokens, can_pad):
@@ -117,37 +136,3 @@ def _arrays(windows, rows):
         for name, array in windows[row.window].inputs.items():
             inputs[name][i, :length] = array
     return Batch(inputs, hidden, target)
-
-
-@dataclass(frozen=True, eq=False)
-class TextScores:
-    """Terms and variances of the windows of texts; a repeated text has them once."""
-
-    windows: list
-    terms: list  # one array of shape (2, n_terms) per window
-    draw: Draw
-    first: np.ndarray  # index of the first text that is the same, shape (n_texts,)
-
-    def totals(self):
-        """Add up the terms of each text and their variances; shape (2, n_texts)."""
-        totals = np.zeros((2, len(self.first)))
-        for window, terms in zip(self.windows, self.terms, strict=True):
-            totals[:, window.text] += terms.sum(axis=1)
-        return totals[:, self.first]
-
-    def at_rates(self, rates):
-        """Add up n_places * S(rate) of each text and the variance of that.
-
-        Returns n_places, of shape (n_texts,), and the sums, of shape (2, n_texts,
-        n_rates). The terms must be those of method "mpt".
-        """
-        n_places = np.zeros(len(self.first))
-        sums = np.zeros((2, len(self.first), len(rates)))
-        for window, terms in zip(self.windows, self.terms, strict=True):
-            n = len(window.places)
-            if n:
-                sizes = [mask_size(rate, n) for rate in rates]
-                columns = terms[:, np.searchsorted(self.draw.sizes(n), sizes)]
-                n_places[window.text] += n
-                sums[:, window.text] += columns * [[n], [n**2]]
-        return n_places[self.first], sums[:, self.first]

@@ -1,4 +1,4 @@
-"""From texts to windows of tokens that fit a model."""
+"""From texts, checked, to windows of tokens that fit a model."""
 
 import warnings
 from itertools import pairwise
@@ -8,19 +8,71 @@ import numpy as np
 from sklearn_mpt._text.masks import Window
 
 
+def check_texts(texts):
+    """Return the texts as a list of str, or of (context, text) tuples of str."""
+    if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
+        raise TypeError(
+            "texts must be a list of str, one for each text, got a single "
+            f"{type(texts).__name__}."
+        )
+    if len(getattr(texts, "shape", (0,))) != 1:
+        raise ValueError(
+            "texts must be one-dimensional, a list or a column of str, got shape "
+            f"{texts.shape}."
+        )
+    texts = [_check_text(text, index) for index, text in enumerate(texts)]
+    if not texts:
+        raise ValueError("texts must hold at least one text, got none.")
+    for index, text in enumerate(texts):
+        if type(text) is not type(texts[0]):
+            raise TypeError(
+                "texts must be all str or all (context, text) pairs, but texts[0] is "
+                f"a {_kind(texts[0])} and texts[{index}] a {_kind(text)}."
+            )
+    return texts
+
+
+def _check_text(text, index):
+    parts = text if _is_pair(text) else (text,)
+    for part in parts:
+        if not isinstance(part, str):
+            raise TypeError(
+                f"texts[{index}] must be a str, or a (context, text) tuple of two, got "
+                f"{text!r} of type {type(text).__name__}."
+            )
+        try:
+            part.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"texts[{index}] holds {part[error.start]!r} at {error.start}, half of "
+                "a surrogate pair, which is no character. Decode the text with "
+                "errors='replace' to have it replaced."
+            ) from error
+    return str(text) if len(parts) == 1 else tuple(map(str, parts))
+
+
+def _is_pair(text):
+    return isinstance(text, tuple) and len(text) == 2
+
+
+def _kind(text):
+    return "str" if isinstance(text, str) else "pair"
+
+
 def tokenize(tokenizer, texts, input_names):
     """Return one window for each different text, as long as the text is.
 
-    All tokens are maskable but those that the tokenizer adds, and special ones that
-    stand in the text itself. An unknown token is like any other. Also returns, for each
-    text, the index of the first one that is the same.
+    All tokens are maskable but those that the tokenizer adds, special ones that stand
+    in the text itself, and those of a context: a text may be a pair (context, text). An
+    unknown token is like any other. Also returns, for each text, the index of the first
+    one that is the same.
     """
     first = {}
     for index, text in enumerate(texts):
         first.setdefault(text, index)
-    encoded = tokenizer(list(first), return_special_tokens_mask=True, verbose=False)
+    encoded = _encode(tokenizer, list(first))
     names = [name for name in encoded if name in input_names]
-    special = list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    special = special_ids(tokenizer)
     windows = [
         _window(encoded, row, index, names, special)
         for row, index in enumerate(first.values())
@@ -28,18 +80,49 @@ def tokenize(tokenizer, texts, input_names):
     return windows, np.array([first[text] for text in texts])
 
 
+def special_ids(tokenizer):
+    """Return the tokens that are never hidden, wherever they stand."""
+    return list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+
+
+def _encode(tokenizer, texts):
+    """Encode texts, or pairs of them."""
+    is_pair = not isinstance(texts[0], str)
+    if is_pair and not tokenizer.is_fast:
+        raise ValueError(
+            "(context, text) pairs need a fast tokenizer, which knows them apart; "
+            f"{type(tokenizer).__name__} is none."
+        )
+    return tokenizer(
+        *([list(part) for part in zip(*texts, strict=True)] if is_pair else [texts]),
+        return_special_tokens_mask=True,
+        return_offsets_mapping=tokenizer.is_fast,
+        verbose=False,
+    )
+
+
 def _window(encoded, row, index, names, special):
     inputs = {name: np.array(encoded[name][row], dtype=np.int64) for name in names}
-    is_added = np.array(encoded["special_tokens_mask"][row], dtype=bool)
-    is_maskable = ~(is_added | np.isin(inputs["input_ids"], special))
+    is_fixed = _is_fixed(encoded, row)
+    is_maskable = ~(is_fixed | np.isin(inputs["input_ids"], special))
     return Window(
         text=index,
         inputs=inputs,
-        is_added=is_added,
+        is_fixed=is_fixed,
         is_maskable=is_maskable,
         places=np.flatnonzero(is_maskable),
-        words=_words(encoded, row, len(is_added)),
+        words=_words(encoded, row, len(is_fixed)),
+        offsets=_offsets(encoded, row, len(is_fixed)),
     )
+
+
+def _is_fixed(encoded, row):
+    """Mark what the tokenizer added, and the first text of two."""
+    is_fixed = np.array(encoded["special_tokens_mask"][row], dtype=bool)
+    if encoded.is_fast and encoded[row].n_sequences == 2:
+        sequences = np.array(encoded.sequence_ids(row), dtype=float)  # None is NaN
+        is_fixed |= sequences != 1
+    return is_fixed
 
 
 def _words(encoded, row, n_tokens):
@@ -47,6 +130,12 @@ def _words(encoded, row, n_tokens):
     if not encoded.is_fast:
         return np.arange(n_tokens)
     return np.array([-1 if w is None else w for w in encoded.word_ids(row)], dtype=int)
+
+
+def _offsets(encoded, row, n_tokens):
+    if not encoded.is_fast:
+        return np.full((n_tokens, 2), -1)
+    return np.array(encoded["offset_mapping"][row], dtype=int)
 
 
 def fit_windows(windows, max_length, overflow, centred):
@@ -58,24 +147,29 @@ def fit_windows(windows, max_length, overflow, centred):
             f"max_length={max_length}. Shorten it, or set overflow to 'truncate' or "
             "'stride'."
         )
+    pieces = []
+    for window in windows:
+        is_long = len(window) > max_length
+        pieces += _split(window, max_length, overflow, centred) if is_long else [window]
     if too_long and overflow == "truncate":
         warnings.warn(
             f"{len(too_long)} of {len(windows)} different texts are cut to max_length="
             f"{max_length} tokens; what is left is scored.",
             stacklevel=4,
         )
-    pieces = []
-    for window in windows:
-        is_long = len(window) > max_length
-        pieces += _split(window, max_length, overflow, centred) if is_long else [window]
     return pieces
 
 
 def _split(window, max_length, overflow, centred):
-    """Split a window into shorter ones between the same added tokens."""
-    body = np.flatnonzero(~window.is_added)
-    before, after = np.split(np.flatnonzero(window.is_added), [body[0]])
-    room = max_length - len(before) - len(after)
+    """Split a window into shorter ones between the same added tokens and context."""
+    body = np.flatnonzero(~window.is_fixed)
+    room = max_length - int(window.is_fixed.sum())
+    if room < 1:
+        raise ValueError(
+            f"texts[{window.text}] has {max_length - room} tokens of context and "
+            f"special ones, which leave no room for text in max_length={max_length}."
+        )
+    before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":
         spans = [(0, range(room))]
     else:
@@ -110,8 +204,9 @@ def _take(window, positions, scored):
     return Window(
         text=window.text,
         inputs={name: array[positions] for name, array in window.inputs.items()},
-        is_added=window.is_added[positions],
+        is_fixed=window.is_fixed[positions],
         is_maskable=is_maskable,
         places=np.flatnonzero(is_maskable & np.isin(positions, scored)),
         words=window.words[positions],
+        offsets=window.offsets[positions],
     )

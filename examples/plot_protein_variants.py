@@ -1,0 +1,175 @@
+"""
+===========================================
+Protein variants by a masked language model
+===========================================
+
+A masked language model of proteins predicts what a mutation does: the more probable the
+new residue is in its place, the better the variant. The usual score is the masked
+marginal, the log-ratio of the two residues given the rest of the sequence; the
+log-probability of the whole variant is another. For both, proteins are texts.
+
+The protein family here is made up: some places are conserved, and some are in contact,
+so that their residues must fit each other. The log-probability of every variant is
+known, and the scores of a tiny ESM model can be compared with it.
+
+It needs ``pip install "sklearn-mpt[text]"``.
+"""
+
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from transformers import EsmConfig, EsmForMaskedLM, EsmTokenizer
+
+from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
+
+# %%
+# A family of proteins
+# --------------------
+#
+# Twelve places: those in contact carry opposite charges (K or R with D or E) or none,
+# those that are conserved have a favourite residue, the rest is free.
+
+RESIDUES = list("ADEGKLRS")
+CONTACTS = [(0, 7), (2, 10)]
+FAVOURITES = {4: "G", 5: "L", 9: "S"}
+PARTNERS = {"K": "DE", "R": "DE", "D": "KR", "E": "KR"}
+LENGTH = 12
+rng = np.random.default_rng(0)
+
+
+def log_prob(protein):
+    """Log-probability of a sequence in the family."""
+    total = 0.0
+    for place, residue in enumerate(protein):
+        if place in FAVOURITES:
+            total += np.log(0.86 if residue == FAVOURITES[place] else 0.02)
+        elif place not in dict(CONTACTS).values():
+            total -= np.log(8)
+    for first, second in CONTACTS:
+        fits = PARTNERS.get(protein[first], "AGLS")
+        is_fit = protein[second] in fits
+        total += np.log(0.9 / len(fits) if is_fit else 0.1 / (8 - len(fits)))
+    return total
+
+
+def draw():
+    protein = rng.choice(RESIDUES, LENGTH)
+    for place, favourite in FAVOURITES.items():
+        shares = [0.86 if residue == favourite else 0.02 for residue in RESIDUES]
+        protein[place] = rng.choice(RESIDUES, p=shares)
+    for first, second in CONTACTS:
+        fits = PARTNERS.get(protein[first], "AGLS")
+        others = [residue for residue in RESIDUES if residue not in fits]
+        protein[second] = rng.choice(list(fits) if rng.random() < 0.9 else others)
+    return "".join(protein)
+
+
+family = [draw() for _ in range(3000)]
+
+# %%
+# A tiny ESM model
+# ----------------
+#
+# With ESM's own tokenizer, whose vocabulary is a file, and the uniform mask rate.
+
+SPECIAL = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>"]
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, "vocab.txt")
+    path.write_text("\n".join(SPECIAL + RESIDUES))
+    tokenizer = EsmTokenizer(str(path))
+
+torch.manual_seed(0)
+model = EsmForMaskedLM(
+    EsmConfig(
+        vocab_size=len(tokenizer),
+        mask_token_id=tokenizer.mask_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=32,
+        position_embedding_type="absolute",
+        initializer_range=0.1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+)
+collate = DataCollatorForMPT(tokenizer, random_state=0)
+loader = torch.utils.data.DataLoader(
+    [tokenizer(protein) for protein in family],
+    batch_size=100,
+    shuffle=True,
+    collate_fn=collate,
+)
+optimizer = torch.optim.AdamW(model.parameters())
+n_epochs = 10
+schedule = torch.optim.lr_scheduler.OneCycleLR(
+    optimizer, 5e-3, total_steps=n_epochs * len(loader)
+)
+for _ in range(n_epochs):
+    for batch in loader:
+        labels = batch.pop("labels")
+        optimizer.zero_grad()
+        mpt_loss(model(**batch), labels).backward()
+        optimizer.step()
+        schedule.step()
+model.eval()
+
+scorer = MPTScorer(model, tokenizer, n_masks=4).fit()
+held_out = [draw() for _ in range(200)]
+truth = np.mean([log_prob(protein) for protein in held_out])
+print(
+    f"LML of new proteins: {scorer.score(held_out):.2f}, of the family {truth:.2f} nats"
+)
+
+# %%
+# All single variants
+# -------------------
+#
+# ``method="pll"`` predicts each residue given all others. At the place that is mutated
+# these others are those of the wild type, so that the masked marginal is the difference
+# of two token scores there. All variants are scored in one call, which batches them.
+
+wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
+variants = [
+    (place, residue, wild[:place] + residue + wild[place + 1 :])
+    for place in range(LENGTH)
+    for residue in RESIDUES
+]
+proteins = [protein for _, _, protein in variants]
+exact = np.array([log_prob(protein) for protein in proteins]) - log_prob(wild)
+
+scorer = MPTScorer(model, tokenizer, method="pll").fit()
+parts = scorer.token_scores(proteins)
+(at_wild,) = scorer.token_scores([wild])
+marginals = np.array(
+    [
+        part.log_prob[place] - at_wild.log_prob[place]
+        for part, (place, _, _) in zip(parts, variants, strict=True)
+    ]
+)
+chain = MPTScorer(model, tokenizer, method="chain", n_masks=2).fit()
+whole = chain.score_samples(proteins) - chain.score([wild])
+scores = {"masked marginals": marginals, "chain": whole}
+for name, values in scores.items():
+    print(f"{name}: correlation with the truth {np.corrcoef(values, exact)[0, 1]:.2f}")
+
+# %%
+# The places in contact and those conserved stand out.
+
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+image = axes[0].imshow(marginals.reshape(LENGTH, -1).T, cmap="RdBu", vmin=-4, vmax=4)
+axes[0].set_xticks(range(LENGTH), wild)
+axes[0].set_yticks(range(len(RESIDUES)), RESIDUES)
+axes[0].set(xlabel="Wild type", ylabel="Mutation", title="Masked marginals (nats)")
+figure.colorbar(image, ax=axes[0], shrink=0.7)
+for name, values in scores.items():
+    axes[1].plot(exact, values, ".", label=name)
+axes[1].axline((0, 0), slope=1, color="0.5", linestyle="--")
+axes[1].set(xlabel="Log-ratio in the family (nats)", ylabel="Score (nats)")
+axes[1].legend()
+plt.show()

@@ -1,0 +1,148 @@
+"""
+=========================================
+A language model trained at one mask rate
+=========================================
+
+BERT hides 15% of the tokens. If the size of the mask is drawn uniformly instead, and
+its tokens share one weight, the loss is an unbiased estimate of minus the log marginal
+likelihood (LML), so that training maximises it. Here one small model is trained in both
+ways on the sentences of a small grammar, by transformers' ``Trainer``, and the LML of
+held-out sentences is followed.
+
+It needs ``pip install "sklearn-mpt[text-training]"``.
+"""
+
+import tempfile
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+
+from sklearn_mpt import (
+    DataCollatorForMPT,
+    LMLTrainerCallback,
+    MPTScorer,
+    mpt_curve,
+    mpt_loss,
+)
+
+transformers.logging.set_verbosity_error()
+
+# %%
+# Texts
+# -----
+#
+# Sentences of seven words, in which the verb agrees with the first noun. Each is as
+# probable as any other, so that the LML of the grammar itself is known: what is below
+# it, the model has yet to learn. 15% of seven words is one.
+
+NOUNS = [("dog", "dogs"), ("child", "children"), ("car", "cars"), ("tree", "trees")]
+ADJECTIVES = ["old", "red", "small", "here"]
+PLACES = ["near", "behind"]
+rng = np.random.default_rng(0)
+
+
+def sentence():
+    m, n = rng.integers(2, size=2)
+    noun, other = (
+        NOUNS[i][j] for i, j in zip(rng.integers(4, size=2), (m, n), strict=True)
+    )
+    place, adjective = rng.choice(PLACES), rng.choice(ADJECTIVES)
+    return f"the {noun} {place} the {other} {('is', 'are')[m]} {adjective}"
+
+
+best = -np.log(2**2 * 4**2 * len(PLACES) * len(ADJECTIVES))
+texts = [sentence() for _ in range(1100)]
+held_out, training = texts[:100], texts[100:]
+words = sorted({word for text in texts for word in text.split()})
+vocabulary = {word: i for i, word in enumerate(["[PAD]", "[MASK]", *words])}
+backend = Tokenizer(models.WordLevel(vocabulary))
+backend.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]"
+)
+dataset = [tokenizer(text) for text in training]
+print(training[0])
+print(f"LML of the grammar: {best:.2f} nats per sentence")
+
+# %%
+# Training
+# --------
+#
+# Only the data collator differs. Everything else is the Trainer's: devices, schedules,
+# checkpoints.
+
+
+def train(mask_rate, n_epochs=14):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=96,
+        max_position_embeddings=16,
+        initializer_range=0.1,
+    )
+    model = BertForMaskedLM(config)
+    monitor = LMLTrainerCallback(held_out, tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            num_train_epochs=n_epochs,
+            per_device_train_batch_size=64,
+            learning_rate=5e-3,
+            warmup_steps=20,
+            save_strategy="no",
+            logging_strategy="no",
+            dataloader_pin_memory=False,
+            report_to=[],
+            disable_tqdm=True,
+        )
+        Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=dataset,
+            data_collator=DataCollatorForMPT(tokenizer, mask_rate, random_state=0),
+            compute_loss_func=mpt_loss,
+            callbacks=[monitor],
+        ).train()
+    return model, monitor.log_
+
+
+runs = {"15% hidden": train(0.15), "uniform": train("uniform")}
+
+# %%
+# Marginal likelihoods
+# --------------------
+#
+# The masks are the same for both models and at every step, so that their noise is
+# common; the error bars are over masks.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+for name, (model, log) in runs.items():
+    lml, error = (
+        np.array([entry[k] for entry in log]) for k in ("lml", "lml_std_error")
+    )
+    left.errorbar([entry["step"] for entry in log], lml, 1.96 * error, label=name)
+    scorer = MPTScorer(model, tokenizer, n_masks=4).fit()
+    curve = mpt_curve(scorer, held_out)
+    right.plot(curve.mask_sizes, curve.scores, label=name)
+    print(f"{name}: {curve.lml:.2f} ± {curve.lml_std_error:.2f} nats per sentence")
+left.axhline(best, color="0.5", linestyle="--", label="the grammar itself")
+left.set(xlabel="Training steps", ylabel="LML of held-out text (nats per sentence)")
+left.set_ylim(bottom=-12)
+right.set(xlabel="Hidden tokens (%)", ylabel="Masked score (nats per token)")
+right.axvline(15, color="0.5", linestyle=":", zorder=0)
+for ax in (left, right):
+    ax.legend()
+plt.show()

@@ -1,0 +1,129 @@
+"""The log marginal likelihood of texts while transformers' Trainer trains."""
+
+from collections.abc import Sequence
+from numbers import Integral
+
+from sklearn.utils.validation import check_scalar
+from transformers import PreTrainedTokenizerBase, TrainerCallback
+
+from sklearn_mpt._measure.mpt_curve import mpt_curve
+from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.scorer import MPTScorer
+from sklearn_mpt._text.windows import check_texts
+
+
+class LMLTrainerCallback(TrainerCallback):
+    """Follow the log marginal likelihood of texts while Trainer trains a model.
+
+    It is measured by `MPTScorer` before training and after epochs, on the same masks
+    each time, so that differences are those of the model. Nothing of the training
+    changes: neither the model's mode nor any random number.
+
+    Parameters
+    ----------
+    texts : list of str or of (str, str) tuples
+        Texts to score, best held out from training.
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Tokenizer of the model.
+    every : int, default=1
+        Measure after every so many epochs.
+    n_masks : int, default=2
+        Random masks per size.
+    batch_tokens : int, default=4096
+        Tokens in one forward pass.
+    max_length : int, default=None
+        As for `MPTScorer`.
+    overflow : {"error", "truncate", "stride"}, default="error"
+        As for `MPTScorer`.
+    random_state : int, RandomState instance or None, default=0
+        Determines the masks.
+
+    Attributes
+    ----------
+    log_ : list of dict
+        One for each measurement, with "lml", the mean log marginal likelihood per text
+        in nats, "lml_std_error", over masks given the texts, "epoch" and "step". They
+        stand in ``trainer.state.log_history`` too, which checkpoints hold: training
+        that is resumed goes on with them.
+
+    See Also
+    --------
+    LMLMonitor : The same for scikit-learn estimators.
+
+    Notes
+    -----
+    Where several processes train one model, the first one measures.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> vocabulary = {"[PAD]": 0, "[MASK]": 1, "a": 2, "b": 3}
+    >>> backend = Tokenizer(models.WordLevel(vocabulary))
+    >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(
+    ...     tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]")
+    >>> from sklearn_mpt import LMLTrainerCallback
+    >>> monitor = LMLTrainerCallback(["a b a", "b"], tokenizer)
+    >>> monitor.log_
+    []
+
+    ``Trainer(model, args, ..., callbacks=[monitor])`` fills it.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[str] | Sequence[tuple[str, str]],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        every: int = 1,
+        n_masks: int = 2,
+        batch_tokens: int = 4096,
+        max_length: int | None = None,
+        overflow: str = "error",
+        random_state: RandomState = 0,
+    ):
+        check_scalar(every, "every", Integral, min_val=1)
+        self.texts = check_texts(texts)
+        self.every = every
+        self.log_ = []
+        self._scorer = MPTScorer(
+            None,
+            tokenizer,
+            n_masks=n_masks,
+            batch_tokens=batch_tokens,
+            max_length=max_length,
+            overflow=overflow,
+            random_state=_fixed(random_state),
+            dtype="auto",
+        )
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        self.log_ = [entry for entry in state.log_history if "lml" in entry]
+        if not any(entry["step"] == state.global_step for entry in self.log_):
+            self._measure(state, model)
+
+    def on_epoch_end(self, args, state, control, model=None, **kwargs):
+        if round(state.epoch) % self.every == 0:
+            self._measure(state, model)
+
+    def _measure(self, state, model):
+        if not state.is_world_process_zero:
+            return
+        device = next(model.parameters()).device
+        scorer = self._scorer.set_params(model=model, device=device).fit()
+        curve = mpt_curve(scorer, self.texts)
+        entry = {
+            "lml": curve.lml,
+            "lml_std_error": curve.lml_std_error,
+            "epoch": state.epoch or 0.0,
+            "step": state.global_step,
+        }
+        self.log_.append(entry)
+        state.log_history.append(entry)
+
+
+def _fixed(random_state):
+    """Return a random state that gives the same numbers at every use."""
+    is_fixed = isinstance(random_state, Integral)
+    return random_state if is_fixed else draw_seed(random_state)

@@ -1,0 +1,158 @@
+"""Scores of texts, for an estimator that has a language model open."""
+
+from collections.abc import Iterable
+from numbers import Integral
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, check_scalar
+
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._seeds import draw_seed
+from sklearn_mpt._text.masks import METHODS, Draw
+from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
+from sklearn_mpt._text.scoring import score_windows
+from sklearn_mpt._text.windows import check_texts, fit_windows, tokenize
+
+DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
+OVERFLOWS = ("error", "truncate", "stride")
+Texts = Iterable[str] | Iterable[tuple[str, str]]
+
+
+class TextScoresMixin:
+    """Score texts as a whole and by their tokens."""
+
+    def score_samples(
+        self, X: Texts, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Compute the log-probability of each text, in the way of `method`.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone is scored.
+        return_std : bool, default=False
+            Whether to return the standard error over masks too.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_texts,)
+            In nats per text; 0.0 for a text without tokens to hide.
+        std_error : ndarray of shape (n_texts,)
+            Zero where nothing is random, NaN where `n_masks` is 1 and something is.
+            Most of it is from masks of one or two tokens, so for a single text it is
+            rough unless `n_masks` is 10 or so. Only if `return_std` is True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If X is no list of texts or pairs, or mixes them; if a text is longer than
+            `max_length_` and `overflow` is "error", or a context leaves no room for it.
+        """
+        check_is_fitted(self)
+        log_prob, variance = self._score_texts(X, self._draw()).totals()
+        return (log_prob, np.sqrt(variance)) if return_std else log_prob
+
+    def score(self, X: Texts, y: object = None) -> float:
+        """Compute the mean log-probability of the texts.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text.
+        y : Ignored
+            Not used, present for API consistency by convention.
+
+        Returns
+        -------
+        float
+            In nats per text.
+        """
+        return float(np.mean(self.score_samples(X)))
+
+    def token_scores(self, X: Texts) -> list[TokenScores]:
+        """Compute what each token contributes to the score of its text.
+
+        For "pll" and "pll_word_l2r" that is the log-probability of the token given the
+        visible ones. For "chain" it is the mean over the orders of its log-probability
+        given the tokens before it: its Shapley value, when `n_masks` is large. For
+        "mpt" it is its share of every mask that hides it, an estimate of the same with
+        more noise, as a token is hidden by some masks only.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone is scored.
+
+        Returns
+        -------
+        list of TokenScores of length n_texts
+            With `tokens`, `offsets`, `words` and `log_prob`, in nats, which sums to
+            the score of the text, and `by_word()`, the same for words. Special tokens
+            that are written in a text are left out, as they are not scored.
+        """
+        check_is_fitted(self)
+        texts = check_texts(X)
+        scores = self._score_texts(texts, self._draw())
+        return scores.tokens(texts, self._open_again()[1])
+
+    def perplexity(self, X: Texts) -> float:
+        r"""Compute the perplexity of the texts together, per token.
+
+        It is :math:`\exp(-\sum_i s_i / \sum_i L_i)`, with the scores :math:`s_i` of the
+        texts by `method` and their numbers of scored tokens :math:`L_i`. For "pll" it
+        is the pseudo-perplexity of Salazar et al. [1]_; for "mpt" and "chain" a
+        perplexity, as their scores are bounds of a log-probability.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone counts.
+
+        Returns
+        -------
+        float
+            NaN where no text has tokens to hide. Models with different tokenizers do
+            not compare, as their tokens are not the same.
+
+        References
+        ----------
+        .. [1] J. Salazar, D. Liang, T. Q. Nguyen and K. Kirchhoff, "Masked language
+           model scoring", ACL 2020.
+        """
+        check_is_fitted(self)
+        scores = self._score_texts(X, self._draw())
+        n_tokens = scores.n_tokens().sum()
+        return (
+            float(np.exp(-scores.totals()[0].sum() / n_tokens)) if n_tokens else np.nan
+        )
+
+    def _draw(self):
+        return Draw(self.method, self._seed, self.n_masks)
+
+    def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
+        """Compute what `mpt_curve` returns for texts."""
+        check_is_fitted(self)
+        n_masks = self.n_masks if n_masks is None else n_masks
+        check_scalar(n_masks, "n_masks", Integral, min_val=1)
+        seed = self._seed if random_state is None else draw_seed(random_state)
+        return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
+
+    def _score_texts(self, X, draw, n_jobs=None):
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        is_centred = METHODS[draw.method].is_centred
+        windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
+        n_jobs = self.n_jobs if n_jobs is None else n_jobs
+        scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
+        return TextScores(windows, scores, draw, first)
+
+
+def check_scorer_parameters(scorer):
+    """Check the parameters that need no model."""
+    for name in ("n_masks", "batch_tokens"):
+        check_scalar(getattr(scorer, name), name, Integral, min_val=1)
+    if scorer.max_length is not None:
+        check_scalar(scorer.max_length, "max_length", Integral, min_val=1)
+    check_choice(scorer.method, "method", METHODS)
+    check_choice(scorer.overflow, "overflow", OVERFLOWS)
+    check_choice(scorer.dtype, "dtype", DTYPES)

@@ -1,0 +1,265 @@
+"""Training of masked language models at every mask size, by transformers' Trainer."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+
+from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.loading import check_mask_token
+from sklearn_mpt._text.masks import check_text_rate
+from sklearn_mpt._text.windows import special_ids
+
+VISIBLE = -100  # what transformers and torch take for "no label"
+
+
+class TextLabels(torch.Tensor):
+    """Labels that know the numbers of tokens of their texts, also when they are moved.
+
+    `Trainer` hands nothing else of a batch to a loss function.
+    """
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **(kwargs or {}))
+        return _labels(result, args[0].n_tokens) if function in MOVES else result
+
+
+MOVES = {
+    torch.Tensor.to,
+    torch.Tensor.cpu,
+    torch.Tensor.cuda,
+    torch.Tensor.pin_memory,
+    torch.Tensor.contiguous,
+    torch.Tensor.detach,
+    torch.Tensor.clone,
+}
+
+
+def _labels(tensor, n_tokens):
+    labels = tensor.as_subclass(TextLabels)
+    labels.n_tokens = n_tokens
+    return labels
+
+
+class DataCollatorForMPT(DataCollatorWithPadding):
+    """Collate tokenized texts into batches with random tokens hidden.
+
+    The hidden tokens of each text are a random set of one size, all of them replaced by
+    the mask token, and they are the labels. The sizes of the texts of a batch are
+    stratified, which lowers the variance of the loss and changes nothing else.
+
+    Parameters
+    ----------
+    tokenizer : transformers.PreTrainedTokenizerBase
+        Tokenizer of the texts, with a mask token.
+    mask_rate : "uniform" or float in (0, 1], default="uniform"
+        "uniform" draws the size uniformly from 1 to the number L of tokens of a text,
+        so that `mpt_loss` estimates minus the log marginal likelihood without bias. A
+        rate r hides ``max(1, floor(r * L + 0.5))`` tokens.
+    random_state : int, RandomState instance or None, default=None
+        Determines the masks, in the order of the calls. Workers of a data loader draw
+        their own, by the seeds that they have from torch. Training that is resumed from
+        a checkpoint draws from the beginning, for other batches.
+    pad_to_multiple_of : int, default=None
+        Pad to a multiple of this length; some accelerators are faster then.
+
+    See Also
+    --------
+    mpt_loss : The loss for these batches.
+
+    Notes
+    -----
+    Called with a list of dicts, or of the outputs of the tokenizer, it returns a dict
+    of the tensors that the tokenizer pads, and `labels`, of shape (n_texts, n_tokens),
+    -100 where nothing is hidden. Tokens that the tokenizer adds, padding and special
+    tokens written in a text are never hidden; a context is not told apart from a text.
+
+    Examples
+    --------
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> words = ["[PAD]", "[UNK]", "[MASK]", "the", "cat", "sat", "on", "mat"]
+    >>> vocabulary = {word: index for index, word in enumerate(words)}
+    >>> backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(
+    ...     tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]",
+    ...     mask_token="[MASK]")
+    >>> from sklearn_mpt import DataCollatorForMPT
+    >>> collate = DataCollatorForMPT(tokenizer, mask_rate=0.5, random_state=0)
+    >>> batch = collate([tokenizer(t) for t in ["the cat sat on the mat", "the cat"]])
+    >>> (batch["labels"] != -100).sum(dim=1).tolist()
+    [3, 1]
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        mask_rate: str | float = "uniform",
+        random_state: RandomState = None,
+        pad_to_multiple_of: int | None = None,
+    ):
+        super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
+        check_mask_token(tokenizer)
+        check_text_rate(mask_rate)
+        if mask_rate == 1:
+            warnings.warn(
+                "mask_rate=1.0 hides every token: training sees the marginals of the "
+                "tokens only, nothing of what relates them.",
+                stacklevel=2,
+            )
+        self.mask_rate = mask_rate
+        self._seed = draw_seed(random_state)
+        self._stream = ()
+        self._rng = np.random.default_rng(self._seed)
+
+    def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
+        names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
+        batch = super().__call__([_select(feature, names) for feature in features])
+        ids = batch["input_ids"]
+        is_maskable = self._is_maskable(ids, batch)
+        hidden = torch.from_numpy(self._draw(is_maskable))
+        batch["labels"] = _labels(
+            ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(is_maskable.sum(axis=1))
+        )
+        batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
+        return batch
+
+    def _is_maskable(self, ids, batch):
+        is_fixed = np.isin(ids, special_ids(self.tokenizer))
+        is_fixed |= np.asarray(batch.pop("special_tokens_mask", is_fixed), dtype=bool)
+        return ~is_fixed & np.asarray(
+            batch.get("attention_mask", ~is_fixed), dtype=bool
+        )
+
+    def _draw(self, is_maskable):
+        """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
+        rng = self._generator()
+        n_texts, n_tokens = len(is_maskable), is_maskable.sum(axis=1)
+        if self.mask_rate == "uniform":
+            strata = (rng.permutation(n_texts) + rng.random(n_texts)) / n_texts
+            sizes = np.floor(strata * n_tokens).astype(int) + 1
+        else:
+            sizes = np.array([mask_size(self.mask_rate, n) for n in n_tokens])
+        keys = np.where(is_maskable, rng.random(is_maskable.shape), 2.0)
+        ranks = keys.argsort(axis=1).argsort(axis=1)
+        return (ranks < sizes[:, None]) & is_maskable
+
+    def _generator(self):
+        """Return the generator; a data loader forks it anew for every epoch."""
+        worker = torch.utils.data.get_worker_info()
+        stream = () if worker is None else (worker.seed,)
+        if stream != self._stream:
+            self._stream = stream
+            self._rng = np.random.default_rng([self._seed, *stream])
+        return self._rng
+
+
+def _select(feature, names):
+    """Return what the tokenizer can pad of a tokenized text."""
+    if "input_ids" not in feature:
+        raise TypeError(
+            "features must be tokenized texts, dicts with input_ids, got "
+            f"{type(feature).__name__}."
+        )
+    return {name: feature[name] for name in feature.keys() & names}
+
+
+def mpt_loss(
+    outputs: Mapping,
+    labels: torch.Tensor,
+    num_items_in_batch: int | torch.Tensor | None = None,
+) -> torch.Tensor:
+    r"""Compute the loss of masked pre-training, for ``compute_loss_func`` of Trainer.
+
+    The mean over the texts of
+
+    .. math:: -\frac{L}{m} \sum_{j \in M} \log p(x_j \mid x_R)
+
+    for a text of L tokens of which the m in M are hidden. If m is uniform on 1..L, it
+    is an unbiased estimate of minus the mean log marginal likelihood ([1]_,
+    Proposition 1), or of the bound that `MPTScorer` estimates. The usual loss is the
+    mean over hidden tokens instead, in which large masks and long texts weigh more.
+
+    Parameters
+    ----------
+    outputs : mapping
+        Output of a masked language model, with "logits" of shape (n_texts, n_tokens,
+        n_vocabulary).
+    labels : tensor of shape (n_texts, n_tokens)
+        Labels from `DataCollatorForMPT`, which know the numbers L.
+    num_items_in_batch : int, default=None
+        Number of hidden tokens of all the batches that make one step, as Trainer counts
+        them. With gradient accumulation or several devices each batch is weighed by its
+        share of them; otherwise it changes nothing.
+
+    Returns
+    -------
+    loss : tensor of shape ()
+        In nats per text.
+
+    Raises
+    ------
+    TypeError
+        If the labels are not those of `DataCollatorForMPT`.
+    ValueError
+        If their shape is not that of the logits.
+
+    References
+    ----------
+    .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
+       the marginal likelihood", NeurIPS 2023.
+
+    Examples
+    --------
+    Train by ``Trainer(model, args, train_dataset=[tokenizer(t) for t in texts],
+    data_collator=DataCollatorForMPT(tokenizer), compute_loss_func=mpt_loss)``. By hand:
+
+    >>> import torch
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> vocabulary = {"[PAD]": 0, "[MASK]": 1, "a": 2, "b": 3}
+    >>> backend = Tokenizer(models.WordLevel(vocabulary))
+    >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(
+    ...     tokenizer_object=backend, pad_token="[PAD]", mask_token="[MASK]")
+    >>> from sklearn_mpt import DataCollatorForMPT, mpt_loss
+    >>> batch = DataCollatorForMPT(tokenizer)([tokenizer("a b a")])
+    >>> uniform = {"logits": torch.zeros(1, 3, 4)}
+    >>> loss = mpt_loss(uniform, batch["labels"])
+    >>> bool(abs(loss - 3 * torch.tensor(4.0).log()) < 1e-5)
+    True
+    """
+    logits = outputs["logits"]
+    n_tokens = _check_labels(labels, logits).to(logits.device)
+    hidden = labels != VISIBLE
+    rows = hidden.nonzero()[:, 0]
+    n_hidden = hidden.sum(dim=1)
+    losses = cross_entropy(logits[hidden].float(), labels[hidden], reduction="none")
+    loss = (losses * (n_tokens / n_hidden)[rows]).sum() / len(labels)
+    if num_items_in_batch is None:
+        return loss
+    n_items = torch.as_tensor(num_items_in_batch, dtype=loss.dtype).max()
+    return loss * n_hidden.sum() / n_items.clamp(min=1).to(loss.device)
+
+
+def _check_labels(labels, logits):
+    """Check the labels; return the numbers of tokens of their texts."""
+    if not hasattr(labels, "n_tokens"):
+        raise TypeError(
+            "labels must be those of DataCollatorForMPT, which know the numbers of "
+            f"tokens of their texts, got {type(labels).__name__}. Set it as the "
+            "data_collator."
+        )
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            "labels must have the shape of the logits without the last axis, "
+            f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}."
+        )
+    return labels.n_tokens

@@ -1,0 +1,211 @@
+"""Scores of tokens and words, contexts, and perplexity."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from text_models import (
+    TEXTS,
+    JointModel,
+    make_letter_tokenizer,
+    make_model,
+    make_tokenizer,
+    random_joint,
+)
+from transformers import EsmTokenizer
+
+from sklearn_mpt import MPTScorer
+from sklearn_mpt._text.masks import METHODS
+
+PAIRS = [("the cat", "sat on"), ("a dog", "ran"), ("", "the mat")]
+
+
+def make_scorer(**kwargs):
+    return MPTScorer(make_model(), make_tokenizer(), **kwargs).fit()
+
+
+def log_prob_by_hand(ids, types, hidden, target):
+    masked = ids.clone()
+    masked[hidden] = 4
+    with torch.no_grad():
+        model = make_model().eval()
+        logits = model(input_ids=masked[None], token_type_ids=types[None]).logits
+    return float(logits[0, target].log_softmax(-1)[ids[target]])
+
+
+@pytest.mark.parametrize("limits", [{}, {"max_length": 5, "overflow": "stride"}])
+@pytest.mark.parametrize("method", METHODS)
+def test_tokens_sum_to_the_score_of_their_text(method, limits):
+    scorer = make_scorer(method=method, n_masks=3, **limits)
+    texts = [*TEXTS, "", TEXTS[0]]
+    parts = scorer.token_scores(texts)
+    sums = [part.log_prob.sum() for part in parts]
+    assert_allclose(sums, scorer.score_samples(texts), rtol=1e-10)
+    assert parts[-1] is parts[0]
+    for text, part in zip(texts, parts, strict=True):
+        assert part.tokens == make_tokenizer().tokenize(text)
+        assert len(part) == len(part.offsets) == len(part.words) == len(part.log_prob)
+        for token, (start, stop) in zip(part.tokens, part.offsets, strict=True):
+            assert text[start:stop] == token.removeprefix("##")
+
+
+@pytest.mark.parametrize("method", ["mpt", "chain"])
+def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
+    log_joint = random_joint(3)
+    tokenizer, text = make_letter_tokenizer(), "b a c"
+    scorer = MPTScorer(
+        JointModel(log_joint), tokenizer, dtype="float64", n_masks=6, method=method
+    )
+    (part,) = scorer.fit().token_scores([text])
+    index = (1, 0, 2)
+
+    def value(seen):
+        others = [place for place in range(3) if place not in seen]
+        table = log_joint.logsumexp(others, keepdim=True) if others else log_joint
+        return float(table[tuple(index[i] if i in seen else 0 for i in range(3))])
+
+    shares = np.zeros(3)
+    for order in itertools.permutations(range(3)):
+        for step, token in enumerate(order):
+            shares[token] += value(order[: step + 1]) - value(order[:step])
+    assert_allclose(part.log_prob, shares / 6)
+
+
+def test_words_add_up_their_tokens():
+    scorer = make_scorer(method="pll")
+    (part,) = scorer.token_scores(["unhappily the dogs"])
+    words = part.by_word()
+    assert words.tokens == ["unhappily", "the", "dogs"]
+    assert_array_equal(words.offsets, [[0, 9], [10, 13], [14, 18]])
+    expected = np.add.reduceat(part.log_prob, [0, 3, 4])
+    assert_allclose(words.log_prob, expected)
+    (empty,) = scorer.token_scores([""])
+    assert empty.by_word().tokens == []
+
+
+def test_special_tokens_in_a_text_are_left_out():
+    (part,) = make_scorer().token_scores(["the [MASK] cat [SEP]"])
+    assert part.tokens == ["the", "cat"]
+    assert_array_equal(part.offsets, [[0, 3], [11, 14]])
+
+
+def make_protein_scorer(folder, **kwargs):
+    vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
+    folder.joinpath("vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
+    return MPTScorer(make_model("esm", pad_token_id=1), tokenizer, **kwargs).fit()
+
+
+def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):
+    scorer = make_protein_scorer(tmp_path, method="pll")
+    (part,) = scorer.token_scores(["ACDA"])
+    assert part.tokens == list("ACDA")
+    assert_array_equal(part.offsets, -1)
+    assert part.by_word().tokens == list("ACDA")
+    assert_allclose(part.log_prob.sum(), scorer.score(["ACDA"]))
+    with pytest.raises(ValueError, match=r"pairs need a fast tokenizer, .* EsmTok"):
+        scorer.score_samples([("A", "C")])
+
+
+# Contexts
+
+
+def test_a_context_is_visible_and_not_scored():
+    ids = torch.tensor([2, 5, 7, 3, 9, 11, 3])  # [CLS] the cat [SEP] sat on [SEP]
+    types = torch.tensor([0, 0, 0, 0, 1, 1, 1])
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = make_tokenizer(with_pairs=True, model_input_names=names)
+    scorer = MPTScorer(make_model(), tokenizer, method="pll").fit()
+    encoded = tokenizer(*PAIRS[0])
+    assert (encoded["input_ids"], encoded["token_type_ids"]) == (
+        ids.tolist(),
+        types.tolist(),
+    )
+    expected = [log_prob_by_hand(ids, types, [place], place) for place in (4, 5)]
+    (part,) = scorer.token_scores(PAIRS[:1])
+    assert part.tokens == ["sat", "on"]
+    assert part.text == "sat on"
+    assert_array_equal(part.offsets, [[0, 3], [4, 6]])
+    assert_allclose(part.log_prob, expected, rtol=1e-5)
+    assert_allclose(scorer.score_samples(PAIRS[:1]), sum(expected), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pairs_are_scored_alone_as_together(method):
+    scorer = make_scorer(method=method, n_masks=2)
+    together = scorer.score_samples(PAIRS)
+    alone = [scorer.score([pair]) for pair in PAIRS]
+    assert_allclose(together, alone, rtol=1e-5)
+    assert scorer.transform(PAIRS).shape == (3, 99)
+
+
+def test_long_texts_after_a_context_keep_it_in_view():
+    tokenizer = make_tokenizer(with_pairs=True)
+    scorer = MPTScorer(
+        make_model(), tokenizer, method="pll", max_length=9, overflow="stride"
+    ).fit()
+    pair = ("the cat", "sat on the mat a dog ran fast")
+    (part,) = scorer.token_scores([pair])  # windows of four tokens after the context
+    assert part.tokens == pair[1].split()
+    start = scorer.token_scores([("the cat", "sat on the mat")])[0]
+    assert_allclose(part.log_prob[:2], start.log_prob[:2], rtol=1e-5)
+    scorer.set_params(overflow="truncate")
+    with pytest.warns(UserWarning, match="1 of 1 different texts are cut"):
+        assert_allclose(scorer.score([pair]), start.log_prob.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("overflow", ["truncate", "stride"])
+def test_a_context_longer_than_the_model_is_refused(overflow):
+    scorer = make_scorer(max_length=5, overflow=overflow)
+    message = r"texts\[1\] has 6 tokens of context .* no room for text in max_length=5"
+    with pytest.raises(ValueError, match=message):
+        scorer.score_samples([("a", "dog"), ("the cat sat on a mat", "a")])
+    scorer.set_params(overflow="error")
+    with pytest.raises(ValueError, match=r"texts\[0\] has 6 tokens, more than max_len"):
+        scorer.score_samples([("the cat sat on a", "mat")])
+
+
+# Perplexity
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_perplexity_is_per_token(method):
+    scorer = make_scorer(method=method)
+    texts = [*TEXTS, TEXTS[0], ""]
+    n_tokens = sum(len(make_tokenizer().tokenize(text)) for text in texts)
+    expected = np.exp(-scorer.score_samples(texts).sum() / n_tokens)
+    assert_allclose(scorer.perplexity(texts), expected)
+
+
+def test_the_perplexity_of_a_uniform_model_is_its_vocabulary():
+    uniform = torch.full((3, 3), -np.log(9.0), dtype=torch.float64)
+    scorer = MPTScorer(JointModel(uniform), make_letter_tokenizer(), dtype="float64")
+    assert_allclose(scorer.fit().perplexity(["a b", "c", ""]), 3.0)
+    assert np.isnan(scorer.perplexity([""]))
+
+
+@pytest.fixture(scope="module")
+def pll():
+    return make_scorer(method="pll", overflow="stride")
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.text(max_size=40))
+def test_any_text_is_scored_by_its_tokens(pll, text):
+    (part,) = pll.token_scores([text])
+    assert_allclose(part.log_prob.sum(), pll.score([text]), rtol=1e-5, atol=1e-5)
+    assert_allclose(part.by_word().log_prob.sum(), part.log_prob.sum(), rtol=1e-6)
+    stops = part.offsets[:, 1]
+    assert (part.offsets[:, 0] <= stops).all()
+    assert (stops <= len(text)).all()
+
+
+def test_null_characters_are_left_to_the_tokenizer():
+    scorer = make_scorer(method="pll")
+    (part,) = scorer.token_scores(["the\0 cat"])
+    assert part.tokens == make_tokenizer().tokenize("the\0 cat")
+    assert np.isfinite(part.log_prob).all()

@@ -1,0 +1,323 @@
+"""Training by masks: batches, the loss, and whole training by Trainer."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from text_models import (
+    TEXTS,
+    JointModel,
+    make_letter_tokenizer,
+    make_model,
+    make_tokenizer,
+    random_joint,
+)
+from transformers import Trainer, TrainingArguments
+
+from sklearn_mpt import (
+    DataCollatorForMPT,
+    LMLTrainerCallback,
+    MPTScorer,
+    mpt_loss,
+)
+from sklearn_mpt._measure.masks import mask_size
+
+N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
+MASK = 4
+
+
+def encode(texts, **kwargs):
+    return [make_tokenizer(**kwargs)(text) for text in texts]
+
+
+# Batches
+
+
+@pytest.mark.parametrize("mask_rate", ["uniform", 0.15, 0.5, np.float32(0.9)])
+def test_hidden_tokens_are_masked_and_are_the_labels(mask_rate):
+    collate = DataCollatorForMPT(make_tokenizer(), mask_rate, random_state=0)
+    features = encode(TEXTS)
+    batch = collate(features)
+    assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    for row, feature in enumerate(features):
+        ids = np.array(feature["input_ids"])
+        labels = np.asarray(batch["labels"][row])
+        hidden = labels != -100
+        assert not hidden[[0, *range(len(ids) - 1, len(hidden))]].any()
+        hidden = hidden[: len(ids)]
+        assert_array_equal(labels[: len(ids)][hidden], ids[hidden])
+        assert_array_equal(batch["input_ids"][row, : len(ids)][hidden], MASK)
+        assert_array_equal(batch["input_ids"][row, : len(ids)][~hidden], ids[~hidden])
+    sizes = (batch["labels"] != -100).sum(dim=1).tolist()
+    if mask_rate != "uniform":
+        assert sizes == [mask_size(mask_rate, n) for n in N_TOKENS]
+
+
+def test_sizes_and_places_are_uniform():
+    collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
+    features = encode([TEXTS[0]] * 3 + [TEXTS[2]])
+    hidden = [np.asarray(collate(features)["labels"]) != -100 for _ in range(1000)]
+    sizes = np.sum(hidden, axis=2)
+    for column, n_tokens in ((0, 7), (3, 2)):
+        counts = np.bincount(sizes[:, column], minlength=n_tokens + 1)
+        expected = 1000 / n_tokens
+        z = (counts[1:] - expected) / np.sqrt(expected * (1 - 1 / n_tokens))
+        assert counts[0] == 0
+        assert np.abs(z).max() < 4
+    share = np.mean(hidden, axis=0)[0, 1:8]  # of (7 + 1) / 2 of 7 tokens on average
+    assert np.abs(share - 4 / 7).max() < 4 * np.sqrt(4 / 7 * 3 / 7 / 1000)
+
+
+def test_sizes_of_a_batch_are_stratified():
+    collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
+    for _ in range(3):
+        hidden = collate(encode([TEXTS[0]] * 7))["labels"] != -100
+        assert sorted(hidden.sum(dim=1).tolist()) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_special_tokens_and_what_is_marked_as_such_are_not_hidden():
+    collate = DataCollatorForMPT(make_tokenizer(), 1 - 1e-9, random_state=0)
+    feature = make_tokenizer()("the [MASK] xyz [SEP]", return_special_tokens_mask=True)
+    feature["special_tokens_mask"][1] = 1
+    labels = collate([dict(feature), {**feature, "other": "text"}])["labels"]
+    assert_array_equal(labels, [[-100, -100, -100, 1, -100, -100]] * 2)
+    empty = collate(encode(["", "a"]))["labels"]
+    assert_array_equal(empty, [[-100] * 3, [-100, 6, -100]])
+
+
+def test_batches_depend_on_the_random_state():
+    def labels(random_state):
+        collate = DataCollatorForMPT(make_tokenizer(), random_state=random_state)
+        return np.stack([collate(encode(TEXTS))["labels"] for _ in range(3)])
+
+    assert_array_equal(labels(0), labels(0))
+    assert_array_equal(labels(np.random.RandomState(0)), labels(0))
+    assert (labels(1) != labels(0)).any()
+    assert (labels(0)[0] != labels(0)[1]).any()
+    assert (labels(None) != labels(None)).any()
+
+
+def test_workers_draw_anew_in_every_epoch():
+    collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
+
+    def epochs():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            loader = torch.utils.data.DataLoader(
+                encode(TEXTS * 2), batch_size=5, num_workers=2, collate_fn=collate
+            )
+            return [[batch["labels"] for batch in loader] for _ in range(2)]
+
+    first, second = epochs()
+    assert all(labels.n_tokens.tolist() == N_TOKENS for labels in first + second)
+    assert (first[0] != first[1]).any()
+    assert (first[0] != second[0]).any()
+    again = epochs()
+    for now, then in zip(first + second, again[0] + again[1], strict=True):
+        assert_array_equal(now, then)
+
+
+def test_batches_are_padded_to_a_multiple():
+    collate = DataCollatorForMPT(make_tokenizer(), pad_to_multiple_of=8)
+    assert collate(encode(["a"]))["labels"].shape == (1, 8)
+
+
+@pytest.mark.parametrize("mask_rate", [0.0, 1.5, 3, True, "all", None, np.nan])
+def test_bad_rates_are_refused(mask_rate):
+    with pytest.raises(ValueError, match=r"mask_rate must be 'uniform' or a float in"):
+        DataCollatorForMPT(make_tokenizer(), mask_rate)
+
+
+def test_a_rate_of_one_warns():
+    with pytest.warns(UserWarning, match=r"mask_rate=1.0 hides every token") as record:
+        DataCollatorForMPT(make_tokenizer(), 1.0)
+    assert record[0].filename == __file__
+
+
+@pytest.mark.parametrize("feature", ["a dog", {"text": "a dog"}])
+def test_texts_that_are_not_tokenized_are_refused(feature):
+    message = f"must be tokenized texts, .* got {type(feature).__name__}"
+    with pytest.raises(TypeError, match=message):
+        DataCollatorForMPT(make_tokenizer())([feature])
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused():
+    with pytest.raises(ValueError, match=r"must have a mask token, .* has none"):
+        DataCollatorForMPT(make_tokenizer(mask_token=None))
+
+
+# The loss
+
+
+def test_the_loss_estimates_the_log_probability():
+    log_joint, texts = random_joint(4), ["a b c a", "c c a b", "b a"]
+    model, tokenizer = JointModel(log_joint), make_letter_tokenizer()
+    truth = MPTScorer(model, tokenizer, dtype="float64", method="chain").fit()
+    tokenizer.pad_token = "a"
+    features = [tokenizer(text) for text in texts]
+    losses = []
+    for seed in range(400):
+        collate = DataCollatorForMPT(tokenizer, random_state=seed)
+        rows = [collate([feature]) for feature in features]
+        with torch.no_grad():
+            loss = [mpt_loss(model(row["input_ids"]), row["labels"]) for row in rows]
+        losses.append(np.mean(loss))
+    error = np.mean(losses) + truth.score(texts)
+    assert abs(error) < 4 * np.std(losses) / np.sqrt(len(losses))
+
+
+def make_batch(seed=0):
+    batch = DataCollatorForMPT(make_tokenizer(), random_state=seed)(encode(TEXTS))
+    labels = batch.pop("labels")
+    with torch.no_grad():
+        return make_model().eval()(**batch), labels
+
+
+def test_the_loss_by_hand():
+    outputs, labels = make_batch()
+    log_prob = outputs.logits.log_softmax(dim=-1)
+    total = 0.0
+    for row, n_tokens in enumerate(N_TOKENS):
+        places = np.flatnonzero(np.asarray(labels[row]) != -100)
+        targets = torch.Tensor.as_subclass(labels, torch.Tensor)[row, places]
+        total -= n_tokens * float(log_prob[row, places, targets].mean())
+    loss = mpt_loss(outputs, labels)
+    assert type(loss) is torch.Tensor
+    assert_allclose(loss, total / 5, rtol=1e-5)
+    assert_allclose(mpt_loss({"logits": outputs.logits.bfloat16()}, labels), loss, 0.02)
+
+
+def test_batches_of_one_step_are_weighed_by_their_hidden_tokens():
+    batches = [make_batch(seed) for seed in range(3)]
+    n_hidden = np.array([int((labels != -100).sum()) for _, labels in batches])
+    losses = [float(mpt_loss(*batch)) for batch in batches]
+    n_items = sum(labels.ne(-100).sum() for _, labels in batches)  # as Trainer counts
+    weighed = [float(mpt_loss(*batch, num_items_in_batch=n_items)) for batch in batches]
+    assert_allclose(weighed, losses * n_hidden / n_hidden.sum(), rtol=1e-6)
+    assert_allclose(mpt_loss(*batches[0], int(n_hidden[0])), losses[0])
+
+
+def test_a_batch_without_tokens_has_no_loss():
+    batch = DataCollatorForMPT(make_tokenizer())(encode(["", "[MASK]"]))
+    labels = batch.pop("labels")
+    loss = mpt_loss(make_model()(**batch), labels, num_items_in_batch=0)
+    loss.backward()
+    assert loss.item() == 0
+
+
+MOVES = {
+    "to": lambda labels: labels.to("cpu", torch.int32),
+    "clone": lambda labels: labels.clone(),
+    "detach": lambda labels: labels.detach(),
+    "cpu": lambda labels: labels.cpu(),
+    "pickle": lambda labels: pickle.loads(pickle.dumps(labels)),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_labels_that_are_moved_keep_the_numbers_of_tokens(move):
+    _, labels = make_batch()
+    moved = MOVES[move](labels)
+    assert_array_equal(moved.n_tokens, N_TOKENS)
+    assert_array_equal(moved, labels)
+
+
+def test_other_labels_are_refused():
+    outputs, labels = make_batch()
+    for other in (labels[1:], labels + 0, torch.tensor([[1]]), None):
+        with pytest.raises(TypeError, match="must be those of DataCollatorForMPT, whi"):
+            mpt_loss(outputs, other)
+    message = r"shape of the logits .* \(4, 11\), got \(5, 11\)"
+    with pytest.raises(ValueError, match=message):
+        mpt_loss({"logits": outputs.logits[1:]}, labels)
+
+
+# Training
+
+
+def train(folder, callbacks=(), n_epochs=3, resume=None, batch_size=5, **kwargs):
+    model = make_model(initializer_range=0.02)
+    arguments = TrainingArguments(
+        folder,
+        per_device_train_batch_size=batch_size,
+        num_train_epochs=n_epochs,
+        learning_rate=0.02,
+        lr_scheduler_type="constant",
+        report_to=[],
+        seed=0,
+        use_cpu=True,
+        disable_tqdm=True,
+        dataloader_pin_memory=False,
+        **{"save_strategy": "no", "logging_steps": 1000, **kwargs},
+    )
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=encode(TEXTS * 4),
+        eval_dataset=encode(TEXTS),
+        data_collator=DataCollatorForMPT(make_tokenizer(), random_state=0),
+        compute_loss_func=mpt_loss,
+        callbacks=list(callbacks),
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def test_a_callback_follows_the_log_marginal_likelihood(tmp_path):
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), n_masks=3, random_state=1)
+    trainer = train(tmp_path, [monitor])
+    assert [entry["epoch"] for entry in monitor.log_] == [0, 1, 2, 3]
+    assert [entry["step"] for entry in monitor.log_] == [0, 4, 8, 12]
+    assert monitor.log_[-1]["lml"] > monitor.log_[0]["lml"] + 1
+    logged = [entry for entry in trainer.state.log_history if "lml" in entry]
+    assert logged == monitor.log_
+    scorer = MPTScorer(trainer.model, make_tokenizer(), n_masks=3, random_state=1)
+    log_prob, std_error = scorer.fit().score_samples(TEXTS, return_std=True)
+    assert_allclose(monitor.log_[-1]["lml"], log_prob.mean(), rtol=1e-5)
+    expected = np.sqrt(np.sum(std_error**2)) / len(TEXTS)
+    assert_allclose(monitor.log_[-1]["lml_std_error"], expected, rtol=1e-4)
+    assert np.isfinite(trainer.evaluate()["eval_loss"])
+
+
+def test_a_callback_changes_nothing_of_the_training(tmp_path):
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), every=2)
+    watched = train(tmp_path, [monitor]).model.state_dict()
+    assert [entry["epoch"] for entry in monitor.log_] == [0, 2]
+    for name, tensor in train(tmp_path).model.state_dict().items():
+        assert torch.equal(tensor, watched[name])
+
+
+def test_training_is_resumed_from_a_checkpoint_with_its_log(tmp_path):
+    first = LMLTrainerCallback(TEXTS, make_tokenizer())
+    train(tmp_path, [first], n_epochs=2, save_strategy="epoch")
+    second = LMLTrainerCallback(TEXTS, make_tokenizer())
+    trainer = train(tmp_path, [second], n_epochs=4, save_strategy="epoch", resume=True)
+    assert trainer.state.global_step == 16
+    assert [entry["step"] for entry in second.log_] == [0, 4, 8, 12, 16]
+    assert second.log_[:3] == first.log_
+    assert second.log_[-1]["lml"] > first.log_[0]["lml"]
+
+
+def test_accumulated_batches_are_one_step(tmp_path):
+    trainer = train(tmp_path, gradient_accumulation_steps=4, logging_steps=1)
+    once = train(tmp_path, batch_size=20, logging_steps=1)
+    losses = [
+        [entry["loss"] for entry in t.state.log_history if "loss" in entry]
+        for t in (trainer, once)
+    ]
+    assert len(losses[0]) == len(losses[1]) == 3
+    assert_allclose(losses[0][0], losses[1][0], rtol=0.1)  # per text, not four times
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"every": 0}, ValueError, "every == 0, must be >= 1"),
+        ({"texts": "one text"}, TypeError, "texts must be a list of str"),
+    ],
+)
+def test_bad_parameters_of_the_callback_are_refused(kwargs, error, message):
+    with pytest.raises(error, match=message):
+        LMLTrainerCallback(**{"texts": TEXTS, "tokenizer": make_tokenizer(), **kwargs})
