@@ -16,7 +16,7 @@ from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units
-from sklearn_mpt._latent.posterior import (
+from sklearn_mpt._latent.rules import (
     gaussian_log_prob,
     moments,
     natural_parameters,

@@ -5,7 +5,7 @@ from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.posterior import Posterior  # noqa: E402
+from sklearn_mpt._latent.rules import Posterior  # noqa: E402
 from sklearn_mpt._latent.rules import GaussHermite, PosteriorMixture, refine  # noqa: E402
 
 

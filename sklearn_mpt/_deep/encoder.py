@@ -12,7 +12,7 @@ when nothing is observed is subtracted: the posterior is then the prior.
 
 import torch
 
-from sklearn_mpt._latent.posterior import gaussian_around, precision_root_of
+from sklearn_mpt._latent.rules import gaussian_around, precision_root_of
 
 LOG_SCALE_BOUND = 6.0  # of the net's change to the diagonal of the precision's root
 

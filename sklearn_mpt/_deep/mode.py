@@ -3,8 +3,7 @@
 import torch
 
 from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.posterior import gaussian_around, standard_normal_log_prob
-from sklearn_mpt._latent.rules import Nodes
+from sklearn_mpt._latent.rules import Nodes, gaussian_around, standard_normal_log_prob
 
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density

@@ -20,12 +20,12 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.posterior import (
+from sklearn_mpt._latent.rules import (
+    log_mean_exp,
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._latent.rules import log_mean_exp
 from sklearn_mpt._latent.trainer import Objective, shuffled_batches
 from sklearn_mpt._measure.masks import fixed_size
 

@@ -18,11 +18,11 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._latent.steps import (
+    Average,
     Point,
     align,
     apply,
     as_arrays,
-    divide,
     mix,
     move_of,
 )
@@ -34,7 +34,6 @@ POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 MIN_AVERAGED = 10  # steps, before what they say is believed
 RESOLUTION = 6e-4
 EXACT = 1e-3  # of tol: what steps without noise may gain in the end
-DRIFT_COST = 4  # the gain that slow directions promise, at least, in full steps
 SMALLEST_SIZE = 1e-6
 # Of a stream: the size of the first steps, the power of time in the average, and the
 # share of each part in the information.
@@ -43,44 +42,6 @@ STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 
 class _StoppedByCallback(Exception):
     pass
-
-
-class Average:
-    """Mean of points, of their gradients and gains, weighted by a power of time."""
-
-    def __init__(self, power=1):
-        self.power = power
-        self.count = 0
-        self.point = self.gradient = self.gain = None
-
-    def add(self, point, move):
-        self.count += 1
-        if self.count == 1:
-            self.reference = self.point = point
-            self.gradient, self.gain = move.gradient, move.gain
-            return
-        share = (self.power + 1) / (self.count + self.power)
-        self.point = mix(self.point, point, share)
-        self.gradient = mix(self.gradient, move.gradient, share)
-        self.gain += share * (move.gain - self.gain)
-
-    @property
-    def noise(self):
-        """Nats per row that noise costs the average.
-
-        Where there is nothing to gain, what a full step promises is the price of its
-        noise; that of an average is smaller by the number of steps.
-        """
-        p = self.power
-        return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
-
-    def drift(self, information):
-        """Nats per row that the mean gradient promises beyond noise.
-
-        A full step gains that much, and several of them more in slow directions.
-        """
-        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return DRIFT_COST * max(0.0, promise - self.noise)
 
 
 class Stream(NamedTuple):

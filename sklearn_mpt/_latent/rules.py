@@ -1,8 +1,8 @@
 """Where integrals over the latent variables are evaluated: nodes and their weights.
 
-Nodes are placed around Gaussian approximations of the posterior of z (see
-`posterior`). A rule holds them in groups, each of which gives every integral on its
-own: the groups tell how large the error is.
+Nodes are placed around Gaussian approximations of the posterior of z. A rule holds them
+in groups, each of which gives every integral on its own: the groups tell how large the
+error is.
 """
 
 import functools
@@ -16,18 +16,66 @@ import torch
 from scipy.special import roots_hermitenorm
 from scipy.stats import qmc
 
-from sklearn_mpt._latent.posterior import (
-    gaussian_log_prob,
-    log_peak,
-    standard_normal_log_prob,
-)
-
 N_REPLICATES = 8  # of quasi-random points: their spread gives the standard error
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
 IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
+
+
+class Posterior(NamedTuple):
+    """A Gaussian for each row."""
+
+    mean: torch.Tensor  # shape: (n, k)
+    root: torch.Tensor  # F, shape (n, k, k): F' F is the covariance
+    precision_root: torch.Tensor  # L, shape (n, k, k): L L' is its inverse
+
+
+def gaussian_around(mean, precision_root):
+    eye = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
+    root = torch.linalg.solve_triangular(precision_root, eye, upper=False)
+    return Posterior(mean, root, precision_root)
+
+
+def precision_root_of(curvature, W):
+    """Cholesky factors of I + sum_j c_j w_j w_j', of shape (n, k, k)."""
+    eye = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    outer = (W[:, None] * W[None]).flatten(0, 1)
+    return torch.linalg.cholesky(eye + (curvature @ outer.T).unflatten(1, eye.shape))
+
+
+def standard_normal_log_prob(z):
+    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)
+
+
+def gaussian_log_prob(z, posterior):
+    """Log density of each row's points (n, s, k) under its posterior; (n, s)."""
+    u = (z - posterior.mean[:, None]) @ posterior.precision_root
+    return log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
+
+
+def log_peak(posterior):
+    """Log density at the mean; (n,)."""
+    log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
+    return log_det - 0.5 * posterior.mean.shape[1] * math.log(2 * math.pi)
+
+
+def moments(z):
+    """z and its products, of which every Gaussian log density is linear; (m, p)."""
+    return torch.cat([z, (z[:, :, None] * z[:, None]).flatten(1)], 1)
+
+
+def natural_parameters(posterior):
+    """What the log density adds up: coefficients of `moments` and a constant.
+
+    In double precision, as large terms cancel; (n, p), (n,).
+    """
+    mean, root = posterior.mean.double(), posterior.precision_root.double()
+    precision = root @ root.mT
+    linear = (precision @ mean[..., None])[..., 0]
+    coefs = torch.cat([linear, -0.5 * precision.flatten(1)], 1)
+    return coefs, log_peak(posterior).double() - 0.5 * (linear * mean).sum(1)
 
 
 class Nodes(NamedTuple):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
+DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
 
 
@@ -156,3 +157,41 @@ def align(point, reference):
     left, _, right = torch.linalg.svd(W.T @ target)
     rotated = W @ (left @ right)
     return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
+
+
+class Average:
+    """Mean of points, of their gradients and gains, weighted by a power of time."""
+
+    def __init__(self, power=1):
+        self.power = power
+        self.count = 0
+        self.point = self.gradient = self.gain = None
+
+    def add(self, point, move):
+        self.count += 1
+        if self.count == 1:
+            self.reference = self.point = point
+            self.gradient, self.gain = move.gradient, move.gain
+            return
+        share = (self.power + 1) / (self.count + self.power)
+        self.point = mix(self.point, point, share)
+        self.gradient = mix(self.gradient, move.gradient, share)
+        self.gain += share * (move.gain - self.gain)
+
+    @property
+    def noise(self):
+        """Nats per row that noise costs the average.
+
+        Where there is nothing to gain, what a full step promises is the price of its
+        noise; that of an average is smaller by the number of steps.
+        """
+        p = self.power
+        return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
+
+    def drift(self, information):
+        """Nats per row that the mean gradient promises beyond noise.
+
+        A full step gains that much, and several of them more in slow directions.
+        """
+        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
+        return DRIFT_COST * max(0.0, promise - self.noise)

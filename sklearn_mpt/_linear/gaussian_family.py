@@ -4,6 +4,7 @@ import math
 import warnings
 
 import numpy as np
+from scipy.linalg import eigh
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
@@ -17,12 +18,7 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianRows,
     uniform_or_fixed,
 )
-from sklearn_mpt._linear.start import (
-    check_init,
-    closed_form,
-    initial_arrays,
-    principal_axes,
-)
+from sklearn_mpt._linear.map import check_init, initial_arrays, principal_axes
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -155,3 +151,18 @@ def _pose(settings, problem):
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
     n_rows = len(problem.X)
     return GaussianMoments(moments, n_rows, settings.n_masks, n_dims, masks, floor)
+
+
+def closed_form(X, mean, n_components, noise_floor):
+    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
+    centred = np.nan_to_num(X - mean)
+    values, vectors = eigh(centred.T @ centred / len(X))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rest = values[n_components:] if n_components < len(values) else values[-1:]
+    noise_variance = max(float(rest.mean()), noise_floor)
+    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
+    return {
+        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
+        "mean_": mean,
+        "noise_variance_": noise_variance,
+    }

@@ -2,19 +2,20 @@
 
 import numpy as np
 import torch
+from scipy.special import expit
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import importance, quadrature
+from sklearn_mpt._linear.gaussian_family import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MAX_QUADRATURE_DIMS,
     point_of,
     pose,
 )
-from sklearn_mpt._linear.map import LinearMap
-from sklearn_mpt._linear.start import (
-    binary_components,
+from sklearn_mpt._linear.map import (
+    LinearMap,
     check_init,
     initial_arrays,
     principal_axes,
@@ -126,3 +127,17 @@ class IntegratedFamily(Family):
             "components_": principal_axes(coefs[:, :-1].T),
             "intercept_": coefs[:, -1].copy(),
         }
+
+
+def binary_components(X, intercept, n_components):
+    """Components under which the features correlate as they do, to first order.
+
+    With small logits, entries standardised by their Bernoulli deviation s_j have the
+    correlations s_i w_i' w_j s_j; steep components are cut at length 3.
+    """
+    prob = expit(intercept)
+    std = np.sqrt(prob * (1 - prob))
+    standardised = closed_form((X - prob) / std, np.zeros(len(std)), n_components, 0)
+    components = standardised["components_"] / std
+    lengths = np.linalg.norm(components, axis=0)
+    return components * np.minimum(1, 3 / np.maximum(lengths, 1e-12))

@@ -21,6 +21,11 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._latent.steps import Point, Sums
+from sklearn_mpt._linear.map import (
+    evidence_lower_bound,
+    location_points,
+    variational_posterior,
+)
 
 LEAST_LOG_PROB = -30.0  # of an entry at a shared node: so that 1 / p is finite
 
@@ -169,3 +174,26 @@ def _own_shares(log_prob, log_r, on, off, targets):
     share *= gain[:, None]
     share += through_r[..., None] * on[:, None]
     return (gain * sign * average).sum(1), share
+
+
+def bound_sums(rows, latent, grid):
+    """Evidence lower bound of rows, each with its best Gaussian posterior.
+
+    The gradient is that at fixed posteriors, which are best. By Stein's identity the
+    mean of slope times z needs the means of slope and information alone.
+    """
+    posterior = variational_posterior(rows, latent, grid)
+    points, weight = location_points(posterior, latent, grid), grid[1].exp()
+    slope, information = latent.likelihood.derivatives(rows.X[..., None], points)
+    seen = rows.observed.to(points.dtype)
+    slope, information = seen * (slope @ weight), seen * (information @ weight)
+    covariance = posterior.root.mT @ posterior.root
+    z = with_one(posterior.mean)
+    pull = torch.einsum("nd,nkl,ld->dk", information, covariance, latent.components)
+    gradient = slope.T @ z
+    gradient[:, :-1] -= pull
+    second = z[:, :, None] * z[:, None]
+    second[:, :-1, :-1] += covariance
+    full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
+    value = evidence_lower_bound(rows, posterior, latent, grid)
+    return sums_of(value, gradient, full)

@@ -15,16 +15,22 @@ import torch
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import Nodes, grids, mixtures
 from sklearn_mpt._latent.steps import Point
-from sklearn_mpt._linear.bound_sums import bound_sums
 from sklearn_mpt._linear.integrated_sums import (
     Targets,
+    bound_sums,
     indicators,
     own_sums,
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
 )
-from sklearn_mpt._linear.map import LinearMap, laplace
+from sklearn_mpt._linear.map import (
+    LinearMap,
+    laplace,
+    n_nodes_of,
+    prior_grid,
+    spacing,
+)
 from sklearn_mpt._measure.masks import (
     draw_masks,
     enumerate_masks,
@@ -38,9 +44,7 @@ OWN_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
 OWN_TOLERANCE = 1e-2  # of the mode, in units of z
 OWN_COST = 12  # of a node of its own row, in shared ones
-RADIUS, CORE = 4.5, 3.0  # of the shared grid, and of where posteriors are resolved
 SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
-WIDEST = 0.8  # spacing
 BOUND_NODES = 7
 BLOCK = 2**22  # numbers in one tensor over rows, nodes and features
 STEP = 2**21  # and in a step, at least: few rows come several times
@@ -55,37 +59,6 @@ class Batch(NamedTuple):
     index: np.ndarray
     masks: np.ndarray | None
     turn: int
-
-
-def spacing(latent, ratio):
-    """Spacing of a grid over the prior on which no posterior is too narrow; (k,).
-
-    On a grid of spacing h, a Gaussian of deviation s has a relative error of
-    2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
-    """
-    axis = torch.linspace(-CORE, CORE, 13, dtype=torch.float64)
-    z = torch.cartesian_prod(*[axis] * latent.n_dims).reshape(-1, latent.n_dims)
-    z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(latent.components)
-    location = latent.location(z)
-    _, information = latent.likelihood.derivatives(torch.zeros_like(location), location)
-    precision = 1 + (information @ (latent.components**2).T).amax(0)
-    return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
-
-
-def n_nodes_of(steps):
-    """Number of nodes of `prior_grid`, roughly."""
-    ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
-    return ball * math.prod(RADIUS / h for h in steps)
-
-
-def prior_grid(steps, like):
-    """Equally spaced nodes in a ball, and log weights of the standard normal."""
-    counts = [math.floor(RADIUS / h) for h in steps]
-    axes = [h * torch.arange(-n, n + 1) for n, h in zip(counts, steps, strict=True)]
-    z = torch.cartesian_prod(*axes).reshape(-1, len(steps)).to(like)
-    z = z[(z**2).sum(1) <= RADIUS**2]
-    log_weight = -0.5 * (z**2).sum(1)
-    return z, log_weight - log_weight.logsumexp(0)
 
 
 class IntegratedRows:
