@@ -12,6 +12,7 @@ from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.objectives import LikelihoodRows, MaskDraw, MaskedRows
 from sklearn_mpt._linear import gaussian as _gaussian
 from sklearn_mpt._linear import start as _linear_start
+from sklearn_mpt._linear.gaussian_chain import mean_scores
 from sklearn_mpt._measure.contract import loop_over_masks
 
 # Smallest noise variance, relative to the mean variance of the features.
@@ -48,6 +49,26 @@ class LinearMPT(BaseMPT):
         masks = np.asarray(masks)
         masks = check_mask(masks, len(masks), X.shape[1])
         return self._likelihood.mean_masked_scores(X, masks)
+
+    def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
+        """Average over rows what is scored while features become visible in order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        orders : array-like of int, of shape (n_orders, n_features) or \
+                (n_orders, n_samples, n_features)
+            Orders of the features, for all rows or for each.
+
+        Returns
+        -------
+        scores : ndarray of shape (2, n_orders, n_features)
+            Given the first t features of an order, in nats: the mean score of all
+            others, and the log-probability of the next one alone.
+        """
+        X = self._validate_rows(X)
+        return self._likelihood.mean_chain_scores(X, np.asarray(orders))
 
     def _validate_rows(self, X, reset=False, min_samples=1):
         X = super()._validate_rows(X, reset=reset, min_samples=min_samples)
@@ -129,6 +150,11 @@ class LinearGaussian:
         return estimator._map_rows(
             lambda rows: _gaussian.mean_masked_scores(moments, rows, parameters), masks
         )
+
+    def mean_chain_scores(self, X, orders):
+        as_tensor, device = self.estimator._tensor, self.parameters.mean.device
+        orders = torch.tensor(orders, device=device)
+        return mean_scores(as_tensor(X), orders, self.parameters).cpu().numpy()
 
     def log_prob(self, X):
         log_prob = _gaussian.log_prob(X, self.parameters)

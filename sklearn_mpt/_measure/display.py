@@ -67,6 +67,7 @@ class MPTCurveDisplay:
         *,
         mask_sizes: ArrayLike | None = None,
         n_masks: int | None = None,
+        design: str = "auto",
         allocation: str = "equal",
         random_state: RandomState = None,
         n_jobs: int | None = None,
@@ -84,7 +85,7 @@ class MPTCurveDisplay:
             that form.
         X : array-like of shape (n_samples, n_features)
             Rows to score; NaN marks missing entries.
-        mask_sizes, n_masks, allocation, random_state, n_jobs
+        mask_sizes, n_masks, design, allocation, random_state, n_jobs
             As in :func:`mpt_curve`.
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes a figure.
@@ -104,6 +105,7 @@ class MPTCurveDisplay:
             X,
             mask_sizes=mask_sizes,
             n_masks=n_masks,
+            design=design,
             allocation=allocation,
             random_state=random_state,
             n_jobs=n_jobs,
@@ -172,6 +174,6 @@ class MPTCurveDisplay:
 
     def _label(self, name):
         area = f"{self.curve._labels[2]} = {self.curve.lml:.2f}"
-        if self.curve.lml_std_error > 0:
+        if self.curve.lml_std_error >= 0.005:  # not nan, and not rounding
             area += f" ± {self.curve.lml_std_error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"

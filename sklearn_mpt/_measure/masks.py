@@ -3,9 +3,13 @@
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 """
 
-from itertools import combinations
+from itertools import combinations, permutations
+from math import comb, factorial
 
 import numpy as np
+
+MAX_ENUMERATED = 1000  # masks of one size
+MAX_ENUMERATED_ORDERS = 24
 
 
 def mask_size(rate, n_features):
@@ -47,3 +51,71 @@ def enumerate_masks(n_features, size):
     masks = np.zeros((len(hidden), n_features), dtype=bool)
     np.put_along_axis(masks, hidden, True, axis=1)
     return masks
+
+
+def draw_distinct(size, n_masks, n_features, rng):
+    """Draw masks of one size without repetition, all of them if there are no more.
+
+    Fewer masks from the same generator are the first of these.
+    """
+    if comb(n_features, size) <= MAX_ENUMERATED:
+        return rng.permutation(enumerate_masks(n_features, size))[:n_masks]
+    masks = np.empty((0, n_features), dtype=bool)
+    while len(masks) < n_masks:
+        drawn = draw_masks([size] * (n_masks - len(masks)), n_features, rng)
+        masks = np.concatenate([masks, drawn])
+        _, first = np.unique(np.packbits(masks, axis=1), axis=0, return_index=True)
+        masks = masks[np.sort(first)]
+    return masks
+
+
+def draw_distinct_per_row(size, n_masks, n_rows, n_features, rng):
+    """Yield masks of shape (n_rows, n_features), each row's without repetition."""
+    masks = enumerate_masks(n_features, size)
+    chosen = rng.random((n_rows, len(masks))).argsort(axis=1)
+    for index in chosen.T[:n_masks]:
+        yield masks[index]
+
+
+def draw_partitions(size, n_masks, n_rows, n_features, rng):
+    """Yield masks of shape (n_rows, n_features) that together hide each feature alike.
+
+    Sets of size `size`, or where most is hidden the visible sets, are cut from one
+    random order in each row until it is used up, and then from another.
+    """
+    n_cut = min(size, n_features - size)
+    n_sets = n_features // n_cut
+    for i in range(n_masks):
+        if i % n_sets == 0:
+            keys = rng.random((n_rows, n_features))
+            place = keys.argsort(axis=1).argsort(axis=1)
+        cut = place // n_cut == i % n_sets
+        yield cut if n_cut == size else ~cut
+
+
+def count_orders(n_features):
+    """Return the number of orders of the features, infinity unless they are few."""
+    n_all = factorial(min(n_features, 20))
+    return n_all if n_all <= MAX_ENUMERATED_ORDERS else np.inf
+
+
+def draw_order(index, seed, n_rows, n_features):
+    """Draw one of several orders of the features for each row; (n_rows, n_features).
+
+    Where few orders exist, those of different index differ in every row.
+    """
+    features = np.arange(n_features)
+    if count_orders(n_features) == np.inf:
+        rng = child_generator(seed, index)
+        return rng.permuted(np.tile(features, (n_rows, 1)), axis=1)
+    orders = np.array(list(permutations(features)))
+    keys = np.random.default_rng(seed).random((n_rows, len(orders)))
+    return orders[keys.argsort(axis=1)[:, index]]
+
+
+def child_generator(seed, *key):
+    """Return the generator of a key, the same whatever else was drawn."""
+    spawn_key = (*seed.spawn_key, *key)
+    return np.random.default_rng(
+        np.random.SeedSequence(seed.entropy, spawn_key=spawn_key)
+    )
