@@ -9,15 +9,19 @@ if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
-    from sklearn_mpt._measure.contributions import feature_contributions
+    from sklearn_mpt._measure.checking import check_masked_model
+    from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
+    from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
     from sklearn_mpt._measure.curve import MPTCurve
-    from sklearn_mpt._measure.display import MPTCurveDisplay
+    from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._text.scorer import MPTScorer
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
+    "LMLComparison": "_measure.comparison",
+    "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
@@ -25,11 +29,16 @@ _MODULES = {
     "MPTLinearVAE": "_linear.vae",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "check_masked_model": "_measure.checking",
+    "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
+    "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
 }
 
 __all__ = [
+    "LMLComparison",
+    "LMLComparisonDisplay",
     "LMLMonitor",
     "MPTCurve",
     "MPTCurveDisplay",
@@ -37,7 +46,10 @@ __all__ = [
     "MPTLinearVAE",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "check_masked_model",
+    "compare_lml",
     "feature_contributions",
+    "lml_samples",
     "mpt_curve",
 ]
 

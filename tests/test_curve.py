@@ -6,7 +6,7 @@ from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.designs import _share
+from sklearn_mpt._measure.masks import share_out
 
 
 def curve_of(sizes, scores, n_features):
@@ -94,8 +94,8 @@ def test_neyman_allocation_spends_the_same_and_varies_less():
 
 
 def test_shares_are_proportional_and_spend_all():
-    assert_array_equal(_share(10, np.array([3.0, 1.0, 0.0])), [8, 2, 0])
-    assert_array_equal(_share(3, np.zeros(3)), [1, 1, 1])
+    assert_array_equal(share_out(10, np.array([3.0, 1.0, 0.0])), [8, 2, 0])
+    assert_array_equal(share_out(3, np.zeros(3)), [1, 1, 1])
 
 
 def test_curve_with_missing_entries_sums_to_the_observed_part(known):
@@ -164,7 +164,7 @@ def test_the_interval_is_wide_where_few_masks_tell_the_error(known):
     low, high = few.lml_interval()
     assert_allclose(0.5 * (low + high), few.lml)
     assert_allclose(high - few.lml, 12.706 * few.lml_std_error, rtol=1e-4)  # Student's
-    with pytest.raises(ValueError, match="confidence == 1.0, must be < 1"):
+    with pytest.raises(ValueError, match=r"confidence == 1\.0, must be < 1"):
         few.lml_interval(1.0)
 
 

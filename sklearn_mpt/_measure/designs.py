@@ -27,6 +27,8 @@ from sklearn_mpt._measure.masks import (
     draw_distinct_per_row,
     draw_order,
     draw_partitions,
+    neighbouring_std,
+    share_out,
 )
 
 BLOCK_ENTRIES = 2**22  # of masks or log-probabilities at a time
@@ -133,39 +135,18 @@ def neyman(what):
     pilot = _score_range(what, 0 * first, first)
     existing = np.array(what.n_existing, dtype=float)
     weights = size_weights(what.sizes, what.shape[1]) * (existing > first)
-    spread = weights * _neighbouring_std(pilot)
+    spread = weights * neighbouring_std(pilot)
     last, parity = first.copy(), np.arange(len(first)) % 2
-    shares = _share(total, np.bincount(parity, weights))
+    shares = share_out(total, np.bincount(parity, weights))
     for own, share in zip((parity == 0, parity == 1), shares, strict=True):
-        last[own] += _share(share, spread[own])
+        last[own] += share_out(share, spread[own])
     main = _score_range(what, first, np.minimum(last, existing).astype(int))
     pairs = zip(pilot, main, strict=True)
     return _summarise(what, [np.concatenate(pair) for pair in pairs])
 
 
-def _neighbouring_std(pilot, bandwidth=3.0):
-    """Standard deviation over masks at each size, from sizes of the other parity."""
-    is_known = np.array([len(sample) > 1 for sample in pilot])
-    variance = [sample.var(ddof=1) if len(sample) > 1 else 0.0 for sample in pilot]
-    index = np.arange(len(pilot))
-    distance = np.abs(index[:, None] - index)
-    kernel = np.exp(-distance / bandwidth) * (distance % 2) * is_known
-    total = np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
-    return np.sqrt(kernel @ variance / total)
-
-
-def _share(total, weights):
-    """Split an integer total in proportion to the weights, by largest remainders."""
-    weights = weights if weights.sum() > 0 else np.ones(len(weights))
-    ideal = total * weights / weights.sum()
-    shares = np.floor(ideal).astype(int)
-    order = np.argsort(shares - ideal, kind="stable")
-    shares[order[: total - shares.sum()]] += 1
-    return shares
-
-
 def _score_range(what, first, last):
-    """Score the masks first[i]..last[i] of the i-th size, in the order of their draw."""
+    """Score the masks first[i]..last[i] of the i-th size, as they are drawn."""
     return what.map(_score_distinct, list(enumerate(zip(first, last, strict=True))))
 
 

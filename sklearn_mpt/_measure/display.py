@@ -1,4 +1,4 @@
-"""Drawing the curve whose area is the log marginal likelihood."""
+"""Drawing curves and comparisons of log marginal likelihoods."""
 
 from typing import TYPE_CHECKING
 
@@ -177,3 +177,75 @@ class MPTCurveDisplay:
         if self.curve.lml_std_error >= 0.005:  # not nan, and not rounding
             area += f" ± {self.curve.lml_std_error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"
+
+
+class LMLComparisonDisplay:
+    """Differences to the best model, with two standard errors on either side.
+
+    Create it with :meth:`LMLComparison.plot`.
+
+    Parameters
+    ----------
+    comparison : LMLComparison
+        What to draw.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the differences.
+    figure_ : matplotlib Figure
+        Figure containing them.
+    errorbar_ : matplotlib ErrorbarContainer
+        Points and error bars.
+
+    See Also
+    --------
+    compare_lml : Compare models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import compare_lml
+    >>> def normal(X, mask):
+    ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
+    >>> def wide(X, mask):
+    ...     return np.where(mask, -0.5 * (X**2 / 4 + np.log(8 * np.pi)), 0.0)
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> display = compare_lml([normal, wide], X).plot()
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['normal', 'wide']
+    """
+
+    def __init__(self, comparison: object):
+        self.comparison = comparison
+
+    def plot(self, ax: "Axes | None" = None) -> "LMLComparisonDisplay":
+        """Draw the differences, the best model at the top.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : LMLComparisonDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        table = self.comparison
+        height = 1.2 + 0.35 * len(table.names)
+        if ax is None:
+            ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
+        places = np.arange(len(table.names))
+        errors = 2 * table.lml_diff_std_error
+        self.errorbar_ = ax.errorbar(
+            table.lml_diff, places, xerr=errors, fmt="o", capsize=3
+        )
+        ax.axvline(0, color="0.5", linewidth=0.8)
+        ax.set_yticks(places, table.names)
+        ax.invert_yaxis()
+        best = f"{table.names[0]}, {table.lml[0]:.2f}"
+        ax.set_xlabel(f"LML less that of {best} (nats per row)")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

@@ -1,4 +1,4 @@
-"""Which sets of features are hidden: sizes, random masks and all masks of a size.
+"""Which sets of features are hidden, in which order, and how many of each size.
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 """
@@ -119,3 +119,24 @@ def child_generator(seed, *key):
     return np.random.default_rng(
         np.random.SeedSequence(seed.entropy, spawn_key=spawn_key)
     )
+
+
+def neighbouring_std(pilot, bandwidth=3.0):
+    """Standard deviation over masks at each size, from sizes of the other parity."""
+    is_known = np.array([len(sample) > 1 for sample in pilot])
+    variance = [sample.var(ddof=1) if len(sample) > 1 else 0.0 for sample in pilot]
+    index = np.arange(len(pilot))
+    distance = np.abs(index[:, None] - index)
+    kernel = np.exp(-distance / bandwidth) * (distance % 2) * is_known
+    total = np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
+    return np.sqrt(kernel @ variance / total)
+
+
+def share_out(total, weights):
+    """Split an integer total in proportion to the weights, by largest remainders."""
+    weights = weights if weights.sum() > 0 else np.ones(len(weights))
+    ideal = total * weights / weights.sum()
+    shares = np.floor(ideal).astype(int)
+    order = np.argsort(shares - ideal, kind="stable")
+    shares[order[: total - shares.sum()]] += 1
+    return shares

@@ -173,10 +173,10 @@ def _choose_design(design, allocation, is_chain):
 
 def _is_per_row(estimator, X, has_gaps, design):
     """Whether each row has its own masks: without gaps, rows may share the work."""
-    hook = {"chain": "mean_chain_scores", "balanced": "mean_masked_scores"}.get(design)
-    if hook is None or (
-        not has_gaps and (design == "chain" or hasattr(estimator, hook))
-    ):
+    if design not in ("chain", "balanced"):
+        return False
+    hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
+    if not has_gaps and (design == "chain" or hasattr(estimator, hook)):
         return False
     if design == "chain" and hasattr(estimator, hook):
         return True
