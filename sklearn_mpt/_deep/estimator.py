@@ -2,9 +2,12 @@
 
 import functools
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from sklearn.utils.metaestimators import available_if
 
 from sklearn_mpt._checks import (
     check_binary,
@@ -14,7 +17,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._deep import objectives as _deep_objectives
 from sklearn_mpt._deep.chain import ChainRows, chain_log_prob
-from sklearn_mpt._deep.model import NOISE_FLOOR
+from sklearn_mpt._deep.model import NOISE_FLOOR, DeepModel
 from sklearn_mpt._deep.start import check_architecture, check_fitted_sizes, start
 from sklearn_mpt._deep.state import attributes_of, model_of
 from sklearn_mpt._latent.estimator import BaseMPT
@@ -26,6 +29,7 @@ from sklearn_mpt._latent.integration import (
     rows_of,
 )
 from sklearn_mpt._latent.nodes import PosteriorMixture, mixture_nodes, refine
+from sklearn_mpt._latent.prefixes import mean_scores
 
 # Points per row if n_importance_samples is "auto". The more features a row has, the
 # narrower is its posterior, and the less do the points of other rows serve it.
@@ -37,6 +41,19 @@ HELD_OUT_POINTS = 8
 POINTS = [2**power for power in range(6, 10)]
 CONDITIONAL_POINTS = [2**power for power in range(5, 8)]
 TOLERANCE = 0.02  # nats, or units of z or of standardised features
+
+
+class InUnits(NamedTuple):
+    """A model of standardised rows, whose densities are in the units of the rows."""
+
+    model: DeepModel
+    log_scale: float
+
+    def propose(self, rows):
+        return self.model.propose(rows)
+
+    def entry_log_prob(self, X, z):
+        return self.model.entry_log_prob(X, z) - self.log_scale
 
 
 class DeepMPT(BaseMPT):
@@ -91,6 +108,34 @@ class DeepMPT(BaseMPT):
             value = chain_log_prob(rows, self._model, self._seed)
         asked = rows.present & ~rows.observed
         return torch.where(asked, value - np.log(self._scale), 0.0)
+
+    @available_if(lambda self: self.conditional == "importance")
+    def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
+        """Average over rows what is scored while features become visible in order.
+
+        Only with ``conditional="importance"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        orders : array-like of int, of shape (n_orders, n_features) or \
+                (n_orders, n_samples, n_features)
+            Orders of the features, for all rows or for each.
+
+        Returns
+        -------
+        scores : ndarray of shape (2, n_orders, n_features)
+            Given the first t features of an order, in nats: the mean score of all
+            others, and the log-probability of the next one alone.
+        """
+        X = self._standardise(self._tensor(self._validate_rows(X)))
+        orders = torch.tensor(np.asarray(orders), device=X.device)
+        model = InUnits(self._model, float(np.log(self._scale)))
+        seed = self._seed.tolist()
+        with torch.no_grad():
+            scores = mean_scores(X, orders, model, self._n_features_out, seed)
+        return scores.cpu().numpy()
 
     def _transform_rows(self, X):
         return self._average(lambda z: z, X)

@@ -27,6 +27,7 @@ from sklearn_mpt._latent.objectives import (
     MaskDraw,
     MaskedRows,
 )
+from sklearn_mpt._latent.prefixes import mean_scores
 from sklearn_mpt._linear import start as _linear_start
 from sklearn_mpt._linear.bernoulli import Bernoulli
 from sklearn_mpt._linear.bernoulli_training import BernoulliModel
@@ -103,6 +104,13 @@ class LinearBernoulli:
 
     def mean_masked_scores(self, X, masks):
         return loop_over_masks(self.estimator.conditional_log_prob, X, masks)
+
+    def mean_chain_scores(self, X, orders):
+        as_tensor, parameters = self.estimator._tensor, self.parameters
+        orders = torch.tensor(orders, device=parameters.components.device)
+        return mean_scores(
+            as_tensor(X), orders, parameters, self.n_dims, self._seed
+        ).numpy(force=True)
 
     def log_prob(self, X):
         rows = rows_of(X)
