@@ -5,7 +5,7 @@ from numpy.testing import assert_allclose
 from sklearn.ensemble import IsolationForest
 from sklearn.mixture import GaussianMixture
 
-from sklearn_mpt import MPTProbabilisticPCA, compare_lml
+from sklearn_mpt import MPTProbabilisticPCA, MPTScorer, compare_lml
 
 
 def normal(scale):
@@ -67,6 +67,21 @@ def test_the_error_of_a_difference_is_over_rows_and_orders():
     assert 0.8 < np.sqrt(np.mean(error**2)) / difference.std() < 1.25
     covered = np.mean(np.abs(difference - difference.mean()) < 1.96 * error)
     assert 0.88 <= covered <= 0.99
+
+
+def test_models_of_texts_compare():
+    pytest.importorskip("transformers")
+    from text_models import TEXTS, make_model, make_tokenizer
+
+    scorers = {
+        name: MPTScorer(make_model(), make_tokenizer(), method=name).fit(TEXTS)
+        for name in ("mpt", "pll")
+    }
+    table = compare_lml(scorers, TEXTS)
+    scores = [scorers[name].score_samples(TEXTS) for name in table.names]
+    assert_allclose(table.row_lml, scores)
+    expected = (scores[1] - scores[0]).std(ddof=1) / np.sqrt(len(TEXTS))
+    assert_allclose(table.lml_diff_std_error[1], expected)
 
 
 def test_models_of_a_list_are_told_apart():

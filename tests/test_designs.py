@@ -1,6 +1,7 @@
 """The designs of `mpt_curve`: no bias, and errors that cover, whatever the model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose
@@ -167,7 +168,7 @@ def test_neyman_has_no_bias_on_skewed_scores():
 
 
 def test_balanced_masks_vary_less():
-    model, X = model_of(12, 3, n_rows=40)
+    model, X = model_of(10, 3, n_rows=40)
     function, truth = model.conditional_log_prob, model.score(X)
     spread = {
         design: z_scores(function, X, truth, 30, n_masks=6, design=design)[0].var()
@@ -203,7 +204,29 @@ def test_tensors_with_gradients_are_a_model():
 
 
 @pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("n_features", [1, 2, 3, 6])
+def test_rows_of_any_kind(design):
+    X = model_of(5)[1]
+    X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
+    model = MPTProbabilisticPCA(max_iter=0, random_state=0).fit(X)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    of_frame = MPTProbabilisticPCA(max_iter=0, random_state=0).fit(frame)
+    options = {"design": design, "n_masks": 3, "random_state": 0}
+    expected = mpt_curve(model, X, **options).scores
+    masked = np.ma.masked_array(np.nan_to_num(X), np.isnan(X))
+    cases = [
+        (model, np.asfortranarray(X)),
+        (model, X.tolist()),
+        (model, masked),
+        (model.conditional_log_prob, masked),
+        (model.conditional_log_prob, frame),
+        (of_frame, frame),
+    ]
+    for estimator, rows in cases:
+        assert_allclose(mpt_curve(estimator, rows, **options).scores, expected)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("n_features", [1, 2, 6])
 @pytest.mark.parametrize("n_masks", [1, 3])
 def test_few_masks_features_and_many_workers(design, n_features, n_masks):
     X = np.random.default_rng(0).normal(size=(5, n_features))

@@ -66,7 +66,7 @@ def _sum_over_rows(X, order, model, n_dims, rng):
         counts = (*[count] * len(ends), count // 4)  # the last are of the prior
         points = [_shifted(count, n_dims, X.device, rng) for count in counts]
         nodes = mixture_nodes(points, ends)
-        parts.append(_score_level(X, order, model, nodes, *bounds[level : level + 2]))
+        parts.append(_score_level(X, order, model, nodes, bounds[level : level + 2]))
     return torch.cat(parts, 1)
 
 
@@ -103,8 +103,9 @@ def _sobol(count, n_dims):
     return qmc.Sobol(n_dims, rng=np.random.default_rng(0)).random(count)
 
 
-def _score_level(X, order, model, nodes, first, last):
-    """Sum over rows the scores given the first `first`..`last` - 1 features; (2, t)."""
+def _score_level(X, order, model, nodes, bounds):
+    """Sum over rows the scores of the prefixes from one bound to the next; (2, t)."""
+    first, last = bounds
     log_prob = model.entry_log_prob(torch.nan_to_num(X), nodes.z)
     n_nodes, n_features = log_prob.shape[1:]
     # shape: (n, s, d), in the order of each row

@@ -31,7 +31,6 @@ from sklearn_mpt._latent.prefixes import mean_scores
 from sklearn_mpt._linear import start as _linear_start
 from sklearn_mpt._linear.bernoulli import Bernoulli
 from sklearn_mpt._linear.bernoulli_training import BernoulliModel
-from sklearn_mpt._measure.contract import loop_over_masks
 
 MAX_QUADRATURE_DIMS = 3
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
@@ -103,7 +102,7 @@ class LinearBernoulli:
         )
 
     def mean_masked_scores(self, X, masks):
-        return loop_over_masks(self.estimator.conditional_log_prob, X, masks)
+        return self.estimator._loop_over_masks(X, masks)
 
     def mean_chain_scores(self, X, orders):
         as_tensor, parameters = self.estimator._tensor, self.parameters

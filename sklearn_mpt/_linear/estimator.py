@@ -50,6 +50,15 @@ class LinearMPT(BaseMPT):
         masks = check_mask(masks, len(masks), X.shape[1])
         return self._likelihood.mean_masked_scores(X, masks)
 
+    def _loop_over_masks(self, X, masks):
+        """Compute `mean_masked_scores` of rows that are validated."""
+
+        def conditional(X, mask):
+            shared = self._tensor(mask[None])
+            return self._map_rows(lambda rows: self._conditional_rows(rows, shared), X)
+
+        return loop_over_masks(conditional, X, masks)
+
     def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
         """Average over rows what is scored while features become visible in order.
 
@@ -145,7 +154,7 @@ class LinearGaussian:
     def mean_masked_scores(self, X, masks):
         estimator = self.estimator
         if np.isnan(X).any():
-            return loop_over_masks(estimator.conditional_log_prob, X, masks)
+            return estimator._loop_over_masks(X, masks)
         moments, parameters = _gaussian.moments(estimator._tensor(X)), self.parameters
         return estimator._map_rows(
             lambda rows: _gaussian.mean_masked_scores(moments, rows, parameters), masks

@@ -169,8 +169,9 @@ def compare_lml(
     """
     named = _name(estimators)
     seed = draw_seed(random_state)
+    options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {
-        name: _check_scores(name, _score(name, model, X, n_orders, seed, n_jobs), X)
+        name: _check_scores(name, _score(name, model, X, options), X)
         for name, model in named.items()
     }
     names = sorted(scores, key=lambda name: -scores[name].mean())
@@ -201,7 +202,7 @@ def _name(estimators):
     return {str(name): model for name, model in estimators.items()}
 
 
-def _score(name, model, X, n_orders, seed, n_jobs):
+def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
     n_features = getattr(model, "n_features_in_", None)
     if n_features is not None and n_features != np.shape(X)[1]:
@@ -217,7 +218,7 @@ def _score(name, model, X, n_orders, seed, n_jobs):
             f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
         )
     rows, _ = check_rows(model, X)
-    return sums_along_orders(model, rows, n_orders, seed, n_jobs)[0]
+    return sums_along_orders(model, rows, **options)[0]
 
 
 def _is_density_estimator(model):

@@ -55,6 +55,8 @@ def check_rows(model, X):
 
     An estimator checks its own rows, and may want the names of their columns.
     """
+    if np.ma.isMaskedArray(X):
+        X = np.ma.filled(X.astype(float), np.nan)
     rows = X
     is_function = conditional_log_prob_of(model) is model
     array = check_array(

@@ -89,7 +89,7 @@ def lml_samples(
     return (value, std_error_of_mean(sums, n_all)) if return_std else value
 
 
-def sums_along_orders(estimator, X, n_orders, random_state, n_jobs=None):
+def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
     """Log-probability of rows along each order, and how many orders exist.
 
     Returns an array (n_orders, n_samples), and infinity unless orders are few.
