@@ -298,3 +298,12 @@ def test_generators_of_a_key_do_not_depend_on_the_others():
     child_generator(seed, 0)
     seed.spawn(4)
     assert child_generator(seed, 2).random() == first
+
+
+@pytest.mark.parametrize("options", [{"allocation": "neyman"}, {"design": "balanced"}])
+def test_more_masks_than_a_float_can_count(options):
+    X = np.random.default_rng(0).normal(size=(2, 1100))
+    curve = mpt_curve(
+        negative_square, X, mask_sizes=[2, 550], n_masks=4, random_state=0, **options
+    )
+    assert np.isfinite(curve.std_errors).all()

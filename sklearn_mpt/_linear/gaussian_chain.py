@@ -15,7 +15,8 @@ import math
 import torch
 
 LOG_2PI = math.log(2 * math.pi)
-BLOCK_BYTES = 2**22  # of one tensor over rows or places and features: stay in caches
+BLOCK_BYTES = 2**22  # of one tensor over places, components and features
+ROWS_BYTES = 2**19  # of one tensor over rows and features: several stay in caches
 
 
 def mean_scores(X, orders, parameters):
@@ -24,11 +25,11 @@ def mean_scores(X, orders, parameters):
     X : shape (n, d), NaN where missing; orders : (n_orders, d) or (n_orders, n, d).
     See the contract of `mean_chain_scores`.
     """
-    if orders.ndim == 2 and not torch.isnan(X).any():
-        centred = X - parameters.mean
-        second = centred.T @ centred / len(X)
-        return torch.stack([_by_moments(second, o, parameters) for o in orders], 1)
-    return torch.stack([_by_rows(X, order, parameters) for order in orders], 1)
+    if orders.ndim == 3 or torch.isnan(X).any():
+        return _by_rows(X, orders, parameters)
+    centred = X - parameters.mean
+    second = centred.T @ centred / len(X)
+    return torch.stack([_by_moments(second, o, parameters) for o in orders], 1)
 
 
 def _by_moments(second, order, parameters):
@@ -71,18 +72,20 @@ def _along(log_prob, places):
     return torch.stack([scores, log_prob[torch.arange(len(places)), places]])
 
 
-def _by_rows(X, order, parameters):
-    """Score rows along one order, or an order for each; O(n d^2 k)."""
-    size = max(1, BLOCK_BYTES // (8 * X.shape[1] + 8 * len(parameters.components) ** 2))
-    order = order.expand(len(X), -1)
-    return sum(
-        _sum_over_rows(rows, places, parameters)
-        for rows, places in zip(X.split(size), order.split(size), strict=True)
-    ) / len(X)
+def _by_rows(X, orders, parameters):
+    """Score rows along orders, or orders for each; O(n d (d + k) k) an order."""
+    if orders.ndim == 2:
+        orders = orders[:, None].expand(-1, len(X), -1)
+    size = max(1, ROWS_BYTES // (8 * orders[:, 0].numel()))
+    sums = 0
+    for rows, own in zip(X.split(size), orders.split(size, 1), strict=True):
+        scores = _score_rows(rows.repeat(len(own), 1), own.flatten(0, 1), parameters)
+        sums = sums + scores.unflatten(2, (len(own), -1)).sum(3).permute(1, 2, 0)
+    return sums / len(X)
 
 
-def _sum_over_rows(X, order, parameters):
-    """Sum the scores of rows, each along its order; (2, d)."""
+def _score_rows(X, order, parameters):
+    """Score rows, each along its order; (d, 2, n)."""
     W, noise = parameters.components, parameters.noise_variance
     n_components, n_features = W.shape
     # of the features to come, in the order of each row
@@ -91,11 +94,11 @@ def _sum_over_rows(X, order, parameters):
     error = error.nan_to_num_()
     variance = (noise + (W**2).sum(0))[order]
     covariance = torch.eye(n_components).to(W).repeat(len(X), 1, 1)
-    sums = X.new_empty(2, n_features)
+    scores = X.new_empty(n_features, 2, len(X))
     for t in range(n_features):
         log_prob = _log_density(error**2, variance).mul_(present)
-        sums[0, t] = log_prob.sum() / (n_features - t)
-        sums[1, t] = log_prob[:, 0].sum()
+        scores[t, 0] = log_prob.sum(1) / (n_features - t)
+        scores[t, 1] = log_prob[:, 0]
         # a missing feature tells nothing
         gain = present[:, :1] / variance[:, :1]
         # small matrices: faster than batched products
@@ -106,4 +109,4 @@ def _sum_over_rows(X, order, parameters):
         variance.clamp_(min=noise)
         covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
         present = present[:, 1:]
-    return sums
+    return scores

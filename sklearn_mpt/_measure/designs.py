@@ -4,7 +4,7 @@ A design turns a `Measurement` into the score of each size and its `MaskNoise`.
 """
 
 from dataclasses import dataclass
-from math import comb
+from functools import cached_property
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -22,6 +22,7 @@ from sklearn_mpt._measure.curve import MaskNoise, size_weights
 from sklearn_mpt._measure.masks import (
     MAX_ENUMERATED,
     child_generator,
+    count_masks,
     count_orders,
     draw_distinct,
     draw_distinct_per_row,
@@ -50,15 +51,15 @@ class Measurement:
     n_jobs: int | None
     per_row: bool  # whether each row has masks of its own
 
-    @property
+    @cached_property
     def n_existing(self):
-        """Number of masks of each size that exist, a list of int."""
-        return [comb(self.shape[1], int(size)) for size in self.sizes]
+        """Number of masks of each size that exist."""
+        return np.array([count_masks(size, self.shape[1]) for size in self.sizes])
 
     @property
     def n_drawn(self):
         """Number of masks of each size to draw."""
-        return np.array([min(n, self.n_masks) for n in self.n_existing])
+        return np.minimum(self.n_existing, self.n_masks)
 
     def map(self, function, tasks):
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
@@ -84,16 +85,18 @@ def chain(what):
 
 
 def _score_orders(what, indices):
-    if what.per_row:  # the orders of all rows are as large as the rows
-        return [
-            mean_chain_scores(
-                what.model, what.X, draw_order(index, what.seed, *what.shape)[None]
-            )[:, 0]
-            for index in indices
-        ]
-    orders = [draw_order(index, what.seed, 1, what.shape[1])[0] for index in indices]
-    scores = mean_chain_scores(what.model, what.X, np.stack(orders))
-    return list(np.swapaxes(scores, 0, 1))
+    n_rows = what.shape[0] if what.per_row else 1
+    n_together = max(1, BLOCK_ENTRIES // (n_rows * what.shape[1]))
+    scores = []
+    for start in range(0, len(indices), n_together):
+        orders = np.stack([
+            draw_order(index, what.seed, n_rows, what.shape[1])
+            for index in indices[start : start + n_together]
+        ])  # fmt: skip
+        orders = orders if what.per_row else orders[:, 0]
+        means = mean_chain_scores(what.model, what.X, orders)
+        scores += list(np.swapaxes(means, 0, 1))
+    return scores
 
 
 def _controlled(later, following, n_all):
@@ -133,14 +136,13 @@ def neyman(what):
     if total == 0 or len(first) < 2:
         return independent(what)
     pilot = _score_range(what, 0 * first, first)
-    existing = np.array(what.n_existing, dtype=float)
-    weights = size_weights(what.sizes, what.shape[1]) * (existing > first)
+    weights = size_weights(what.sizes, what.shape[1]) * (what.n_existing > first)
     spread = weights * neighbouring_std(pilot)
     last, parity = first.copy(), np.arange(len(first)) % 2
     shares = share_out(total, np.bincount(parity, weights))
     for own, share in zip((parity == 0, parity == 1), shares, strict=True):
         last[own] += share_out(share, spread[own])
-    main = _score_range(what, first, np.minimum(last, existing).astype(int))
+    main = _score_range(what, first, np.minimum(last, what.n_existing))
     pairs = zip(pilot, main, strict=True)
     return _summarise(what, [np.concatenate(pair) for pair in pairs])
 
@@ -222,12 +224,8 @@ def _score_sets(what, indices):
         rng = child_generator(what.seed, index)
         return np.concatenate(list(_draw_sets(what, index, 1, rng)))
 
-    return [
-        _average(what, index, scores[:, None])
-        for index, scores in zip(
-            indices, _score_shared(what, indices, draw), strict=True
-        )
-    ]
+    scores = zip(indices, _score_shared(what, indices, draw), strict=True)
+    return [_average(what, index, own[:, None]) for index, own in scores]
 
 
 def _score_per_row(what, indices):
@@ -241,10 +239,8 @@ def _scores_of_rows(what, index):
     scores = []
     for start in range(0, n_rows, n_together):
         which = np.arange(start, min(start + n_together, n_rows))
-        rows, rng = (
-            _safe_indexing(what.X, which),
-            child_generator(what.seed, index, start),
-        )
+        rows = _safe_indexing(what.X, which)
+        rng = child_generator(what.seed, index, start)
         masks = _draw_sets(what, index, len(which), rng)
         scores.append(
             [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]

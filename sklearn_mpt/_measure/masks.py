@@ -53,6 +53,11 @@ def enumerate_masks(n_features, size):
     return masks
 
 
+def count_masks(size, n_features):
+    """Return the number of masks of one size, or a very large one if there are more."""
+    return min(comb(n_features, int(size)), 2**53)
+
+
 def draw_distinct(size, n_masks, n_features, rng):
     """Draw masks of one size without repetition, all of them if there are no more.
 
