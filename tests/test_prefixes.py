@@ -92,6 +92,7 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
 def test_levels_grow():
     assert levels(1) == [0, 1]
     assert levels(10) == [0, 1, 2, 3, 4, 6, 9, 10]
+    assert max(np.diff(levels(5000))) == 512
 
 
 def test_the_chain_of_encoding_and_decoding_has_no_hook():

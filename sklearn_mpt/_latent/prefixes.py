@@ -22,6 +22,7 @@ from sklearn_mpt._latent.nodes import mixture_nodes
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
 GROWTH = 1.5  # of the length of a prefix, from one level to the next
+MAX_PLACES = 512  # in a level, for memory
 
 
 def mean_scores(X, orders, model, n_dims, seed):
@@ -79,7 +80,9 @@ def levels(n_features):
     """Lengths of prefixes from which nodes serve on; the last is n_features."""
     bounds = [0]
     while bounds[-1] < n_features:
-        bounds.append(min(n_features, max(bounds[-1] + 1, int(GROWTH * bounds[-1]))))
+        start = bounds[-1]
+        end = min(max(start + 1, int(GROWTH * start)), start + MAX_PLACES)
+        bounds.append(min(n_features, end))
     return bounds
 
 
@@ -93,9 +96,8 @@ def _prefix(X, order, length):
 def _shifted(count, n_dims, device, rng):
     """Quasi-random points of the standard normal, of shape (1, count, n_dims)."""
     uniform = (_sobol(count, n_dims) + rng.random(n_dims)) % 1
-    return torch.special.ndtri(torch.tensor(uniform.clip(1e-12, 1 - 1e-12))).to(device)[
-        None
-    ]
+    inside = torch.tensor(uniform.clip(1e-12, 1 - 1e-12), device=device)
+    return torch.special.ndtri(inside)[None]
 
 
 @functools.lru_cache(maxsize=32)

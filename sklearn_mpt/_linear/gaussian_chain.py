@@ -69,7 +69,8 @@ def _along(log_prob, places):
     n_features = log_prob.shape[1]
     later = torch.arange(n_features, device=places.device) >= places[:, None]
     scores = torch.where(later, log_prob, 0.0).sum(1) / (n_features - places)
-    return torch.stack([scores, log_prob[torch.arange(len(places)), places]])
+    following = log_prob.gather(1, places[:, None])[:, 0]
+    return torch.stack([scores, following])
 
 
 def _by_rows(X, orders, parameters):
