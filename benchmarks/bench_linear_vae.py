@@ -32,9 +32,10 @@ from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._latent.integration import rows_of
+from sklearn_mpt._latent.integration import integrate_log_prob, rows_of
 from sklearn_mpt._latent.rules import GaussHermite
 from sklearn_mpt._likelihoods import Bernoulli
+from sklearn_mpt._linear.map import LinearMap
 
 CHECKPOINTS = [1, 3, 10, 30]  # seconds
 

@@ -40,7 +40,13 @@ figure, axes = plt.subplots(1, 3, figsize=(11, 4), sharey=True, layout="constrai
 for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True):
     X, model = simulate(n_components)
     display = MPTCurveDisplay.from_estimator(
-        model, X, n_masks=n_masks, random_state=0, ax=ax, name=f"P = {n_masks}"
+        model,
+        X,
+        n_masks=n_masks,
+        design="independent",
+        random_state=0,
+        ax=ax,
+        name=f"P = {n_masks}",
     )
     curve = display.curve
     ax.set_title(f"K = {n_components} latent variables")

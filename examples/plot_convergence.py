@@ -74,7 +74,14 @@ for P in [1, 10, 200]:
 X_wide, wide_model = simulate(n_samples=1000, n_features=512, n_components=2)
 wide_lml = wide_model.score(X_wide)
 size = round(0.15 * 512)
-curve = mpt_curve(wide_model, X_wide, mask_sizes=[size], n_masks=5000, random_state=0)
+curve = mpt_curve(
+    wide_model,
+    X_wide,
+    mask_sizes=[size],
+    n_masks=5000,
+    design="independent",
+    random_state=0,
+)
 bias = wide_lml - curve.fixed_rate(0.15)
 fixed_errors = []
 for seed in SEEDS:
@@ -113,7 +120,10 @@ plt.show()
 # rows of 200 features, from 5 latent variables.
 
 X, model = simulate(n_samples=1000, n_features=200, n_components=5)
-estimates = [mpt_curve(model, X, n_masks=1, random_state=seed).lml for seed in SEEDS]
+estimates = [
+    mpt_curve(model, X, n_masks=1, design="independent", random_state=seed).lml
+    for seed in SEEDS
+]
 print(f"LML                     {model.score(X):.3f} nats per row")
 print(f"One mask for each size  {np.mean(estimates):.3f}")
 print(f"... with each seed      {np.std(estimates, ddof=1):.3f} (standard deviation)")

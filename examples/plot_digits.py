@@ -35,7 +35,9 @@ print(f"LML, closed-form optimum:  {closed_form.score(X):.2f}")
 # The curve asks the model for nothing but predictions of hidden pixels. Its area is
 # nevertheless the LML, within the error of the 100 masks drawn for each size.
 
-display = MPTCurveDisplay.from_estimator(model, X, n_masks=100, random_state=0)
+display = MPTCurveDisplay.from_estimator(
+    model, X, n_masks=100, design="independent", random_state=0
+)
 curve = display.curve
 print(f"Area under the curve:      {curve.lml:.2f} ± {curve.lml_std_error:.2f}")
 

@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
-    from sklearn_mpt._measure.contributions import feature_contributions
+    from sklearn_mpt._measure.checking import check_masked_model
+    from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
+    from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
     from sklearn_mpt._measure.curve import MPTCurve
-    from sklearn_mpt._measure.display import MPTCurveDisplay
+    from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._text.monitor import LMLTrainerCallback
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
     "DataCollatorForMPT": "_text.training",
+    "LMLComparison": "_measure.comparison",
+    "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
     "LMLTrainerCallback": "_text.monitor",
     "MPTCurve": "_measure.curve",
@@ -29,13 +33,18 @@ _MODULES = {
     "MPTLinearVAE": "_linear.vae",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "check_masked_model": "_measure.checking",
+    "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
+    "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
 }
 
 __all__ = [
     "DataCollatorForMPT",
+    "LMLComparison",
+    "LMLComparisonDisplay",
     "LMLMonitor",
     "LMLTrainerCallback",
     "MPTCurve",
@@ -44,7 +53,10 @@ __all__ = [
     "MPTLinearVAE",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "check_masked_model",
+    "compare_lml",
     "feature_contributions",
+    "lml_samples",
     "mpt_curve",
     "mpt_loss",
 ]

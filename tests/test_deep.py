@@ -17,12 +17,13 @@ from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import (
+    Nodes,
+    PosteriorMixture,
     gaussian_log_prob,
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._latent.rules import Nodes, PosteriorMixture
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 

@@ -5,8 +5,12 @@ from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.rules import Posterior  # noqa: E402
-from sklearn_mpt._latent.rules import GaussHermite, PosteriorMixture, refine  # noqa: E402
+from sklearn_mpt._latent.rules import (  # noqa: E402
+    GaussHermite,
+    Posterior,
+    PosteriorMixture,
+    refine,
+)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from reference import covariance_of, log_density
 
-from sklearn_mpt import feature_contributions
+from sklearn_mpt import feature_contributions, lml_samples, mpt_curve
 from sklearn_mpt._measure.contract import masked_score, mean_masked_scores
 from sklearn_mpt._measure.masks import enumerate_masks
 
@@ -86,6 +86,19 @@ def test_contributions_are_shapley_values(known):
     assert np.sqrt(np.mean(z**2)) < 1.5
 
 
+def test_standard_errors_of_contributions_are_those_over_orders(known):
+    model, X = known
+    options = {"n_orders": 9, "return_std": True}
+    runs = [
+        feature_contributions(model, X, random_state=s, **options) for s in range(80)
+    ]
+    spread = np.array([values for values, _ in runs]).std(axis=0, ddof=1)
+    variance = np.mean([std_errors**2 for _, std_errors in runs], axis=0)
+    assert_allclose(np.median(np.sqrt(variance) / spread), 1, atol=0.1)
+    _, none = feature_contributions(model, X, n_orders=2, return_std=True)
+    assert np.isnan(none).all()
+
+
 def test_contributions_do_not_depend_on_jobs(known):
     model, X = known
     one, two = (
@@ -106,5 +119,50 @@ def test_contributions_take_the_random_state_of_the_estimator(known):
 def test_contributions_refuse_what_is_no_model():
     with pytest.raises(TypeError, match=r"conditional_log_prob\(X, mask\)"):
         feature_contributions("model", np.ones((2, 2)))
-    with pytest.raises(ValueError, match="n_orders"):
-        feature_contributions(lambda X, mask: X, np.ones((2, 2)), n_orders=0)
+    for function in (feature_contributions, lml_samples):
+        with pytest.raises(ValueError, match="n_orders == 0, must be >= 1"):
+            function(lambda X, mask: X, np.ones((2, 2)), n_orders=0)
+        with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+            function(lambda X, mask: X, np.ones(2))
+
+
+def test_integers_of_numpy_are_integers(known):
+    model, X = known
+    contributions = feature_contributions(model, X, n_orders=np.int64(3))
+    assert_allclose(contributions.sum(axis=1), model.score_samples(X))
+    assert_allclose(lml_samples(model, X, n_orders=np.int64(1)), model.score_samples(X))
+
+
+def no_joint(X, mask):
+    mean = np.where(mask, 0.0, X).mean(axis=1, keepdims=True)
+    return np.where(mask, -((X - mean) ** 2), 0.0)
+
+
+def test_lml_samples_of_missing_entries_and_few_orders(known):
+    model, X = known
+    X[np.random.default_rng(1).random(X.shape) < 0.3] = np.nan
+    X[0] = np.nan
+    log_prob, std_error = lml_samples(model, X, n_orders=2, return_std=True)
+    assert_allclose(log_prob, model.score_samples(X), atol=1e-12)
+    assert std_error.max() < 1e-10
+    X = np.random.default_rng(0).normal(size=(4, 3))
+    log_prob, std_error = lml_samples(no_joint, X, n_orders=50, return_std=True)
+    again = lml_samples(no_joint, X, n_orders=6, random_state=9)
+    assert_allclose(log_prob, again)  # there are no more orders of three features
+    assert_allclose(std_error, 0, atol=1e-12)
+
+
+def test_lml_samples_average_to_the_curve():
+    X = np.random.default_rng(0).normal(size=(10, 4))
+    log_prob = lml_samples(no_joint, X, n_orders=24)
+    curve = mpt_curve(no_joint, X, n_masks=6)  # all orders, all masks
+    assert_allclose(log_prob.mean(), curve.lml)
+
+
+def test_lml_samples_do_not_depend_on_jobs(known):
+    model, X = known
+    one, two = (
+        lml_samples(model, X, n_orders=3, random_state=0, n_jobs=n_jobs)
+        for n_jobs in (1, 2)
+    )
+    assert_allclose(one, two, rtol=1e-12)

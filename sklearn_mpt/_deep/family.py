@@ -53,6 +53,9 @@ class DeepFamily(Family):
     def check_fitted(self, settings, fitted):
         check_fitted_sizes(settings.hidden_layer_sizes, fitted)
 
+    def has_chains(self, settings):
+        return settings.conditional == "importance"
+
     def n_components(self, fitted):
         return len(fitted["encoder_precision_"])
 

@@ -47,14 +47,9 @@ class DeepModule(torch.nn.Module):
 
 
 class DeepModel(IntegratedModel):
-    """A fitted model; its integrals are by importance sampling.
-
-    seed : tuple of int
-        Of the points, which all rows share.
-    """
+    """A fitted model; its integrals are by importance sampling."""
 
     def __init__(self, module, units, device, seed):
         scoring = importance(POINTS, module.n_dims, device, seed)
         predicting = importance(CONDITIONAL_POINTS, module.n_dims, device, seed)
-        super().__init__(module, units, scoring, predicting)
-        self.seed = seed
+        super().__init__(module, units, scoring, predicting, seed)

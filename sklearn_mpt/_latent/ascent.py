@@ -20,6 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt._latent.steps import (
     Average,
     Point,
+    agreement,
     align,
     apply,
     as_arrays,
@@ -250,7 +251,7 @@ class Ascent:
             self._moves = [*self._moves, move][-LAG - 1 :]
             self._gains.append(move.gain)
             if len(self._moves) > LAG:
-                self._agreements.append(_agreement(self._moves[0], move))
+                self._agreements.append(agreement(self._moves[0], move))
             if self._is_noise():
                 self._average = Average()
 
@@ -302,9 +303,3 @@ class Ascent:
         )
         if self._last is not None:
             self.point = self._last[0]
-
-
-def _agreement(before, now):
-    """Cosine of a step and the next gradient, in the metric of the information."""
-    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
-    return before.step.dot(now.gradient) / max(norm, 1e-300)

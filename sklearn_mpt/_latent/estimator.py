@@ -1,36 +1,35 @@
 """What every estimator shares: validation and the public methods."""
 
 import warnings
-from abc import ABCMeta, abstractmethod
+from abc import ABCMeta
 from numbers import Integral
 from typing import Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn import get_config
 from sklearn.base import (
     BaseEstimator,
     ClassNamePrefixFeaturesOutMixin,
     DensityMixin,
     TransformerMixin,
 )
-from sklearn.utils import check_array, gen_batches
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
 
-from sklearn_mpt._checks import check_choice, check_device, check_mask
-from sklearn_mpt._latent.fitting import Family, TrainingMixin
-from sklearn_mpt._latent.model import as_tensor
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._latent.fitting import TrainingMixin
+from sklearn_mpt._latent.measured import MeasuredMixin
 from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
-CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 UNSURE = 0.5  # a standard error, in nats, that deserves a warning
 
 
 class BaseMPT(
     TrainingMixin,
+    MeasuredMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     DensityMixin,
@@ -54,15 +53,6 @@ class BaseMPT(
         "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
         "{estimator_module}.{estimator_name}.html"
     )
-
-    @property
-    @abstractmethod
-    def _family(self) -> Family:
-        """What kind of model this is."""
-
-    def _model(self):
-        """Return the maths of the fitted attributes."""
-        return self._family.model(self, vars(self), check_device(self.device))
 
     @overload
     def score_samples(
@@ -120,54 +110,6 @@ class BaseMPT(
             In nats per row.
         """
         return float(np.mean(self.score_samples(X)))
-
-    def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
-        r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
-
-        R are the features that are neither hidden nor missing. A hidden value enters
-        only its own term.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
-            True where a feature is hidden.
-
-        Returns
-        -------
-        log_prob : ndarray of shape (n_samples, n_features)
-            In nats; 0.0 where not hidden, or missing.
-        """
-        X, model = self._validate_rows(X), self._model()
-        mask = check_mask(mask, *X.shape)
-        if len(mask) == len(X):
-            return self._map_rows(model, model.conditional_log_prob, X, mask)
-        shared = self._tensor(mask)
-        return self._map_rows(
-            model, lambda rows: model.conditional_log_prob(rows, shared), X
-        )
-
-    def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
-        """Average the masked score over rows, for each of several masks.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-        masks : array-like of bool, of shape (n_masks, n_features)
-            True where a feature is hidden.
-
-        Returns
-        -------
-        scores : ndarray of shape (n_masks,)
-            In nats per hidden feature.
-        """
-        X, model, masks = self._validate_rows(X), self._model(), np.asarray(masks)
-        masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
-        with torch.no_grad():
-            scores = model.mean_masked_scores(self._tensor(X), masks, _n_rows(model))
-        return scores.cpu().numpy()
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the posterior mean of the latent variables of each row.
@@ -261,18 +203,6 @@ class BaseMPT(
         random_state = own_setting(self, "random_state", random_state)
         return np.random.default_rng(spawn_seeds(random_state, 1)[0])
 
-    def _tensor(self, array):
-        return as_tensor(array, check_device(self.device))
-
-    def _map_rows(self, model, function, *arrays):
-        """Apply a function of tensors to chunks of rows."""
-        with torch.no_grad():
-            parts = [
-                function(*(self._tensor(array[rows]) for array in arrays))
-                for rows in gen_batches(len(arrays[0]), _n_rows(model))
-            ]
-        return torch.cat(parts).cpu().numpy()
-
     def _validate_rows(self, X, reset=False, min_samples=1):
         if not reset:
             check_is_fitted(self)
@@ -300,12 +230,6 @@ class BaseMPT(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = False
         return tags
-
-
-def _n_rows(model):
-    """Rows of a chunk that fits scikit-learn's working_memory, and CHUNK_BYTES."""
-    budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
-    return max(1, int(budget // model.row_bytes))
 
 
 def _warn_if_unsure(std_error):

@@ -94,6 +94,10 @@ class Family(ABC):
     def check_fitted(self, settings, fitted):
         """Refuse parameters that a fitted model cannot be trained further with."""
 
+    def has_chains(self, settings) -> bool:
+        """Whether models score along orders of the features; see the contract."""
+        return True
+
     def warn(self, fitted, n_samples):
         """Warn where the fitted parameters are at a limit."""
 

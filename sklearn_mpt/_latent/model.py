@@ -18,6 +18,7 @@ from sklearn_mpt._latent.integration import (
     integrate_log_prob,
     rows_of,
 )
+from sklearn_mpt._latent.prefixes import prefix_scores
 from sklearn_mpt._latent.rules import mixture_nodes, refine
 from sklearn_mpt._measure.contract import masked_score
 
@@ -75,6 +76,10 @@ class Model(ABC):
             ]
         )
 
+    @abstractmethod
+    def mean_chain_scores(self, X, orders):
+        """Return what the contract's `mean_chain_scores` does; (2, n_orders, d)."""
+
     def _masked_scores(self, X, mask):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
 
@@ -92,6 +97,19 @@ class Units(NamedTuple):
         return self.scale * X + self.shift
 
 
+class _InUnits(NamedTuple):
+    """A joint distribution of standardised rows, with densities in their own units."""
+
+    latent: object
+    log_scale: float
+
+    def propose(self, rows):
+        return self.latent.propose(rows)
+
+    def entry_log_prob(self, X, z):
+        return self.latent.entry_log_prob(X, z) - self.log_scale
+
+
 class IntegratedModel(Model):
     """A model whose integrals over z are sums over nodes.
 
@@ -104,10 +122,13 @@ class IntegratedModel(Model):
     units : Units
     scoring, predicting : Accuracy
         For everything, but conditionals by the second.
+    seed : tuple of int
+        Of random points, which all rows share.
     """
 
-    def __init__(self, latent, units, scoring, predicting):
+    def __init__(self, latent, units, scoring, predicting, seed):
         self.latent = latent
+        self.seed = seed
         self.units = units
         self.scoring = scoring
         self.predicting = predicting
@@ -136,6 +157,11 @@ class IntegratedModel(Model):
         """Those of standardised entries, where asked for, in the units of X."""
         asked = rows.present & ~rows.observed
         return torch.where(asked, log_prob - np.log(self.units.scale), 0.0)
+
+    def mean_chain_scores(self, X, orders):
+        X, log_scale = self.units.standardise(X), float(np.log(self.units.scale))
+        latent = _InUnits(self.latent, log_scale)
+        return prefix_scores(X, orders, latent, self.latent.n_dims, list(self.seed))
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X)

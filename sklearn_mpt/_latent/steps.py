@@ -159,6 +159,12 @@ def align(point, reference):
     return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
 
 
+def agreement(before, now):
+    """Cosine of a step and the next gradient, in the metric of the information."""
+    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
+    return before.step.dot(now.gradient) / max(norm, 1e-300)
+
+
 class Average:
     """Mean of points, of their gradients and gains, weighted by a power of time."""
 

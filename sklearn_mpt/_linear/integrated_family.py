@@ -92,14 +92,13 @@ class IntegratedFamily(Family):
 
     def model(self, settings, fitted, device):
         latent = self._latent(fitted, device)
-        units = Units(0.0, 1.0)
+        units, seed = Units(0.0, 1.0), tuple(fitted["_seed"].tolist())
         if latent.n_dims <= MAX_QUADRATURE_DIMS:
             scoring = quadrature(latent.n_dims, device)
-            return IntegratedModel(latent, units, scoring, scoring)
-        seed = tuple(fitted["_seed"].tolist())
+            return IntegratedModel(latent, units, scoring, scoring, seed)
         scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
-        return IntegratedModel(latent, units, scoring, predicting)
+        return IntegratedModel(latent, units, scoring, predicting, seed)
 
     def _latent(self, fitted, device):
         arrays = (fitted["components_"], fitted["intercept_"])

@@ -32,8 +32,8 @@ from sklearn_mpt._linear.map import (
     spacing,
 )
 from sklearn_mpt._measure.masks import (
+    all_masks,
     draw_masks,
-    enumerate_masks,
     fixed_size,
     training_sizes,
 )
@@ -153,7 +153,8 @@ class IntegratedRows:
         size = math.ceil(len(batch.index) / n_groups)
         n_parts = math.ceil(size * len(table.z) / BLOCK)
         masks = torch.from_numpy(batch.masks).to(self.X.device)
-        for group, mask in zip(_groups(batch.index, n_groups), masks, strict=True):
+        groups = np.array_split(batch.index, n_groups)
+        for group, mask in zip(groups, masks, strict=True):
             for rows in np.array_split(group, n_parts):
                 it = self.indicators[torch.from_numpy(rows)]
                 yield shared_masked_sums(it, mask, table, self.targets)
@@ -243,7 +244,9 @@ class EnumeratedRows(IntegratedRows):
 
     def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
         super().__init__(X, likelihood, settings, n_dims, seed)
-        masks, weight = all_masks(self.mask_rate, self.n_features)
+        masks, weight = map(
+            torch.from_numpy, all_masks(self.mask_rate, self.n_features)
+        )
         rows, count = distinct(X)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
@@ -265,16 +268,6 @@ class EnumeratedRows(IntegratedRows):
         return sums._replace(gradient=gradient, n_rows=self.n_rows)
 
 
-def all_masks(mask_rate, n_features):
-    """All masks of the sizes that a rate draws, and their probabilities."""
-    sizes = range(n_features + 1)
-    if mask_rate != "uniform":
-        sizes = [fixed_size(mask_rate, n_features)]
-    masks = [enumerate_masks(n_features, size) for size in sizes]
-    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
-    return torch.from_numpy(np.concatenate(masks)), torch.tensor(np.concatenate(weight))
-
-
 def distinct(X):
     """Distinct rows, and how often each occurs."""
     coded = torch.nan_to_num(X, nan=torch.inf)
@@ -293,10 +286,6 @@ def pose(X, likelihood, settings, n_dims, seed=(0,)):
         if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)
-
-
-def _groups(index, n_groups):
-    return np.array_split(index, n_groups)
 
 
 def _varies(X):

@@ -1,10 +1,22 @@
-"""What a masked model's log-probabilities add up to, for any masked model.
+"""What generic code asks of a masked model, and what its answers add up to.
 
 A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. Nothing here asks for more.
+itself. Two methods beside it are optional, for speed and never for meaning; where
+they are missing, that function is called in a loop:
+
+``mean_masked_scores(X, masks)``
+    The masked score averaged over rows, for each mask; array (n_masks,).
+``mean_chain_scores(X, orders)``
+    The same for nested masks: features become visible one after the other. `orders`
+    holds integers of shape (n_orders, n_features), or (n_orders, n_samples,
+    n_features) with an order for each row. Returns an array (2, n_orders, n_features);
+    at place t of each order, averaged over rows: the masked score of all features not
+    among the first t, and the log-probability of the next one alone, both given the
+    first t.
 """
 
 import numpy as np
+from sklearn.utils.validation import check_array
 
 
 def masked_score(log_prob, mask):
@@ -38,6 +50,43 @@ def conditional_log_prob_of(model):
     return conditional
 
 
+def check_rows(model, X):
+    """Return the rows as the model takes them, and whether some entries are missing.
+
+    An estimator checks its own rows, and may want the names of their columns.
+    """
+    if np.ma.isMaskedArray(X):
+        X = np.ma.filled(X.astype(float), np.nan)
+    rows = X
+    is_function = conditional_log_prob_of(model) is model
+    array = check_array(
+        X,
+        dtype="numeric" if is_function else None,
+        ensure_all_finite="allow-nan" if is_function else False,
+        input_name="X",
+    )
+    has_gaps = array.dtype.kind not in "biu" and bool((array != array).any())
+    return (array if is_function else rows), has_gaps
+
+
+def as_array(values):
+    """Return an array of what a model returns, torch tensors with gradients too."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().double()
+    return np.asarray(values)
+
+
+def hidden_log_prob(conditional, X, mask):
+    """Ask for the hidden entries; whatever comes at the others does not count."""
+    log_prob = as_array(conditional(X, mask))
+    if log_prob.shape != np.shape(X):
+        raise ValueError(
+            "conditional_log_prob must return one value per entry of X, of shape "
+            f"{np.shape(X)}, got {log_prob.shape}."
+        )
+    return np.where(mask, log_prob, 0.0)
+
+
 def mean_masked_scores(model, X, masks):
     """Average the masked score over rows, for each mask; shape (n_masks,)."""
     if hasattr(model, "mean_masked_scores"):
@@ -47,16 +96,45 @@ def mean_masked_scores(model, X, masks):
 
 def loop_over_masks(conditional, X, masks):
     """Compute `mean_masked_scores` with one call of the conditional per mask."""
-    return np.array([_mean_score(conditional(X, mask), mask, X) for mask in masks])
+    return np.array(
+        [
+            masked_score(hidden_log_prob(conditional, X, mask), mask).mean()
+            for mask in masks
+        ]
+    )
 
 
-def _mean_score(log_prob, mask, X):
-    if np.shape(log_prob) != np.shape(X):
-        raise ValueError(
-            "conditional_log_prob must return one value per entry of X, of shape "
-            f"{np.shape(X)}, got {np.shape(log_prob)}."
-        )
-    return np.mean(masked_score(np.asarray(log_prob), mask))
+def mean_chain_scores(model, X, orders):
+    """Average the scores along orders over rows; shape (2, n_orders, n_features)."""
+    if hasattr(model, "mean_chain_scores"):
+        return model.mean_chain_scores(X, orders)
+    conditional = conditional_log_prob_of(model)
+    return np.stack([_loop_over_order(conditional, X, order) for order in orders], 1)
+
+
+def _loop_over_order(conditional, X, order):
+    """Compute `mean_chain_scores` of one order with one call per feature."""
+    places = np.argsort(order, axis=-1)
+    scores = np.empty((2, places.shape[-1]))
+    for t in range(places.shape[-1]):
+        mask = places >= t
+        log_prob = hidden_log_prob(conditional, X, mask)
+        scores[0, t] = masked_score(log_prob, mask).mean()
+        scores[1, t] = np.where(places == t, log_prob, 0.0).sum(1).mean()
+    return scores
+
+
+def takes_row_masks(conditional, X):
+    """Whether a function takes a mask for each row, and not only one for all."""
+    masks = np.eye(2, np.shape(X)[1], dtype=bool)
+    if len(X) != 2 or masks.shape[1] < 2:
+        return False
+    try:
+        together = hidden_log_prob(conditional, X, masks)
+    except Exception:  # the function is the user's
+        return False
+    apart = [hidden_log_prob(conditional, X, masks[i])[i] for i in range(2)]
+    return np.allclose(together, apart, equal_nan=True)
 
 
 def own_setting(model, name, value):

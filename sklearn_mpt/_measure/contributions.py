@@ -1,12 +1,144 @@
-"""The log marginal likelihood split over features."""
+"""The log marginal likelihood of each row, and how features contribute to it."""
+
+from numbers import Integral
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt._measure.contract import conditional_log_prob_of, own_setting
-from sklearn_mpt._seeds import N_BLOCKS, RandomState, spawn_seeds
+from sklearn_mpt._measure.contract import (
+    check_rows,
+    conditional_log_prob_of,
+    hidden_log_prob,
+    own_setting,
+)
+from sklearn_mpt._measure.masks import count_orders, draw_order
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+
+def lml_samples(
+    estimator: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 10,
+    return_std: bool = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    r"""Compute the log marginal likelihood of each row by its conditionals.
+
+    Along a random order of the features, the conditionals of the next feature add up:
+
+    .. math:: \log p(x) = \sum_j \log p(x_j \mid x_{\text{before } j}).
+
+    For conditionals of one joint density that holds for any order. For others, each
+    order is a model of its own, and the average over orders is a lower bound of the log
+    of their mixture, which is what :func:`mpt_curve` measures for a set of rows.
+
+    Parameters
+    ----------
+    estimator : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+        that form.
+    X : array-like of shape (n_samples, n_features)
+        Rows to score. Missing entries (NaN) are integrated out.
+    n_orders : int, default=10
+        Number of random orders of the features; 1 is enough for exact conditionals.
+        No more are drawn than there are.
+    return_std : bool, default=False
+        Whether to return the standard error over orders too.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders. None takes the estimator's own.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the estimator's own.
+
+    Returns
+    -------
+    log_prob : ndarray of shape (n_samples,)
+        In nats.
+    std_error : ndarray of shape (n_samples,)
+        Standard error over orders, which rows share: the errors of rows do not average
+        out. NaN for one order of several. Only if `return_std` is True.
+
+    See Also
+    --------
+    feature_contributions : The terms of each feature.
+    compare_lml : Compare models.
+
+    Notes
+    -----
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. An
+    estimator that has ``score_samples`` computes the same in a better way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, lml_samples
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> log_prob = lml_samples(model.conditional_log_prob, X, n_orders=1)
+    >>> bool(np.allclose(log_prob, model.score_samples(X)))
+    True
+    """
+    X, _ = check_rows(estimator, X)
+    sums, n_all = sums_along_orders(estimator, X, n_orders, random_state, n_jobs)
+    value = sums.mean(axis=0)
+    return (value, std_error_of_mean(sums, n_all)) if return_std else value
+
+
+def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
+    """Log-probability of rows along each order, and how many orders exist.
+
+    Returns an array (n_orders, n_samples), and infinity unless orders are few.
+    """
+    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    n_features = np.shape(X)[1]
+    seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
+    n_all = count_orders(n_features)
+    n_drawn = min(int(n_orders), n_all)
+    orders = [draw_order(i, seed, 1, n_features)[0] for i in range(n_drawn)]
+    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    rows = _map_orders(_sums_along, estimator, X, orders, n_jobs)
+    return np.concatenate(rows), n_all
+
+
+def std_error_of_mean(values, n_all=np.inf):
+    """Standard error of the mean of independent values along the first axis.
+
+    n_all : how many values there are, if no two are the same.
+    """
+    n_values = len(values)
+    if n_values == 1:
+        return np.full(values.shape[1:], 0.0 if n_all == 1 else np.nan)
+    variance = values.var(axis=0, ddof=1) / n_values
+    return np.sqrt(variance * (1 - n_values / n_all))
+
+
+def _map_orders(function, estimator, X, orders, n_jobs):
+    """Apply a function to the conditional, the rows and shares of orders."""
+    n_shares = min(len(orders), effective_n_jobs(n_jobs))
+    conditional = conditional_log_prob_of(estimator)
+    return Parallel(n_jobs=n_jobs)(
+        delayed(function)(conditional, X, [orders[i] for i in share])
+        for share in np.array_split(np.arange(len(orders)), n_shares)
+    )
+
+
+def _sums_along(conditional, X, orders):
+    return np.stack([_along(conditional, X, order).sum(axis=1) for order in orders])
+
+
+def _along(conditional, X, order):
+    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
+    terms = np.empty(np.shape(X))
+    mask = np.ones(len(order), dtype=bool)
+    for feature in order:
+        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
+        mask[feature] = False
+    return terms
 
 
 def feature_contributions(
@@ -14,9 +146,10 @@ def feature_contributions(
     X: ArrayLike,
     *,
     n_orders: int = 50,
+    return_std: bool = False,
     random_state: RandomState = None,
     n_jobs: int | None = None,
-) -> np.ndarray:
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     r"""Split the log marginal likelihood of each row into contributions of features.
 
     The contribution of feature :math:`j` is its Shapley value in the game
@@ -36,6 +169,8 @@ def feature_contributions(
         Rows to explain; NaN marks missing entries, which contribute 0.
     n_orders : int, default=50
         Number of random orders of the features.
+    return_std : bool, default=False
+        Whether to return the standard errors over orders too.
     random_state : int, RandomState instance or None, default=None
         Determines the orders. None takes the estimator's own.
     n_jobs : int, default=None
@@ -46,14 +181,19 @@ def feature_contributions(
     contributions : ndarray of shape (n_samples, n_features)
         Contributions in nats. When the conditionals are exact, each row sums to
         its log marginal likelihood, whatever `n_orders`.
+    std_errors : ndarray of shape (n_samples, n_features)
+        Standard errors over pairs of orders, NaN for less than two pairs. Only if
+        `return_std` is True.
 
     See Also
     --------
+    lml_samples : Their sums alone.
     mpt_curve : The log marginal likelihood split over mask sizes.
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. The plots
+    of the package shap take ``shap.Explanation(contributions, np.zeros(len(X)), X)``.
 
     References
     ----------
@@ -73,17 +213,21 @@ def feature_contributions(
     >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
     True
     """
-    check_scalar(n_orders, "n_orders", int, min_val=1)
-    conditional = conditional_log_prob_of(estimator)
+    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    X, _ = check_rows(estimator, X)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
     orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
-    parallel = Parallel(n_jobs=own_setting(estimator, "n_jobs", n_jobs))
-    totals = parallel(
-        delayed(_sum_over_orders)(conditional, X, block)
-        for block in np.array_split(orders[:n_orders], min(N_BLOCKS, n_orders))
-    )
-    return np.sum(totals, axis=0) / n_orders
+    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
+    moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
+    total, squares = np.sum(moments, axis=0)
+    mean = total / n_orders
+    if not return_std:
+        return mean
+    degrees = n_pairs - 1 if n_pairs > 1 else np.nan
+    variance = (squares - n_orders * mean**2) / (n_orders * degrees)
+    return mean, np.sqrt(np.maximum(variance, 0))
 
 
 def _order_pair(seed, n_features):
@@ -91,12 +235,10 @@ def _order_pair(seed, n_features):
     return np.stack([order, order[::-1]])
 
 
-def _sum_over_orders(conditional, X, orders):
-    """Sum log p(x_j | features before j) over the orders; (n_samples, n_features)."""
-    total = np.zeros(np.shape(X))
-    for order in orders:
-        mask = np.ones(len(order), dtype=bool)
-        for feature in order:
-            total[:, feature] += conditional(X, mask)[:, feature]
-            mask[feature] = False
-    return total
+def _moments_of_pairs(conditional, X, pairs):
+    """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
+    moments = np.zeros((2, *np.shape(X)))
+    for pair in pairs:
+        total = sum(_along(conditional, X, order) for order in pair)
+        moments += total, total**2 / len(pair)
+    return moments

@@ -1,12 +1,57 @@
 """The score of every mask size, whose sum is the log marginal likelihood."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._measure.masks import mask_size
+
+
+@dataclass(frozen=True, eq=False)
+class MaskNoise:
+    """What the draw of the masks adds to the score of each size, as contrasts.
+
+    Contrasts are linear in the scores, so those of a difference are differences.
+
+    Parameters
+    ----------
+    contrasts : ndarray of shape (n_sizes, n_contrasts)
+        Their sum of squares is an unbiased estimate of the variance of a score.
+    degrees : ndarray of shape (n_sizes,)
+        Degrees of freedom of that estimate.
+    is_linked : bool
+        Whether contrasts of the same index belong together: the sizes share draws.
+    draw : tuple
+        Identifies the masks.
+    """
+
+    contrasts: np.ndarray
+    degrees: np.ndarray
+    is_linked: bool
+    draw: tuple = ()
+
+    @property
+    def std_errors(self):
+        return np.sqrt(np.sum(self.contrasts**2, axis=1))
+
+    def of_sum(self, weights):
+        """Standard error of a weighted sum of the scores, and degrees of freedom [1]_.
+
+        References
+        ----------
+        .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of
+           variance components", Biometrics Bulletin 2, 1946.
+        """
+        if self.is_linked:
+            return np.linalg.norm(weights @ self.contrasts), self.degrees[0]
+        variances = (weights * self.std_errors) ** 2
+        spread = np.sum(variances**2 / np.maximum(self.degrees, 1))
+        degrees = variances.sum() ** 2 / spread if spread > 0 else np.inf
+        return np.sqrt(variances.sum()), degrees
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +78,9 @@ class MPTCurve:
         than two masks were drawn.
     n_features : int
         Number of features D.
+    noise : MaskNoise, default=None
+        What the draw of the masks adds to the scores, as :func:`mpt_curve` found it.
+        None takes the sizes as independent.
 
     Attributes
     ----------
@@ -63,12 +111,27 @@ class MPTCurve:
     -15.0
     >>> curve.fixed_rate(0.4), curve.bias(0.4)
     (-10.0, -5.0)
+
+    >>> curve.lml_interval()
+    (-15.0, -15.0)
     """
 
     mask_sizes: np.ndarray
     scores: np.ndarray
     std_errors: np.ndarray
     n_features: int
+    noise: MaskNoise | None = field(default=None, kw_only=True, repr=False)
+
+    def __post_init__(self):
+        sizes = np.asarray(self.mask_sizes)
+        if sizes.ndim != 1 or not len(sizes) or (np.diff(sizes) <= 0).any():
+            raise ValueError(f"mask_sizes must be increasing, got {self.mask_sizes!r}.")
+        for name in ("scores", "std_errors"):
+            if np.shape(getattr(self, name)) != sizes.shape:
+                raise ValueError(
+                    f"{name} must have the shape {sizes.shape} of mask_sizes, got "
+                    f"{np.shape(getattr(self, name))}."
+                )
 
     # What the display writes: the sizes, the unit of the scores, the area.
     _labels = ("Number of hidden features $m$", "feature", "area = LML")
@@ -83,8 +146,65 @@ class MPTCurve:
 
     @property
     def lml_std_error(self) -> float:
+        return float(self._error_of_lml()[0])
+
+    def lml_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an interval for the log marginal likelihood, over masks.
+
+        Few masks say little about their own spread: the interval is one of Student's
+        t, and wider than ``lml`` plus or minus two `lml_std_error` where that matters.
+
+        Parameters
+        ----------
+        confidence : float, default=0.95
+            Share of the draws of masks for which the interval covers.
+
+        Returns
+        -------
+        low, high : float
+            In nats per row.
+        """
+        check_scalar(
+            confidence,
+            "confidence",
+            Real,
+            min_val=0,
+            max_val=1,
+            include_boundaries="neither",
+        )
+        std_error, degrees = self._error_of_lml()
+        reach = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
+        return self.lml - float(reach), self.lml + float(reach)
+
+    def _error_of_lml(self):
+        """Standard error and degrees of freedom."""
         weights = size_weights(np.asarray(self.mask_sizes), self.n_features)
-        return float(np.sqrt(np.sum((weights * self.std_errors) ** 2)))
+        if self.noise is not None:
+            return self.noise.of_sum(weights)
+        return np.sqrt(np.sum((weights * self.std_errors) ** 2)), np.inf
+
+    def __sub__(self, other: "MPTCurve") -> "MPTCurve":
+        """Subtract the curve of another model, measured with the same masks.
+
+        What the masks do to both models alike cancels in the standard errors.
+        """
+        if not isinstance(other, MPTCurve):
+            return NotImplemented
+        mine, others = self.noise, other.noise
+        if mine is None or others is None or mine.draw != others.draw:
+            raise ValueError(
+                "A difference of curves needs the same masks: call mpt_curve with the "
+                "same integer random_state, design, n_masks and mask_sizes for both "
+                "models, on rows of one shape. (design='auto' depends on the model, "
+                "allocation='neyman' on its scores; curves of texts keep no masks.)"
+            )
+        noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
+        return replace(
+            self,
+            scores=self.scores - other.scores,
+            std_errors=noise.std_errors,
+            noise=noise,
+        )
 
     def score_at(self, sizes: ArrayLike) -> np.ndarray:
         """Return the scores at any sizes, interpolated linearly.

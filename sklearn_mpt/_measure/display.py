@@ -1,4 +1,4 @@
-"""Drawing the curve whose area is the log marginal likelihood."""
+"""Drawing curves and comparisons of log marginal likelihoods."""
 
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,7 @@ class MPTCurveDisplay:
         *,
         mask_sizes: ArrayLike | None = None,
         n_masks: int | None = None,
+        design: str = "auto",
         allocation: str = "equal",
         random_state: RandomState = None,
         n_jobs: int | None = None,
@@ -84,7 +85,7 @@ class MPTCurveDisplay:
             that form.
         X : array-like of shape (n_samples, n_features)
             Rows to score; NaN marks missing entries.
-        mask_sizes, n_masks, allocation, random_state, n_jobs
+        mask_sizes, n_masks, design, allocation, random_state, n_jobs
             As in :func:`mpt_curve`.
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes a figure.
@@ -104,6 +105,7 @@ class MPTCurveDisplay:
             X,
             mask_sizes=mask_sizes,
             n_masks=n_masks,
+            design=design,
             allocation=allocation,
             random_state=random_state,
             n_jobs=n_jobs,
@@ -172,6 +174,78 @@ class MPTCurveDisplay:
 
     def _label(self, name):
         area = f"{self.curve._labels[2]} = {self.curve.lml:.2f}"
-        if self.curve.lml_std_error > 0:
+        if self.curve.lml_std_error >= 0.005:  # not nan, and not rounding
             area += f" ± {self.curve.lml_std_error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"
+
+
+class LMLComparisonDisplay:
+    """Differences to the best model, with two standard errors on either side.
+
+    Create it with :meth:`LMLComparison.plot`.
+
+    Parameters
+    ----------
+    comparison : LMLComparison
+        What to draw.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the differences.
+    figure_ : matplotlib Figure
+        Figure containing them.
+    errorbar_ : matplotlib ErrorbarContainer
+        Points and error bars.
+
+    See Also
+    --------
+    compare_lml : Compare models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import compare_lml
+    >>> def normal(X, mask):
+    ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
+    >>> def wide(X, mask):
+    ...     return np.where(mask, -0.5 * (X**2 / 4 + np.log(8 * np.pi)), 0.0)
+    >>> X = np.random.default_rng(0).normal(size=(50, 3))
+    >>> display = compare_lml([normal, wide], X).plot()
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['normal', 'wide']
+    """
+
+    def __init__(self, comparison: object):
+        self.comparison = comparison
+
+    def plot(self, ax: "Axes | None" = None) -> "LMLComparisonDisplay":
+        """Draw the differences, the best model at the top.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : LMLComparisonDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        table = self.comparison
+        height = 1.2 + 0.35 * len(table.names)
+        if ax is None:
+            ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
+        places = np.arange(len(table.names))
+        errors = 2 * table.lml_diff_std_error
+        self.errorbar_ = ax.errorbar(
+            table.lml_diff, places, xerr=errors, fmt="o", capsize=3
+        )
+        ax.axvline(0, color="0.5", linewidth=0.8)
+        ax.set_yticks(places, table.names)
+        ax.invert_yaxis()
+        best = f"{table.names[0]}, {table.lml[0]:.2f}"
+        ax.set_xlabel(f"LML less that of {best} (nats per row)")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

@@ -1,11 +1,15 @@
-"""Which sets of features are hidden: sizes, random masks and all masks of a size.
+"""Which sets of features are hidden, in which order, and how many of each size.
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 """
 
-from itertools import combinations
+from itertools import combinations, permutations
+from math import comb, factorial
 
 import numpy as np
+
+MAX_ENUMERATED = 1000  # masks of one size
+MAX_ENUMERATED_ORDERS = 24
 
 
 def mask_size(rate, n_features):
@@ -47,3 +51,110 @@ def enumerate_masks(n_features, size):
     masks = np.zeros((len(hidden), n_features), dtype=bool)
     np.put_along_axis(masks, hidden, True, axis=1)
     return masks
+
+
+def count_masks(size, n_features):
+    """Return the number of masks of one size, or a very large one if there are more."""
+    return min(comb(n_features, int(size)), 2**53)
+
+
+def draw_distinct(size, n_masks, n_features, rng):
+    """Draw masks of one size without repetition, all of them if there are no more.
+
+    Fewer masks from the same generator are the first of these.
+    """
+    if comb(n_features, size) <= MAX_ENUMERATED:
+        return rng.permutation(enumerate_masks(n_features, size))[:n_masks]
+    masks = np.empty((0, n_features), dtype=bool)
+    while len(masks) < n_masks:
+        drawn = draw_masks([size] * (n_masks - len(masks)), n_features, rng)
+        masks = np.concatenate([masks, drawn])
+        _, first = np.unique(np.packbits(masks, axis=1), axis=0, return_index=True)
+        masks = masks[np.sort(first)]
+    return masks
+
+
+def draw_distinct_per_row(size, n_masks, n_rows, n_features, rng):
+    """Yield masks of shape (n_rows, n_features), each row's without repetition."""
+    masks = enumerate_masks(n_features, size)
+    chosen = rng.random((n_rows, len(masks))).argsort(axis=1)
+    for index in chosen.T[:n_masks]:
+        yield masks[index]
+
+
+def draw_partitions(size, n_masks, n_rows, n_features, rng):
+    """Yield masks of shape (n_rows, n_features) that together hide each feature alike.
+
+    Sets of size `size`, or where most is hidden the visible sets, are cut from one
+    random order in each row until it is used up, and then from another.
+    """
+    n_cut = min(size, n_features - size)
+    n_sets = n_features // n_cut
+    for i in range(n_masks):
+        if i % n_sets == 0:
+            keys = rng.random((n_rows, n_features))
+            place = keys.argsort(axis=1).argsort(axis=1)
+        cut = place // n_cut == i % n_sets
+        yield cut if n_cut == size else ~cut
+
+
+def count_orders(n_features):
+    """Return the number of orders of the features, infinity unless they are few."""
+    n_all = factorial(min(n_features, 20))
+    return n_all if n_all <= MAX_ENUMERATED_ORDERS else np.inf
+
+
+def draw_order(index, seed, n_rows, n_features):
+    """Draw one of several orders of the features for each row; (n_rows, n_features).
+
+    Where few orders exist, those of different index differ in every row.
+    """
+    features = np.arange(n_features)
+    if count_orders(n_features) == np.inf:
+        rng = child_generator(seed, index)
+        return rng.permuted(np.tile(features, (n_rows, 1)), axis=1)
+    orders = np.array(list(permutations(features)))
+    keys = np.random.default_rng(seed).random((n_rows, len(orders)))
+    return orders[keys.argsort(axis=1)[:, index]]
+
+
+def child_generator(seed, *key):
+    """Return the generator of a key, the same whatever else was drawn."""
+    spawn_key = (*seed.spawn_key, *key)
+    return np.random.default_rng(
+        np.random.SeedSequence(seed.entropy, spawn_key=spawn_key)
+    )
+
+
+def neighbouring_std(pilot, bandwidth=3.0):
+    """Standard deviation over masks at each size, from sizes of the other parity."""
+    is_known = np.array([len(sample) > 1 for sample in pilot])
+    variance = [sample.var(ddof=1) if len(sample) > 1 else 0.0 for sample in pilot]
+    index = np.arange(len(pilot))
+    distance = np.abs(index[:, None] - index)
+    kernel = np.exp(-distance / bandwidth) * (distance % 2) * is_known
+    total = np.maximum(kernel.sum(axis=1), np.finfo(float).tiny)
+    return np.sqrt(kernel @ variance / total)
+
+
+def share_out(total, weights):
+    """Split an integer total in proportion to the weights, by largest remainders."""
+    weights = weights if weights.sum() > 0 else np.ones(len(weights))
+    ideal = total * weights / weights.sum()
+    shares = np.floor(ideal).astype(int)
+    order = np.argsort(shares - ideal, kind="stable")
+    shares[order[: total - shares.sum()]] += 1
+    return shares
+
+
+def all_masks(mask_rate, n_features):
+    """Return all masks of the sizes that a rate stands for, and their probabilities.
+
+    A uniform rate draws sizes from 0 on, as `training_sizes` does if asked.
+    """
+    sizes = range(n_features + 1)
+    if mask_rate != "uniform":
+        sizes = [fixed_size(mask_rate, n_features)]
+    masks = [enumerate_masks(n_features, size) for size in sizes]
+    weight = [np.full(len(part), 1 / (len(masks) * len(part))) for part in masks]
+    return np.concatenate(masks), np.concatenate(weight)

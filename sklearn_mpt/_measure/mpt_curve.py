@@ -1,22 +1,25 @@
 """Measure the score of every mask size, of any model with conditionals."""
 
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
-from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_array, check_scalar
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt._measure.allocation import ALLOCATIONS
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._measure import designs
 from sklearn_mpt._measure.contract import (
+    check_rows,
     conditional_log_prob_of,
-    mean_masked_scores,
     own_setting,
+    takes_row_masks,
 )
-from sklearn_mpt._measure.curve import MPTCurve, size_weights
-from sklearn_mpt._measure.masks import draw_masks
-from sklearn_mpt._seeds import N_BLOCKS, RandomState, spawn_seeds
+from sklearn_mpt._measure.curve import MPTCurve
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+DESIGNS = ["auto", "chain", "balanced", "independent"]
 
 
 def mpt_curve(
@@ -25,26 +28,29 @@ def mpt_curve(
     *,
     mask_sizes: ArrayLike | None = None,
     n_masks: int | None = None,
+    design: str = "auto",
     allocation: str = "equal",
     random_state: RandomState = None,
     n_jobs: int | None = None,
 ) -> MPTCurve:
     r"""Measure the mean masked log-probability at every mask size.
 
-    For each size an independent sample of uniform masks is drawn and
+    For each size m random masks M are drawn, each as likely as any other, and
     :math:`\frac{1}{m} \sum_{j \in M} \log p(x_j \mid x_R)` is averaged over masks and
     rows. The sum over all sizes is an unbiased estimate of the log marginal
     likelihood when the conditionals are those of one joint distribution ([1]_,
     Proposition 1); for other conditionals it is a lower bound of the log-density of
-    the mixture over feature orders.
+    the mixture over feature orders. `design` says how masks depend on one another.
 
     Parameters
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form: it takes rows and a boolean mask of shape (n_features,), True where
-        hidden, and returns the log-probabilities of the hidden entries and 0.0
-        elsewhere, of the shape of X. Or a fitted `MPTScorer`.
+        hidden, and returns the log-probabilities of the hidden entries, an array or a
+        torch tensor of the shape of X. Other entries are not counted. A function that
+        also takes masks of shape (n_samples, n_features) needs fewer of them for the
+        same error. Or a fitted `MPTScorer`.
     X : array-like of shape (n_samples, n_features)
         Rows to score; NaN marks missing entries. For `MPTScorer` a list of texts:
         they differ in length, so their curve is at the mask rates 0.01 to 0.99,
@@ -53,11 +59,21 @@ def mpt_curve(
         Sizes to measure. None measures all of 1..n_features; between the given
         sizes the curve interpolates linearly. Must be None for texts.
     n_masks : int, default=None
-        Number of masks per size; None means 10, or the `n_masks` of `MPTScorer`.
+        Number of masks per size; None means 10, or the `n_masks` of `MPTScorer`. No
+        more are drawn than there are.
+    design : {"auto", "chain", "balanced", "independent"}, default="auto"
+        "chain" hides what comes later in random orders of the features, `n_masks` of
+        them, and takes the log-probability of the next feature alone as a control
+        variate: the sum has no error if the conditionals are exact. "balanced" draws
+        masks of one size that hide all features equally often, and for each row its
+        own if the function allows. "independent" draws masks of each size without
+        repetition, as in [1]_. "auto" is "chain" for a model with the method
+        `mean_chain_scores` if `mask_sizes` is None, else "balanced". With missing
+        entries chains too are drawn for each row.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
-        where the scores vary, in proportion to their standard deviation [2]_. Texts
-        take "equal" only.
+        where the scores vary, in proportion to their standard deviation [2]_. It needs
+        ``design="independent"``.
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the estimator's own.
     n_jobs : int, default=None
@@ -67,10 +83,21 @@ def mpt_curve(
     Returns
     -------
     MPTCurve
-        Sizes, scores, standard errors, and their sum `lml`.
+        Sizes, scores, standard errors, and their sum `lml`. Curves of several models
+        with the same masks can be subtracted.
+
+    Raises
+    ------
+    TypeError
+        If the estimator has no conditionals.
+    ValueError
+        If an argument is not allowed, or the conditionals have the wrong shape.
 
     See Also
     --------
+    compare_lml : Compare the log marginal likelihoods of several models.
+    lml_samples : The log marginal likelihood of each row.
+    check_masked_model : Check that a function is a masked model.
     MPTCurveDisplay.from_estimator : Compute and draw the curve.
     feature_contributions : The log marginal likelihood split over features.
 
@@ -83,58 +110,89 @@ def mpt_curve(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
     >>> X = load_iris().data
     >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
     >>> curve = mpt_curve(model, X, n_masks=50, random_state=0)
-    >>> abs(curve.lml - model.score(X)) < 4 * curve.lml_std_error
+    >>> bool(np.isclose(curve.lml, model.score(X)))
+    True
+    >>> paper = mpt_curve(model, X, n_masks=2, design="independent", random_state=0)
+    >>> paper.lml_std_error > 1000 * curve.lml_std_error
     True
     """
     if hasattr(estimator, "_masked_score_curve"):  # rows of several lengths
-        _check_ragged(mask_sizes, allocation)
+        _check_ragged(mask_sizes, design, allocation)
         return estimator._masked_score_curve(X, n_masks, random_state, n_jobs)
-    estimator, X = _check_model(estimator, X)
-    n_features = np.shape(X)[1]
-    sizes = _check_mask_sizes(mask_sizes, n_features)
+    X, has_gaps = check_rows(estimator, X)
+    sizes = _check_mask_sizes(mask_sizes, np.shape(X)[1])
     n_masks = 10 if n_masks is None else n_masks
     check_scalar(n_masks, "n_masks", Integral, min_val=1)
-    if allocation not in ALLOCATIONS:
-        raise ValueError(f"allocation must be 'equal' or 'neyman', got {allocation!r}.")
-    seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), 2)
-    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
-
-    def score(counts, stage):
-        """Score counts[i] random masks of sizes[i]; one array per size."""
-        repeated = np.repeat(sizes, counts)
-        scores = _score_sizes(estimator, X, repeated, seeds[stage], n_jobs)
-        return np.split(scores, np.cumsum(counts)[:-1])
-
-    weights = size_weights(sizes, n_features)
-    samples = ALLOCATIONS[allocation](score, weights, sizes < n_features, n_masks)
-    return MPTCurve(
-        mask_sizes=sizes,
-        scores=np.array([sample.mean() for sample in samples]),
-        std_errors=np.array([_std_error(sample) for sample in samples]),
-        n_features=n_features,
+    is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
+    design = _choose_design(design, allocation, is_chain)
+    what = designs.Measurement(
+        estimator,
+        X,
+        np.shape(X),
+        sizes,
+        int(n_masks),
+        spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0],
+        own_setting(estimator, "n_jobs", n_jobs),
+        _is_per_row(estimator, X, has_gaps, design),
     )
+    scores, noise = getattr(designs, design)(what)
+    noise = replace(noise, draw=_identify(what, design, noise))
+    return MPTCurve(sizes, scores, noise.std_errors, what.shape[1], noise=noise)
 
 
-def _check_ragged(mask_sizes, allocation):
-    if mask_sizes is not None or allocation != "equal":
+def _check_ragged(mask_sizes, design, allocation):
+    if mask_sizes is not None or design != "auto" or allocation != "equal":
         raise ValueError(
-            "For texts, which differ in length, mask_sizes must be None and allocation "
-            f"'equal', got {mask_sizes!r} and {allocation!r}. The curve is at the mask "
-            "rates 0.01 to 0.99."
+            "For texts, which differ in length, mask_sizes must be None, design 'auto' "
+            f"and allocation 'equal', got {mask_sizes!r}, {design!r} and "
+            f"{allocation!r}. The curve is at the mask rates 0.01 to 0.99."
         )
 
 
-def _check_model(estimator, X):
-    """Check the estimator, and the rows unless the estimator does that itself."""
-    conditional = conditional_log_prob_of(estimator)
-    if conditional is estimator:
-        X = check_array(X, ensure_all_finite="allow-nan")
-    return estimator, X
+def _choose_design(design, allocation, is_chain):
+    """Return the name of a function of `designs`."""
+    check_choice(design, "design", DESIGNS)
+    check_choice(allocation, "allocation", ["equal", "neyman"])
+    if allocation == "neyman":
+        if design not in ("auto", "independent"):
+            raise ValueError(
+                "allocation='neyman' needs design='independent', got design="
+                f"{design!r}."
+            )
+        return "neyman"
+    if design == "auto":
+        return "chain" if is_chain else "balanced"
+    return design
+
+
+def _is_per_row(estimator, X, has_gaps, design):
+    """Whether each row has its own masks: without gaps, rows may share the work."""
+    if design not in ("chain", "balanced"):
+        return False
+    hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
+    if not has_gaps and (design == "chain" or hasattr(estimator, hook)):
+        return False
+    if design == "chain" and hasattr(estimator, hook):
+        return True
+    two_rows = _safe_indexing(X, np.arange(min(2, len(X))))
+    return takes_row_masks(conditional_log_prob_of(estimator), two_rows)
+
+
+def _identify(what, design, noise):
+    """Tell the masks from all others, so that curves with the same can be subtracted.
+
+    How many masks a size has may depend on the model: the degrees of freedom show it.
+    """
+    entropy = tuple(np.atleast_1d(what.seed.entropy).tolist())
+    n_rows = what.shape[0] if what.per_row else None
+    counts = tuple(noise.degrees.tolist())
+    return design, entropy, what.n_masks, tuple(what.sizes.tolist()), n_rows, counts
 
 
 def _check_mask_sizes(mask_sizes, n_features):
@@ -149,33 +207,3 @@ def _check_mask_sizes(mask_sizes, n_features):
             f"got {sizes[0]}..{sizes[-1]}."
         )
     return sizes
-
-
-def _std_error(sample):
-    return sample.std(ddof=1) / np.sqrt(len(sample)) if len(sample) > 1 else np.nan
-
-
-def _score_sizes(estimator, X, sizes, seed, n_jobs):
-    """Score one random mask of each size, drawn in blocks with a seed each.
-
-    The blocks do not depend on n_jobs; each worker scores some of them in one go, so
-    that an estimator sees X once per worker.
-    """
-    blocks = np.array_split(sizes, N_BLOCKS)
-    draws = list(zip(blocks, seed.spawn(N_BLOCKS), strict=True))
-    shares = np.array_split(
-        np.arange(N_BLOCKS), min(N_BLOCKS, effective_n_jobs(n_jobs))
-    )
-    scores = Parallel(n_jobs=n_jobs)(
-        delayed(_score_draws)(estimator, X, [draws[i] for i in share])
-        for share in shares
-    )
-    return np.concatenate(scores)
-
-
-def _score_draws(estimator, X, draws):
-    masks = [
-        draw_masks(sizes, np.shape(X)[1], np.random.default_rng(seed))
-        for sizes, seed in draws
-    ]
-    return mean_masked_scores(estimator, X, np.concatenate(masks))

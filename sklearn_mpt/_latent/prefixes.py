@@ -1,0 +1,127 @@
+r"""Scores along orders of the features, for models that are integrated over z.
+
+At a node, the joint log-probability of the first t features of an order is a running
+sum. So one set of nodes gives the posterior weights of many prefixes, and by a product
+of two matrices what each of them predicts of every later feature. Nodes serve a level,
+the prefixes from one length to half as much again: they are points of a mixture of the
+approximate posteriors at both ends and the prior.
+
+Points are shifted at random for each order and level. So the errors of integration of
+different orders are independent, and show in the spread of the orders.
+"""
+
+import functools
+import zlib
+
+import numpy as np
+import torch
+from scipy.stats import qmc
+
+from sklearn_mpt._latent.integration import Rows
+from sklearn_mpt._latent.rules import mixture_nodes
+
+BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
+GROWTH = 1.5  # of the length of a prefix, from one level to the next
+MAX_PLACES = 512  # in a level, for memory
+
+
+def prefix_scores(X, orders, model, n_dims, seed):
+    """Average over rows what is scored along orders; (2, n_orders, d).
+
+    See the contract of `mean_chain_scores`.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+        NaN where missing.
+    orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
+    model : object
+        With `propose` and `entry_log_prob` (see `integration`).
+    n_dims : int
+        Number of latent variables.
+    seed : list of int
+    """
+    return torch.stack([_by_order(X, o, model, n_dims, seed) for o in orders], 1)
+
+
+def _by_order(X, order, model, n_dims, seed):
+    key = zlib.crc32(np.ascontiguousarray(order.cpu().numpy()))
+    n_nodes = 5 * n_points(n_dims)  # at most four posteriors
+    size = max(1, BLOCK_BYTES // (8 * X.shape[1] * n_nodes))
+    order = order.expand(len(X), -1)
+    sums = 0
+    for rows, places in zip(X.split(size), order.split(size), strict=True):
+        rng = np.random.default_rng([*seed, key])  # rows share the points
+        sums = sums + _sum_over_rows(rows, places, model, n_dims, rng)
+    return sums / len(X)
+
+
+def _sum_over_rows(X, order, model, n_dims, rng):
+    """Sum the scores of rows, each along its order; (2, d)."""
+    bounds = levels(X.shape[1])
+    posteriors = [model.propose(_prefix(X, order, bound)) for bound in bounds]
+    parts = []
+    for level in range(len(bounds) - 1):
+        ends = [*posteriors[level], *posteriors[level + 1]]
+        count = n_points(n_dims)
+        counts = (*[count] * len(ends), count // 4)  # the last are of the prior
+        points = [_shifted(count, n_dims, X.device, rng) for count in counts]
+        nodes = mixture_nodes(points, ends)
+        parts.append(_score_level(X, order, model, nodes, bounds[level : level + 2]))
+    return torch.cat(parts, 1)
+
+
+def n_points(n_dims):
+    """Number of points for each approximate posterior."""
+    return 64 * 2 ** min(2, (n_dims - 1) // 2)
+
+
+def levels(n_features):
+    """Lengths of prefixes from which nodes serve on; the last is n_features."""
+    bounds = [0]
+    while bounds[-1] < n_features:
+        start = bounds[-1]
+        end = min(max(start + 1, int(GROWTH * start)), start + MAX_PLACES)
+        bounds.append(min(n_features, end))
+    return bounds
+
+
+def _prefix(X, order, length):
+    """Rows of which the first features of each order are seen."""
+    present = ~torch.isnan(X)
+    seen = torch.zeros_like(present).scatter_(1, order[:, :length], True)
+    return Rows(torch.nan_to_num(X), present, present & seen)
+
+
+def _shifted(count, n_dims, device, rng):
+    """Quasi-random points of the standard normal, of shape (1, count, n_dims)."""
+    uniform = (_sobol(count, n_dims) + rng.random(n_dims)) % 1
+    inside = torch.tensor(uniform.clip(1e-12, 1 - 1e-12), device=device)
+    return torch.special.ndtri(inside)[None]
+
+
+@functools.lru_cache(maxsize=32)
+def _sobol(count, n_dims):
+    return qmc.Sobol(n_dims, rng=np.random.default_rng(0)).random(count)
+
+
+def _score_level(X, order, model, nodes, bounds):
+    """Sum over rows the scores of the prefixes from one bound to the next; (2, t)."""
+    first, last = bounds
+    log_prob = model.entry_log_prob(torch.nan_to_num(X), nodes.z)
+    n_nodes, n_features = log_prob.shape[1:]
+    # shape: (n, s, d), in the order of each row
+    log_prob = log_prob.gather(2, order[:, None].expand(-1, n_nodes, -1))
+    present = (~torch.isnan(X)).gather(1, order).to(log_prob.dtype)
+    seen = log_prob * present[:, None]
+    joint = nodes.log_weight + seen[..., :first].sum(2)
+    running = seen[..., first : last - 1].cumsum(2)
+    joint = torch.cat([joint[..., None], joint[..., None] + running], 2)
+    later = log_prob[..., first:]
+    peak = later.amax(1, keepdim=True)
+    average = torch.softmax(joint, 1).mT @ (later - peak).exp_()
+    tiny = torch.finfo(average.dtype).tiny
+    predicted = (average.clamp_(min=tiny).log_() + peak) * present[:, None, first:]
+    by_place = predicted.sum(0).triu()  # shape: (t, d - first); features to come
+    n_left = n_features - torch.arange(first, last, device=X.device)
+    return torch.stack([by_place.sum(1) / n_left, by_place.diagonal()])

@@ -1,0 +1,260 @@
+"""Which of several models has the highest log marginal likelihood, and how surely."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import get_tags
+
+from sklearn_mpt._measure.contract import check_rows
+from sklearn_mpt._measure.contributions import sums_along_orders
+from sklearn_mpt._measure.display import LMLComparisonDisplay
+from sklearn_mpt._seeds import RandomState, draw_seed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class LMLComparison:
+    """Log marginal likelihoods of several models on the same rows, best first.
+
+    Created by :func:`compare_lml`. Its text is a table.
+
+    Parameters
+    ----------
+    names : list of str
+        The models, in the order of all that follows.
+    lml : ndarray of shape (n_models,)
+        Mean log marginal likelihood per row, in nats.
+    lml_std_error : ndarray of shape (n_models,)
+        What another sample of rows and orders would change.
+    lml_diff : ndarray of shape (n_models,)
+        `lml` less that of the best model, 0 or negative.
+    lml_diff_std_error : ndarray of shape (n_models,)
+        Its standard error, paired: what makes a row unlikely for both models cancels.
+    row_lml : ndarray of shape (n_models, n_samples)
+        Log marginal likelihood of each row.
+
+    See Also
+    --------
+    compare_lml : Compare models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import LMLComparison
+    >>> table = LMLComparison(["b", "a"], np.array([-1.0, -1.5]), np.array([0.2, 0.2]),
+    ...                       np.array([0.0, -0.5]), np.array([0.0, 0.1]),
+    ...                       np.array([[-1.0, -1.0], [-1.4, -1.6]]))
+    >>> table
+              lml  std_error      diff  diff_std_error
+    b     -1.0000     0.2000    0.0000          0.0000
+    a     -1.5000     0.2000   -0.5000          0.1000
+    """
+
+    names: list[str]
+    lml: np.ndarray
+    lml_std_error: np.ndarray
+    lml_diff: np.ndarray
+    lml_diff_std_error: np.ndarray
+    row_lml: np.ndarray
+
+    def __repr__(self):
+        width = max(map(len, self.names))
+        titles = f"{'lml':>12}{'std_error':>11}{'diff':>10}{'diff_std_error':>16}"
+        columns = zip(
+            self.names,
+            self.lml,
+            self.lml_std_error,
+            self.lml_diff,
+            self.lml_diff_std_error,
+            strict=True,
+        )
+        lines = [
+            f"{name:{width}}{lml:12.4f}{error:11.4f}{diff:10.4f}{diff_error:16.4f}"
+            for name, lml, error, diff, diff_error in columns
+        ]
+        return "\n".join([" " * width + titles, *lines])
+
+    def plot(self, ax: "Axes | None" = None) -> LMLComparisonDisplay:
+        """Draw the differences to the best model, with two standard errors.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : LMLComparisonDisplay
+        """
+        return LMLComparisonDisplay(self).plot(ax)
+
+
+def compare_lml(
+    estimators: Mapping[str, object] | Sequence[object],
+    X: ArrayLike,
+    *,
+    n_orders: int = 10,
+    random_state: RandomState = 0,
+    n_jobs: int | None = None,
+) -> LMLComparison:
+    r"""Compare the log marginal likelihoods of models on the same rows.
+
+    Held-out rows compare how well models predict; on the rows of the fit a model with
+    more parameters is ahead. A density estimator scores the rows by its own
+    ``score_samples``, any other masked model by its conditionals along random orders
+    of the features, the same for all of them (see :func:`lml_samples`).
+
+    Parameters
+    ----------
+    estimators : dict from names to models, or list of models
+        Each a fitted density estimator (of this package, a `MPTScorer`, or another
+        with ``score_samples``, such as `sklearn.mixture.GaussianMixture`), an object
+        with ``conditional_log_prob(X, mask)``, or a function of that form.
+    X : array-like of shape (n_samples, n_features), or list of str
+        Rows, or for `MPTScorer` texts.
+    n_orders : int, default=10
+        Number of random orders, for models without ``score_samples``.
+    random_state : int, RandomState instance or None, default=0
+        Determines the orders.
+    n_jobs : int, default=None
+        Number of joblib workers, for models without ``score_samples``.
+
+    Returns
+    -------
+    LMLComparison
+        The models, best first, with standard errors and differences.
+
+    Raises
+    ------
+    TypeError
+        If one of them is neither a density estimator nor a masked model.
+    ValueError
+        If there are less than two models or two rows, or if a model has other features
+        than X, scores of another number of rows, or a score that is not finite.
+
+    See Also
+    --------
+    mpt_curve : The scores of one model by mask size.
+
+    Notes
+    -----
+    With rows i and orders o, the scores of a model, and the differences of two, have
+    an error :math:`a_i + b_o + e_{io}`; the standard error of the mean is that of both
+    samples. Integration (`MPTDeepVAE`) and masks (`MPTScorer`) that differ by row
+    enter through the spread of the rows.
+
+    Log densities depend on the units: compare models of the same rows, and never a
+    density with a probability.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.mixture import GaussianMixture
+    >>> from sklearn_mpt import MPTProbabilisticPCA, compare_lml
+    >>> X = load_iris().data
+    >>> ppca = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X[::2])
+    >>> table = compare_lml(
+    ...     {"PPCA": ppca, "mixture": GaussianMixture(3, random_state=0).fit(X[::2])},
+    ...     X[1::2],
+    ... )
+    >>> table.names
+    ['mixture', 'PPCA']
+    >>> bool(table.lml_diff[1] < -2 * table.lml_diff_std_error[1])
+    True
+    """
+    named = _name(estimators)
+    seed = draw_seed(random_state)
+    options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
+    scores = {
+        name: _check_scores(name, _score(name, model, X, options), X)
+        for name, model in named.items()
+    }
+    names = sorted(scores, key=lambda name: -scores[name].mean())
+    best = scores[names[0]]
+    differences = [scores[name] - best for name in names]
+    return LMLComparison(
+        names,
+        np.array([scores[name].mean() for name in names]),
+        np.array([_std_error(scores[name]) for name in names]),
+        np.array([difference.mean() for difference in differences]),
+        np.array([_std_error(difference) for difference in differences]),
+        np.stack([scores[name].mean(axis=0) for name in names]),
+    )
+
+
+def _name(estimators):
+    """Return a dict; models of a list are named by their class or function."""
+    if not isinstance(estimators, Mapping):
+        models = list(estimators)
+        names = [getattr(m, "__name__", type(m).__name__) for m in models]
+        if len(set(names)) < len(names):
+            names = [f"{name} {i}" for i, name in enumerate(names)]
+        estimators = dict(zip(names, models, strict=True))
+    if len(estimators) < 2:
+        raise ValueError(
+            f"estimators must be at least two models, got {len(estimators)}."
+        )
+    return {str(name): model for name, model in estimators.items()}
+
+
+def _score(name, model, X, options):
+    """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
+    n_features = getattr(model, "n_features_in_", None)
+    if n_features is not None and n_features != np.shape(X)[1]:
+        raise ValueError(
+            f"The models must have the same features: {name!r} has {n_features}, X has "
+            f"{np.shape(X)[1]}."
+        )
+    if _is_density_estimator(model):
+        return np.asarray(model.score_samples(X))[None]
+    if not callable(getattr(model, "conditional_log_prob", model)):
+        raise TypeError(
+            f"{name!r} must be a density estimator with score_samples, or have "
+            f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
+        )
+    rows, _ = check_rows(model, X)
+    return sums_along_orders(model, rows, **options)[0]
+
+
+def _is_density_estimator(model):
+    """By the tag: score_samples of an outlier detector is no log-density."""
+    if not hasattr(model, "score_samples") or not hasattr(model, "__sklearn_tags__"):
+        return False
+    return get_tags(model).estimator_type == "density_estimator"
+
+
+def _check_scores(name, scores, X):
+    n_rows = len(X) if hasattr(X, "__len__") else np.shape(X)[0]
+    if scores.ndim != 2 or scores.shape[1] != n_rows:
+        raise ValueError(
+            f"The models must score the same rows: {name!r} returned scores of shape "
+            f"{scores.shape[1:]} for {n_rows} rows."
+        )
+    if n_rows < 2:
+        raise ValueError("X must have at least two rows, for standard errors; got 1.")
+    if not np.isfinite(scores).all():
+        row = np.flatnonzero(~np.isfinite(scores).all(axis=0))[0]
+        raise ValueError(
+            f"The log marginal likelihood of {name!r} is {scores[:, row].mean()} at "
+            f"row {row}: models compare where all are finite."
+        )
+    return scores
+
+
+def _std_error(scores):
+    """Standard error of the mean over orders and rows, both random samples."""
+    n_orders, n_rows = scores.shape
+    rows = scores.mean(axis=0)
+    variance = rows.var(ddof=1) / n_rows
+    if n_orders > 1:
+        orders = scores.mean(axis=1)
+        rest = scores - rows - orders[:, None] + scores.mean()
+        degrees = (n_orders - 1) * (n_rows - 1)
+        shared = orders.var(ddof=1) - np.sum(rest**2) / (degrees * n_rows)
+        variance += max(shared, 0.0) / n_orders
+    return np.sqrt(variance)

@@ -1,0 +1,129 @@
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.ensemble import IsolationForest
+from sklearn.mixture import GaussianMixture
+
+from sklearn_mpt import MPTProbabilisticPCA, MPTScorer, compare_lml
+
+
+def normal(scale):
+    def conditional(X, mask):
+        log_prob = -0.5 * (X / scale) ** 2 - np.log(scale) - 0.5 * np.log(2 * np.pi)
+        return np.where(mask, log_prob, 0.0)
+
+    return conditional
+
+
+def no_joint(slope):
+    def conditional(X, mask):
+        visible = np.where(mask, 0.0, X)
+        mean = slope * visible.sum(axis=1, keepdims=True) / (~mask).sum().clip(1)
+        weight = 1 + np.cos(3 * np.arange(X.shape[1]))
+        return np.where(mask, -weight * (X - mean) ** 2, 0.0)
+
+    return conditional
+
+
+def test_an_estimator_and_its_conditionals_are_equal(known):
+    model, X = known
+    wrong = MPTProbabilisticPCA(2, init={**model.init, "noise_variance": 1.0})
+    wrong = wrong.set_params(max_iter=0).fit(X)
+    table = compare_lml(
+        {"wrong": wrong, "estimator": model, "function": model.conditional_log_prob}, X
+    )
+    assert set(table.names[:2]) == {"estimator", "function"}
+    assert_allclose(table.lml, [model.score(X)] * 2 + [wrong.score(X)])
+    difference = wrong.score_samples(X) - model.score_samples(X)
+    assert_allclose(table.lml_diff, [0, 0, difference.mean()], atol=1e-10)
+    expected = difference.std(ddof=1) / np.sqrt(len(X))
+    assert_allclose(table.lml_diff_std_error, [0, 0, expected], atol=1e-10)
+    assert_allclose(table.row_lml[2], wrong.score_samples(X))
+    assert repr(table).splitlines()[3].startswith("wrong")
+
+
+def test_other_density_estimators_compare():
+    X = np.random.default_rng(0).normal(size=(100, 3))
+    mixture = GaussianMixture(1).fit(X)
+    table = compare_lml([mixture, normal(1.5)], X)
+    assert table.names == ["GaussianMixture", "conditional"]
+    assert_allclose(table.lml[0], mixture.score(X))
+
+
+@pytest.mark.slow
+def test_the_error_of_a_difference_is_over_rows_and_orders():
+    def rows(seed):
+        return np.random.default_rng(seed).normal(size=(30, 8)) + np.eye(8)[0]
+
+    mine, other = no_joint(0.9), no_joint(0.3)
+    tables = [
+        compare_lml({"mine": mine, "other": other}, rows(s), n_orders=4, random_state=s)
+        for s in range(200)
+    ]
+    sign = [1 if table.names[0] == "other" else -1 for table in tables]
+    difference = np.array([table.lml_diff[1] for table in tables]) * sign
+    error = np.array([table.lml_diff_std_error[1] for table in tables])
+    assert 0.8 < np.sqrt(np.mean(error**2)) / difference.std() < 1.25
+    covered = np.mean(np.abs(difference - difference.mean()) < 1.96 * error)
+    assert 0.88 <= covered <= 0.99
+
+
+def test_models_of_texts_compare():
+    pytest.importorskip("transformers")
+    from text_models import TEXTS, make_model, make_tokenizer
+
+    scorers = {
+        name: MPTScorer(make_model(), make_tokenizer(), method=name).fit(TEXTS)
+        for name in ("mpt", "pll")
+    }
+    table = compare_lml(scorers, TEXTS)
+    scores = [scorers[name].score_samples(TEXTS) for name in table.names]
+    assert_allclose(table.row_lml, scores)
+    expected = (scores[1] - scores[0]).std(ddof=1) / np.sqrt(len(TEXTS))
+    assert_allclose(table.lml_diff_std_error[1], expected)
+
+
+def test_models_of_a_list_are_told_apart():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    table = compare_lml([normal(1.0), normal(2.0)], X)
+    assert table.names == ["conditional 0", "conditional 1"]
+
+
+def test_the_picture_shows_the_best_model_at_the_top():
+    X = np.random.default_rng(0).normal(size=(50, 3))
+    table = compare_lml({"right": normal(1.0), "wide": normal(2.0)}, X)
+    _, ax = plt.subplots()
+    display = table.plot(ax)
+    assert display.ax_ is ax
+    assert display.figure_ is ax.figure
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["right", "wide"]
+    assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    assert (
+        ax.get_xlabel() == f"LML less that of right, {table.lml[0]:.2f} (nats per row)"
+    )
+    plt.close("all")
+
+
+def test_bad_arguments(known):
+    model, X = known
+    with pytest.raises(ValueError, match="at least two models, got 1"):
+        compare_lml({"one": model}, X)
+    with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has 5"):
+        compare_lml({"a": model, "b": model}, X[:, :5])
+    with pytest.raises(ValueError, match="at least two rows"):
+        compare_lml({"a": model, "b": model}, X[:1])
+    with pytest.raises(TypeError, match=r"'b' must be a density estimator with score"):
+        compare_lml({"a": model, "b": IsolationForest().fit(X)}, X)
+    with pytest.raises(ValueError, match=r"'b' is -inf at row 0"):
+        compare_lml({"a": model, "b": lambda X, m: np.where(m, -np.inf, 0 * X)}, X)
+
+    class Short(MPTProbabilisticPCA):
+        def score_samples(self, X, return_std=False):
+            return super().score_samples(X)[1:]
+
+    short = Short(max_iter=0).fit(X)
+    with pytest.raises(
+        ValueError, match=r"'b' returned scores of shape \(19,\) for 20"
+    ):
+        compare_lml({"a": model, "b": short}, X)

@@ -1,0 +1,309 @@
+"""The designs of `mpt_curve`: no bias, and errors that cover, whatever the model."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from reference import conditional_log_density, covariance_of
+
+from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._measure.contract import mean_chain_scores, takes_row_masks
+from sklearn_mpt._measure.masks import (
+    child_generator,
+    draw_distinct,
+    draw_order,
+    draw_partitions,
+)
+
+DESIGNS = ["chain", "balanced", "independent"]
+
+
+def model_of(n_features, n_components=2, n_rows=20, seed=0):
+    rng = np.random.default_rng(seed)
+    start = {
+        "components": rng.normal(size=(n_components, n_features)),
+        "mean": rng.normal(size=n_features),
+        "noise_variance": 0.3,
+    }
+    model = MPTProbabilisticPCA(n_components, init=start, max_iter=0, random_state=0)
+    model.fit(rng.normal(size=(10, n_features)))
+    return model, model.sample(n_rows, random_state=seed)
+
+
+def no_joint(X, mask):
+    """Conditionals that no joint density has: chains do not sum to a constant."""
+    visible = np.where(mask, 0.0, X)
+    mean = visible.sum(axis=1, keepdims=True) / (~mask).sum(-1, keepdims=True).clip(1)
+    weight = 1 + 0.5 * np.cos(np.arange(X.shape[1]))
+    return np.where(mask, -weight * (X - 0.8 * mean) ** 2, 0.0)
+
+
+def shared_masks_only(conditional):
+    def function(X, mask):
+        assert mask.ndim == 1
+        return conditional(X, mask)
+
+    return function
+
+
+def z_scores(function, X, truth, n_seeds, **options):
+    curves = [mpt_curve(function, X, random_state=s, **options) for s in range(n_seeds)]
+    error = np.array([curve.lml for curve in curves]) - truth
+    covers = [
+        low - 1e-9 <= truth <= high + 1e-9
+        for low, high in (curve.lml_interval() for curve in curves)
+    ]
+    return error, np.array([c.lml_std_error for c in curves]), np.mean(covers)
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+@pytest.mark.parametrize("per_row", [False, True])
+def test_chain_scores_are_those_of_the_conditionals(has_gaps, per_row):
+    model, X = model_of(7, 3)
+    rng = np.random.default_rng(1)
+    if has_gaps:
+        X[rng.random(X.shape) < 0.3] = np.nan
+        X[0] = np.nan
+    shape = (2, len(X), 7) if per_row else (2, 7)
+    orders = rng.permuted(np.broadcast_to(np.arange(7), shape), axis=-1)
+    scores = model.mean_chain_scores(X, orders)
+    expected = mean_chain_scores(model.conditional_log_prob, X, orders)
+    assert_allclose(scores, expected, rtol=1e-10, atol=1e-12)
+    assert_allclose(scores[1].sum(axis=1), model.score(X))
+
+
+def test_chain_scores_against_scipy():
+    model, X = model_of(5)
+    order = np.array([3, 0, 4, 1, 2])
+    scores = model.mean_chain_scores(X, order[None])[:, 0]
+    for t in range(5):
+        mask = np.isin(np.arange(5), order[t:])
+        expected = conditional_log_density(X, mask, model.mean_, covariance_of(model))
+        assert_allclose(scores[0, t], expected.sum(1).mean() / (5 - t))
+        assert_allclose(scores[1, t], expected[:, order[t]].mean())
+
+
+@pytest.mark.parametrize("n_masks", [1, 2, 10])
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_a_chain_has_the_exact_area(n_masks, has_gaps):
+    model, X = model_of(9, 3)
+    if has_gaps:
+        X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
+    curve = mpt_curve(model, X, n_masks=n_masks, random_state=0)
+    assert_allclose(curve.lml, model.score(X), rtol=1e-10)
+    assert_allclose(curve.scores.sum(), curve.lml)
+    assert (
+        np.isnan(curve.lml_std_error) if n_masks == 1 else curve.lml_std_error < 1e-10
+    )
+
+
+def test_designs_agree_on_every_size():
+    model, X = model_of(8, 3)
+    exact = mpt_curve(model, X, n_masks=100, design="independent", random_state=0)
+    assert exact.std_errors.max() == 0  # there are no more masks of any size
+    for design in ("chain", "balanced"):
+        curves = [
+            mpt_curve(model, X, n_masks=8, design=design, random_state=seed)
+            for seed in range(60)
+        ]
+        error = np.array([curve.scores for curve in curves]) - exact.scores
+        spread = error.std(axis=0, ddof=1) / np.sqrt(60)
+        assert np.all(np.abs(error.mean(axis=0)) <= 4.5 * spread + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("design", "n_masks", "n_features", "shared"),
+    [
+        ("chain", 3, 8, False),
+        ("chain", 10, 8, False),
+        ("balanced", 3, 10, False),
+        ("balanced", 10, 10, False),
+        ("balanced", 3, 10, True),
+        ("balanced", 10, 10, True),
+        ("independent", 3, 8, True),
+        ("independent", 10, 8, True),
+        ("chain", 3, 3, False),
+        ("balanced", 2, 3, False),
+        ("independent", 2, 4, True),
+    ],
+)
+@pytest.mark.parametrize("outlier", [False, True])
+@pytest.mark.slow
+def test_intervals_cover(design, n_masks, n_features, shared, outlier):
+    X = model_of(n_features)[1]
+    if outlier:
+        X[0] += 15
+    truth = mpt_curve(no_joint, X, n_masks=252, design="independent").lml
+    function = shared_masks_only(no_joint) if shared else no_joint
+    options = {"design": design, "n_masks": n_masks}
+    error, std_error, covered = z_scores(function, X, truth, 200, **options)
+    assert abs(error.mean()) < 4 * error.std(ddof=1) / np.sqrt(200)
+    # two degrees of freedom do not make skewed errors normal
+    assert covered >= (0.9 if n_masks == 10 else 0.85)
+    # the variance is estimated without bias
+    assert 0.7 < np.mean(std_error**2) / error.var() < 1.4
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("n_masks", [2, 3])
+def test_two_features_have_few_masks_and_no_error(design, n_masks):
+    X = model_of(2, 1)[1]
+    curve = mpt_curve(no_joint, X, n_masks=n_masks, design=design)
+    expected = mpt_curve(no_joint, X, n_masks=50, design="independent")
+    assert_allclose(curve.scores, expected.scores)
+    assert_allclose(curve.std_errors, 0)
+
+
+@pytest.mark.slow
+def test_neyman_has_no_bias_on_skewed_scores():
+    def skewed(X, mask):  # what matters is whether feature 0 is seen
+        return np.where(mask, np.where(mask[0], 0.0, -X), 0.0)
+
+    X = np.exp(np.random.default_rng(0).normal(size=(3, 12)) * 2)
+    truth = mpt_curve(skewed, X, n_masks=1000, design="independent").lml
+    options = {"n_masks": 6, "allocation": "neyman"}
+    error, _, _ = z_scores(skewed, X, truth, 600, **options)
+    assert abs(error.mean()) < 4 * error.std(ddof=1) / np.sqrt(600)
+
+
+def test_balanced_masks_vary_less():
+    model, X = model_of(10, 3, n_rows=40)
+    function, truth = model.conditional_log_prob, model.score(X)
+    spread = {
+        design: z_scores(function, X, truth, 30, n_masks=6, design=design)[0].var()
+        for design in ("balanced", "independent")
+    }
+    assert spread["balanced"] < 0.5 * spread["independent"]
+
+
+def test_only_hidden_entries_count():
+    model, X = model_of(5)
+
+    def careless(X, mask):
+        return model.conditional_log_prob(X, mask) + np.where(mask, 0, 1e9)
+
+    for design in DESIGNS:
+        options = {"design": design, "n_masks": 3, "random_state": 0}
+        curve = mpt_curve(careless, X, **options)
+        expected = mpt_curve(model.conditional_log_prob, X, **options)
+        assert_allclose(curve.scores, expected.scores)
+
+
+def test_tensors_with_gradients_are_a_model():
+    weight = torch.nn.Parameter(torch.zeros(4, dtype=torch.float64))
+
+    def module(X, mask):
+        X = torch.as_tensor(X)
+        return torch.where(torch.as_tensor(mask), -((X - weight) ** 2), 0.0)
+
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    for design in DESIGNS:
+        curve = mpt_curve(module, X, n_masks=6, design=design)
+        assert abs(curve.lml + (X**2).sum(1).mean()) <= 5 * curve.lml_std_error + 1e-12
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_rows_of_any_kind(design):
+    X = model_of(5)[1]
+    X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
+    model = MPTProbabilisticPCA(max_iter=0, random_state=0).fit(X)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    of_frame = MPTProbabilisticPCA(max_iter=0, random_state=0).fit(frame)
+    options = {"design": design, "n_masks": 3, "random_state": 0}
+    expected = mpt_curve(model, X, **options).scores
+    masked = np.ma.masked_array(np.nan_to_num(X), np.isnan(X))
+    cases = [
+        (model, np.asfortranarray(X)),
+        (model, X.tolist()),
+        (model, masked),
+        (model.conditional_log_prob, masked),
+        (model.conditional_log_prob, frame),
+        (of_frame, frame),
+    ]
+    for estimator, rows in cases:
+        assert_allclose(mpt_curve(estimator, rows, **options).scores, expected)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("n_features", [1, 2, 6])
+@pytest.mark.parametrize("n_masks", [1, 3])
+def test_few_masks_features_and_many_workers(design, n_features, n_masks):
+    X = np.random.default_rng(0).normal(size=(5, n_features))
+    one, two = (
+        mpt_curve(
+            negative_square,
+            X,
+            n_masks=n_masks,
+            design=design,
+            random_state=0,
+            n_jobs=n_jobs,
+        )
+        for n_jobs in (1, 2)
+    )
+    assert_allclose(one.scores, two.scores, rtol=1e-10)
+    assert_allclose(one.std_errors, two.std_errors, rtol=1e-10, atol=1e-14)
+
+
+def negative_square(X, mask):
+    return -(X**2) * mask
+
+
+def test_row_masks_are_used_where_the_function_takes_them():
+    model, X = model_of(5)
+    assert takes_row_masks(model.conditional_log_prob, X[:2])
+    assert not takes_row_masks(shared_masks_only(model.conditional_log_prob), X[:2])
+    assert not takes_row_masks(lambda X, mask: X * mask.ravel()[:5], X[:2])
+
+
+def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):
+    model, X = model_of(6, n_rows=30)
+    whole = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
+    monkeypatch.setattr("sklearn_mpt._measure.designs.BLOCK_ENTRIES", 24)
+    blocks = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
+    assert_allclose(blocks.scores, whole.scores)
+
+
+def test_distinct_masks_are_distinct_and_begin_alike():
+    for n_features, size in [(6, 2), (20, 10)]:
+        few, many = (
+            draw_distinct(size, n, n_features, np.random.default_rng(0))
+            for n in (5, 15)
+        )
+        assert len(np.unique(many, axis=0)) == 15
+        assert np.all(many.sum(axis=1) == size)
+        assert np.array_equal(few, many[:5])
+
+
+def test_partitions_hide_each_feature_once_before_any_twice():
+    masks = np.array(list(draw_partitions(3, 8, 2, 12, np.random.default_rng(0))))
+    assert np.all(masks.sum(axis=2) == 3)
+    assert np.all(masks.reshape(2, 4, 2, 12).sum(axis=1) == 1)
+    masks = np.array(list(draw_partitions(10, 6, 2, 12, np.random.default_rng(0))))
+    assert np.all((~masks).sum(axis=0) == 1)
+
+
+def test_orders_are_uniform_and_where_few_distinct():
+    seed = np.random.SeedSequence(0)
+    few = np.array([draw_order(i, seed, 50, 3) for i in range(6)])
+    assert all(len(np.unique(few[:, row], axis=0)) == 6 for row in range(50))
+    many = np.concatenate([draw_order(i, seed, 100, 5) for i in range(40)])
+    counts = np.bincount(many[:, 0], minlength=5)
+    assert np.abs(counts - 800).max() < 5 * np.sqrt(800 * 0.8)
+
+
+def test_generators_of_a_key_do_not_depend_on_the_others():
+    seed = np.random.SeedSequence(3)
+    first = child_generator(seed, 2).random()
+    child_generator(seed, 0)
+    seed.spawn(4)
+    assert child_generator(seed, 2).random() == first
+
+
+@pytest.mark.parametrize("options", [{"allocation": "neyman"}, {"design": "balanced"}])
+def test_more_masks_than_a_float_can_count(options):
+    X = np.random.default_rng(0).normal(size=(2, 1100))
+    curve = mpt_curve(
+        negative_square, X, mask_sizes=[2, 550], n_masks=4, random_state=0, **options
+    )
+    assert np.isfinite(curve.std_errors).all()

@@ -1,0 +1,100 @@
+"""Scores along orders for models integrated over z, against one call per prefix."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import bernoulli_log_prob, binary_rows
+
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
+from sklearn_mpt._latent.prefixes import levels
+from sklearn_mpt._measure.contract import mean_chain_scores
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
+)
+
+
+def binary_model(n_components, n_features=10, n_rows=30):
+    rng = np.random.default_rng(0)
+    components = 1.5 * rng.normal(size=(n_components, n_features))
+    start = {"components": components, "intercept": 0.3 * rng.normal(size=n_features)}
+    model = MPTLinearVAE(
+        n_components, likelihood="bernoulli", init=start, max_iter=0, random_state=0
+    )
+    X = binary_rows(n_rows, components, start["intercept"], 1)
+    return model.fit(X), X
+
+
+def deep_model(likelihood, n_rows=30):
+    rng = np.random.default_rng(0)
+    X = np.sin(rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 8)))
+    X = X + 0.3 * rng.normal(size=X.shape)
+    X = X if likelihood == "gaussian" else (X > 0).astype(float)
+    model = MPTDeepVAE(
+        hidden_layer_sizes=(8,),
+        likelihood=likelihood,
+        early_stopping=False,
+        max_iter=10,
+        random_state=0,
+    )
+    return model.fit(X), X
+
+
+# A factory, and in nats what its points of integration are good for.
+MODELS = {
+    "binary, one component": (lambda: binary_model(1), 0.02),
+    "binary, five components": (lambda: binary_model(5), 0.03),
+    "deep gaussian": (lambda: deep_model("gaussian"), 0.03),
+    "deep bernoulli": (lambda: deep_model("bernoulli"), 0.03),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_scores_are_those_of_one_call_per_prefix(name, has_gaps):
+    factory, accuracy = MODELS[name]
+    model, X = factory()
+    rng = np.random.default_rng(1)
+    shape = (2, X.shape[1])
+    if has_gaps:
+        X = np.where(rng.random(X.shape) < 0.3, np.nan, X)
+        X[0] = np.nan
+        shape = (2, *X.shape)
+    orders = rng.permuted(np.broadcast_to(np.arange(X.shape[1]), shape), axis=-1)
+    scores = model.mean_chain_scores(X, orders)
+    expected = mean_chain_scores(model.conditional_log_prob, X, orders)
+    assert_allclose(scores, expected, atol=accuracy)
+    assert_allclose(scores[1].sum(axis=1), model.score(X), atol=2 * accuracy)
+
+
+@pytest.mark.slow
+def test_the_error_of_integration_is_in_the_standard_error():
+    model, X = binary_model(2, n_features=7, n_rows=10)
+    truth = bernoulli_log_prob(X, model.components_, model.intercept_).mean()
+    curves = [mpt_curve(model, X, n_masks=6, random_state=seed) for seed in range(50)]
+    error = np.array([curve.lml for curve in curves]) - truth
+    std_error = np.array([curve.lml_std_error for curve in curves])
+    assert abs(error.mean()) < 4 * error.std(ddof=1) / np.sqrt(50)
+    assert 0.7 < np.mean(std_error**2) / error.var() < 1.4
+
+
+def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
+    model, X = binary_model(2)
+    orders = np.arange(10)[None]
+    whole = model.mean_chain_scores(X, orders)
+    monkeypatch.setattr("sklearn_mpt._latent.prefixes.BLOCK_BYTES", 2**16)
+    assert_allclose(model.mean_chain_scores(X, orders), whole, rtol=1e-10)
+    assert_array_equal(
+        model.mean_chain_scores(X, orders), model.mean_chain_scores(X, orders)
+    )
+
+
+def test_levels_grow():
+    assert levels(1) == [0, 1]
+    assert levels(10) == [0, 1, 2, 3, 4, 6, 9, 10]
+    assert max(np.diff(levels(5000))) == 512
+
+
+def test_the_chain_of_encoding_and_decoding_has_no_hook():
+    assert hasattr(MPTDeepVAE(), "mean_chain_scores")
+    assert not hasattr(MPTDeepVAE(conditional="encode_decode"), "mean_chain_scores")
