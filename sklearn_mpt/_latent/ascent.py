@@ -7,6 +7,7 @@ A problem is an object with
 - ``is_noisy``: whether batches differ, by their masks or rows;
 - ``n_batches``: their number; ``n_rows``: that of rows;
 - ``floor``: the least log noise;
+- ``least``: number of points to average before what they say is believed;
 - ``longest`` and ``expand``: see `move_of`.
 """
 
@@ -30,9 +31,9 @@ from sklearn_mpt._latent.steps import (
 
 # Steps so far apart have independent masks (those between have complements); the mean
 # agreement of a window of them tells the gradient from noise.
-LAG, WINDOW, FLAT = 2, 4, 0.9
+LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 4
+RESTART = 12  # steps after which an ascent that still gains much is no average
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-MIN_AVERAGED = 10  # steps, before what they say is believed
 RESOLUTION = 6e-4
 EXACT = 1e-3  # of tol: what steps without noise may gain in the end
 SMALLEST_SIZE = 1e-6
@@ -97,6 +98,8 @@ class Ascent:
         self._forgetting = 1 / problem.n_batches
         self._average = None
         self._agreements, self._gains, self._moves = [], [], []
+        self._values: list[float] = []
+        self._best = -math.inf, 0.0, point
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
@@ -182,6 +185,9 @@ class Ascent:
         if self._overshot(move):
             self._halve()
             return self._last[1].value
+        self._values.append(move.value)
+        if self.problem.is_noisy and self._fell():
+            return move.value
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
         self._advance(move, self._size())
@@ -256,11 +262,36 @@ class Ascent:
                 self._average = Average()
 
     def _is_noise(self):
-        """Whether directions disagree, or steps no longer promise less than before."""
+        """Whether directions disagree, or steps neither gain nor promise less."""
         recent = self._agreements[-WINDOW:]
-        disagree = len(recent) == WINDOW and np.mean(recent) < 0
+        if len(recent) == WINDOW and np.mean(recent) < 0:
+            return True
         before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        return disagree or (len(before) == WINDOW and sum(last) > FLAT * sum(before))
+        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
+            return False
+        return self._rise(WINDOW) <= 0
+
+    def _fell(self):
+        """Go back where values were best, with half the step size, if they fell."""
+        if len(self._values) % WINDOW or len(self._values) < 2 * WINDOW:
+            return False
+        last = np.array(self._values[-WINDOW:])
+        mean, noise = last.mean(), last.std(ddof=1) / math.sqrt(WINDOW)
+        best, best_noise, point = self._best
+        if mean > best:
+            self._best = mean, noise, self.point
+        elif mean < best - FALL * math.hypot(noise, best_noise) - self._last[1].gain:
+            self.learning_rate /= 2
+            self._average, self._agreements, self._gains = None, [], []
+            self._last, self.point = None, point
+            return True
+        return False
+
+    def _rise(self, window):
+        """By how much the last values are above those before, beyond their noise."""
+        before, last = np.reshape(self._values[-2 * window :], (2, window))
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
+        return last.mean() - before.mean() - 2 * noise
 
     def _judge_exact(self, move):
         """The ascent ends where a step has gained, and the next promises, nothing."""
@@ -272,8 +303,11 @@ class Ascent:
     def _judge_average(self, move):
         average = self._average
         average.add(self.point, move)
+        if average.count % RESTART == 0 and self._rise(RESTART // 2) > move.gain:
+            self._average, self._agreements, self._gains = None, [], []
+            return
         n_more = self._patience * self.problem.n_batches
-        if average.count >= max(n_more, MIN_AVERAGED):
+        if average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
             gain = less_noise + average.drift(move.information)
             self.converged = gain < max(self._tol, self._resolution)

@@ -35,12 +35,20 @@ def rows_of(X, mask=None):
 
 def log_joint(rows, nodes, model):
     """Log of each node's share of p(observed entries), of shape (n, s)."""
+    if nodes.z.ndim == 2:  # shared by all rows
+        return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
     observed = rows.observed.to(rows.X.dtype)[..., None]
     shares = [
         (model.entry_log_prob(rows.X, z) @ observed)[..., 0]
         for z in _blocks(nodes.z, rows)
     ]
     return nodes.log_weight + torch.cat(shares, 1)
+
+
+def _shared_log_prob(rows, z, model):
+    observed = rows.observed.to(rows.X.dtype)
+    X = rows.X * observed
+    return model.likelihood.pair_log_prob(X, observed, model.location(z))
 
 
 def _blocks(z, rows):
@@ -50,7 +58,7 @@ def _blocks(z, rows):
 
 def integrate_log_prob(rows, rule, model):
     """Log density of what is observed, and its error; (n,) each."""
-    posterior = model.propose(rows)
+    posterior = None if rule.is_shared else model.propose(rows)
     logs = [
         torch.logsumexp(log_joint(rows, rule.place(group, posterior), model), 1)
         for group in rule.groups
@@ -63,7 +71,7 @@ def integrate_average(function, rows, rule, model):
 
     function : from nodes (n, s, k) to values (n, s, p).
     """
-    posterior = model.propose(rows)
+    posterior = None if rule.is_shared else model.propose(rows)
     logs, averages = [], []
     for group in rule.groups:
         nodes = rule.place(group, posterior)
@@ -74,6 +82,8 @@ def integrate_average(function, rows, rule, model):
 
 
 def _average(function, rows, z, weight):
+    if z.ndim == 2:
+        return weight @ function(z)
     blocks = _blocks(z, rows)
     weights = weight.split(blocks[0].shape[1], 1)
     return sum(
@@ -88,13 +98,27 @@ def integrate_conditionals(rows, rule, model):
     def density(z):
         return model.entry_log_prob(rows.X, z).exp()
 
-    average, error = integrate_average(density, rows, rule, model)
+    if rule.is_shared:
+        average, error = _shared_conditionals(rows, rule, model)
+    else:
+        average, error = integrate_average(density, rows, rule, model)
     average = average.clamp(min=torch.finfo(average.dtype).tiny)
     hidden = rows.present & ~rows.observed
     return (
         torch.where(hidden, average.log(), 0.0),
         torch.where(hidden, error / average, 0.0),
     )
+
+
+def _shared_conditionals(rows, rule, model):
+    """Mean probabilities by products of two matrices, and their error; (n, d) each."""
+    logs, averages = [], []
+    for nodes in (rule.place(group, None) for group in rule.groups):
+        joint = log_joint(rows, nodes, model)
+        logs.append(torch.logsumexp(joint, 1))
+        r, location = torch.softmax(joint, 1), model.location(nodes.z)
+        averages.append(model.likelihood.expected_prob(rows.X, r, location))
+    return rule.combine(torch.stack(averages), torch.stack(logs))
 
 
 def draw_latent(rows, nodes, level, model):

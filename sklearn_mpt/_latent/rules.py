@@ -95,6 +95,8 @@ class GaussHermite:
        computation of posterior distributions", Applied Statistics 31, 1982.
     """
 
+    is_shared = False
+
     def __init__(self, n_per_dim, n_dims, device):
         self.groups = [
             tuple(torch.tensor(array, device=device) for array in _grid(n, n_dims))
@@ -140,6 +142,8 @@ class PosteriorMixture:
        distributions", Technometrics 37, 1995.
     """
 
+    is_shared = False
+
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         parts = [
             normal_points(count, n_dims, [*seed, part], n_replicates)
@@ -164,6 +168,35 @@ class PosteriorMixture:
         pooled = (share * averages).sum(0)
         spread = (len(logs) * share * (averages - pooled)).std(0, correction=1)
         return pooled, spread / math.sqrt(len(logs))
+
+
+class PriorGrids:
+    """Two grids over the prior, each between the nodes of the other, for all rows.
+
+    Their mean is a grid twice as fine, whose error their difference exceeds by far.
+
+    Parameters
+    ----------
+    grids : list of tuples of Tensors
+        Nodes (s, k) and log weights (s,).
+    """
+
+    is_shared = True
+
+    def __init__(self, grids):
+        self.groups = grids
+
+    def place(self, group, posteriors):
+        return Nodes(*group)
+
+    def combine_logs(self, logs):
+        """Log integrals of the groups, of shape (2, n): value and error."""
+        return log_mean_exp(logs, 0), (logs[0] - logs[1]).abs()
+
+    def combine(self, averages, logs):
+        """Posterior averages of the groups, of shape (2, n, d), and error."""
+        share = torch.softmax(logs, 0)[..., None]
+        return (share * averages).sum(0), (averages[0] - averages[1]).abs()
 
 
 def mixture_nodes(normal, posteriors):

@@ -64,6 +64,15 @@ class Sums(NamedTuple):
             self.n_rows + other.n_rows,
         )
 
+    def turned(self, rotation):
+        """Return the sums of a model whose z is rotated, (k + 1, k + 1)."""
+        gradient = self.gradient._replace(coefs=self.gradient.coefs @ rotation)
+        information = self.information
+        if information is not None:
+            coefs = rotation.T @ information.coefs @ rotation
+            information = information._replace(coefs=coefs)
+        return self._replace(gradient=gradient, information=information)
+
 
 class Move(NamedTuple):
     """A full step, in nats per row."""
@@ -148,6 +157,16 @@ def apply(point, move, size):
     moved = point.plus(move.step, size)
     change = torch.linalg.matrix_exp(size * move.generator)
     return moved._replace(coefs=moved.coefs @ change)
+
+
+def axes_of(point):
+    """Return the rotation of z that makes the weights orthogonal, (k + 1, k + 1)."""
+    n_dims = point.coefs.shape[1] - 1
+    rotation = torch.eye(n_dims + 1).to(point.coefs)
+    rotation[:n_dims, :n_dims] = torch.linalg.svd(
+        point.coefs[:, :n_dims].T, full_matrices=False
+    )[0]
+    return rotation
 
 
 def align(point, reference):

@@ -61,6 +61,18 @@ class Likelihood(torch.nn.Module, ABC):
         X, observed : shape (n, d), 0.0 where not observed; location : (m, d) -> (n, m).
         """
 
+    def expected_prob(self, X, r, location):
+        """Return the mean probability of each entry over shared locations; (n, d).
+
+        r : weights of the locations for each row, (n, m); location : (m, d). For
+        features that take few `values`.
+        """
+        average = torch.zeros_like(X)
+        for value in self.values or ():
+            prob = self.entry_log_prob(location.new_tensor(value), location).exp()
+            average += (X == value) * (r @ prob)
+        return average
+
     @abstractmethod
     def derivatives(
         self, X: torch.Tensor, location: torch.Tensor

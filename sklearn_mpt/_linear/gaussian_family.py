@@ -70,7 +70,7 @@ class GaussianFamily(Family):
         if settings.objective != "mpt" and problem.is_all and not problem.has_gaps:
             return ClosedForm(problem, settings.n_components)
         posed = _pose(settings, problem)
-        point = _point(problem.fitted, problem.device)
+        point = posed.start(_point(problem.fitted, problem.device))
         return Ascent(
             posed,
             point,
@@ -149,8 +149,7 @@ def _pose(settings, problem):
         return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
     moments = moments_of(problem.rows)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
-    n_rows = len(problem.X)
-    return GaussianMoments(moments, n_rows, settings.n_masks, n_dims, masks, floor)
+    return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
 
 
 def closed_form(X, mean, n_components, noise_floor):

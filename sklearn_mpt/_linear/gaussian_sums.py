@@ -50,7 +50,9 @@ class Symmetric:
         """Posterior covariances given each set of entries seen, (n, d); (n, k, k)."""
         precision = self.unpack(seen @ self.outer(W)) / noise
         precision.diagonal(dim1=1, dim2=2).add_(1)
-        return torch.cholesky_inverse(torch.linalg.cholesky_ex(precision).L)
+        root, failed = torch.linalg.cholesky_ex(precision)
+        root = torch.where(failed[:, None, None] > 0, torch.nan, root)
+        return torch.cholesky_inverse(root)
 
     def ratio(self, covariance, seen, W, noise):
         """Conditional variance of each entry over the noise, or the inverse if seen."""

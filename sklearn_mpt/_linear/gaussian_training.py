@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.steps import axes_of
 from sklearn_mpt._linear.gaussian_sums import (
     Symmetric,
     likelihood_sums,
@@ -18,6 +19,7 @@ from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
+LARGEST_SIGNAL = 1e6  # variance of a feature over the noise, to be left out of itself
 BLOCK_BYTES = 2**26  # of what is held for a block of rows
 MAX_BATCH = 2**17  # rows of a step, if they are not told
 FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
@@ -104,6 +106,7 @@ class GaussianRows:
 
     longest = math.inf
     expand = True
+    least = 10
 
     def __init__(self, X, n_dims, masks, batch_size, floor):
         self.X = X
@@ -119,6 +122,9 @@ class GaussianRows:
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, BLOCK_BYTES // row_bytes)
         self._turn = 0
+
+    def start(self, point):
+        return point
 
     @property
     def is_noisy(self):
@@ -142,6 +148,15 @@ class GaussianRows:
         return torch.tensor_split(order, self.n_batches)
 
     def sums(self, point, batch):
+        """Sums of a batch, by orthogonal weights: so that precisions are near diagonal.
+
+        Otherwise strong and weak components would mix, and the weak ones be lost.
+        """
+        rotation = axes_of(point)
+        turned = point._replace(coefs=point.coefs @ rotation)
+        return self._sums(turned, batch).turned(rotation.T)
+
+    def _sums(self, point, batch):
         starts = range(0, len(batch.index), self.n_block)
         parts = (self._block(point, batch, first) for first in starts)
         return functools.reduce(operator.add, parts)
@@ -153,6 +168,7 @@ class GaussianRows:
         if self.masks is None:
             return likelihood_sums(X, present, point, self.symmetric)
         seen, target = self.masks(present, batch, first)
+        target = _resolved(point, seen, target)
         informed = batch.turn % 2 == 0  # that of the complements is much the same
         return masked_sums(X, present, seen, target, point, self.symmetric, informed)
 
@@ -160,8 +176,10 @@ class GaussianRows:
 class GaussianMoments(GaussianRows):
     """Complete rows through their second moments: masks stand where rows stood."""
 
-    def __init__(self, moments, n_rows, n_masks, n_dims, masks, floor):
-        self.n_rows = n_rows
+    least = 20  # steps cost little
+    n_rows = math.inf  # so noise is worth removing to the end
+
+    def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks
         self.floor = floor
         self.symmetric = Symmetric(n_dims, moments.mean.device)
@@ -170,13 +188,33 @@ class GaussianMoments(GaussianRows):
         self.n_batches = 1
         self._turn = 0
 
+    def start(self, point):
+        """The mean of the rows is where the score of every mask is largest."""
+        weights, mean = point.coefs[:, :-1], self.moments.mean[:, None]
+        return point._replace(coefs=torch.cat([weights, mean], 1))
+
     def _shuffled(self, rng):
         return [None]
 
-    def sums(self, point, batch):
+    def _sums(self, point, batch):
         seen, target = self.masks(self.all, batch, 0)
+        target = _resolved(point, seen, target)
         product, variance = self.moments.product, self.moments.variance
         return moment_sums(product, variance, seen, target, point, self.symmetric)
+
+
+def _resolved(point, seen, target):
+    """Leave out targets that are seen, if one stands for far more than the noise.
+
+    The variance of such an entry given the others is a difference that rounding spoils.
+    With m of d targets hidden, (d + 1) / m makes up for those left out.
+    """
+    signal = (point.coefs[:, :-1] ** 2).sum(1).max() / point.log_noise.exp()
+    hidden = (target > 0) & (seen == 0)
+    if signal < LARGEST_SIGNAL or not (target * seen).any():
+        return target
+    n_targets, n_hidden = ((t > 0).sum(1, keepdim=True) for t in (target, hidden))
+    return target * hidden * (n_targets + 1) / n_hidden.clamp(min=1)
 
 
 def uniform_or_fixed(mask_rate, n_features, few=None):

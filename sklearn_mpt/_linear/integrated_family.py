@@ -7,7 +7,7 @@ from scipy.special import expit
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
-from sklearn_mpt._latent.rules import importance, quadrature
+from sklearn_mpt._latent.rules import PriorGrids, importance, quadrature
 from sklearn_mpt._linear.gaussian_family import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MAX_QUADRATURE_DIMS,
@@ -18,11 +18,16 @@ from sklearn_mpt._linear.map import (
     LinearMap,
     check_init,
     initial_arrays,
+    n_nodes_of,
     principal_axes,
+    prior_grid,
+    spacing,
 )
 
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
+# Grids over the prior: in standard deviations of the narrowest posterior; radii; nodes.
+SCORING_SPACING, SCORING_RADII, MAX_SHARED = 1.0, (7.0, 6.0), 2**13
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # A random start is the best of short runs, from components of rows drawn at random.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
@@ -62,6 +67,8 @@ class IntegratedFamily(Family):
         intercept = self.likelihood.start_location(X)
         if settings.init == "pca":
             components = binary_components(X, intercept, shape[0])
+        elif settings.max_iter == 0:
+            components = START_NOISE * rng.normal(size=shape) * _varies(X)
         else:
             components = self._best_of_short_runs(settings, X, intercept, rng)
         return own | {"components_": components, "intercept_": intercept}
@@ -75,7 +82,7 @@ class IntegratedFamily(Family):
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
             start = binary_components(X[drawn], intercept, settings.n_components)
-            start += k * START_NOISE * rng.normal(size=start.shape)
+            start += k * START_NOISE * rng.normal(size=start.shape) * _varies(X)
             runs.append(self._short_run(settings, rows, start, intercept))
         return max(runs, key=lambda run: run[0])[1]
 
@@ -94,7 +101,7 @@ class IntegratedFamily(Family):
         latent = self._latent(fitted, device)
         units, seed = Units(0.0, 1.0), tuple(fitted["_seed"].tolist())
         if latent.n_dims <= MAX_QUADRATURE_DIMS:
-            scoring = quadrature(latent.n_dims, device)
+            scoring = _shared_first(latent, quadrature(latent.n_dims, device))
             return IntegratedModel(latent, units, scoring, scoring, seed)
         scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
@@ -128,6 +135,29 @@ class IntegratedFamily(Family):
         }
 
 
+def _shared_first(latent, accuracy):
+    """Try grids that all rows share before those around each row, where they are few.
+
+    The two grids have different radii, so that they differ where a posterior reaches
+    the edge.
+    """
+    if latent.likelihood.values is None:
+        return accuracy
+    steps = spacing(latent, SCORING_SPACING)
+    if n_nodes_of(steps, SCORING_RADII[0]) > MAX_SHARED:
+        return accuracy
+    grids = [
+        prior_grid(steps, latent.components, radius, shift)
+        for radius, shift in zip(SCORING_RADII, (0.0, 0.5), strict=True)
+    ]
+
+    def rules():
+        yield PriorGrids(grids)
+        yield from accuracy.rules()
+
+    return accuracy._replace(rules=rules)
+
+
 def binary_components(X, intercept, n_components):
     """Components under which the features correlate as they do, to first order.
 
@@ -139,4 +169,10 @@ def binary_components(X, intercept, n_components):
     standardised = closed_form((X - prob) / std, np.zeros(len(std)), n_components, 0)
     components = standardised["components_"] / std
     lengths = np.linalg.norm(components, axis=0)
-    return components * np.minimum(1, 3 / np.maximum(lengths, 1e-12))
+    components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12)) * _varies(X)
+    more = np.zeros((n_components - len(components), X.shape[1]))
+    return np.concatenate([components, more])
+
+
+def _varies(X):
+    return (np.nanmin(X, axis=0) != np.nanmax(X, axis=0)).astype(float)

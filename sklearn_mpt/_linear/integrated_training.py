@@ -49,7 +49,7 @@ BOUND_NODES = 7
 BLOCK = 2**22  # numbers in one tensor over rows, nodes and features
 STEP = 2**21  # and in a step, at least: few rows come several times
 MAX_BATCH, MAX_COPIES = 2**16, 32
-MAX_ENUMERATED = 2**11  # pairs of a distinct row and a mask
+MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
@@ -79,6 +79,7 @@ class IntegratedRows:
 
     is_noisy = True
     longest = LONGEST
+    least = 10
     floor = 0.0  # features have no noise
     ratio = SPACING
 
@@ -258,8 +259,12 @@ class EnumeratedRows(IntegratedRows):
 
     def sums(self, point, batch):
         latent = self.latent(point)
-        nodes = Nodes(*prior_grid(spacing(latent, self.ratio), point.coefs))
-        nodes = Nodes(nodes.z.expand(len(self.weight), -1, -1), nodes.log_weight)
+        steps = spacing(latent, self.ratio)
+        if n_nodes_of(steps) <= OWN_COST * self.n_own:
+            z, log_weight = prior_grid(steps, point.coefs)
+            nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
+        else:
+            nodes = self._place(self.pairs, latent, 0)
         sums = own_sums(
             self.pairs, nodes, point, self.likelihood, self.targets, self.weight
         )

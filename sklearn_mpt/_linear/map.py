@@ -10,7 +10,8 @@ from sklearn.utils.validation import check_scalar
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.rules import gaussian_around, precision_root_of
 
-RADIUS, CORE = 4.5, 3.0  # of the shared grid, and of where posteriors are resolved
+RADIUS, CORE = 5.5, 3.0  # of the shared grid, and of where posteriors are resolved
+N_CELLS = 12  # across the core, in each of which the information is bounded
 WIDEST = 0.8  # spacing of the shared grid
 
 
@@ -121,27 +122,44 @@ def spacing(latent, ratio):
     On a grid of spacing h, a Gaussian of deviation s has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
     """
-    axis = torch.linspace(-CORE, CORE, 13, dtype=torch.float64)
+    axis = torch.linspace(-CORE, CORE, N_CELLS + 1, dtype=torch.float64)
     z = torch.cartesian_prod(*[axis] * latent.n_dims).reshape(-1, latent.n_dims)
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(latent.components)
-    location = latent.location(z)
-    _, information = latent.likelihood.derivatives(torch.zeros_like(location), location)
+    information = _largest_information(latent, z, CORE / N_CELLS)
     precision = 1 + (information @ (latent.components**2).T).amax(0)
     return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
 
 
-def n_nodes_of(steps):
+def _largest_information(latent, z, radius):
+    """Information of each feature within a distance of each z; (n, d).
+
+    It is largest at an end of the interval of locations, or where that is nearest 0.
+    """
+    location = latent.location(z)
+    slack = radius * latent.components.abs().sum(0)
+    near = location - location.clamp(-slack, slack)
+    ends = torch.stack([near, location - slack, location + slack])
+    return latent.likelihood.derivatives(torch.zeros_like(ends), ends)[1].amax(0)
+
+
+def n_nodes_of(steps, radius=RADIUS):
     """Number of nodes of `prior_grid`, roughly."""
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
-    return ball * math.prod(RADIUS / h for h in steps)
+    return ball * math.prod(radius / h for h in steps)
 
 
-def prior_grid(steps, like):
-    """Equally spaced nodes in a ball, and log weights of the standard normal."""
-    counts = [math.floor(RADIUS / h) for h in steps]
-    axes = [h * torch.arange(-n, n + 1) for n, h in zip(counts, steps, strict=True)]
+def prior_grid(steps, like, radius=RADIUS, shift=0.0):
+    """Equally spaced nodes in a ball, and log weights of the standard normal.
+
+    shift : of the nodes, in steps.
+    """
+    counts = [math.ceil(radius / h) for h in steps]
+    axes = [
+        h * (shift + torch.arange(-n - 1, n + 1, dtype=torch.float64))
+        for n, h in zip(counts, steps, strict=True)
+    ]
     z = torch.cartesian_prod(*axes).reshape(-1, len(steps)).to(like)
-    z = z[(z**2).sum(1) <= RADIUS**2]
+    z = z[(z**2).sum(1) <= radius**2]
     log_weight = -0.5 * (z**2).sum(1)
     return z, log_weight - log_weight.logsumexp(0)
 
