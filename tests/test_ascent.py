@@ -150,6 +150,26 @@ def test_steps_that_overshoot_are_halved(excess):
     assert (np.diff(ascent.loss_curve) < 1e-8).all()
 
 
+def recorded(ascent, n_epochs):
+    """Gaps of one coefficient at the points that an ascent asks for."""
+    points, sums = [], ascent.problem.sums
+    ascent.problem.sums = lambda point, batch: (
+        points.append(point) or sums(point, batch)
+    )
+    for _ in range(n_epochs):
+        ascent.epoch()
+    return np.array([float((p.coefs - BEST.coefs)[0, 0]) for p in points])
+
+
+def test_the_step_after_two_halvings_is_half_a_one():
+    """Steps of 1 and 1/2 overshoot, 1/4 does not; then 1/2 is tried, not 1."""
+    excess = 0.15
+    gaps = recorded(ascent_on(Quadratic(excess=excess)), 5)
+    sizes = np.array([1, 1 / 2, 1 / 4])
+    assert_allclose(gaps[1:4], gaps[0] * (1 - sizes / excess))
+    assert_allclose(gaps[4], gaps[3] * (1 - 1 / 2 / excess))
+
+
 def test_steps_that_overshoot_amid_noise_are_halved():
     ascent = run(Quadratic(excess=0.3, noise=0.05), tol=1e-3)
     assert ascent.converged
@@ -181,6 +201,13 @@ def test_what_is_left_to_gain_is_about_tol():
     # going on for 10 epochs would gain tol: the average of n >> 10 costs tol * n / 10
     n_epochs = len(run(Quadratic(0.5), tol=1e-3).loss_curve)
     assert np.mean(losses) < 2 * 1e-3 * n_epochs / 10
+
+
+def test_steps_fall_once_they_are_noise():
+    """As 1 / time ** 0.6: by a factor of 4.6 from around 30 to around 380 epochs."""
+    ascent = ascent_on(Quadratic(noise=0.3), rng=5)
+    moves = np.abs(np.diff(recorded(ascent, 400)))
+    assert moves[-100:].mean() < 0.4 * moves[20:60].mean()
 
 
 def test_training_stops_by_gain_not_by_a_share_of_epochs():
@@ -314,6 +341,13 @@ def test_a_stream_is_averaged_towards_the_optimum():
         for n in (4, 40, 400)
     ]
     assert losses[2] < losses[1] / 3 < losses[0] / 9
+
+
+def test_the_average_of_a_stream_is_better_than_its_last_point():
+    streams = [stream(Quadratic(0.5), 100, rng=r) for r in range(10)]
+    average = np.mean([loss(ascent.result) for ascent in streams])
+    last = np.mean([loss(ascent.point) for ascent in streams])
+    assert average < 0.7 * last
 
 
 def test_a_part_that_diverges_is_skipped():
