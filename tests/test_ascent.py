@@ -6,12 +6,14 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import poch
 from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
 from sklearn_mpt._latent.steps import (  # noqa: E402
+    Average,
     Point,
     Sums,
     agreement,
@@ -197,7 +199,7 @@ def test_averaging_removes_the_noise():
 
 
 def test_what_is_left_to_gain_is_about_tol():
-    losses = [loss(run(Quadratic(0.5), tol=1e-3, rng=r).result) for r in range(20)]
+    losses = [loss(run(Quadratic(0.5), tol=1e-3, rng=r).result) for r in range(10)]
     # going on for 10 epochs would gain tol: the average of n >> 10 costs tol * n / 10
     n_epochs = len(run(Quadratic(0.5), tol=1e-3).loss_curve)
     assert np.mean(losses) < 2 * 1e-3 * n_epochs / 10
@@ -338,7 +340,7 @@ def test_a_stream_goes_on_where_its_state_says():
 def test_a_stream_is_averaged_towards_the_optimum():
     losses = [
         np.mean([loss(stream(Quadratic(0.5), n, rng=r).result) for r in range(6)])
-        for n in (4, 40, 400)
+        for n in (3, 25, 200)
     ]
     assert losses[2] < losses[1] / 3 < losses[0] / 9
 
@@ -454,6 +456,37 @@ def test_agreement_is_a_cosine(factor, cosine):
     point, gradient = random_point(0), random_point(1).times(0.01)
     moves = [move_at(point, gradient.times(f)) for f in (1.0, factor)]
     assert_allclose(agreement(*moves), cosine, rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [0, 1, 3])
+def test_an_average_weights_points_by_a_power_of_time(power):
+    """Each point is a coordinate of its own: their average shows the weights."""
+    n, average, start = 400, Average(power), random_point(0)
+    move = move_at(start, random_point(1).times(0.1))
+    for row in torch.eye(n, dtype=torch.float64):
+        average.add(Point(row, start.log_noise), move)
+    weights = average.point.coefs.numpy()
+    rising = poch(np.arange(1, n + 1), power)  # t (t + 1) ... (t + power - 1)
+    assert_allclose(weights, rising / rising.sum())
+    assert_array_equal(average.reference.coefs, torch.eye(n)[0])
+    assert_allclose(average.gain, move.gain)
+    # the average of independent noise costs the sum of squared weights
+    assert_allclose(average.noise, move.gain * (weights**2).sum(), rtol=0.03)
+
+
+def test_drift_is_what_the_mean_gradient_promises_beyond_noise():
+    average, point = Average(), random_point(0)
+    moves = [move_at(point, random_point(1).times(s)) for s in (0.2, 0.1, 0.1, 0.2)]
+    for move in moves:
+        average.add(point, move)
+    mean = np.average([0.2, 0.1, 0.1, 0.2], weights=[1, 2, 3, 4])
+    gains = np.average([move.gain for move in moves], weights=[1, 2, 3, 4])
+    expected = move_at(point, random_point(1).times(mean)).gain - gains * 4 / 3 / 4
+    assert_allclose(average.drift(moves[0].information), 4 * max(0, expected))
+    opposed = Average()
+    for sign in (1, -1):
+        opposed.add(point, move_at(point, random_point(1).times(sign)))
+    assert opposed.drift(moves[0].information) == 0
 
 
 def test_mixing_and_arrays():
