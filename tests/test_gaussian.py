@@ -1,32 +1,478 @@
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
-from reference import conditional_log_density, log_density, low_rank_rows
+import scipy.linalg
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import (
+    by_differences,
+    conditional_log_density,
+    log_density,
+    low_rank_rows,
+)
+from scipy.integrate import quad
+from scipy.special import comb
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.objectives import MaskedRows  # noqa: E402
+from sklearn_mpt._latent.steps import Move, Point, apply, divide, move_of  # noqa: E402
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of  # noqa: E402
-from sklearn_mpt._linear.gaussian_training import GaussianModule  # noqa: E402
+from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
+    Symmetric,
+    likelihood_sums,
+    masked_sums,
+    moment_sums,
+)
+from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
+    Batch,
+    FixedMasks,
+    GaussianMoments,
+    GaussianRows,
+    UniformMasks,
+)
 from sklearn_mpt._measure.contract import masked_score  # noqa: E402
+from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+
+N_DIMS, N_FEATURES = 3, 7
+SYMMETRIC = Symmetric(N_DIMS, "cpu")
 
 
 @pytest.fixture
 def model():
     rng = np.random.default_rng(0)
-    arrays = rng.normal(size=(3, 7)), rng.normal(size=7), np.array(0.4)
-    return LinearGaussian(*map(torch.tensor, arrays))
+    arrays = rng.normal(size=(N_DIMS, N_FEATURES)), rng.normal(size=N_FEATURES)
+    return LinearGaussian(*map(torch.tensor, (*arrays, np.array(0.4))))
 
 
 @pytest.fixture
 def joint(model):
-    W = model.components.numpy()
-    return model.mean.numpy(), W.T @ W + model.noise_variance.numpy() * np.eye(7)
+    return joint_of(model)
+
+
+def joint_of(model):
+    W, noise = model.components.numpy(), model.noise_variance.numpy()
+    return model.mean.numpy(), W.T @ W + noise * np.eye(N_FEATURES)
+
+
+@pytest.fixture
+def point(model):
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    return Point(coefs, model.noise_variance.log())
+
+
+def model_at(point):
+    return LinearGaussian(
+        point.coefs[:, :-1].T, point.coefs[:, -1], point.log_noise.exp()
+    )
 
 
 @pytest.fixture
 def X():
-    return low_rank_rows(25, 7, 3, 0.4, seed=1)
+    return low_rank_rows(25, N_FEATURES, N_DIMS, 0.4, seed=1)
+
+
+@pytest.fixture
+def gaps(X):
+    X[0, 2], X[3, :5], X[4] = np.nan, np.nan, np.nan
+    return X
+
+
+def entries(X, hidden):
+    """X with a wild number where missing, present, seen, and targets everywhere."""
+    present = torch.tensor(~np.isnan(X))
+    seen = present & ~torch.tensor(hidden)
+    filled = torch.tensor(np.nan_to_num(X, nan=50.0))
+    return [filled, *(t.to(torch.float64) for t in (present, seen, present))]
+
+
+@pytest.fixture
+def hidden(X):
+    hidden = np.random.default_rng(2).random(X.shape) < 0.5
+    hidden[5], hidden[6] = True, False
+    return hidden
+
+
+def leave_one_out(X, hidden, joint):
+    """log p of each entry given those seen, without itself, by D x D matrices."""
+    columns = [
+        conditional_log_density(X, hidden | (np.arange(X.shape[1]) == j), *joint)[:, j]
+        for j in range(X.shape[1])
+    ]
+    return np.column_stack(columns)
+
+
+def autograd(value_of, point):
+    leaves = Point(*(part.clone().requires_grad_() for part in point))
+    return Point(*torch.autograd.grad(value_of(leaves), leaves))
+
+
+def posterior(x, seen, model):
+    """Mean and covariance of z given what is seen of a row, by D x D matrices."""
+    mean, covariance = joint_of(model)
+    W = model.components.numpy()[:, seen]
+    gain = W @ np.linalg.inv(covariance[np.ix_(seen, seen)])
+    return gain @ (x - mean)[seen], np.eye(N_DIMS) - gain @ W.T
+
+
+def second_moment(x, seen, model):
+    """E (z, 1)(z, 1)'."""
+    z, covariance = posterior(x, seen, model)
+    second = np.outer(np.r_[z, 1], np.r_[z, 1])
+    second[:N_DIMS, :N_DIMS] += covariance
+    return second
+
+
+def information_by_loop(X, seen, model):
+    total = np.zeros((N_FEATURES, N_DIMS + 1, N_DIMS + 1))
+    for x, s in zip(X, seen, strict=True):
+        total[~np.isnan(x)] += second_moment(x, s, model)
+    return total / model.noise_variance.item()
+
+
+def assert_points_close(actual, expected, **tolerance):
+    for a, b in zip(actual, expected, strict=True):
+        assert_allclose(a, b, **tolerance)
+
+
+def assert_sums_close(actual, expected, **tolerance):
+    assert_allclose(actual.value, expected.value, **tolerance)
+    assert_points_close(actual.gradient, expected.gradient, **tolerance)
+    assert_points_close(actual.information, expected.information, **tolerance)
+
+
+def test_masked_sums_condition_on_the_other_entries_seen(
+    model, joint, point, gaps, hidden
+):
+    sums = masked_sums(*entries(gaps, hidden), point, SYMMETRIC)
+    scores = leave_one_out(gaps, hidden, joint).sum(1)
+    assert_allclose(sums.value, scores.sum())
+    assert_allclose(sums.square, (scores**2).sum())
+    assert sums.n_rows == 25
+
+
+def test_targets_are_weights(joint, point, gaps, hidden):
+    X, present, seen, _ = entries(gaps, hidden)
+    target = present * torch.tensor(np.random.default_rng(5).random(gaps.shape))
+    sums = masked_sums(X, present, seen, target, point, SYMMETRIC)
+    expected = (target.numpy() * leave_one_out(gaps, hidden, joint)).sum()
+    assert_allclose(sums.value, expected)
+
+
+def test_gradient_of_masked_sums_is_that_of_conditionals(point, gaps, hidden):
+    X, present, seen, _ = entries(gaps, hidden)
+    target = present * torch.tensor(np.random.default_rng(5).random(gaps.shape))
+    rows, columns = torch.tensor(gaps), torch.eye(N_FEATURES, dtype=torch.bool)
+
+    def value_of(point):
+        now, mask = model_at(point), torch.tensor(hidden)
+        log_prob = [
+            now.conditional_log_prob(rows, mask | column)[:, j]
+            for j, column in enumerate(columns)
+        ]
+        return (target * torch.stack(log_prob, 1)).sum()
+
+    sums = masked_sums(X, present, seen, target, point, SYMMETRIC)
+    assert_points_close(sums.gradient, autograd(value_of, point), atol=1e-10)
+
+
+def test_gradient_of_likelihood_sums_is_that_of_the_density(
+    model, joint, point, gaps, hidden
+):
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    log_prob = log_density(gaps, *joint)
+    assert_allclose(sums.value, log_prob.sum())
+    assert_allclose(sums.square, (log_prob**2).sum())
+    rows = torch.tensor(gaps)
+    gradient = autograd(lambda p: model_at(p).log_prob(rows).sum(), point)
+    assert_points_close(sums.gradient, gradient, atol=1e-10)
+
+
+def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
+    X, present, seen, target = entries(gaps, hidden)
+    by_masks = masked_sums(X, present, seen, target, point, SYMMETRIC).information
+    by_rows = likelihood_sums(X, present, point, SYMMETRIC).information
+    for information, given in ((by_masks, seen), (by_rows, present)):
+        expected = information_by_loop(gaps, given.numpy().astype(bool), model)
+        assert_allclose(information.coefs, expected)
+        assert information.log_noise == present.sum() / 2
+
+
+def test_information_can_be_left_out(point, X, hidden):
+    arguments = *entries(X, hidden), point, SYMMETRIC
+    with_it, without = masked_sums(*arguments), masked_sums(*arguments, informed=False)
+    assert without.information is None
+    assert_points_close(without.gradient, with_it.gradient, rtol=0)
+
+
+def test_natural_step_on_the_likelihood_is_the_m_step(model, point, gaps, hidden):
+    """The regression of each feature on z, with the moments of the posterior."""
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    stepped = point.coefs + divide(sums.gradient, sums.information).coefs
+    for j in range(N_FEATURES):
+        rows = gaps[~np.isnan(gaps[:, j])]
+        second = sum(second_moment(x, ~np.isnan(x), model) for x in rows)
+        cross = sum(
+            x[j] * np.r_[posterior(x, ~np.isnan(x), model)[0], 1.0] for x in rows
+        )
+        assert_allclose(stepped[j], np.linalg.solve(second, cross), rtol=1e-6)
+
+
+def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
+    model, point, gaps, hidden
+):
+    """Half of mean E zz' - I for the scale, and E z for the mean."""
+    X, present, _, _ = entries(gaps, hidden)
+    sums = likelihood_sums(X, present, point, SYMMETRIC)
+    mean_information = sums.information.times(1 / len(X))
+    move = move_of(sums, point, mean_information)
+    moment = np.mean([second_moment(x, ~np.isnan(x), model) for x in gaps], axis=0)
+    scale = (moment[:N_DIMS, :N_DIMS] - np.eye(N_DIMS)) / 2
+    expected = np.zeros((N_DIMS + 1, N_DIMS + 1))
+    expected[:N_DIMS, :N_DIMS], expected[:N_DIMS, N_DIMS] = scale, moment[:N_DIMS, -1]
+    largest = max(0.5, np.abs(expected).max())
+    assert_allclose(move.generator, 0.5 * expected / largest, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.3])
+def test_generator_gives_z_another_law(model, point, size):
+    rng = np.random.default_rng(6)
+    generator = np.zeros((N_DIMS + 1, N_DIMS + 1))
+    generator[:N_DIMS] = 0.4 * rng.normal(size=(N_DIMS, N_DIMS + 1))
+    still = point.times(0)
+    move = Move(0.0, 0.0, still, still, still, torch.tensor(generator), 0.0)
+    moved = joint_of(model_at(apply(point, move, size)))
+    change = scipy.linalg.expm(size * generator)
+    law = change[:N_DIMS, :N_DIMS] @ change[:N_DIMS, :N_DIMS].T, change[:N_DIMS, -1]
+    W, noise = model.components.numpy(), model.noise_variance.item()
+    assert_allclose(moved[0], law[1] @ W + model.mean.numpy())
+    assert_allclose(moved[1], W.T @ law[0] @ W + noise * np.eye(N_FEATURES))
+
+
+def all_masks_weighted(X):
+    """Every set of a row, with the probability that a uniform size gives it."""
+    for size in range(N_FEATURES + 1):
+        masks = enumerate_masks(N_FEATURES, size)
+        for mask in masks:
+            weight = 1 / len(masks) / (N_FEATURES + 1)
+            *rest, target = entries(X, np.broadcast_to(mask, X.shape))
+            yield *rest, weight * target
+
+
+def test_masked_sums_of_all_masks_are_those_of_the_likelihood(joint, point, gaps):
+    """Value and gradient: uniform sizes from 0 on add up to the log density."""
+    parts = [masked_sums(*e, point, SYMMETRIC) for e in all_masks_weighted(gaps)]
+    assert_allclose(sum(part.value for part in parts), log_density(gaps, *joint).sum())
+    X, present, *_ = entries(gaps, np.zeros(gaps.shape, dtype=bool))
+    expected = likelihood_sums(X, present, point, SYMMETRIC).gradient
+    for k in range(2):
+        assert_allclose(sum(p.gradient[k] for p in parts), expected[k], atol=1e-9)
+
+
+@pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
+def test_moment_sums_are_masked_sums_of_all_rows(point, X, n_rows):
+    X = X[:n_rows]
+    moments = moments_of(torch.tensor(X))
+    point.coefs[:, -1] = moments.mean
+    rng = np.random.default_rng(4)
+    seen = torch.tensor(rng.random((9, N_FEATURES)) < 0.6).to(torch.float64)
+    target = torch.tensor(rng.random(seen.shape))
+    by_moments = moment_sums(
+        moments.product, moments.variance, seen, target, point, SYMMETRIC
+    )
+    pairs = torch.tensor(np.tile(X, (9, 1)))
+    repeated = (t.repeat_interleave(n_rows, 0) for t in (seen, target / n_rows))
+    by_rows = masked_sums(pairs, torch.ones_like(pairs), *repeated, point, SYMMETRIC)
+    scaled = by_rows._replace(information=by_rows.information.times(1 / n_rows))
+    assert_sums_close(by_moments, scaled, atol=1e-9)
+    assert by_moments.n_rows == 9
+
+
+def test_moment_sums_keep_what_each_mask_says(point, X):
+    """Their squares are those of mean scores, one for each mask."""
+    moments = moments_of(torch.tensor(X))
+    point.coefs[:, -1] = moments.mean
+    seen = torch.tensor(np.eye(N_FEATURES))
+    arguments = moments.product, moments.variance
+    both = moment_sums(*arguments, seen, 1 - seen, point, SYMMETRIC)
+    values = [
+        moment_sums(*arguments, s[None], 1 - s[None], point, SYMMETRIC).value
+        for s in seen
+    ]
+    assert_allclose(both.square, sum(value**2 for value in values))
+
+
+def test_moment_problem_is_the_row_problem(point, X):
+    """One mask for all rows: the mean over rows is what moments give."""
+    moments = moments_of(torch.tensor(X))
+    point.coefs[:, -1] = moments.mean
+    seen = torch.tensor([1.0, 0, 1, 0, 1, 1, 0], dtype=torch.float64)
+
+    def masks(present, batch, first):
+        return present * seen, present * (1 - seen)
+
+    by_moments = GaussianMoments(moments, 25, 4, N_DIMS, masks, floor=-20.0)
+    by_rows = GaussianRows(torch.tensor(X), N_DIMS, masks, "auto", floor=-20.0)
+    moves = []
+    for problem in (by_moments, by_rows):
+        (batch,) = problem.batches(np.random.default_rng(0))
+        sums = problem.sums(point, batch)
+        information = sums.information.times(1 / sums.n_rows)
+        moves.append(move_of(sums, point, information))
+    assert_allclose(moves[0].value, moves[1].value)
+    assert_points_close(moves[0].step, moves[1].step, atol=1e-9)
+    assert_allclose(moves[0].generator, moves[1].generator, atol=1e-9)
+    assert by_moments.n_rows == by_rows.n_rows == 25
+
+
+def batch_at(turn, seed=7):
+    return Batch(None, turn, seed, 0.123)
+
+
+@pytest.mark.parametrize("few", [None, 0.1])
+def test_sets_of_odd_turns_are_complements(few):
+    masks, present = UniformMasks(few), torch.ones(200, 5, dtype=torch.float64)
+    for turn in (0, 2, 6):
+        seen, target = masks(present, batch_at(turn), 0)
+        other, other_target = masks(present, batch_at(turn + 1), 0)
+        assert_array_equal(seen + other, present)
+        assert_array_equal(target, other_target)
+    following = masks(present, batch_at(2), 0)[0]
+    assert (masks(present, batch_at(0), 0)[0] != following).any()
+
+
+def weighted_sets(masks, turn, n=60_000):
+    """The weight of each draw, in the column of its set of 5 features; (n, 32)."""
+    present = torch.ones(n, 5, dtype=torch.float64)
+    seen, target = masks(present, batch_at(turn), 0)
+    code = (seen @ 2.0 ** torch.arange(5, dtype=torch.float64)).long()
+    weighted = torch.zeros(n, 32, dtype=torch.float64)
+    weighted[torch.arange(n), code] = target[:, 0]
+    assert (target == target[:, :1]).all()
+    return weighted
+
+
+def largest_z(sample, expected):
+    sample = sample.numpy()
+    error = sample.std(0) / np.sqrt(len(sample))
+    return np.abs((sample.mean(0) - expected) / error).max()
+
+
+@pytest.mark.parametrize("turn", [0, 3])
+def test_sets_have_uniform_sizes_and_are_alike(turn):
+    """Frequencies of all 32 sets within 4.5 standard errors (p < 3e-4)."""
+    size = np.array([i.bit_count() for i in range(32)])
+    assert largest_z(weighted_sets(UniformMasks(), turn), 1 / 6 / comb(5, size)) < 4.5
+
+
+def test_weights_make_up_for_more_draws_with_few_seen():
+    """A set and its complement, together: within 4.5 standard errors, as above."""
+    size = np.array([i.bit_count() for i in range(32)])
+    pair = [weighted_sets(UniformMasks(0.1), turn) for turn in (4, 5)]
+    assert largest_z((pair[0] + pair[1]) / 2, 1 / 6 / comb(5, size)) < 4.5
+
+
+def test_half_the_draws_have_few_entries_seen():
+    """How often none of 5 is seen, by quadrature over the documented density."""
+    drawn = weighted_sets(UniformMasks(0.1), 0)[:, :1] > 0
+    share = quad(lambda u: (1 - u) ** 5 / (u + 0.1), 0, 1)[0] / np.log(1.1 / 0.1)
+    assert largest_z(drawn.double(), (share + 1 / 6) / 2) < 4.5
+
+
+def test_missing_entries_are_neither_seen_nor_targets():
+    present = torch.tensor(np.random.default_rng(3).random((40, 6)) < 0.6).double()
+    for masks in (UniformMasks(), UniformMasks(0.1), FixedMasks(2)):
+        seen, target = masks(present, batch_at(0), 0)
+        assert_array_equal(seen[present == 0], 0.0)
+        assert_array_equal(target[present == 0], 0.0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+def test_fixed_masks_hide_as_many(size):
+    present = torch.ones(100, N_FEATURES, dtype=torch.float64)
+    seen, target = FixedMasks(size)(present, batch_at(1), 0)
+    assert_array_equal((1 - seen).sum(1), size)
+    assert_allclose(target, (1 - seen) * N_FEATURES / size)
+
+
+def test_fixed_masks_of_successive_turns_are_disjoint():
+    present = torch.ones(100, N_FEATURES, dtype=torch.float64)
+    hidden = sum(1 - FixedMasks(2)(present, batch_at(t), 0)[0] for t in range(3))
+    assert hidden.max() == 1
+    assert_array_equal(hidden.sum(1), 6)
+
+
+def test_fixed_masks_are_alike():
+    """All 21 pairs within 4.5 standard errors of a binomial share (p < 2e-4)."""
+    n = 40_000
+    hidden = 1 - FixedMasks(2)(torch.ones(n, 7).double(), batch_at(1), 0)[0]
+    shares = (hidden.T @ hidden)[tuple(torch.triu_indices(7, 7, 1))] / n
+    z = (shares - 1 / 21) / np.sqrt(20 / 21**2 / n)
+    assert z.abs().max() < 4.5
+
+
+def test_seeds_and_blocks_give_other_masks():
+    masks, present = UniformMasks(), torch.ones(50, 7, dtype=torch.float64)
+    draws = [
+        masks(present, batch_at(0, seed), first)[0]
+        for seed, first in ((7, 0), (7, 50), (8, 0))
+    ]
+    assert (draws[0] != draws[1]).any()
+    assert (draws[0] != draws[2]).any()
+    assert_array_equal(draws[0], masks(present, batch_at(0), 0)[0])
+
+
+def test_row_problem_is_the_contract(joint, point, gaps):
+    """Every feature alone, in turn: the sum of all blocks of all batches."""
+    eye = torch.eye(N_FEATURES, dtype=torch.float64)
+
+    def masks(present, batch, first):
+        hidden = eye[(torch.arange(len(present)) + first) % N_FEATURES]
+        return present * (1 - hidden), present * hidden * N_FEATURES
+
+    problem = GaussianRows(torch.tensor(gaps), N_DIMS, masks, 300, floor=-20.0)
+    problem.n_block = 64
+    scores = np.array(
+        [
+            N_FEATURES * masked_score(conditional_log_density(gaps, m, *joint), m)
+            for m in enumerate_masks(N_FEATURES, 1)
+        ]
+    )
+    for batch in problem.batches(np.random.default_rng(0)):
+        sums = problem.sums(point, batch)
+        place = np.arange(len(batch.index)) % N_FEATURES
+        # enumerate_masks hides feature 0 first
+        assert_allclose(sums.value, scores[place, batch.index.numpy()].sum())
+        assert sums.n_rows == len(batch.index)
+
+
+def test_complement_turns_have_no_information(point, X):
+    problem = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", -20.0)
+    rng, informed = np.random.default_rng(0), []
+    for _ in range(4):
+        (batch,) = problem.batches(rng)
+        informed.append(problem.sums(point, batch).information is not None)
+    assert informed == [True, False, True, False]
+
+
+@pytest.mark.parametrize("batch_size", ["auto", 100])
+def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
+    problem = GaussianRows(
+        torch.tensor(X), N_DIMS, UniformMasks(), batch_size, floor=-20.0
+    )
+    batches = list(problem.batches(np.random.default_rng(0)))
+    counts = torch.cat([batch.index for batch in batches]).bincount(minlength=25)
+    assert (counts == counts[0]).all()
+    assert len(batches) == problem.n_batches == (1 if batch_size == "auto" else 21)
+
+
+def test_likelihood_problem_needs_no_masks(joint, point, gaps):
+    problem = GaussianRows(torch.tensor(gaps), N_DIMS, None, 10, floor=-20.0)
+    rng = np.random.default_rng(0)
+    sums = [problem.sums(point, batch) for batch in problem.batches(rng)]
+    n_passes = sum(part.n_rows for part in sums) / len(gaps)
+    expected = n_passes * log_density(gaps, *joint).sum()
+    assert_allclose(sum(part.value for part in sums), expected)
+    assert n_passes == 1
 
 
 @pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
@@ -43,6 +489,12 @@ def test_moment_form_is_the_mean_over_rows(model, X, n_rows):
 def test_mean_log_prob_is_the_mean_over_rows(model, joint, X):
     mean = model.mean_log_prob(moments_of(torch.tensor(X)))
     assert_allclose(mean, log_density(X, *joint).mean())
+
+
+def test_conditionals_are_differences_of_densities(model, joint, gaps, hidden):
+    log_prob = model.conditional_log_prob(torch.tensor(gaps), torch.tensor(hidden))
+    truth = by_differences(gaps, hidden, lambda rows: log_density(rows, *joint))
+    assert_allclose(log_prob, truth, atol=1e-10)
 
 
 def test_tiny_noise_keeps_its_precision():
@@ -66,47 +518,3 @@ def test_tiny_noise_keeps_its_precision():
         expected = float(-(log_scale + quadratic) / 2)
     actual = model.log_prob(torch.tensor(X))[0].item()
     assert_allclose(actual, expected, rtol=1e-4)
-
-
-def test_a_step_and_its_fold_are_the_same_model(model, X):
-    module = GaussianModule(model, torch.tensor(1e-9))
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for step in module.parameters():
-            step.copy_(0.1 * torch.randn(step.shape, generator=generator))
-    stepped = module.now.log_prob(torch.tensor(X)).detach()
-    module.fold()
-    assert all((step == 0).all() for step in module.parameters())
-    assert_allclose(module.now.log_prob(torch.tensor(X)).detach(), stepped)
-
-
-def test_gradients_are_those_of_finite_differences(model, X):
-    X[0, 2] = np.nan
-    mask = torch.tensor(np.random.default_rng(3).random(X.shape) < 0.4)
-
-    def loss(components, mean, noise_variance):
-        point = LinearGaussian(components, mean, noise_variance)
-        return point.conditional_log_prob(torch.tensor(X), mask).sum()
-
-    parameters = model.components, model.mean, model.noise_variance
-    leaves = [tensor.clone().requires_grad_() for tensor in parameters]
-    assert torch.autograd.gradcheck(loss, leaves)
-
-
-def test_rows_objective_is_the_contract(model, joint, X):
-    X[1, 3] = np.nan
-    module = GaussianModule(model, torch.tensor(1e-12))
-    masks = torch.tensor(np.eye(7, dtype=bool))
-    objective = MaskedRows(torch.tensor(X), lambda rng: masks, batch_size=10)
-    for rows, mask in objective.batches(np.random.default_rng(0)):
-        losses = objective.losses(module, (rows, mask)).detach()
-        log_prob = conditional_log_density(rows.numpy(), mask.numpy(), *joint)
-        assert_allclose(losses, -7 * masked_score(log_prob, mask.numpy()), atol=1e-8)
-
-
-def test_rows_objective_passes_over_all_rows_once(X):
-    objective = MaskedRows(torch.tensor(X), lambda rng: torch.ones(1, 7), batch_size=10)
-    batches = list(objective.batches(np.random.default_rng(0)))
-    assert len(batches) == 3
-    seen = np.concatenate([rows.numpy() for rows, _ in batches])
-    assert_allclose(np.sort(seen[:, 0]), np.sort(X[:, 0]))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._latent.objectives import Objective
-from sklearn_mpt._latent.trainer import Trainer
+from sklearn_mpt._latent.trainer import Objective, Trainer
 
 torch = pytest.importorskip("torch")
 

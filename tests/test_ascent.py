@@ -1,0 +1,509 @@
+"""Ascent on a quadratic with noisy slopes, where what it should do is plain to see."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import poch
+from sklearn.exceptions import ConvergenceWarning
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
+from sklearn_mpt._latent.steps import (  # noqa: E402
+    Average,
+    Point,
+    Sums,
+    agreement,
+    align,
+    as_arrays,
+    divide,
+    mix,
+    move_of,
+)
+
+BEST = Point(
+    torch.tensor([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], dtype=torch.float64),
+    torch.tensor(-1.0, dtype=torch.float64),
+)
+START = Point(
+    torch.full((3, 2), 0.1, dtype=torch.float64),
+    torch.tensor(1.0, dtype=torch.float64),
+)
+CURVATURE = Point(
+    torch.tensor([[[2.0, 0.5], [0.5, 1.0]]] * 3, dtype=torch.float64),
+    torch.tensor(1.5, dtype=torch.float64),
+)
+N_ROWS = 50
+
+
+class Quadratic:
+    """Minus half the distance to BEST, in the metric of CURVATURE, in nats per row.
+
+    noise : standard deviation of the slopes of a batch. excess : of the information
+    over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
+    """
+
+    longest, expand, floor = math.inf, False, -10.0
+    n_rows = N_ROWS
+
+    def __init__(self, noise=0.0, excess=1.5, n_batches=1):
+        self.noise, self.excess, self.n_batches = noise, excess, n_batches
+        self.is_noisy = noise > 0
+
+    def batches(self, rng):
+        for _ in range(self.n_batches):
+            yield tuple(self.noise * torch.tensor(rng.normal(size=s)) for s in (6, 1))
+
+    def sums(self, point, batch):
+        gap = point.plus(BEST, -1)
+        pull = self.pull(gap)
+        noise = Point(batch[0].reshape(3, 2), batch[1][0])
+        value = -0.5 * gap.dot(pull) + noise.dot(gap)
+        variance = N_ROWS * self.noise**2 * gap.dot(gap)  # over rows
+        return Sums(
+            torch.tensor(N_ROWS * value),
+            torch.tensor(N_ROWS * (value**2 + variance)),
+            noise.plus(pull, -1).times(N_ROWS),
+            CURVATURE.times(N_ROWS * self.excess),
+            N_ROWS,
+        )
+
+    @staticmethod
+    def pull(gap):
+        coefs = (CURVATURE.coefs @ gap.coefs[..., None])[..., 0]
+        return Point(coefs, CURVATURE.log_noise * gap.log_noise)
+
+
+class Failing(Quadratic):
+    """Not a number once `n_good` sums have been asked for."""
+
+    def __init__(self, n_good, **settings):
+        super().__init__(**settings)
+        self.n_left = n_good
+
+    def sums(self, point, batch):
+        self.n_left -= 1
+        sums = super().sums(point, batch)
+        return sums if self.n_left >= 0 else sums._replace(value=torch.tensor(math.nan))
+
+
+def loss(point):
+    gap = point.plus(BEST, -1)
+    return 0.5 * gap.dot(Quadratic.pull(gap))
+
+
+def ascent_on(problem, learning_rate=1.0, rng=0, point=START):
+    rng = np.random.default_rng(rng)
+    return Ascent(problem, point, learning_rate=learning_rate, rng=rng)
+
+
+def run(problem, max_iter=5000, tol=1e-4, around_epoch=None, **settings):
+    ascent = ascent_on(problem, **settings)
+    ascent.run(
+        max_iter=max_iter,
+        tol=tol,
+        n_iter_no_change=10,
+        around_epoch=around_epoch or (lambda epoch: epoch()),
+    )
+    return ascent
+
+
+def counted(action, n):
+    """What is to be done around epochs: `action` after the n-th."""
+    count = 0
+
+    def around(epoch):
+        nonlocal count
+        epoch()
+        count += 1
+        return action() if count == n else None
+
+    return around
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("excess", [1.0, 1.5, 4.0])
+def test_exact_problems_end_at_the_optimum(excess):
+    ascent = run(Quadratic(excess=excess))
+    assert ascent.converged
+    assert loss(ascent.result) < 1e-6
+    assert_allclose(ascent.result.coefs, BEST.coefs, atol=2e-3)
+
+
+def test_a_newton_step_arrives_at_once():
+    ascent = ascent_on(Quadratic(excess=1.0))
+    ascent.epoch()
+    assert_allclose(ascent.point.coefs, BEST.coefs)
+    assert_allclose(ascent.loss_curve, loss(START))
+
+
+@pytest.mark.parametrize("excess", [0.45, 0.3])
+def test_steps_that_overshoot_are_halved(excess):
+    """Full steps move the gap by the factor 1 - 1 / excess: away from the optimum."""
+    ascent = run(Quadratic(excess=excess))
+    assert ascent.converged
+    assert loss(ascent.result) < 1e-6
+    assert (np.diff(ascent.loss_curve) < 1e-8).all()
+
+
+def recorded(ascent, n_epochs):
+    """Gaps of one coefficient at the points that an ascent asks for."""
+    points, sums = [], ascent.problem.sums
+    ascent.problem.sums = lambda point, batch: (
+        points.append(point) or sums(point, batch)
+    )
+    for _ in range(n_epochs):
+        ascent.epoch()
+    return np.array([float((p.coefs - BEST.coefs)[0, 0]) for p in points])
+
+
+def test_the_step_after_two_halvings_is_half_a_one():
+    """Steps of 1 and 1/2 overshoot, 1/4 does not; then 1/2 is tried, not 1."""
+    excess = 0.15
+    gaps = recorded(ascent_on(Quadratic(excess=excess)), 5)
+    sizes = np.array([1, 1 / 2, 1 / 4])
+    assert_allclose(gaps[1:4], gaps[0] * (1 - sizes / excess))
+    assert_allclose(gaps[4], gaps[3] * (1 - 1 / 2 / excess))
+
+
+def test_steps_that_overshoot_amid_noise_are_halved():
+    ascent = run(Quadratic(excess=0.3, noise=0.05), tol=1e-3)
+    assert ascent.converged
+    assert loss(ascent.result) < 1e-2
+
+
+def test_learning_rate_scales_steps():
+    moved = []
+    for rate in (1.0, 0.25):
+        ascent = ascent_on(Quadratic(), learning_rate=rate)
+        ascent.epoch()
+        moved.append(ascent.point.plus(START, -1).coefs)
+    assert_allclose(moved[1], 0.25 * moved[0])
+
+
+def test_averaging_removes_the_noise():
+    """A full step has 7 parameters' noise, of (0.2 / sqrt(curvature))^2 / 2 nats each.
+
+    Averaged, they cost less than a tenth of that.
+    """
+    ascent = run(Quadratic(noise=0.2, excess=1.0))
+    variances = 0.2**2 * (3 * np.trace(np.linalg.inv(CURVATURE.coefs[0])) + 1 / 1.5)
+    assert ascent.converged
+    assert loss(ascent.result) < 0.1 * variances / 2
+
+
+def test_what_is_left_to_gain_is_about_tol():
+    losses = [loss(run(Quadratic(0.5), tol=1e-3, rng=r).result) for r in range(10)]
+    # going on for 10 epochs would gain tol: the average of n >> 10 costs tol * n / 10
+    n_epochs = len(run(Quadratic(0.5), tol=1e-3).loss_curve)
+    assert np.mean(losses) < 2 * 1e-3 * n_epochs / 10
+
+
+def test_steps_fall_once_they_are_noise():
+    """As 1 / time ** 0.6: by a factor of 4.6 from around 30 to around 380 epochs."""
+    ascent = ascent_on(Quadratic(noise=0.3), rng=5)
+    moves = np.abs(np.diff(recorded(ascent, 400)))
+    assert moves[-100:].mean() < 0.4 * moves[20:60].mean()
+
+
+def test_training_stops_by_gain_not_by_a_share_of_epochs():
+    few, many = (run(Quadratic(noise=0.3), max_iter=n) for n in (2000, 5000))
+    assert few.converged
+    assert len(few.loss_curve) == len(many.loss_curve)
+    assert_array_equal(few.result.coefs, many.result.coefs)
+
+
+def test_smaller_gains_take_longer():
+    n_epochs = [
+        len(run(Quadratic(noise=0.3), tol=tol).loss_curve) for tol in (1e-2, 1e-3, 1e-4)
+    ]
+    assert n_epochs[0] < n_epochs[1] < n_epochs[2]
+
+
+def test_batches_of_an_epoch_are_all_steps():
+    calls = []
+
+    class Counting(Quadratic):
+        def sums(self, point, batch):
+            calls.append(point)
+            return super().sums(point, batch)
+
+    ascent = ascent_on(Counting(noise=0.1, n_batches=5))
+    ascent.epoch()
+    assert len(calls) == 5
+    assert len({float(point.log_noise) for point in calls}) == 5
+    assert len(ascent.loss_curve) == 1
+
+
+def test_running_out_of_epochs_warns():
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=3\) reached"):
+        ascent = run(Quadratic(), max_iter=3)
+    assert len(ascent.loss_curve) == 3
+    assert not ascent.converged
+
+
+def test_noise_stays_above_its_floor():
+    problem = Quadratic()
+    problem.floor = -0.25
+    ascent = ascent_on(problem)
+    for _ in range(30):
+        ascent.epoch()
+    assert ascent.point.log_noise == -0.25
+    assert_allclose(ascent.point.coefs, BEST.coefs, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize("n_epochs", [3, 40])
+def test_interruption_keeps_the_model(noise, n_epochs):
+    around = counted(interrupt, n_epochs)
+    problem = Quadratic(noise=noise, excess=20.0)
+    with pytest.warns(UserWarning, match="interrupted by user"):
+        ascent = run(problem, around_epoch=around)
+    assert len(ascent.loss_curve) == n_epochs
+    assert loss(ascent.result) < loss(START)
+
+
+@pytest.mark.parametrize("n_epochs", [3, 40])
+def test_a_callback_stops_without_a_warning(n_epochs):
+    around = counted(lambda: True, n_epochs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ascent = run(Quadratic(noise=0.3), tol=0.0, around_epoch=around)
+    assert len(ascent.loss_curve) == n_epochs
+
+
+def test_divergence_at_the_start_keeps_the_start():
+    with pytest.warns(ConvergenceWarning, match="diverged after 0 epochs"):
+        ascent = run(Failing(0))
+    assert_array_equal(ascent.result.coefs, START.coefs)
+
+
+@pytest.mark.parametrize("n_good", [1, 3])
+def test_divergence_keeps_the_last_finite_point(n_good):
+    straight = ascent_on(Quadratic(noise=0.1))
+    for _ in range(n_good):
+        last = straight.point
+        straight.epoch()
+    with pytest.warns(ConvergenceWarning, match=r"diverged after \d+ epochs"):
+        ascent = run(Failing(n_good, noise=0.1))
+    assert_array_equal(ascent.result.coefs, last.coefs)
+    assert np.isfinite(ascent.loss_curve).all()
+
+
+def test_an_exact_ascent_stops_before_a_cliff():
+    class Cliff(Quadratic):
+        def sums(self, point, batch):
+            sums = super().sums(point, batch)
+            beyond = point.log_noise < 0
+            return sums._replace(value=torch.where(beyond, torch.nan, sums.value))
+
+    ascent = run(Cliff())
+    assert 0 <= ascent.result.log_noise < 0.1
+
+
+def stream(problem, n_parts, rng):
+    """One ascent over all parts."""
+    ascent = ascent_on(problem, rng=rng)
+    for _ in range(n_parts):
+        ascent.run_once()
+    return ascent
+
+
+def assert_points_equal(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        assert_array_equal(a, b)
+
+
+def test_a_stream_goes_on_where_its_state_says():
+    """Each part by an ascent of its own, that knows arrays alone."""
+    problem = Quadratic(noise=0.3)
+    straight = stream(problem, 6, rng=3)
+    state, result, rng = {}, START, np.random.default_rng(3)
+    for _ in range(6):
+        ascent = Ascent(problem, result, learning_rate=1.0, rng=rng)
+        ascent.load(state)
+        ascent.run_once()
+        state, result = ascent.state(), ascent.result
+    assert_points_equal(result, straight.result)
+    assert state["n_steps"] == straight.state()["n_steps"] == 6
+    for name in ("point", "average", "information"):
+        assert all(isinstance(array, np.ndarray) for array in state[name])
+        assert_points_equal(state[name], straight.state()[name])
+
+
+def test_a_stream_is_averaged_towards_the_optimum():
+    losses = [
+        np.mean([loss(stream(Quadratic(0.5), n, rng=r).result) for r in range(6)])
+        for n in (3, 25, 200)
+    ]
+    assert losses[2] < losses[1] / 3 < losses[0] / 9
+
+
+def test_the_average_of_a_stream_is_better_than_its_last_point():
+    streams = [stream(Quadratic(0.5), 100, rng=r) for r in range(10)]
+    average = np.mean([loss(ascent.result) for ascent in streams])
+    last = np.mean([loss(ascent.point) for ascent in streams])
+    assert average < 0.7 * last
+
+
+def test_a_part_that_diverges_is_skipped():
+    ascent = ascent_on(Failing(2))
+    ascent.run_once()
+    ascent.run_once()
+    before = ascent.result
+    with pytest.warns(ConvergenceWarning, match="diverged"):
+        ascent.run_once()
+    assert_points_equal(ascent.result, before)
+
+
+def random_point(seed, n_features=6, n_dims=3):
+    rng = np.random.default_rng(seed)
+    coefs = torch.tensor(rng.normal(size=(n_features, n_dims + 1)))
+    return Point(coefs, torch.tensor(rng.normal()))
+
+
+def test_aligned_weights_are_the_same_model_and_nearest():
+    point, reference = random_point(0), random_point(1)
+    aligned = align(point, reference)
+    W, rotated = point.coefs[:, :3], aligned.coefs[:, :3]
+    assert_allclose(rotated @ rotated.T, W @ W.T, atol=1e-12)
+    assert_array_equal(aligned.coefs[:, 3], point.coefs[:, 3])
+    rng = np.random.default_rng(2)
+    others = [torch.tensor(np.linalg.qr(rng.normal(size=(3, 3)))[0]) for _ in range(99)]
+    nearest = torch.linalg.norm(rotated - reference.coefs[:, :3])
+    for Q in others:
+        assert nearest <= torch.linalg.norm(W @ Q - reference.coefs[:, :3])
+
+
+def test_aligning_undoes_a_rotation():
+    reference = random_point(1)
+    Q = torch.tensor(np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0])
+    turned = reference.coefs.clone()
+    turned[:, :3] = turned[:, :3] @ Q
+    aligned = align(reference._replace(coefs=turned), reference)
+    assert_allclose(aligned.coefs, reference.coefs)
+
+
+def sums_at(point, gradient, values):
+    values = torch.tensor(values)
+    eye = torch.eye(point.coefs.shape[1]).double().expand(len(point.coefs), -1, -1)
+    information = Point(len(values) * 2 * eye, torch.tensor(8.0))
+    return Sums(values.sum(), (values**2).sum(), gradient, information, len(values))
+
+
+def move_at(point, gradient, **settings):
+    sums = sums_at(point, gradient, [1.0, 2.0, 6.0])
+    return move_of(sums, point, sums.information.times(1 / 3), **settings)
+
+
+def test_a_move_is_in_nats_per_row():
+    point, gradient = random_point(0), random_point(1).times(0.1)
+    move = move_at(point, gradient)
+    assert_allclose(move.value, 3.0)
+    assert_allclose(move.error, np.std([1, 2, 6]) / np.sqrt(3))
+    assert_allclose(move.step.coefs, gradient.coefs / 3 / 2)
+    assert_allclose(move.step.log_noise, gradient.log_noise / 8)
+    assert_allclose(move.gain, 0.5 * move.gradient.dot(move.step))
+
+
+def test_division_is_by_the_information_of_each_feature():
+    gradient = random_point(1)
+    A = torch.tensor(np.random.default_rng(3).normal(size=(6, 4, 4)))
+    information = Point(A @ A.mT + torch.eye(4), torch.tensor(2.0))
+    step = divide(gradient, information)
+    back = (information.coefs @ step.coefs[..., None])[..., 0]
+    assert_allclose(back, gradient.coefs, rtol=1e-6)
+    assert_allclose(step.log_noise, gradient.log_noise / 2)
+
+
+def test_steps_are_bounded_feature_by_feature():
+    point, gradient = random_point(0), random_point(1)
+    gradient.coefs[0] *= 100
+    free, bounded = (move_at(point, gradient, longest=m) for m in (math.inf, 1.0))
+    assert_allclose(bounded.step.coefs[1:], free.step.coefs[1:])
+    assert_allclose(bounded.step.coefs[0].abs().max(), 1.0)
+    direction = bounded.step.coefs[0] / free.step.coefs[0]
+    assert_allclose(direction, direction[0])
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(0.5, 0.5), (-7.0, -1.0), (math.e, 2.0)])
+def test_steps_of_the_log_noise_are_bounded(asked, taken):
+    gradient = Point(torch.zeros(6, 4).double(), torch.tensor(8 * asked).double())
+    assert_allclose(move_at(random_point(0), gradient).step.log_noise, taken)
+
+
+def test_generators_ascend_and_are_bounded():
+    """Their change of the coefficients has a positive product with the gradient."""
+    for seed in range(1, 6):
+        point, gradient = random_point(0), random_point(seed).times(5)
+        move = move_at(point, gradient)
+        change = point.coefs @ move.generator
+        assert (change * gradient.coefs).sum() > 0
+        assert_array_equal(move.generator[3], 0.0)
+        assert_allclose(move.generator[:3, :3], move.generator[:3, :3].T)
+        assert move.generator.abs().max() <= 0.5 + 1e-12
+        assert (move_at(point, gradient, expand=False).generator == 0).all()
+
+
+@pytest.mark.parametrize(("factor", "cosine"), [(3.0, 1.0), (-0.2, -1.0)])
+def test_agreement_is_a_cosine(factor, cosine):
+    point, gradient = random_point(0), random_point(1).times(0.01)
+    moves = [move_at(point, gradient.times(f)) for f in (1.0, factor)]
+    assert_allclose(agreement(*moves), cosine, rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [0, 1, 3])
+def test_an_average_weights_points_by_a_power_of_time(power):
+    """Each point is a coordinate of its own: their average shows the weights."""
+    n, average, start = 400, Average(power), random_point(0)
+    move = move_at(start, random_point(1).times(0.1))
+    for row in torch.eye(n, dtype=torch.float64):
+        average.add(Point(row, start.log_noise), move)
+    weights = average.point.coefs.numpy()
+    rising = poch(np.arange(1, n + 1), power)  # t (t + 1) ... (t + power - 1)
+    assert_allclose(weights, rising / rising.sum())
+    assert_array_equal(average.reference.coefs, torch.eye(n)[0])
+    assert_allclose(average.gain, move.gain)
+    # the average of independent noise costs the sum of squared weights
+    assert_allclose(average.noise, move.gain * (weights**2).sum(), rtol=0.03)
+
+
+def test_drift_is_what_the_mean_gradient_promises_beyond_noise():
+    average, point = Average(), random_point(0)
+    moves = [move_at(point, random_point(1).times(s)) for s in (0.2, 0.1, 0.1, 0.2)]
+    for move in moves:
+        average.add(point, move)
+    mean = np.average([0.2, 0.1, 0.1, 0.2], weights=[1, 2, 3, 4])
+    gains = np.average([move.gain for move in moves], weights=[1, 2, 3, 4])
+    expected = move_at(point, random_point(1).times(mean)).gain - gains * 4 / 3 / 4
+    assert_allclose(average.drift(moves[0].information), 4 * max(0, expected))
+    opposed = Average()
+    for sign in (1, -1):
+        opposed.add(point, move_at(point, random_point(1).times(sign)))
+    assert opposed.drift(moves[0].information) == 0
+
+
+def test_mixing_and_arrays():
+    a, b = random_point(0), random_point(1)
+    mixed = mix(a, b, 0.25)
+    assert_allclose(mixed.coefs, 0.75 * a.coefs + 0.25 * b.coefs)
+    assert_array_equal(as_arrays(mixed)[0], mixed.coefs)
+
+
+def test_sums_of_parts_add_up():
+    point = random_point(0)
+    parts = [
+        sums_at(point, random_point(1), [1.0, 2.0]),
+        sums_at(point, random_point(2), [4.0]),
+    ]
+    total = parts[0] + parts[1]
+    assert (total.value, total.square, total.n_rows) == (7.0, 21.0, 3)
+    assert_allclose(total.gradient.coefs, sum(p.gradient.coefs for p in parts))
+    assert_allclose(total.information.coefs, sum(p.information.coefs for p in parts))
+    assert (parts[0]._replace(information=None) + parts[1]).information is None

@@ -1,0 +1,494 @@
+"""Sums over nodes and masks, by the densities of sets of entries, and autograd."""
+
+import types
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import (
+    bernoulli_log_prob,
+    bernoulli_posterior_average,
+    binary_rows,
+    by_differences,
+    dense_grid,
+)
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._latent.integration import rows_of  # noqa: E402
+from sklearn_mpt._latent.rules import GaussHermite, Nodes, grids  # noqa: E402
+from sklearn_mpt._latent.steps import Point  # noqa: E402
+from sklearn_mpt._likelihoods import Bernoulli, Gaussian  # noqa: E402
+from sklearn_mpt._linear import integrated_training  # noqa: E402
+from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
+from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
+    Targets,
+    bound_sums,
+    indicators,
+    own_sums,
+    shared_likelihood_sums,
+    shared_masked_sums,
+    table_of,
+)
+from sklearn_mpt._linear.integrated_training import (  # noqa: E402
+    EnumeratedRows,
+    IntegratedRows,
+    LikelihoodRows,
+    distinct,
+    point_of,
+    pose,
+)
+from sklearn_mpt._linear.map import (  # noqa: E402
+    LinearMap,
+    evidence_lower_bound,
+    laplace,
+    prior_grid,
+    spacing,
+    variational_posterior,
+)
+from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+
+N_FEATURES = 5
+BERNOULLI = Bernoulli()
+UNIFORM, FIXED = Targets(1.0, 1.0), Targets(N_FEATURES / 2, 0.0)
+
+
+@pytest.fixture
+def arrays():
+    rng = np.random.default_rng(0)
+    return 1.5 * rng.normal(size=(2, N_FEATURES)), 0.5 * rng.normal(size=N_FEATURES)
+
+
+@pytest.fixture
+def point(arrays):
+    return point_of(*map(torch.tensor, arrays))
+
+
+@pytest.fixture
+def X(arrays):
+    X = binary_rows(12, *arrays, seed=1)
+    X[0, 1:4], X[1] = np.nan, np.nan
+    return X
+
+
+@pytest.fixture
+def mask():
+    return np.array([True, False, True, False, False])
+
+
+@pytest.fixture
+def grid():
+    """Nodes that are shared, few and anywhere: sums are exact for any."""
+    rng = np.random.default_rng(3)
+    z, log_weight = rng.normal(size=(9, 2)), np.log(rng.dirichlet(np.ones(9)))
+    return torch.tensor(z), torch.tensor(log_weight)
+
+
+def repeated(grid, n):
+    z, log_weight = grid
+    return Nodes(z.expand(n, -1, -1), log_weight.expand(n, -1))
+
+
+def settings_of(**given):
+    defaults = {"objective": "mpt", "mask_rate": "uniform", "n_masks": 4}
+    return types.SimpleNamespace(**defaults | {"batch_size": "auto"} | given)
+
+
+def latent_at(point, likelihood=BERNOULLI):
+    return LinearMap(point.coefs[:, :-1].T, point.coefs[:, -1], likelihood)
+
+
+def node_scores(X, hidden, coefs, nodes, targets):
+    """Score of each row at nodes: differences of log densities of sets of entries."""
+    present = ~torch.isnan(X)
+    seen = present & ~hidden
+    location = nodes.z @ coefs[:, :-1].T + coefs[:, -1]
+    log_prob = BERNOULLI.entry_log_prob(torch.nan_to_num(X)[:, None], location)
+
+    def density(entries):
+        return (nodes.log_weight + (log_prob * entries[:, None]).sum(2)).logsumexp(1)
+
+    total = 0.0
+    for j, column in enumerate(torch.eye(X.shape[1], dtype=torch.bool)):
+        gain = density(seen | (column & present)) - density(seen & ~column)
+        weight = torch.where(hidden[:, j], targets.hidden, targets.seen)
+        total = total + weight * gain
+    return total
+
+
+def information_at(X, hidden, coefs, nodes):
+    """Sum over rows and nodes of posterior weight, information and (z, 1)(z, 1)'."""
+    total = torch.zeros(X.shape[1], *(coefs.shape[1],) * 2, dtype=torch.float64)
+    for x, h, z, log_weight in zip(X, hidden, *nodes, strict=True):
+        with_one = torch.cat([z, torch.ones(len(z), 1)], 1)
+        prob = torch.sigmoid(with_one @ coefs.T)
+        seen = ~torch.isnan(x) & ~h
+        said = torch.where(x == 1, prob, 1 - prob)[:, seen].prod(1)
+        r = log_weight.exp() * said
+        curvature = (r / r.sum())[:, None] * prob * (1 - prob)
+        outer = torch.einsum("sj,sk,sl->jkl", curvature, with_one, with_one)
+        total[~torch.isnan(x)] += outer[~torch.isnan(x)]
+    return total
+
+
+def autograd(value_of, point):
+    coefs = point.coefs.clone().requires_grad_()
+    return torch.autograd.grad(value_of(coefs), coefs)[0]
+
+
+def assert_sums_close(actual, expected, **tolerance):
+    for name in ("value", "square"):
+        assert_allclose(getattr(actual, name), getattr(expected, name), **tolerance)
+    for name in ("gradient", "information"):
+        pair = [getattr(sums, name).coefs for sums in (actual, expected)]
+        assert_allclose(*pair, **tolerance)
+    assert actual.n_rows == expected.n_rows
+
+
+@pytest.mark.parametrize("targets", [UNIFORM, FIXED], ids=["uniform", "fixed"])
+def test_own_sums_are_those_of_sets_of_entries(point, X, grid, targets):
+    """Each row with nodes and a mask of its own."""
+    rng = np.random.default_rng(4)
+    rows, hidden = torch.tensor(X), torch.tensor(rng.random(X.shape) < 0.5)
+    shift = torch.tensor(rng.normal(size=(len(X), 1, 2)))
+    nodes = Nodes(grid[0] + shift, grid[1].expand(len(X), -1))
+    sums = own_sums(rows_of(rows, hidden), nodes, point, BERNOULLI, targets)
+    scores = node_scores(rows, hidden, point.coefs, nodes, targets)
+    assert_allclose(sums.value, scores.sum())
+    assert_allclose(sums.square, (scores**2).sum())
+    gradient = autograd(
+        lambda coefs: node_scores(rows, hidden, coefs, nodes, targets).sum(), point
+    )
+    assert_allclose(sums.gradient.coefs, gradient, atol=1e-12)
+    information = information_at(rows, hidden, point.coefs, nodes)
+    assert_allclose(sums.information.coefs, information)
+    assert sums.n_rows == len(X)
+
+
+@pytest.mark.parametrize("targets", [UNIFORM, FIXED], ids=["uniform", "fixed"])
+@pytest.mark.parametrize("n_hidden", [0, 2, 5])
+def test_shared_sums_are_own_sums_at_the_same_nodes(point, X, grid, targets, n_hidden):
+    rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
+    table = table_of(*grid, point, BERNOULLI)
+    shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)
+    own = own_sums(
+        rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
+    )
+    assert_sums_close(shared, own, atol=1e-10)
+
+
+@pytest.mark.parametrize("gaps", [True, False])
+def test_likelihood_sums_are_densities_at_the_nodes(point, X, grid, gaps):
+    X = X if gaps else X[2:]
+    rows, nodes = torch.tensor(X), repeated(grid, len(X))
+    present = ~torch.isnan(rows)
+
+    def log_prob(coefs):
+        location = nodes.z @ coefs[:, :-1].T + coefs[:, -1]
+        entry = BERNOULLI.entry_log_prob(torch.nan_to_num(rows)[:, None], location)
+        return (nodes.log_weight + (entry * present[:, None]).sum(2)).logsumexp(1)
+
+    table = table_of(*grid, point, BERNOULLI)
+    shared = shared_likelihood_sums(indicators(rows, BERNOULLI), table)
+    own = own_sums(rows_of(rows), nodes, point, BERNOULLI, None)
+    assert_sums_close(shared, own, atol=1e-10)
+    assert_allclose(own.value, log_prob(point.coefs).sum())
+    gradient = autograd(lambda coefs: log_prob(coefs).sum(), point)
+    assert_allclose(own.gradient.coefs, gradient, atol=1e-12)
+    nothing = torch.zeros_like(present)
+    information = information_at(rows, nothing, point.coefs, nodes)
+    assert_allclose(own.information.coefs, information)
+
+
+def test_weights_of_rows_are_those_of_copies(point, X, grid, mask):
+    count = torch.tensor(np.arange(len(X)) % 3)
+    rows, hidden = torch.tensor(X), torch.tensor(mask)
+
+    def sums_of(rows, weight=None):
+        nodes = repeated(grid, len(rows))
+        arguments = rows_of(rows, hidden), nodes, point, BERNOULLI, UNIFORM
+        return own_sums(*arguments, weight)
+
+    weighted = sums_of(rows, count.double())
+    copied = sums_of(rows.repeat_interleave(count, 0))
+    assert_allclose(weighted.value, copied.value)
+    assert_allclose(weighted.gradient.coefs, copied.gradient.coefs)
+    assert_allclose(weighted.information.coefs, copied.information.coefs)
+
+
+def test_gaussian_features_agree_with_their_closed_form():
+    """Quadrature of own_sums against masked_sums, but for the noise."""
+    rng = np.random.default_rng(0)
+    likelihood = Gaussian(torch.tensor(0.7, dtype=torch.float64))
+    log_noise = likelihood.noise_variance.detach().log()
+    coefs = torch.tensor(rng.normal(size=(4, 2)))
+    X = torch.tensor(rng.normal(size=(6, 4)))
+    X[0, 1] = torch.nan
+    hidden = torch.tensor(rng.random((6, 4)) < 0.5)
+    rows = rows_of(X, hidden)
+    latent = latent_at(Point(coefs, None), likelihood)
+    (group,) = grids((60,), 1, "cpu").groups[-1:]
+    nodes = GaussHermite([60], 1, "cpu").place(group, [laplace(rows, latent)])
+    with torch.no_grad():
+        point = Point(coefs, coefs.new_zeros(0))
+        own = own_sums(rows, nodes, point, likelihood, UNIFORM)
+    present, seen = rows.present.double(), rows.observed.double()
+    exact = masked_sums(
+        rows.X, present, seen, present, Point(coefs, log_noise), Symmetric(1, "cpu")
+    )
+    assert_allclose(own.value, exact.value, rtol=1e-6)
+    assert_allclose(own.gradient.coefs, exact.gradient.coefs, rtol=1e-4)
+    assert_allclose(own.information.coefs, exact.information.coefs, rtol=1e-6)
+
+
+def dense_scores(X, mask, arrays):
+    """Masked score of each row, times D, by a dense grid."""
+    log_prob = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
+    return N_FEATURES * log_prob.sum(1) / mask.sum()
+
+
+def test_all_masks_add_up_to_the_log_density(arrays, point, X):
+    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    assert list(problem.batches(None)) == [None]
+    sums = problem.sums(point, None)
+    assert_allclose(sums.value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
+    assert sums.n_rows == len(X)
+
+
+def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X):
+    """Nodes do not depend on the mask, so that the identity holds at any."""
+    arguments = torch.tensor(X), BERNOULLI, settings_of(), 2
+    enumerated = EnumeratedRows(*arguments).sums(point, None)
+    likelihood = LikelihoodRows(*arguments)
+    (batch,) = likelihood.batches(np.random.default_rng(0))
+    exact = likelihood.sums(point, batch)
+    assert_allclose(enumerated.value, exact.value)
+    assert_allclose(enumerated.gradient.coefs, exact.gradient.coefs, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 4, 5])
+def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
+    settings = settings_of(mask_rate=size)
+    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+    masks = enumerate_masks(N_FEATURES, size)
+    expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
+    value = problem.sums(point, None).value
+    assert_allclose(value, expected.sum(), rtol=1e-3)
+
+
+def test_distinct_rows_are_counted():
+    X = torch.tensor([[0, 1.0], [torch.nan, 1], [0, 1], [torch.nan, 1], [0, 1], [1, 1]])
+    rows, count = distinct(X)
+    keys = (tuple(map(str, row.tolist())) for row in rows)
+    found = dict(zip(keys, count.tolist(), strict=True))
+    assert found == {("0.0", "1.0"): 3, ("nan", "1.0"): 2, ("1.0", "1.0"): 1}
+
+
+@pytest.mark.parametrize("mask_rate", ["uniform", 2])
+def test_shared_and_own_nodes_give_the_same_sums(
+    arrays, point, X, mask, mask_rate, monkeypatch
+):
+    """Two routes to the exact integrals, on grids fine enough for both."""
+    monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
+    monkeypatch.setattr("sklearn_mpt._linear.map.RADIUS", 8.0)
+    monkeypatch.setattr(integrated_training, "OWN_GRID", {2: 41})
+    problem = IntegratedRows(
+        torch.tensor(X), BERNOULLI, settings_of(mask_rate=mask_rate), 2
+    )
+    batch = integrated_training.Batch(np.arange(len(X)), mask[None], 0)
+    shared = problem.sums(point, batch)
+    monkeypatch.setattr(integrated_training, "OWN_COST", 0)
+    own = problem.sums(point, batch)
+    assert_sums_close(shared, own, rtol=1e-4, atol=1e-4)
+    if mask_rate == 2:
+        assert_allclose(own.value, dense_scores(X, mask, arrays).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("block", [2**22, 100])
+def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
+    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    masks = np.stack([mask, ~mask, mask])
+    batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
+    for cost in (12, 0):
+        monkeypatch.setattr(integrated_training, "OWN_COST", cost)
+        monkeypatch.setattr(integrated_training, "BLOCK", 2**22)
+        whole = problem.sums(point, batch)
+        monkeypatch.setattr(integrated_training, "BLOCK", block)
+        assert_sums_close(problem.sums(point, batch), whole, atol=1e-10)
+
+
+@pytest.mark.parametrize("cost", [12, 0], ids=["shared", "own"])
+def test_likelihood_rows_are_a_dense_grid(arrays, point, X, cost, monkeypatch):
+    monkeypatch.setattr(integrated_training, "OWN_COST", cost)
+    settings = settings_of(objective="lml")
+    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
+    (batch,) = problem.batches(np.random.default_rng(0))
+    value = problem.sums(point, batch).value
+    assert_allclose(value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-3)
+    assert not problem.is_noisy
+
+
+@pytest.mark.parametrize("n_dims", [1, 2])
+@pytest.mark.parametrize("scale", [0.3, 2.0, 5.0])
+@pytest.mark.parametrize(("ratio", "tolerance"), [(1.75, 1e-2), (1.5, 2e-3)])
+def test_prior_grid_resolves_posteriors(n_dims, scale, ratio, tolerance):
+    """Log densities, posterior means and second moments, for steep slopes, too."""
+    rng = np.random.default_rng(n_dims)
+    arrays = scale * rng.normal(size=(n_dims, 6)), rng.normal(size=6)
+    X = binary_rows(20, *arrays, seed=2)
+    X[0, :3] = np.nan
+    latent = LinearMap(*map(torch.tensor, arrays), BERNOULLI)
+    z, log_weight = prior_grid(spacing(latent, ratio), torch.zeros(0).double())
+    present = ~torch.isnan(torch.tensor(X))
+    entry = latent.entry_log_prob(torch.nan_to_num(torch.tensor(X)), z[None])
+    joint = log_weight + (entry * present[:, None]).sum(2)
+    log_prob = joint.logsumexp(1)
+    assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=tolerance)
+    posterior = (joint - log_prob[:, None]).exp()
+    for function in (lambda z: z, lambda z: z**2):
+        truth = bernoulli_posterior_average(function, X, *arrays)
+        assert_allclose(posterior @ function(z), truth, atol=3 * tolerance)
+
+
+@pytest.mark.parametrize("n_dims", [1, 2, 3])
+def test_prior_grid_has_the_moments_of_the_prior(n_dims):
+    z, log_weight = prior_grid([0.8, 0.5, 0.7][:n_dims], torch.zeros(0).double())
+    weight = log_weight.exp()
+    assert_allclose(weight.sum(), 1)
+    assert_allclose(weight @ z, 0, atol=1e-12)
+    second = torch.einsum("s,sk,sl->kl", weight, z, z)
+    assert_allclose(second, np.eye(n_dims), atol=2e-3)
+
+
+def test_gradient_of_the_bound_is_that_at_fixed_posteriors(point, X):
+    """Stein's identity, exact on a fine grid."""
+    grid = GaussHermite([41], 1, "cpu").groups[0]
+    rows = rows_of(torch.tensor(X))
+    posterior = variational_posterior(rows, latent_at(point), grid)
+
+    def bound(coefs):
+        latent = latent_at(Point(coefs, None))
+        return evidence_lower_bound(rows, posterior, latent, grid)
+
+    sums = bound_sums(rows, latent_at(point), grid)
+    assert_allclose(sums.value, bound(point.coefs).sum())
+    assert_allclose(sums.square, (bound(point.coefs) ** 2).sum())
+    gradient = autograd(lambda coefs: bound(coefs).sum(), point)
+    assert_allclose(sums.gradient.coefs, gradient, atol=1e-6)
+
+
+def test_gradient_of_the_bound_is_that_of_the_best_posteriors(point, X):
+    """Posteriors move with the model: they are best, so that it makes no difference."""
+    grid = GaussHermite([41], 1, "cpu").groups[0]
+    rows = rows_of(torch.tensor(X))
+    direction = torch.tensor(np.random.default_rng(4).normal(size=point.coefs.shape))
+
+    def value(shift):
+        latent = latent_at(Point(point.coefs + shift * direction, None))
+        best = variational_posterior(rows, latent, grid, n_steps=20)
+        return evidence_lower_bound(rows, best, latent, grid).sum().item()
+
+    slope = (bound_sums(rows, latent_at(point), grid).gradient.coefs * direction).sum()
+    assert_allclose(slope, (value(1e-4) - value(-1e-4)) / 2e-4, rtol=1e-3)
+
+
+def test_information_of_the_bound_is_its_mean_curvature(point, X):
+    """Of locations, times the second moment of (z, 1) under each posterior."""
+    grid = GaussHermite([41], 1, "cpu").groups[0]
+    rows, latent = rows_of(torch.tensor(X)), latent_at(point)
+    posterior = variational_posterior(rows, latent, grid)
+    total = np.zeros((N_FEATURES, 3, 3))
+    z, log_weight = dense_grid(1)
+    for x, mean, root in zip(X, posterior.mean, posterior.root, strict=True):
+        covariance, m = (root.T @ root).numpy(), mean.numpy()
+        second = np.outer(np.r_[m, 1], np.r_[m, 1])
+        second[:2, :2] += covariance
+        W, b = point.coefs[:, :2].numpy(), point.coefs[:, 2].numpy()
+        std = np.sqrt(np.einsum("jk,kl,jl->j", W, covariance, W))
+        prob = 1 / (1 + np.exp(-(W @ m + b + std * z)))
+        curvature = np.exp(log_weight) @ (prob * (1 - prob))
+        total += np.where(np.isnan(x), 0, curvature)[:, None, None] * second
+    actual = bound_sums(rows, latent, grid).information.coefs
+    assert_allclose(actual, total, rtol=1e-4)
+
+
+def test_bound_rows_stay_below_the_log_density(arrays, point, X):
+    rows, settings = torch.tensor(X), settings_of(objective="elbo")
+    problem = LikelihoodRows(rows, BERNOULLI, settings, 2)
+    (batch,) = problem.batches(np.random.default_rng(0))
+    value = problem.sums(point, batch).value.item()
+    log_prob = bernoulli_log_prob(X, *arrays).sum()
+    assert log_prob - 0.1 * abs(log_prob) < value < log_prob
+    flat = point._replace(coefs=point.coefs * torch.tensor([0.0, 0, 1]))
+    independent = bernoulli_log_prob(X, 0 * arrays[0], arrays[1]).sum()
+    assert_allclose(problem.sums(flat, batch).value, independent)
+
+
+@pytest.mark.parametrize("kind", [IntegratedRows, EnumeratedRows, LikelihoodRows])
+def test_constant_features_keep_their_coefficients(point, X, kind):
+    X[:, 1] = np.where(np.isnan(X[:, 1]), np.nan, 1.0)
+    problem = kind(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    batch = next(iter(problem.batches(np.random.default_rng(0))))
+    slope = problem.sums(point, batch).gradient.coefs
+    assert_array_equal(slope[1], 0.0)
+    assert (slope[[0, 2, 3, 4]] != 0).all()
+
+
+@pytest.mark.parametrize(("mask_rate", "flips"), [("uniform", True), (2, False)])
+def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
+    settings, rng = settings_of(mask_rate=mask_rate), np.random.default_rng(0)
+    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+    turns = [list(problem.batches(rng)) for _ in range(3)]
+    for even, odd in zip(*turns[:2], strict=True):
+        assert_array_equal(even.index, odd.index)
+        assert_array_equal(odd.masks, ~even.masks if flips else even.masks)
+    sizes = turns[0][0].masks.sum(1)
+    assert (sizes == 2).all() or flips
+    assert (turns[2][0].masks != turns[0][0].masks).any()
+
+
+@pytest.mark.parametrize("batch_size", ["auto", 5])
+def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
+    problem = IntegratedRows(
+        torch.tensor(X), BERNOULLI, settings_of(batch_size=batch_size), 2
+    )
+    batches = list(problem.batches(np.random.default_rng(0)))
+    counts = np.bincount(np.concatenate([batch.index for batch in batches]))
+    assert len(batches) == problem.n_batches == (1 if batch_size == "auto" else 3)
+    assert len(counts) == len(X)
+    assert (counts == counts[0]).all()
+
+
+def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
+    """Rows of an own-node step get the masks by turns: the sum over their groups."""
+    monkeypatch.setattr(integrated_training, "OWN_COST", 0)
+    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
+    index = np.arange(len(X))
+    whole = problem.sums(point, integrated_training.Batch(index, masks, 0))
+    parts = [
+        problem.sums(point, integrated_training.Batch(index[i::3], masks[[i]], 0))
+        for i in range(3)
+    ]
+    assert_sums_close(whole, parts[0] + parts[1] + parts[2], atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("given", "n_dims", "kind"),
+    [
+        ({}, 2, EnumeratedRows),
+        ({"mask_rate": 1}, 2, EnumeratedRows),
+        ({}, 4, IntegratedRows),
+        ({"objective": "lml"}, 2, LikelihoodRows),
+        ({"objective": "elbo"}, 4, LikelihoodRows),
+    ],
+)
+def test_settings_pose_their_problem(X, given, n_dims, kind):
+    assert type(pose(torch.tensor(X), BERNOULLI, settings_of(**given), n_dims)) is kind
+
+
+def test_many_distinct_rows_are_not_enumerated():
+    X = torch.tensor(enumerate_masks(16, 2)[:, :8], dtype=torch.float64)
+    X = torch.cat([X, torch.tensor(enumerate_masks(8, 4), dtype=torch.float64)])
+    problem = pose(X, BERNOULLI, settings_of(), 2)
+    assert type(problem) is IntegratedRows
