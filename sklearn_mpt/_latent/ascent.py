@@ -16,12 +16,13 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._latent.steps import (
     Average,
     Point,
-    agreement,
+    Record,
     align,
     apply,
     as_arrays,
@@ -29,21 +30,15 @@ from sklearn_mpt._latent.steps import (
     move_of,
 )
 
-# Steps so far apart have independent masks (those between have complements); the mean
-# agreement of a window of them tells the gradient from noise.
-LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 4
-RESTART = 12  # steps after which an ascent that still gains much is no average
+# Points that make no average yet; and after which steps that still gain make none.
+FEW, RESTART = 4, 12
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 RESOLUTION = 6e-4
-EXACT = 1e-3  # of tol: what steps without noise may gain in the end
+EXACT = 3e-3  # of tol: what steps without noise may gain in the end
 SMALLEST_SIZE = 1e-6
 # Of a stream: the size of the first steps, the power of time in the average, and the
 # share of each part in the information.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
-
-
-class _StoppedByCallback(Exception):
-    pass
 
 
 class Stream(NamedTuple):
@@ -97,9 +92,8 @@ class Ascent:
         self._tol, self._patience = 0.0, 1
         self._forgetting = 1 / problem.n_batches
         self._average = None
-        self._agreements, self._gains, self._moves = [], [], []
-        self._values: list[float] = []
-        self._best = -math.inf, 0.0, point
+        self._record = Record(point)
+        self._n_idle = 0
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
@@ -110,7 +104,7 @@ class Ascent:
         """The best point so far."""
         if self._stream.average is not self._start:
             return self._stream.average
-        if self._average is not None and self._average.count > WINDOW:
+        if self._average is not None and self._average.count > FEW:
             return self._average.point
         return self.point
 
@@ -160,14 +154,15 @@ class Ascent:
             "n_steps": self._n_steps,
             "point": as_arrays(self._stream.point),
             "average": as_arrays(self._stream.average),
-            "information": as_arrays(self._information),
+            "information": as_arrays(self._information or ()),
         }
 
     def load(self, state):
         """Restore what `state` returned, if anything."""
         if state:
+            tensor = self.point.coefs.new_tensor
             point, average, information = (
-                Point(*(self.point.coefs.new_tensor(a) for a in state[name]))
+                Point(*map(tensor, state[name])) if state[name] else None
                 for name in ("point", "average", "information")
             )
             self._stream, self._n_steps = Stream(point, average), state["n_steps"]
@@ -183,10 +178,10 @@ class Ascent:
             self.point = align(self.point, self._average.reference)
         move = self._move(batch)
         if self._overshot(move):
-            self._halve()
-            return self._last[1].value
-        self._values.append(move.value)
-        if self.problem.is_noisy and self._fell():
+            self._halve(move)
+            return move.value if self._last is None else self._last[1].value
+        if self.problem.is_noisy and self._record.fell(move, self.point):
+            self._go_back()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
@@ -194,7 +189,7 @@ class Ascent:
         return move.value
 
     def _move(self, batch):
-        sums = self.problem.sums(self.point, batch)
+        sums = self._inside(self.problem.sums(self.point, batch))
         if sums.information is not None:
             self._learn(sums.information.times(1 / sums.n_rows))
         return move_of(
@@ -205,12 +200,19 @@ class Ascent:
             expand=self.problem.expand,
         )
 
+    def _inside(self, sums):
+        """Ignore a gradient that would take the noise below its floor."""
+        gradient, floor = sums.gradient, self.problem.floor + 1e-9
+        outwards = (self.point.log_noise <= floor) & (gradient.log_noise < 0)
+        inside = torch.where(outwards, 0.0, gradient.log_noise)
+        return sums._replace(gradient=gradient._replace(log_noise=inside))
+
     def _learn(self, information):
         """Keep the information of about an epoch, or of many parts of a stream."""
         if self._information is not None:
             share = max(self._forgetting, 1 / (self._n_steps + 1))
             information = mix(self._information, information, share)
-        if self._information is None or information.is_finite():
+        if information.is_finite():
             self._information = information
 
     def _size(self):
@@ -237,12 +239,14 @@ class Ascent:
         noise = math.hypot(before.error, move.error) if self.problem.is_noisy else 0.0
         return move.value < before.value - 4 * noise - 1e-9 * (1 + abs(before.value))
 
-    def _halve(self):
+    def _halve(self, overshot):
         point, move, size = self._last
         if size < SMALLEST_SIZE:
-            if self.problem.is_noisy:
+            if not overshot.is_finite:
                 raise FloatingPointError
-            self.point, self.converged = point, True
+            # no step gains: the value before was a lucky one, or the best there is
+            self.point, self._last = point, None
+            self.converged = not self.problem.is_noisy
             return
         self._caution *= 0.5
         self._last = point, move, size / 2
@@ -254,58 +258,32 @@ class Ascent:
         elif self._average is not None:
             self._judge_average(move)
         else:
-            self._moves = [*self._moves, move][-LAG - 1 :]
-            self._gains.append(move.gain)
-            if len(self._moves) > LAG:
-                self._agreements.append(agreement(self._moves[0], move))
-            if self._is_noise():
+            self._record.add(move)
+            if self._record.is_noise():
                 self._average = Average()
 
-    def _is_noise(self):
-        """Whether directions disagree, or steps neither gain nor promise less."""
-        recent = self._agreements[-WINDOW:]
-        if len(recent) == WINDOW and np.mean(recent) < 0:
-            return True
-        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
-            return False
-        return self._rise(WINDOW) <= 0
-
-    def _fell(self):
-        """Go back where values were best, with half the step size, if they fell."""
-        if len(self._values) % WINDOW or len(self._values) < 2 * WINDOW:
-            return False
-        last = np.array(self._values[-WINDOW:])
-        mean, noise = last.mean(), last.std(ddof=1) / math.sqrt(WINDOW)
-        best, best_noise, point = self._best
-        if mean > best:
-            self._best = mean, noise, self.point
-        elif mean < best - FALL * math.hypot(noise, best_noise) - self._last[1].gain:
-            self.learning_rate /= 2
-            self._average, self._agreements, self._gains = None, [], []
-            self._last, self.point = None, point
-            return True
-        return False
-
-    def _rise(self, window):
-        """By how much the last values are above those before, beyond their noise."""
-        before, last = np.reshape(self._values[-2 * window :], (2, window))
-        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
-        return last.mean() - before.mean() - 2 * noise
+    def _go_back(self):
+        """Start again where values were best, with half the step size."""
+        self.learning_rate /= 2
+        self._average, self._last = None, None
+        self.point = self._record.best_point
+        self._record.clear()
 
     def _judge_exact(self, move):
-        """The ascent ends where a step has gained, and the next promises, nothing."""
+        """The ascent ends where two steps in turn have gained nothing."""
         if self._last is not None:
             gained = move.value - self._last[1].value
-            small = gained < EXACT * self._tol and move.gain < 10 * EXACT * self._tol
-            self.converged = small and self._caution == 1.0
+            self._n_idle = self._n_idle + 1 if gained < EXACT * self._tol else 0
+            self.converged = self._n_idle > 1
 
     def _judge_average(self, move):
         average = self._average
         average.add(self.point, move)
-        if average.count % RESTART == 0 and self._rise(RESTART // 2) > move.gain:
-            self._average, self._agreements, self._gains = None, [], []
-            return
+        if average.count % RESTART == 0:
+            if self._record.rise(RESTART // 2) > move.gain:
+                self._average = None
+                self._record.clear()
+                return
         n_more = self._patience * self.problem.n_batches
         if average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)

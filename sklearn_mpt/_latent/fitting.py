@@ -157,7 +157,7 @@ class TrainingMixin(CallbackSupportMixin):
         if self.max_iter > 0:
             fitted |= self._train(self._problem(X, fitted, True, rng), context)
             self._family.warn(fitted, len(X))
-        vars(self).update(fitted)
+        self.__dict__.update(fitted)
         context.call_on_fit_task_end(
             estimator=self, X=X, reconstruction_attributes=dict
         )
@@ -195,7 +195,7 @@ class TrainingMixin(CallbackSupportMixin):
         trainer.run_once()
         fitted |= self._family.trained_attributes(trainer.result, fitted)
         fitted |= history(fitted["loss_curve_"] + trainer.loss_curve)
-        vars(self).update(fitted, _optimizer_state=trainer.state())
+        self.__dict__.update(fitted, _optimizer_state=trainer.state())
         return self
 
     def _new_seed(self):

@@ -1,6 +1,7 @@
 """What measuring by masks asks of an estimator: the contract, and its hooks."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ class MeasuredMixin:
     """Mixin for estimators whose `Family` makes a `Model` of what is fitted."""
 
     device: str | torch.device
+    _validate_rows: Callable[..., np.ndarray]
 
     @property
     @abstractmethod

@@ -16,11 +16,15 @@ References
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
+# Steps so far apart have independent masks (those between have complements); the mean
+# agreement of a window of them tells the gradient from noise.
+LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 4
 
 
 class Point(NamedTuple):
@@ -182,6 +186,56 @@ def agreement(before, now):
     """Cosine of a step and the next gradient, in the metric of the information."""
     norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
     return before.step.dot(now.gradient) / max(norm, 1e-300)
+
+
+class Record:
+    """What the moves so far say of noise: values, agreements of directions, gains."""
+
+    def __init__(self, point):
+        self.best_point = point
+        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
+        self._values: list[float] = []
+        self.clear()
+
+    def clear(self):
+        """Forget all but the values."""
+        self._agreements: list[float] = []
+        self._gains: list[float] = []
+        self._moves: list[Move] = []
+
+    def add(self, move):
+        self._moves = [*self._moves, move][-LAG - 1 :]
+        self._gains.append(move.gain)
+        if len(self._moves) > LAG:
+            self._agreements.append(agreement(self._moves[0], move))
+
+    def is_noise(self):
+        """Whether directions disagree, or steps neither gain nor promise less."""
+        recent = self._agreements[-WINDOW:]
+        if len(recent) == WINDOW and np.mean(recent) < 0:
+            return True
+        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
+        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
+            return False
+        return self.rise(WINDOW) <= 0
+
+    def rise(self, window):
+        """By how much the last values are above those before, beyond their noise."""
+        before, last = np.reshape(self._values[-2 * window :], (2, window))
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
+        return last.mean() - before.mean() - 2 * noise
+
+    def fell(self, move, point):
+        """Whether the last window of values is below the best one, beyond noise."""
+        self._values.append(move.value)
+        if len(self._values) % WINDOW:
+            return False
+        last = np.array(self._values[-WINDOW:])
+        mean, noise = last.mean(), last.std(ddof=1) / math.sqrt(WINDOW)
+        best, best_noise = self._best
+        if mean > best:
+            self._best, self.best_point = (mean, noise), point
+        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
 
 
 class Average:

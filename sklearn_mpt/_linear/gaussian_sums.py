@@ -19,7 +19,7 @@ import torch
 from sklearn_mpt._latent.steps import Point, Sums
 
 LOG_2PI = math.log(2 * math.pi)
-LEAST = 1e-9  # ratio of a conditional variance to the noise that is told from 0
+LEAST = 1e-12  # ratio of a conditional variance to the noise that is told from 0
 
 
 class Symmetric:

@@ -28,7 +28,7 @@ FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
 class Batch(NamedTuple):
     """Rows of a step, and what their masks are drawn from."""
 
-    index: torch.Tensor
+    rows: torch.Tensor
     turn: int
     seed: int
     shift: float
@@ -157,12 +157,12 @@ class GaussianRows:
         return self._sums(turned, batch).turned(rotation.T)
 
     def _sums(self, point, batch):
-        starts = range(0, len(batch.index), self.n_block)
+        starts = range(0, len(batch.rows), self.n_block)
         parts = (self._block(point, batch, first) for first in starts)
         return functools.reduce(operator.add, parts)
 
     def _block(self, point, batch, first):
-        X = self.X[batch.index[first : first + self.n_block]]
+        X = self.X[batch.rows[first : first + self.n_block]]
         present = (~torch.isnan(X)).to(X.dtype)
         X = torch.nan_to_num(X)
         if self.masks is None:

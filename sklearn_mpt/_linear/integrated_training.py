@@ -56,7 +56,7 @@ LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 class Batch(NamedTuple):
     """Rows of a step, and the masks that they get in turn."""
 
-    index: np.ndarray
+    rows: np.ndarray
     masks: np.ndarray | None
     turn: int
 
@@ -151,10 +151,10 @@ class IntegratedRows:
     def _shared_parts(self, batch, table):
         """Sums of groups of rows with a mask each."""
         n_groups = len(batch.masks)
-        size = math.ceil(len(batch.index) / n_groups)
+        size = math.ceil(len(batch.rows) / n_groups)
         n_parts = math.ceil(size * len(table.z) / BLOCK)
         masks = torch.from_numpy(batch.masks).to(self.X.device)
-        groups = np.array_split(batch.index, n_groups)
+        groups = np.array_split(batch.rows, n_groups)
         for group, mask in zip(groups, masks, strict=True):
             for rows in np.array_split(group, n_parts):
                 it = self.indicators[torch.from_numpy(rows)]
@@ -163,14 +163,14 @@ class IntegratedRows:
     def _own_parts(self, batch, point, latent):
         """Sums of blocks of rows with nodes of their own."""
         size = max(1, BLOCK // (self.n_features * self.n_own))
-        for start in range(0, len(batch.index), size):
+        for start in range(0, len(batch.rows), size):
             rows = self._rows(batch, slice(start, start + size))
             nodes = self._place(rows, latent, batch.turn)
             yield own_sums(rows, nodes, point, self.likelihood, self.targets)
 
     def _rows(self, batch, part):
-        X = self.X[torch.from_numpy(batch.index[part])]
-        which = np.arange(len(batch.index))[part] % len(batch.masks)
+        X = self.X[torch.from_numpy(batch.rows[part])]
+        which = np.arange(len(batch.rows))[part] % len(batch.masks)
         return rows_of(X, torch.from_numpy(batch.masks[which]).to(X.device))
 
     def _place(self, rows, latent, turn):
@@ -221,8 +221,8 @@ class LikelihoodRows(IntegratedRows):
             yield batch._replace(masks=self._draw(rng), turn=0)
 
     def _shared_parts(self, batch, table):
-        n_parts = math.ceil(len(batch.index) * len(table.z) / BLOCK)
-        for rows in np.array_split(batch.index, n_parts):
+        n_parts = math.ceil(len(batch.rows) * len(table.z) / BLOCK)
+        for rows in np.array_split(batch.rows, n_parts):
             it = self.indicators[torch.from_numpy(rows)]
             yield shared_likelihood_sums(it, table)
 
@@ -232,7 +232,7 @@ class LikelihoodRows(IntegratedRows):
             return
         grid = grids((BOUND_NODES,), 1, self.X.device).groups[0]
         size = max(1, BLOCK // (self.n_features * BOUND_NODES))
-        for start in range(0, len(batch.index), size):
+        for start in range(0, len(batch.rows), size):
             rows = self._rows(batch, slice(start, start + size))
             yield bound_sums(rows, latent, grid)
 

@@ -16,7 +16,6 @@ they are missing, that function is called in a loop:
 """
 
 import numpy as np
-from sklearn.utils.validation import check_array
 
 
 def masked_score(log_prob, mask):
@@ -59,6 +58,8 @@ def check_rows(model, X):
         X = np.ma.filled(X.astype(float), np.nan)
     rows = X
     is_function = conditional_log_prob_of(model) is model
+    from sklearn.utils.validation import check_array  # models load without sklearn
+
     array = check_array(
         X,
         dtype="numeric" if is_function else None,

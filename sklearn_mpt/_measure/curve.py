@@ -219,7 +219,7 @@ class MPTCurve:
         ndarray
             In nats per feature; constant beyond the measured sizes.
         """
-        return np.interp(sizes, self.mask_sizes, self.scores)
+        return np.interp(np.asarray(sizes), self.mask_sizes, self.scores)
 
     def fixed_rate(self, rate: float) -> float:
         """Return D * S(m), what training at a fixed mask rate maximises.
@@ -277,7 +277,7 @@ def size_weights(mask_sizes, n_features):
     """Weight of each computed size in the interpolated sum over 1..n_features."""
     sizes = np.arange(1, n_features + 1)
     weights = np.zeros(len(mask_sizes))
-    position = np.interp(sizes, mask_sizes, np.arange(len(mask_sizes)))
+    position = np.interp(np.asarray(sizes), mask_sizes, np.arange(len(mask_sizes)))
     left = np.floor(position).astype(int)
     right = np.minimum(left + 1, len(mask_sizes) - 1)
     np.add.at(weights, left, 1 - (position - left))

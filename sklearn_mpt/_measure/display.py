@@ -1,6 +1,6 @@
 """Drawing curves and comparisons of log marginal likelihoods."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -147,7 +147,7 @@ class MPTCurveDisplay:
         (self.line_,) = ax.plot(
             curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
         )
-        style = {"color": self.line_.get_color(), "linewidth": 0}
+        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
         self.error_band_ = ax.fill_between(
             curve.mask_sizes,
             curve.scores - 2 * curve.std_errors,
@@ -216,7 +216,7 @@ class LMLComparisonDisplay:
     ['normal', 'wide']
     """
 
-    def __init__(self, comparison: object):
+    def __init__(self, comparison: Any):
         self.comparison = comparison
 
     def plot(self, ax: "Axes | None" = None) -> "LMLComparisonDisplay":

@@ -86,7 +86,7 @@ class LMLTrainerCallback(TrainerCallback):
         check_scalar(every, "every", Integral, min_val=1)
         self.texts = check_texts(texts)
         self.every = every
-        self.log_ = []
+        self.log_: list[dict] = []
         self._scorer = MPTScorer(
             None,
             tokenizer,

@@ -1,6 +1,6 @@
 """Scores of texts, for an estimator that has a language model open."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral
 
 import numpy as np
@@ -20,6 +20,8 @@ Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 class TextScoresMixin:
     """Score texts as a whole and by their tokens."""
+
+    _open_again: Callable
 
     def score_samples(
         self, X: Texts, return_std: bool = False
