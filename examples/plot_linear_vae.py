@@ -34,12 +34,12 @@ X = X.astype(float)
 # Train
 # -----
 #
-# The callback computes the LML of the images after every other epoch, by quadrature
+# The callback computes the LML of the images after every fifth epoch, by quadrature
 # that is refined until it is right.
 
 models, curves = {}, {}
 for objective in ["mpt", "elbo", "lml"]:
-    monitor = LMLMonitor(every=2)
+    monitor = LMLMonitor(every=5)
     model = MPTLinearVAE(
         likelihood="bernoulli", objective=objective, tol=1e-3, random_state=0
     )
