@@ -9,8 +9,8 @@ objective estimates that LML on the way. Hiding 20% of the features at every ste
 climbs, but its objective is no likelihood.
 
 This is Figure 2 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_,
-with 64 masks per step and five random starts; here the noise variance is
-learned too. ``--full`` takes the paper's small steps.
+with 64 masks per step and five random starts; here the noise variance is learned
+too. ``--full`` takes small steps, as the paper does.
 """
 
 import sys
