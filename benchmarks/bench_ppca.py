@@ -641,7 +641,8 @@ def bench_allocation(n_seeds, n_masks=10):
     rules = ["equal", "neyman"]
 
     def measure(rule, seed):
-        return mpt_curve(model, X, n_masks=n_masks, allocation=rule, random_state=seed)
+        options = {"design": "independent", "allocation": rule}
+        return mpt_curve(model, X, n_masks=n_masks, random_state=seed, **options)
 
     runs = [
         [seconds(lambda r=rule, s=seed: measure(r, s)) for rule in rules]
