@@ -3,9 +3,13 @@
 python -m sphinx -W --keep-going -b html doc doc/_build/html
 """
 
+import sys
 import warnings
+from pathlib import Path
 
 import sklearn_mpt
+
+sys.path.insert(0, str(Path(__file__).parent))  # gallery_order
 
 project = "sklearn-mpt"
 author = "The sklearn-mpt developers"
@@ -49,7 +53,7 @@ sphinx_gallery_conf = {
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_mpt",),
     "reference_url": {"sklearn_mpt": None},
-    "within_subsection_order": "ExampleTitleSortKey",
+    "within_subsection_order": "gallery_order.FirstThenByTitle",
     "abort_on_example_error": True,
     "show_memory": False,
     "show_signature": False,

@@ -30,8 +30,8 @@ else:
 # %%
 # Each call of ``partial_fit`` is one epoch.
 
-model = MPTProbabilisticPCA(n_components=5, learning_rate=0.02, random_state=0)
-epochs = [1, 10, 20, 40, 200]
+model = MPTProbabilisticPCA(n_components=5, random_state=0)
+epochs = [1, 2, 4, 8, 100]
 curves = {}
 for epoch in range(1, epochs[-1] + 1):
     model.partial_fit(X)

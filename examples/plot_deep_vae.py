@@ -47,7 +47,7 @@ for name, how in TRAINING.items():
     log_prob, std_error = model.score_samples(X_test, return_std=True)
     error = (std_error**2).sum() ** 0.5 / len(X_test)
     print(f"{name:21}  held-out LML {log_prob.mean():.3f} ± {error:.3f} nats per image")
-linear = MPTLinearVAE(likelihood="bernoulli", n_iter_no_change=6, random_state=0)
+linear = MPTLinearVAE(likelihood="bernoulli", random_state=0)
 linear.fit(X_train)
 print(f"{'a linear decoder':21}  held-out LML {linear.score(X_test):.3f}")
 

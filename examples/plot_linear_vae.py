@@ -34,14 +34,14 @@ X = X.astype(float)
 # Train
 # -----
 #
-# The callback computes the LML of the images every 8 epochs, by quadrature that is
-# refined until it is right.
+# The callback computes the LML of the images after every fifth epoch, by quadrature
+# that is refined until it is right.
 
 models, curves = {}, {}
 for objective in ["mpt", "elbo", "lml"]:
-    monitor = LMLMonitor(every=8)
+    monitor = LMLMonitor(every=5)
     model = MPTLinearVAE(
-        likelihood="bernoulli", objective=objective, n_iter_no_change=6, random_state=0
+        likelihood="bernoulli", objective=objective, tol=1e-3, random_state=0
     )
     models[objective] = model.set_callbacks(monitor).fit(X)
     curves[objective] = np.array([[log["epoch"], log["lml"]] for log in monitor.log_])

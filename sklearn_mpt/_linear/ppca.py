@@ -27,9 +27,11 @@ class MPTProbabilisticPCA(BaseMPT):
         1..n_features and is unbiased for the LML; a float in (0, 1] is a fixed rate and
         an int a fixed size, both biased.
     n_masks : int, default=64
-        Masks per gradient step.
+        Masks per step on complete rows. With missing entries each row has a mask of its
+        own in every step, and several where rows are few.
     objective : {"mpt", "lml"}, default="mpt"
-        What is maximised: the masked scores, or the LML itself, for comparison.
+        What is maximised: the masked scores, or the LML itself, for comparison: in
+        closed form on complete rows, else by EM with parameter expansion [3]_.
     init : {"random", "pca"} or dict, default="random"
         Where training starts: random components; the closed-form solution (on
         mean-imputed rows if entries are missing); or given arrays `components`
@@ -37,17 +39,17 @@ class MPTProbabilisticPCA(BaseMPT):
         positive number).
     max_iter : int, default=1000
         Largest number of epochs. 0 keeps the initial parameters.
-    learning_rate : float, default=0.1
-        Step size of Adam, in standard deviations of the noise.
+    learning_rate : float, default=1.0
+        Size of the first steps; 1 is a full one, as EM takes it.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step when entries are missing; "auto" is a sixteenth of them,
-        but 256 to 4096. Complete rows enter every step through their second moments, at
-        no extra cost.
+        Rows per step when entries are missing; "auto" is all of them, up to 131072.
+        Complete rows enter every step through their second moments, at no extra cost.
     tol : float, default=1e-4
-        Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
-        below which training counts as converged.
-    n_iter_no_change : int, default=20
-        Number of epochs over which improvement is judged.
+        Training ends where going on for `n_iter_no_change` epochs would gain less, in
+        nats per row. (Or less than 6e-4 of the P / (2n) nats that n rows leave
+        uncertain of P parameters, if that is more.)
+    n_iter_no_change : int, default=2
+        Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False
@@ -72,8 +74,8 @@ class MPTProbabilisticPCA(BaseMPT):
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective after each epoch, in nats per row: a noisy,
-        unbiased estimate of minus the LML if `mask_rate` is "uniform".
+        Minus the training objective in each epoch, in nats per row: a noisy, unbiased
+        estimate of minus the LML if `mask_rate` is "uniform".
     lml_method_ : str
         How `score_samples` computes the LML: "exact".
     n_features_in_ : int
@@ -90,19 +92,37 @@ class MPTProbabilisticPCA(BaseMPT):
     Notes
     -----
     Features share one noise variance, so their scales matter as they do for PCA.
-    Steps are measured in standard deviations of the noise, so the fit does not depend
-    on the unit or the origin of X. On complete rows `fit` sets the mean to that of the
-    rows, which maximises the score of every mask; otherwise it is learned. Steps on
-    rows with missing entries are noisier, as each row has one mask: a smaller
-    `learning_rate` then ends closer to the maximum, after more epochs.
 
-    With D features, N rows and P masks, a gradient step costs
-    :math:`O(P (D^2 K + D K^2 + K^3))` on complete data, after one pass of
-    :math:`O(N D^2)` for the second moments; with missing entries an epoch costs
-    :math:`O(N (D K^2 + K^3))`. Scoring costs :math:`O(N D K)` on complete rows. Memory
-    is :math:`O(D^2 + P D K)` beside X; what grows with N is done in chunks within
-    ``sklearn.get_config()["working_memory"]``. The steps are short: on a machine that
-    is busy otherwise, one thread (``OMP_NUM_THREADS=1``) is much faster than several.
+    The masked score of a row hides each feature with a probability that is itself
+    uniform, and predicts every feature from the visible ones but itself. Its gradient g
+    in the weights and the mean :math:`b_j = (w_j, \mu_j)` of each feature is, in
+    expectation over masks, that of the LML. So what makes EM fast makes masking fast:
+    a step divides g by the information that the M-step of EM inverts,
+
+    .. math:: I_j = \frac{1}{\sigma^2} \sum_{i: x_{ij} \text{ present}}
+              \mathbb{E} \begin{pmatrix} z_i \\ 1 \end{pmatrix}
+              \begin{pmatrix} z_i \\ 1 \end{pmatrix}^\top, \qquad
+              B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
+
+    where G, from :math:`W g_W`, changes the scale and the mean of z at once, as
+    parameter expansion does [3]_; the logarithm of the noise variance moves likewise.
+    On complete rows masks act on the rows' second moments, and :math:`\mu` is the mean
+    of the rows. Successive steps have complementary masks.
+
+    Steps have size `learning_rate` until their directions disagree. From there the
+    t-th has :math:`(1 + t / 10)^{-0.6}` times that size and the points are averaged
+    [4]_; one that overshoots is halved. `partial_fit` lets steps fall over the whole
+    stream and averages its points, the late ones most.
+
+    With D features, N rows and P masks, an epoch costs
+    :math:`O(P (D^2 K + D K^2 + K^3) + D K^3)` on complete rows, after one pass of
+    :math:`O(N D^2)` for the second moments (with fewer than D / 2 rows there is no such
+    pass, and N D in place of :math:`D^2`), and
+    :math:`O(N (D K^2 + K^3) + D K^3)` with missing entries. Scoring costs
+    :math:`O(N D K)` on complete rows. Memory beside X is
+    :math:`O(D^2 + P D K + D K^2)`, or :math:`O(D K^2)` with missing entries; what grows
+    with N is done in blocks. The steps are short: on a machine that is busy otherwise,
+    one thread (``OMP_NUM_THREADS=1``) is much faster than several.
 
     The noise variance is kept above 1e-9 of the mean variance of the features. Where
     it ends there, K components explain the rows without error and the likelihood has
@@ -114,6 +134,10 @@ class MPTProbabilisticPCA(BaseMPT):
        the marginal likelihood", NeurIPS 2023.
     .. [2] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
        Journal of the Royal Statistical Society B 61, 1999.
+    .. [3] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
+       PX-EM algorithm", Biometrika 85, 1998.
+    .. [4] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation by
+       averaging", SIAM Journal on Control and Optimization 30, 1992.
 
     Examples
     --------

@@ -37,30 +37,34 @@ class MPTLinearVAE(BaseMPT):
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
-    n_masks : int, default=128
-        Masks per gradient step.
+    n_masks : int, default=32
+        Masks per step, at least, which rows get in turn. A Gaussian likelihood takes
+        them as `MPTProbabilisticPCA` does.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, with the best Gaussian posterior for each row, or the LML itself. For a
-        Gaussian likelihood that bound is the LML.
+        Gaussian likelihood that bound is the LML. All by the same steps; the last is
+        then EM with one Newton step for each M-step.
     init : {"random", "pca"} or dict, default="random"
-        Where training starts: random components; those of principal components (on
+        Where training starts: random components, for binary features the best of three
+        short runs from resampled rows; those of principal components (on
         mean-imputed rows if entries are missing); or given arrays, `components`
         (n_components, n_features) and `intercept` (n_features,), or with a Gaussian
         likelihood `components`, `mean` (n_features,) and `noise_variance`.
     max_iter : int, default=1000
         Largest number of epochs. 0 keeps the initial parameters.
-    learning_rate : float, default=0.1
-        Step size of Adam, in logits, or in standard deviations of Gaussian noise.
+    learning_rate : float, default=1.0
+        Size of the first steps; 1 is a full one, as EM takes it.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is an eighth of them, but 16 to 1024, and fewer
-        where n_features is large. Complete rows with a Gaussian likelihood enter every
-        step through their second moments.
+        Rows per step. "auto" is all of them, up to 65536 binary or 131072 Gaussian
+        ones. Complete rows with a Gaussian likelihood enter every step through their
+        second moments.
     tol : float, default=1e-4
-        Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
-        below which training counts as converged.
-    n_iter_no_change : int, default=10
-        Number of epochs over which improvement is judged.
+        Training ends where going on for `n_iter_no_change` epochs would gain less, in
+        nats per row. (Or less than 6e-4 of the P / (2n) nats that n rows leave
+        uncertain of P parameters, if that is more.)
+    n_iter_no_change : int, default=2
+        Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False
@@ -87,7 +91,7 @@ class MPTLinearVAE(BaseMPT):
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective after each epoch, in nats per row.
+        Minus the training objective in each epoch, in nats per row.
     lml_method_ : str
         How `score_samples` computes the LML: "exact" with a Gaussian likelihood, else
         "quadrature" for up to three components and "importance" for more.
@@ -114,17 +118,42 @@ class MPTLinearVAE(BaseMPT):
     conditional), or 1024 points in each scrambling are used. A row's points depend on
     nothing but the row and `random_state`.
 
-    The LML of binary features has local maxima: fit from several `random_state` and
-    keep the highest `score` where the last tenth of a nat matters.
+    The LML of binary features has local maxima. A random start is the best of three
+    runs of eight steps, on up to 500 rows, from the components of resampled rows; where
+    the last tenth of a nat matters, fit from several `random_state` besides, and keep
+    the highest `score`.
 
-    With a uniform mask rate, every feature is a target: hidden ones given the observed
-    ones R, and each observed one given the rest of R, from the same nodes. That has the
-    expectation of the masked score, and a much smaller variance. Training uses a fixed
-    grid (15 nodes; 7 x 7, or 5 x 5 from 200 features; 5 x 5 x 5) or 72 points.
+    With a uniform mask rate every feature is a target: hidden ones given the visible
+    ones R, and each visible one given the rest of R. With weights :math:`r_s` of nodes
+    :math:`z_s` in the posterior given :math:`x_R`, those are
 
-    With N rows and D features an epoch costs :math:`O(N D (S K + K^2))`, and scoring
-    the same times the rounds of refinement. Memory beside X is a few times 32 MiB in
-    scoring, 64 MiB in training.
+    .. math:: \log \sum_s r_s \, p(x_j \mid z_s), \qquad
+              -\log \sum_s \frac{r_s}{p(x_j \mid z_s)}.
+
+    The second is the conditional predictive ordinate [3]_. Their sum has the
+    expectation of the masked score and a much smaller variance. Its gradient g in
+    :math:`B = (W^\top, b)` is in expectation that of the LML, so a step divides it by
+    what the M-step of EM inverts, the Fisher information of each feature,
+
+    .. math:: I_j = \sum_{i, s} r_{is} \, p_{sj} (1 - p_{sj})
+              \begin{pmatrix} z_s \\ 1 \end{pmatrix}
+              \begin{pmatrix} z_s \\ 1 \end{pmatrix}^\top, \qquad
+              B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
+
+    where G changes the scale and the mean of z at once, as parameter expansion does
+    [4]_. (With a fixed mask rate G is 0: that objective depends on more than the law of
+    the rows.) How steps fall, how points are averaged [5]_ and the case of Gaussian
+    features are told in `MPTProbabilisticPCA`.
+
+    Where one grid over the prior resolves every posterior, as the largest information
+    that rows could have tells, rows share its S nodes, and a step is a few products of
+    matrices: an epoch costs :math:`O(N S D + S D K^2)`. Otherwise, and for more than
+    three components, each row has S nodes around its mode (15; 7 x 7, or 5 x 5 from 200
+    features; 5 x 5 x 5; or 72 points), and it costs :math:`O(N S D K^2)`. Few rows come
+    several times in a step. Up to eight features whose distinct rows are few have every
+    mask of every row in each step: nothing is random.
+    Scoring costs :math:`O(N D (S K + K^2))` for each round of refinement. Memory beside
+    X, and beside a copy of it for each of 0 and 1, is a few times 32 MiB.
 
     A feature that is constant in the training rows has no finite maximum likelihood
     logit: it keeps the one at which half an observation of each value is added.
@@ -135,6 +164,12 @@ class MPTLinearVAE(BaseMPT):
        the marginal likelihood", NeurIPS 2023.
     .. [2] J. C. Naylor and A. F. M. Smith, "Applications of a method for the efficient
        computation of posterior distributions", Applied Statistics 31, 1982.
+    .. [3] S. Geisser and W. F. Eddy, "A predictive approach to model selection", JASA
+       74, 1979.
+    .. [4] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
+       PX-EM algorithm", Biometrika 85, 1998.
+    .. [5] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation by
+       averaging", SIAM Journal on Control and Optimization 30, 1992.
 
     Examples
     --------

@@ -36,11 +36,11 @@ class LMLMonitor:
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
-    >>> monitor = LMLMonitor(every=100)
+    >>> monitor = LMLMonitor(every=10)
     >>> model = MPTProbabilisticPCA(random_state=0).set_callbacks(monitor)
     >>> model = model.fit(load_iris().data)
     >>> [record["epoch"] for record in monitor.log_][:2]
-    [0, 100]
+    [0, 10]
     """
 
     def __init__(self, X: ArrayLike | None = None, every: int = 1):
