@@ -440,7 +440,7 @@ def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
     problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
     turns = [list(problem.batches(rng)) for _ in range(3)]
     for even, odd in zip(*turns[:2], strict=True):
-        assert_array_equal(even.index, odd.index)
+        assert_array_equal(even.rows, odd.rows)
         assert_array_equal(odd.masks, ~even.masks if flips else even.masks)
     sizes = turns[0][0].masks.sum(1)
     assert (sizes == 2).all() or flips
@@ -453,7 +453,7 @@ def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
         torch.tensor(X), BERNOULLI, settings_of(batch_size=batch_size), 2
     )
     batches = list(problem.batches(np.random.default_rng(0)))
-    counts = np.bincount(np.concatenate([batch.index for batch in batches]))
+    counts = np.bincount(np.concatenate([batch.rows for batch in batches]))
     assert len(batches) == problem.n_batches == (1 if batch_size == "auto" else 3)
     assert len(counts) == len(X)
     assert (counts == counts[0]).all()

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._latent.steps import (
     Average,
@@ -29,6 +28,7 @@ from sklearn_mpt._latent.steps import (
     mix,
     move_of,
 )
+from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
 # Points that make no average yet; and after which steps that still gain make none.
 FEW, RESTART = 4, 12
@@ -42,9 +42,7 @@ STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 
 
 class Stream(NamedTuple):
-    """Where the steps on parts of a stream have come, and their average."""
-
-    point: Point
+    point: Point  # where the steps on parts of a stream have come
     average: Point
 
 
@@ -119,7 +117,8 @@ class Ascent:
             while len(self.loss_curve) < max_iter and not self.converged:
                 if around_epoch(self.epoch):
                     return
-            self._warn_unless_converged(max_iter)
+            if not self.converged:
+                warn_unconverged(max_iter, stacklevel=8)
         except KeyboardInterrupt:
             warnings.warn("Training interrupted by user.", stacklevel=7)
         except FloatingPointError:
@@ -242,7 +241,7 @@ class Ascent:
     def _halve(self, overshot):
         point, move, size = self._last
         if size < SMALLEST_SIZE:
-            if not overshot.is_finite:
+            if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was a lucky one, or the best there is
             self.point, self._last = point, None
@@ -296,22 +295,7 @@ class Ascent:
         n_parameters = sum(part.numel() for part in self.point)
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
 
-    def _warn_unless_converged(self, max_iter):
-        if not self.converged:
-            warnings.warn(
-                f"Maximum iterations (max_iter={max_iter}) reached and the "
-                "optimization hasn't converged yet.",
-                ConvergenceWarning,
-                stacklevel=8,
-            )
-
     def _warn_of_divergence(self):
-        warnings.warn(
-            f"Training diverged after {len(self.loss_curve)} epochs: the objective is "
-            "not finite. The best parameters so far are kept; try a smaller "
-            "learning_rate.",
-            ConvergenceWarning,
-            stacklevel=8,
-        )
+        warn_diverged(len(self.loss_curve), stacklevel=9)
         if self._last is not None:
             self.point = self._last[0]

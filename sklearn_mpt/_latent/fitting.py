@@ -167,8 +167,9 @@ class TrainingMixin(CallbackSupportMixin):
     def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
         """Update the model by one pass over X.
 
-        The first call initialises the model, unless it is fitted; later ones go on with
-        the state of the optimizer. The step size is constant at `learning_rate`.
+        The first call initialises the model, unless it is fitted; later ones go on
+        where the last one left off. Steps of linear models get smaller with all those
+        before, and are averaged; parts of the stream should be alike.
 
         Parameters
         ----------

@@ -174,17 +174,12 @@ class PriorGrids:
     """Two grids over the prior, each between the nodes of the other, for all rows.
 
     Their mean is a grid twice as fine, whose error their difference exceeds by far.
-
-    Parameters
-    ----------
-    grids : list of tuples of Tensors
-        Nodes (s, k) and log weights (s,).
     """
 
     is_shared = True
 
     def __init__(self, grids):
-        self.groups = grids
+        self.groups = grids  # tuples of nodes (s, k) and log weights (s,)
 
     def place(self, group, posteriors):
         return Nodes(*group)

@@ -24,7 +24,7 @@ DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
 # Steps so far apart have independent masks (those between have complements); the mean
 # agreement of a window of them tells the gradient from noise.
-LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 4
+LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 class Point(NamedTuple):
@@ -231,7 +231,9 @@ class Record:
         if len(self._values) % WINDOW:
             return False
         last = np.array(self._values[-WINDOW:])
-        mean, noise = last.mean(), last.std(ddof=1) / math.sqrt(WINDOW)
+        mean = last.mean()
+        # masks in turn are alike: a window misses some of their noise
+        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
         best, best_noise = self._best
         if mean > best:
             self._best, self.best_point = (mean, noise), point

@@ -39,6 +39,24 @@ def shuffled_batches(n_rows, batch_size, rng):
     return np.array_split(rng.permutation(n_rows), n_batches)
 
 
+def warn_unconverged(max_iter, stacklevel):
+    warnings.warn(
+        f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
+        "converged yet.",
+        ConvergenceWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def warn_diverged(n_epochs, stacklevel):
+    warnings.warn(
+        f"Training diverged after {n_epochs} epochs: the objective is not finite. The "
+        "best parameters so far are kept; try a smaller learning_rate.",
+        ConvergenceWarning,
+        stacklevel=stacklevel,
+    )
+
+
 class Trainer:
     """Minimise an objective with Adam: hold the step size, decay it, average.
 
@@ -226,23 +244,13 @@ class Trainer:
             self.module.load_state_dict(self._best)
 
     def _restore(self):
-        warnings.warn(
-            f"Training diverged after {len(self.loss_curve)} epochs: the loss is not "
-            "finite. The best parameters so far are kept; try a smaller learning_rate.",
-            ConvergenceWarning,
-            stacklevel=7,
-        )
+        warn_diverged(len(self.loss_curve), stacklevel=8)
         self.module.load_state_dict(self._best if self.validation_curve else self._safe)
         self.optimizer.state.clear()
 
     def _warn_unless_converged(self, max_iter):
         if not self.plateau:
-            warnings.warn(
-                f"Maximum iterations (max_iter={max_iter}) reached and the "
-                "optimization hasn't converged yet.",
-                ConvergenceWarning,
-                stacklevel=8,
-            )
+            warn_unconverged(max_iter, stacklevel=9)
 
     def state(self):
         """Return the state of the optimizer as NumPy arrays."""

@@ -68,17 +68,15 @@ class IntegratedRows:
     ----------
     X : Tensor of shape (n, d)
     likelihood : Likelihood
-    mask_rate : "uniform", float or int
-    n_masks : int
-        Masks per step, at least.
-    batch_size : int or "auto"
+    settings : object
+        With `mask_rate`, `n_masks`, `batch_size` and `objective`.
     n_dims : int
-    seed : tuple of int
-        Of the points around posteriors of many dimensions.
+    seed : tuple of int, of points around posteriors of many dimensions
     """
 
     is_noisy = True
     longest = LONGEST
+    expand = True
     least = 10
     floor = 0.0  # features have no noise
     ratio = SPACING
@@ -91,8 +89,7 @@ class IntegratedRows:
         self.n_rows, self.n_features = X.shape
         self.mask_rate, self.n_masks = settings.mask_rate, settings.n_masks
         uniform = settings.mask_rate == "uniform"
-        self.expand = uniform
-        size = fixed_size(settings.mask_rate, self.n_features) if not uniform else 1
+        size = 1 if uniform else fixed_size(settings.mask_rate, self.n_features)
         share = self.n_features / size
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
         count = MAX_BATCH if settings.batch_size == "auto" else settings.batch_size
@@ -200,7 +197,6 @@ class LikelihoodRows(IntegratedRows):
 
     def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
         super().__init__(X, likelihood, settings, n_dims, seed)
-        self.expand = True
         self.is_noisy = self.n_batches > 1
         self.bounds = settings.objective == "elbo"
         self.targets = None
