@@ -30,8 +30,7 @@ from sklearn_mpt._latent.steps import (
 )
 from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
-# Points that make no average yet; and after which steps that still gain make none.
-FEW, RESTART = 4, 12
+FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 RESOLUTION = 6e-4
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end

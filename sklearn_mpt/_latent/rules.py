@@ -16,7 +16,7 @@ import torch
 from scipy.special import roots_hermitenorm
 from scipy.stats import qmc
 
-N_REPLICATES = 8  # of quasi-random points: their spread gives the standard error
+N_REPLICATES = 8  # of quasi-random points
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
@@ -241,10 +241,7 @@ def refine(estimate, rules, tolerance):
 
 
 def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
-    """Scrambled Sobol points of the standard normal: (n_replicates, n_points, n_dims).
-
-    n_points : a power of 2.
-    """
+    """Scrambled Sobol points, 2^i, of the standard normal: (n_replicates, 2^i, k)."""
     engines = (
         qmc.MultivariateNormalQMC(np.zeros(n_dims), rng=np.random.default_rng(child))
         for child in np.random.SeedSequence(seed).spawn(n_replicates)

@@ -155,7 +155,8 @@ def _shared_first(latent, accuracy):
         yield PriorGrids(grids)
         yield from accuracy.rules()
 
-    return accuracy._replace(rules=rules)
+    n_shared = len(grids[0][0]) // latent.width  # a node for each feature counts once
+    return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
 def binary_components(X, intercept, n_components):

@@ -70,7 +70,6 @@ class IntegratedRows:
     likelihood : Likelihood
     settings : object
         With `mask_rate`, `n_masks`, `batch_size` and `objective`.
-    n_dims : int
     seed : tuple of int, of points around posteriors of many dimensions
     """
 
