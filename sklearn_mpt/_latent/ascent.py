@@ -32,7 +32,7 @@ from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-RESOLUTION = 6e-4
+RESOLUTION = 1e-3
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end
 SMALLEST_SIZE = 1e-6
 # Of a stream: the size of the first steps, the power of time in the average, and the

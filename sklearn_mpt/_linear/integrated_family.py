@@ -10,6 +10,7 @@ from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids, importance, quadrature
 from sklearn_mpt._linear.gaussian_family import closed_form
 from sklearn_mpt._linear.integrated_training import (
+    MANY_FEATURES,
     MAX_QUADRATURE_DIMS,
     point_of,
     pose,
@@ -79,6 +80,8 @@ class IntegratedFamily(Family):
             np.array(X[rng.permutation(len(X))[:SHORT_ROWS]], float)
         )
         runs = []
+        if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
+            return binary_components(X, intercept, settings.n_components)
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
             start = binary_components(X[drawn], intercept, settings.n_components)

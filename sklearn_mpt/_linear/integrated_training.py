@@ -42,6 +42,7 @@ MAX_QUADRATURE_DIMS = 3
 OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
 OWN_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
+OWN_MASKS = 256  # in a step, at least: they cost nothing there
 OWN_TOLERANCE = 1e-2  # of the mode, in units of z
 OWN_COST = 12  # of a node of its own row, in shared ones
 SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
@@ -117,9 +118,9 @@ class IntegratedRows:
         return max(1, min(MAX_COPIES, STEP // numbers)) if self.n_batches == 1 else 1
 
     def _draw(self, rng):
-        sizes = training_sizes(
-            self.mask_rate, self.n_masks, self.n_features, rng, smallest=0
-        )
+        few = self.n_features < MANY_FEATURES  # else rows have nodes of their own
+        count = self.n_masks if few else max(self.n_masks, OWN_MASKS)
+        sizes = training_sizes(self.mask_rate, count, self.n_features, rng, smallest=0)
         return draw_masks(sizes, self.n_features, rng)
 
     def sums(self, point, batch):
