@@ -42,7 +42,7 @@ MAX_QUADRATURE_DIMS = 3
 OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
 OWN_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
-OWN_MASKS = 256  # in a step, at least: they cost nothing there
+OWN_MASKS = 256  # in a step, at least
 OWN_TOLERANCE = 1e-2  # of the mode, in units of z
 OWN_COST = 12  # of a node of its own row, in shared ones
 SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
@@ -277,7 +277,6 @@ def distinct(X):
 
 
 def pose(X, likelihood, settings, n_dims, seed=(0,)):
-    """Return the problem that the settings of an estimator stand for."""
     arguments = X, likelihood, settings, n_dims, seed
     if settings.objective != "mpt":
         return LikelihoodRows(*arguments)
