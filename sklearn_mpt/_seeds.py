@@ -5,8 +5,6 @@ from sklearn.utils import check_random_state
 
 RandomState = int | np.random.RandomState | None
 
-N_BLOCKS = 16  # of random draws; fixed, so that n_jobs does not change the draws
-
 
 def spawn_seeds(random_state, n_seeds):
     """Derive independent seeds from a scikit-learn random state."""

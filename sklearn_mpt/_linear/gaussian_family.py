@@ -118,8 +118,8 @@ class ClosedForm:
         mean = Gaussian.start_location(self.problem.X)
         solution = closed_form(self.problem.X, mean, self.n_components, floor)
         self.result = _point({"_noise_floor": floor, **solution}, device)
-        rows = self.problem.rows
-        self.loss_curve.append(-float(_model(solution, device).log_prob(rows).mean()))
+        moments = moments_of(self.problem.rows)
+        self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
     def state(self):
         return {}
