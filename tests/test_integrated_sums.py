@@ -291,7 +291,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
     monkeypatch.setattr("sklearn_mpt._linear.map.RADIUS", 8.0)
-    monkeypatch.setattr(integrated_training, "OWN_GRID", {2: 41})
+    monkeypatch.setattr("sklearn_mpt._linear.map.OWN_GRID", {2: 41})
     problem = IntegratedRows(
         torch.tensor(X), BERNOULLI, settings_of(mask_rate=mask_rate), 2
     )

@@ -11,7 +11,7 @@ from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains
 from sklearn_mpt._deep.start import check_architecture, check_fitted_sizes, start
 from sklearn_mpt._deep.state import attributes_of, module_of
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import Units, as_tensor
+from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.trainer import Trainer
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
@@ -32,8 +32,8 @@ class DeepFamily(Family):
 
     Parameters
     ----------
-    likelihood : type
-        A subclass of `Likelihood`.
+    likelihood : Likelihood
+        Its own parameters do not matter.
     """
 
     objectives = ("mpt", "elbo", "iwae")
@@ -65,7 +65,7 @@ class DeepFamily(Family):
 
     def model(self, settings, fitted, device):
         module = self._module(settings, fitted, device)
-        units = Units(as_tensor(fitted["_shift"], device), fitted["_scale"])
+        units = Units.of(fitted, device)
         kind, _ = CONDITIONALS[settings.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
 
@@ -74,7 +74,7 @@ class DeepFamily(Family):
 
     def trainer(self, settings, problem):
         fitted, device = problem.fitted, problem.device
-        units = Units(as_tensor(fitted["_shift"], device), fitted["_scale"])
+        units = Units.of(fitted, device)
         return Trainer(
             self._module(settings, fitted, device).float(),
             _objective(settings, problem, units.standardise(problem.rows).float()),

@@ -13,7 +13,7 @@ from sklearn_mpt._latent.model import as_tensor
 def module_of(fitted, activation, likelihood, device):
     """Return the fitted module, in double precision.
 
-    activation : name of that of the nets; likelihood : a subclass of `Likelihood`.
+    activation : name of that of the nets; likelihood : whatever its parameters are.
     """
     shift, scale = fitted["_shift"], fitted["_scale"]
     *coefs, last_coef = fitted["decoder_coefs_"]

@@ -219,4 +219,4 @@ class MPTDeepVAE(BaseMPT):
     @property
     def _family(self):
         check_choice(self.likelihood, "likelihood", list(LIKELIHOODS))
-        return DeepFamily(LIKELIHOODS[self.likelihood])
+        return DeepFamily(LIKELIHOODS[self.likelihood]())

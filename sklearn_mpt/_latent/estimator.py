@@ -146,7 +146,8 @@ class BaseMPT(
                 f"got {Z.shape[1]}."
             )
         model = self._model()
-        return self._map_rows(model, model.decode, Z).astype(Z.dtype, copy=False)
+        X = self._map_rows(model, model.decode, Z).astype(Z.dtype, copy=False)
+        return self._as_given(X)
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -169,13 +170,14 @@ class BaseMPT(
             A copy; present entries are unchanged.
         """
         check_choice(method, "method", ["mean", "sample"])
-        X, model = self._validate_rows(X), self._model()
+        rows, model = self._validate_rows(X), self._model()
         if method == "mean":
-            filled = self._map_rows(model, model.expect, X)
+            filled = self._map_rows(model, model.expect, rows)
         else:
             rng = self._own_generator(random_state)
-            filled = self._map_rows(model, lambda rows: model.draw(rows, rng), X)
-        return np.where(np.isnan(X), filled, X).astype(X.dtype, copy=False)
+            filled = self._map_rows(model, lambda part: model.draw(part, rng), rows)
+        filled = np.where(np.isnan(rows), filled, rows).astype(rows.dtype, copy=False)
+        return self._as_given(filled, X)
 
     def sample(
         self, n_samples: int = 1, random_state: RandomState = None
@@ -197,7 +199,12 @@ class BaseMPT(
         check_scalar(n_samples, "n_samples", Integral, min_val=1)
         nothing = np.full((n_samples, self.n_features_in_), np.nan)
         rng, model = self._own_generator(random_state), self._model()
-        return self._map_rows(model, lambda rows: model.draw(rows, rng), nothing)
+        drawn = self._map_rows(model, lambda rows: model.draw(rows, rng), nothing)
+        return self._as_given(drawn)
+
+    def _as_given(self, rows, X=None):
+        """Return rows of numbers in the form in which users give them, such as X."""
+        return rows
 
     def _own_generator(self, random_state):
         random_state = own_setting(self, "random_state", random_state)

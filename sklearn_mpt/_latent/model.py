@@ -85,10 +85,23 @@ class Model(ABC):
 
 
 class Units(NamedTuple):
-    """What standardises rows: a shift for each column, and one scale."""
+    """What standardises rows: a shift for each column, and one scale or one for each.
 
-    shift: torch.Tensor  # shape: (d,)
-    scale: float
+    Tensors of shape (d,) or ().
+    """
+
+    shift: torch.Tensor
+    scale: torch.Tensor
+
+    @classmethod
+    def of(cls, fitted, device):
+        """Those of the fitted attributes."""
+        arrays = (np.asarray(fitted[name]) for name in ("_shift", "_scale"))
+        return cls(*(as_tensor(array, device) for array in arrays))
+
+    @property
+    def log_scale(self):
+        return self.scale.log()
 
     def standardise(self, X):
         return (X - self.shift) / self.scale
@@ -101,7 +114,7 @@ class _InUnits(NamedTuple):
     """A joint distribution of standardised rows, with densities in their own units."""
 
     latent: object
-    log_scale: float
+    log_scale: torch.Tensor
 
     def propose(self, rows):
         return self.latent.propose(rows)
@@ -143,7 +156,7 @@ class IntegratedModel(Model):
         if self.scoring.is_quadrature:
             error = torch.where(error > self.scoring.tolerance, error, 0.0)
         n_seen = rows.observed.sum(1)
-        value = value - n_seen * np.log(self.units.scale)
+        value = value - (rows.observed * self.units.log_scale).sum(1)
         return torch.where(n_seen > 0, value, 0.0), torch.where(n_seen > 0, error, 0.0)
 
     def conditional_log_prob(self, X, mask):
@@ -156,22 +169,26 @@ class IntegratedModel(Model):
     def _in_units(self, rows, log_prob):
         """Those of standardised entries, where asked for, in the units of X."""
         asked = rows.present & ~rows.observed
-        return torch.where(asked, log_prob - np.log(self.units.scale), 0.0)
+        return torch.where(asked, log_prob - self.units.log_scale, 0.0)
 
     def mean_chain_scores(self, X, orders):
-        X, log_scale = self.units.standardise(X), float(np.log(self.units.scale))
-        latent = _InUnits(self.latent, log_scale)
+        X, latent = (
+            self.units.standardise(X),
+            _InUnits(self.latent, self.units.log_scale),
+        )
         return prefix_scores(X, orders, latent, self.latent.n_dims, list(self.seed))
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X)
 
     def expect(self, X):
-        average = self._average(self._mean, X)
-        return self.units.restore(average.clamp(*self.latent.likelihood.bounds))
+        return self._fill(self._average(self._mean, X))
 
     def decode(self, Z):
-        return self.units.restore(self._mean(Z))
+        return self._fill(self._mean(Z))
+
+    def _fill(self, mean):
+        return self.units.restore(self.latent.likelihood.fill(mean))
 
     def draw(self, X, rng):
         z = self._draw_latent(self._rows(X), rng)

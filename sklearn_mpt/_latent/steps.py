@@ -68,6 +68,11 @@ class Sums(NamedTuple):
             self.n_rows + other.n_rows,
         )
 
+    def lowered(self, amount):
+        """Return the sums of values that are all lower by an amount."""
+        square = self.square - 2 * amount * self.value + self.n_rows * amount**2
+        return self._replace(value=self.value - self.n_rows * amount, square=square)
+
     def turned(self, rotation):
         """Return the sums of a model whose z is rotated, (k + 1, k + 1)."""
         gradient = self.gradient._replace(coefs=self.gradient.coefs @ rotation)

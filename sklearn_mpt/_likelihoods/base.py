@@ -2,22 +2,33 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import numpy as np
 import torch
 
+Scale = float | np.ndarray  # of standardised rows: one, or one for each column
+
 
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
-    Entries X and locations are tensors (..., d) that broadcast, unless a method says
-    otherwise. Rows that training starts from are arrays, NaN where missing.
+    Entries X are tensors (..., d) and locations (..., l) that broadcast, unless a
+    method says otherwise. Most kinds of features have one location each, and l = d.
+    Rows that training starts from are arrays, NaN where missing. What concerns these
+    an instance says whatever its parameters are.
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
     values: tuple[float, ...] | None = None  # of a feature, if they are few
+    is_separable = True  # whether each feature has one location
+    noisy: Sequence[int] = ()  # features with a noise variance of their own
+
+    @classmethod
+    def of_columns(cls, n_categories: int, noise_variance: torch.Tensor) -> Self:
+        """Return the likelihood of all columns of this kind in a table."""
+        return cls()
 
     @staticmethod
     @abstractmethod
@@ -25,26 +36,25 @@ class Likelihood(torch.nn.Module, ABC):
         """Refuse rows, NaN where missing, that hold what is no value of a feature."""
 
     @staticmethod
-    def units(X: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the shift of each column, and the one scale, that standardise X."""
+    def units(X: np.ndarray) -> tuple[np.ndarray, Scale]:
+        """Return the shift of each column, and the scale, that standardise X."""
         return np.zeros(X.shape[1]), 1.0
 
     @staticmethod
     @abstractmethod
     def start_location(X: np.ndarray) -> np.ndarray:
-        """Return the location of each column that suits X best, of shape (d,)."""
+        """Return the locations that suit X best, of shape (l,)."""
 
     @staticmethod
-    def start_attributes(scale: float) -> dict:
+    def start_attributes(scale: Scale) -> dict:
         """Return the fitted attributes of its own from which training starts."""
         return {}
 
-    @classmethod
-    def from_attributes(cls, fitted: Mapping, scale: float) -> Self:
+    def from_attributes(self, fitted: Mapping, scale: Scale) -> Self:
         """Return the likelihood of standardised rows, from fitted attributes."""
-        return cls()
+        return type(self)()
 
-    def attributes(self, scale: float) -> dict:
+    def attributes(self, scale: Scale) -> dict:
         """Return the fitted attributes of its own, in the units of the rows."""
         return {}
 
@@ -77,15 +87,64 @@ class Likelihood(torch.nn.Module, ABC):
     def derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the slope of `entry_log_prob` in the location, and Fisher information.
+        """Return the slope of `entry_log_prob` in locations, and Fisher information.
 
-        Both are (..., d).
+        Both are (..., l). Where a feature has several locations, information is a
+        diagonal matrix that is at least as large as that of the feature.
         """
+
+    def spread(self, entries: torch.Tensor) -> torch.Tensor:
+        """Repeat what is said of features for each of their locations; (..., l)."""
+        return entries
+
+    def precision(
+        self, information: torch.Tensor, observed: torch.Tensor, jacobian: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the Fisher information of the observed entries on z; (n, k, k).
+
+        information : what `derivatives` says, (n, l). observed : (n, d), 1.0 or 0.0.
+        jacobian : of the locations, (k, l), or (n, k, l).
+        """
+        weight = self.spread(observed) * information
+        if jacobian.ndim == 3:
+            return (jacobian * weight[:, None]) @ jacobian.mT
+        outer = (jacobian[:, None] * jacobian).flatten(0, 1)
+        return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
+
+    def at(self, log_noise: torch.Tensor) -> Self:
+        """Return the likelihood with given logarithms of noise variances.
+
+        Of shape (g,), for the `noisy` features in turn.
+        """
+        return self
+
+    @property
+    def log_variance(self) -> torch.Tensor:
+        """Logarithms of the noise variances, of shape (g,)."""
+        return torch.empty(0)
+
+    def noise_derivatives(
+        self, X: torch.Tensor, location: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return slope and Fisher information in the log noise variances; (..., g)."""
+        none = location[..., :0]
+        return none, none
+
+    def centre(self, location: torch.Tensor) -> torch.Tensor:
+        """Return the locations, or coefficients of theirs, that stand for the same.
+
+        Of those that do, they are in the middle; (..., l).
+        """
+        return location
 
     @abstractmethod
     def mean(self, location: torch.Tensor) -> torch.Tensor:
-        """Return the expected entries; (..., d)."""
+        """Return what is expected of entries, to be averaged over z; (..., l)."""
+
+    def fill(self, mean: torch.Tensor) -> torch.Tensor:
+        """Return what a hidden entry is filled in with, given its mean; (..., d)."""
+        return mean.clamp(*self.bounds)
 
     @abstractmethod
     def draw(self, location: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-        """Draw entries from uniform noise; (..., d)."""
+        """Draw entries from uniform noise (..., d)."""

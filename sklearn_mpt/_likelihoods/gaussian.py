@@ -1,4 +1,4 @@
-"""Real features with Gaussian noise of one variance; their locations are means."""
+"""Real features with Gaussian noise; their locations are means."""
 
 import math
 
@@ -13,18 +13,25 @@ LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
 
 
 class Gaussian(Likelihood):
-    """Features with Gaussian noise of one variance, given their means.
+    """Features with Gaussian noise, given their means.
 
     Parameters
     ----------
-    noise_variance : Tensor of shape ()
-        Where training starts from. It stays above NOISE_FLOOR.
+    noise_variance : Tensor of shape () or (d,), default=None
+        Of all features, or of each; None is 1.0. Training starts from there. It stays
+        above NOISE_FLOOR.
     """
 
-    def __init__(self, noise_variance):
+    def __init__(self, noise_variance=None):
         super().__init__()
+        if noise_variance is None:
+            noise_variance = torch.ones((), dtype=torch.float64)
         excess = torch.clamp(noise_variance - NOISE_FLOOR, min=0.1 * NOISE_FLOOR)
         self.log_noise = torch.nn.Parameter(excess.log() / LOG_NOISE_STEP)
+
+    @classmethod
+    def of_columns(cls, n_categories, noise_variance):
+        return cls(noise_variance)
 
     @staticmethod
     def check_rows(X):
@@ -56,13 +63,15 @@ class Gaussian(Likelihood):
     def start_attributes(scale):
         return {"noise_variance_": scale**2}
 
-    @classmethod
-    def from_attributes(cls, fitted, scale):
+    def from_attributes(self, fitted, scale):
         variance = fitted["noise_variance_"] / scale**2
-        return cls(torch.tensor(variance, dtype=torch.float64))
+        return type(self)(torch.tensor(variance, dtype=torch.float64))
 
     def attributes(self, scale):
         return {"noise_variance_": self.noise_variance.item() * scale**2}
+
+    def at(self, log_noise):
+        return type(self)(log_noise.exp()).requires_grad_(False)
 
     @property
     def noise_variance(self):
@@ -74,14 +83,19 @@ class Gaussian(Likelihood):
 
     def pair_log_prob(self, X, observed, location):
         variance = self.noise_variance
-        fit = X @ location.T - 0.5 * (observed @ (location**2).T)
-        size = 0.5 * (X**2).sum(1) / variance
-        log_scale = 0.5 * observed.sum(1) * (LOG_2PI + variance.log())
-        return fit / variance - (size + log_scale)[:, None]
+        fit = (X / variance) @ location.T - 0.5 * (observed / variance) @ (
+            location**2
+        ).T
+        size = X**2 / variance + observed * (LOG_2PI + variance.log())
+        return fit - 0.5 * size.sum(1, keepdim=True)
 
     def derivatives(self, X, location):
         precision = 1 / self.noise_variance
         return (X - location) * precision, precision.expand_as(location)
+
+    def noise_derivatives(self, X, location):
+        square = (X - location) ** 2 / self.noise_variance
+        return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
     def mean(self, location):
         return location

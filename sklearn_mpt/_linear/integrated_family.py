@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from scipy.special import expit
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
@@ -11,11 +10,11 @@ from sklearn_mpt._latent.rules import PriorGrids, importance, quadrature
 from sklearn_mpt._linear.gaussian_family import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
-    MAX_QUADRATURE_DIMS,
     point_of,
     pose,
 )
 from sklearn_mpt._linear.map import (
+    MAX_QUADRATURE_DIMS,
     LinearMap,
     check_init,
     initial_arrays,
@@ -40,8 +39,8 @@ class IntegratedFamily(Family):
 
     Parameters
     ----------
-    likelihood : type
-        A subclass of `Likelihood`.
+    likelihood : Likelihood
+        Its own parameters do not matter.
     """
 
     objectives = ("mpt", "elbo", "lml")
@@ -59,20 +58,50 @@ class IntegratedFamily(Family):
         return len(fitted["components_"])
 
     def start(self, settings, X, rng):
-        shape = (settings.n_components, X.shape[1])
-        is_quadrature = shape[0] <= MAX_QUADRATURE_DIMS
-        own = {"lml_method_": "quadrature" if is_quadrature else "importance"}
+        is_quadrature = settings.n_components <= MAX_QUADRATURE_DIMS
+        shift, scale = self.likelihood.units(X)
+        own = {
+            "lml_method_": "quadrature" if is_quadrature else "importance",
+            "_shift": shift,
+            "_scale": scale,
+            **self.likelihood.start_attributes(scale),
+        }
+        intercept = self.likelihood.start_location((X - shift) / scale)
         if isinstance(settings.init, dict):
-            shapes = {"components": shape, "intercept": shape[1:]}
-            return own | initial_arrays(settings.init, shapes)
-        intercept = self.likelihood.start_location(X)
+            return own | self._given(settings, own, len(intercept))
+        X = (X - shift) / scale
         if settings.init == "pca":
-            components = binary_components(X, intercept, shape[0])
+            components = first_components(X, intercept, settings, self.likelihood)
         elif settings.max_iter == 0:
-            components = START_NOISE * rng.normal(size=shape) * _varies(X)
+            shape = settings.n_components, len(intercept)
+            components = START_NOISE * rng.normal(size=shape)
+            components *= _varies(X, self.likelihood)
         else:
             components = self._best_of_short_runs(settings, X, intercept, rng)
-        return own | {"components_": components, "intercept_": intercept}
+        return own | self._restored(components, intercept, own)
+
+    def _given(self, settings, own, n_locations):
+        """Fitted attributes of initial arrays, in the units of the rows."""
+        shapes = {
+            "components": (settings.n_components, n_locations),
+            "intercept": (n_locations,),
+        }
+        if "noise_variance_" in own:
+            shapes["noise_variance"] = own["noise_variance_"].shape
+        return initial_arrays(settings.init, shapes)
+
+    def _restored(self, components, intercept, fitted):
+        """Attributes in the units of the rows."""
+        shift, scale = self._spread(fitted["_shift"]), self._spread(fitted["_scale"])
+        return {
+            "components_": components * scale,
+            "intercept_": intercept * scale + shift,
+        }
+
+    def _spread(self, array):
+        if np.ndim(array) == 0:
+            return array
+        return self.likelihood.spread(torch.from_numpy(array)).numpy()
 
     def _best_of_short_runs(self, settings, X, intercept, rng):
         """Components of which a few steps come farthest: there are local maxima."""
@@ -81,20 +110,22 @@ class IntegratedFamily(Family):
         )
         runs = []
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
-            return binary_components(X, intercept, settings.n_components)
+            return first_components(X, intercept, settings, self.likelihood)
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
-            start = binary_components(X[drawn], intercept, settings.n_components)
-            start += k * START_NOISE * rng.normal(size=start.shape) * _varies(X)
+            start = first_components(X[drawn], intercept, settings, self.likelihood)
+            noise = k * START_NOISE * rng.normal(size=start.shape)
+            start += noise * _varies(X, self.likelihood)
             runs.append(self._short_run(settings, rows, start, intercept))
         return max(runs, key=lambda run: run[0])[1]
 
     def _short_run(self, settings, rows, components, intercept):
         """Value after some steps on the same masks for all, and where they started."""
-        posed = pose(rows, self.likelihood(), settings, len(components))
-        start = torch.from_numpy(components), torch.from_numpy(intercept)
+        posed = pose(rows, self.likelihood, settings, len(components))
+        arrays = torch.from_numpy(components), torch.from_numpy(intercept)
+        start = point_of(*arrays, self.likelihood.log_variance)
         rng = np.random.default_rng(0)
-        run = Ascent(posed, point_of(*start), learning_rate=1.0, rng=rng)
+        run = Ascent(posed, start, learning_rate=1.0, rng=rng)
         for _ in range(N_SHORT_STEPS):
             run.epoch()
         coefs = run.point.coefs.numpy()
@@ -102,7 +133,7 @@ class IntegratedFamily(Family):
 
     def model(self, settings, fitted, device):
         latent = self._latent(fitted, device)
-        units, seed = Units(0.0, 1.0), tuple(fitted["_seed"].tolist())
+        units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
         if latent.n_dims <= MAX_QUADRATURE_DIMS:
             scoring = _shared_first(latent, quadrature(latent.n_dims, device))
             return IntegratedModel(latent, units, scoring, scoring, seed)
@@ -111,31 +142,37 @@ class IntegratedFamily(Family):
         return IntegratedModel(latent, units, scoring, predicting, seed)
 
     def _latent(self, fitted, device):
-        arrays = (fitted["components_"], fitted["intercept_"])
-        return LinearMap(*(as_tensor(a, device) for a in arrays), self.likelihood())
+        """The maths of standardised rows."""
+        shift, scale = self._spread(fitted["_shift"]), self._spread(fitted["_scale"])
+        arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
+        likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])
+        likelihood = likelihood.to(device).requires_grad_(False)
+        return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
     def trainer(self, settings, problem):
         latent = self._latent(problem.fitted, problem.device)
+        units = Units.of(problem.fitted, problem.device)
+        rows = units.standardise(problem.rows)
         seed = (*problem.fitted["_seed"].tolist(), 1)
-        posed = pose(
-            problem.rows, latent.likelihood, settings, settings.n_components, seed
-        )
+        posed = pose(rows, latent.likelihood, settings, settings.n_components, seed)
+        posed.log_scale = float((~rows.isnan() * units.log_scale).sum(1).mean())
         if not problem.is_all:  # what is constant here may vary in another part
             posed.varies = torch.ones_like(posed.varies)
         return Ascent(
             posed,
-            point_of(latent.components, latent.intercept),
+            point_of(
+                latent.components, latent.intercept, latent.likelihood.log_variance
+            ),
             learning_rate=settings.learning_rate,
             rng=problem.rng,
             n_before=problem.fitted["n_iter_"],
         )
 
     def trained_attributes(self, result, fitted):
-        coefs = result.coefs.cpu().numpy()
-        return {
-            "components_": principal_axes(coefs[:, :-1].T),
-            "intercept_": coefs[:, -1].copy(),
-        }
+        coefs = self.likelihood.centre(result.coefs.cpu().T).numpy()
+        noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
+        components = principal_axes(coefs[:-1])
+        return noise | self._restored(components, coefs[-1], fitted)
 
 
 def _shared_first(latent, accuracy):
@@ -162,21 +199,30 @@ def _shared_first(latent, accuracy):
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
-def binary_components(X, intercept, n_components):
+def first_components(X, intercept, settings, likelihood):
     """Components under which the features correlate as they do, to first order.
 
-    With small logits, entries standardised by their Bernoulli deviation s_j have the
-    correlations s_i w_i' w_j s_j; steep components are cut at length 3.
+    With small weights, the slopes of entries at the intercepts, divided by the square
+    roots s_j of their information, have the correlations s_i w_i' w_j s_j; steep
+    components are cut at length 3.
     """
-    prob = expit(intercept)
-    std = np.sqrt(prob * (1 - prob))
-    standardised = closed_form((X - prob) / std, np.zeros(len(std)), n_components, 0)
-    components = standardised["components_"] / std
+    missing = np.isnan(X)
+    entries, location = map(torch.from_numpy, (np.where(missing, 0.0, X), intercept))
+    with torch.no_grad():
+        slope, information = likelihood.derivatives(entries, location)
+    spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
+    size = np.sqrt(information.numpy())
+    slopes = np.where(spread, slope.numpy() / size, np.nan)
+    start = closed_form(slopes, np.zeros(len(intercept)), settings.n_components, 0)
+    components = start["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
-    components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12)) * _varies(X)
-    more = np.zeros((n_components - len(components), X.shape[1]))
+    components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))
+    components *= _varies(X, likelihood)
+    more = np.zeros((settings.n_components - len(components), len(intercept)))
     return np.concatenate([components, more])
 
 
-def _varies(X):
-    return (np.nanmin(X, axis=0) != np.nanmax(X, axis=0)).astype(float)
+def _varies(X, likelihood):
+    """1.0 for locations of features that are not constant."""
+    varies = np.nanmin(X, axis=0) != np.nanmax(X, axis=0)
+    return likelihood.spread(torch.from_numpy(varies.astype(float))).numpy()

@@ -125,13 +125,14 @@ def _outer_sums(weight, z):
     return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
 
 
-def sums_of(value, gradient, information):
-    none = gradient.new_zeros(0)
+def sums_of(value, gradient, information, noise=None):
+    """noise : slope and information of log noise variances, if features have any."""
+    log_noise = noise or (gradient.new_zeros(0),) * 2
     return Sums(
         value.sum(),
         (value**2).sum(),
-        Point(gradient, none),
-        Point(information, none),
+        Point(gradient, log_noise[0]),
+        Point(information, log_noise[1]),
         len(value),
     )
 
@@ -141,10 +142,9 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
 
     targets : None for the likelihood of what is observed. weight : of each row.
     """
-    z = with_one(nodes.z)
+    z, X = with_one(nodes.z), rows.X[:, None]
     location = z @ point.coefs.T
-    log_prob = likelihood.entry_log_prob(rows.X[:, None], location)
-    slope, information = likelihood.derivatives(rows.X[:, None], location)
+    log_prob = likelihood.entry_log_prob(X, location)
     on = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ on[..., None])[..., 0]
     value = joint.logsumexp(1)
@@ -154,13 +154,31 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     else:
         off = rows.present.to(z.dtype) - on
         value, share = _own_shares(log_prob, log_r, on, off, targets)
-    information = log_r.exp()[..., None] * rows.present[:, None] * information
+    known = log_r.exp()[..., None] * rows.present[:, None]
     if weight is not None:
         value = weight * value
-        share, information = (weight[:, None, None] * t for t in (share, information))
+        share, known = (weight[:, None, None] * t for t in (share, known))
+    noise = _noise_sums(share, known, likelihood, X, location)
+    slope, information = likelihood.derivatives(X, location)
+    slope *= likelihood.spread(share)
+    information = likelihood.spread(known) * information
     flat = z.flatten(0, 1)
-    gradient = (slope * share).flatten(0, 1).T @ flat
-    return sums_of(value, gradient, _outer_sums(information.flatten(0, 1), flat))
+    gradient = slope.flatten(0, 1).T @ flat
+    return sums_of(value, gradient, _outer_sums(information.flatten(0, 1), flat), noise)
+
+
+def _noise_sums(share, known, likelihood, X, location):
+    """Slope and information of log noise variances, summed over rows and nodes.
+
+    share : derivatives in the log-probabilities of entries; known : weights of nodes
+    for entries that are present; (n, s, d) each.
+    """
+    noisy = likelihood.noisy
+    if not noisy:
+        return None
+    slope, information = likelihood.noise_derivatives(X, location)
+    terms = share[..., noisy] * slope, known[..., noisy] * information
+    return tuple(term.sum((0, 1)) for term in terms)
 
 
 def _own_shares(log_prob, log_r, on, off, targets):
@@ -177,23 +195,29 @@ def _own_shares(log_prob, log_r, on, off, targets):
 
 
 def bound_sums(rows, latent, grid):
-    """Evidence lower bound of rows, each with its best Gaussian posterior.
+    """Evidence lower bound of rows, each with its best Gaussian posterior (nearly).
 
     The gradient is that at fixed posteriors, which are best. By Stein's identity the
     mean of slope times z needs the means of slope and information alone.
     """
     posterior = variational_posterior(rows, latent, grid)
     points, weight = location_points(posterior, latent, grid), grid[1].exp()
-    slope, information = latent.likelihood.derivatives(rows.X[..., None], points)
-    seen = rows.observed.to(points.dtype)
-    slope, information = seen * (slope @ weight), seen * (information @ weight)
+    likelihood, X = latent.likelihood, rows.X[:, None]
+    seen = weight[:, None] * rows.observed.to(points.dtype)[:, None]
+    noise = _noise_sums(seen, seen, likelihood, X, points)
+    slope, information = likelihood.derivatives(X, points)
+    slope, information = (likelihood.spread(seen) * t for t in (slope, information))
     covariance = posterior.root.mT @ posterior.root
-    z = with_one(posterior.mean)
-    pull = torch.einsum("nd,nkl,ld->dk", information, covariance, latent.components)
-    gradient = slope.T @ z
-    gradient[:, :-1] -= pull
+    z, information = with_one(posterior.mean), information.sum(1)
+    gradient = slope.sum(1).T @ z
+    if likelihood.is_separable:
+        pull = torch.einsum("nd,nkl,ld->dk", information, covariance, latent.components)
+        gradient[:, :-1] -= pull
+    else:
+        moved = (grid[0] @ posterior.root).flatten(0, 1)
+        gradient[:, :-1] += slope.flatten(0, 1).T @ moved
     second = z[:, :, None] * z[:, None]
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
     value = evidence_lower_bound(rows, posterior, latent, grid)
-    return sums_of(value, gradient, full)
+    return sums_of(value, gradient, full, noise)

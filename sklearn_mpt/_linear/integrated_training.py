@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.rules import Nodes, grids, mixtures
+from sklearn_mpt._latent.rules import Nodes
 from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
     Targets,
     bound_sums,
@@ -25,8 +26,10 @@ from sklearn_mpt._linear.integrated_sums import (
     table_of,
 )
 from sklearn_mpt._linear.map import (
+    MAX_QUADRATURE_DIMS,
     LinearMap,
-    laplace,
+    OwnNodes,
+    bound_grid,
     n_nodes_of,
     prior_grid,
     spacing,
@@ -38,19 +41,18 @@ from sklearn_mpt._measure.masks import (
     training_sizes,
 )
 
-MAX_QUADRATURE_DIMS = 3
-OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
-OWN_GRID_IF_MANY, MANY_FEATURES = 5, 200  # whose posteriors are nearly Gaussian
-OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
+MANY_FEATURES = 200  # whose posteriors are nearly Gaussian
 OWN_MASKS = 256  # in a step, at least
-OWN_TOLERANCE = 1e-2  # of the mode, in units of z
 OWN_COST = 12  # of a node of its own row, in shared ones
 SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
-BOUND_NODES = 7
 BLOCK = 2**22  # numbers in one tensor over rows, nodes and features
-STEP = 2**21  # and in a step, at least: few rows come several times
+STEP, STEP_IF_SLOW = 2**21, 2**19  # and in a step, at least: rows come several times
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
+# Of a normal prior of slopes, in locations per unit of z. It is flat unless a feature
+# separates the rows: its slope would have no finite maximum.
+SLOPE_SCALE = 4.0
+LOG_NOISE_FLOOR = math.log(2 * NOISE_FLOOR)
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
@@ -78,7 +80,8 @@ class IntegratedRows:
     longest = LONGEST
     expand = True
     least = 10
-    floor = 0.0  # features have no noise
+    floor = LOG_NOISE_FLOOR
+    log_scale = 0.0  # what units of the rows add to a row's value, on average
     ratio = SPACING
 
     def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
@@ -94,7 +97,9 @@ class IntegratedRows:
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
         count = MAX_BATCH if settings.batch_size == "auto" else settings.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
-        self.varies = _varies(X)
+        self.varies = likelihood.spread(_varies(X))
+        many = self.n_features >= MANY_FEATURES
+        self.own = OwnNodes(n_dims, X.device, seed, many)
         self._turn = 0
 
     @functools.cached_property
@@ -114,26 +119,42 @@ class IntegratedRows:
 
     @property
     def _n_copies(self):
-        numbers = self.n_rows * self.n_features * self.n_own
-        return max(1, min(MAX_COPIES, STEP // numbers)) if self.n_batches == 1 else 1
+        numbers = self.n_rows * len(self.varies) * self.own.n_nodes
+        largest = STEP if self.likelihood.values else STEP_IF_SLOW
+        fitting = max(1, min(MAX_COPIES, largest // numbers))
+        return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
         few = self.n_features < MANY_FEATURES  # else rows have nodes of their own
         count = self.n_masks if few else max(self.n_masks, OWN_MASKS)
+        if self.mask_rate != "uniform":
+            size = fixed_size(self.mask_rate, self.n_features)
+            if math.comb(self.n_features, size) <= count:
+                return rng.permutation(all_masks(self.mask_rate, self.n_features)[0])
         sizes = training_sizes(self.mask_rate, count, self.n_features, rng, smallest=0)
         return draw_masks(sizes, self.n_features, rng)
 
     def sums(self, point, batch):
         latent = self.latent(point)
         steps = spacing(latent, self.ratio) if self._may_share else []
-        if steps and n_nodes_of(steps) <= OWN_COST * self.n_own:
+        if steps and n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
             z, log_weight = prior_grid(steps, point.coefs)
-            table = table_of(z, log_weight, point, self.likelihood)
+            table = table_of(z, log_weight, point, latent.likelihood)
             parts = self._shared_parts(batch, table)
         else:
             parts = self._own_parts(batch, point, latent)
-        sums = functools.reduce(operator.add, parts)
-        coefs = sums.gradient.coefs * self.varies[:, None]
+        return self._kept_finite(functools.reduce(operator.add, parts), point)
+
+    def _kept_finite(self, sums, point):
+        """Add the prior of slopes, and keep constant features where they are."""
+        of_row = 1 / (self.n_rows * SLOPE_SCALE**2)
+        slopes = point.coefs.clone()
+        slopes[:, -1] = 0
+        diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
+        diagonal[:, :-1] += sums.n_rows * of_row
+        gradient = sums.gradient.coefs - sums.n_rows * of_row * slopes
+        sums = sums.lowered(self.log_scale + 0.5 * of_row * float((slopes**2).sum()))
+        coefs = gradient * self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
     @property
@@ -143,7 +164,7 @@ class IntegratedRows:
 
     def latent(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
-        return LinearMap(W, b, self.likelihood)
+        return LinearMap(W, b, self.likelihood.at(point.log_noise))
 
     def _shared_parts(self, batch, table):
         """Sums of groups of rows with a mask each."""
@@ -159,35 +180,16 @@ class IntegratedRows:
 
     def _own_parts(self, batch, point, latent):
         """Sums of blocks of rows with nodes of their own."""
-        size = max(1, BLOCK // (self.n_features * self.n_own))
+        size = max(1, BLOCK // (len(point.coefs) * self.own.n_nodes))
         for start in range(0, len(batch.rows), size):
             rows = self._rows(batch, slice(start, start + size))
-            nodes = self._place(rows, latent, batch.turn)
-            yield own_sums(rows, nodes, point, self.likelihood, self.targets)
+            nodes = self.own.place(rows, latent, batch.turn)
+            yield own_sums(rows, nodes, point, latent.likelihood, self.targets)
 
     def _rows(self, batch, part):
         X = self.X[torch.from_numpy(batch.rows[part])]
         which = np.arange(len(batch.rows))[part] % len(batch.masks)
         return rows_of(X, torch.from_numpy(batch.masks[which]).to(X.device))
-
-    def _place(self, rows, latent, turn):
-        group = self.rule.groups[turn % len(self.rule.groups)]
-        return self.rule.place(group, [laplace(rows, latent, tol=OWN_TOLERANCE)])
-
-    @functools.cached_property
-    def rule(self):
-        """Places the nodes of rows of their own."""
-        if self.n_dims > MAX_QUADRATURE_DIMS:
-            where = self.n_dims, self.X.device, self.seed
-            return mixtures(OWN_POINTS, *where, N_OWN_GROUPS)
-        n_per_dim = OWN_GRID[self.n_dims]
-        if self.n_dims > 1 and self.n_features >= MANY_FEATURES:
-            n_per_dim = OWN_GRID_IF_MANY
-        return grids((n_per_dim,), self.n_dims, self.X.device)
-
-    @property
-    def n_own(self):
-        return sum(OWN_POINTS) if self.n_dims > 3 else len(self.rule.groups[0][0])
 
 
 class LikelihoodRows(IntegratedRows):
@@ -226,8 +228,8 @@ class LikelihoodRows(IntegratedRows):
         if not self.bounds:
             yield from super()._own_parts(batch, point, latent)
             return
-        grid = grids((BOUND_NODES,), 1, self.X.device).groups[0]
-        size = max(1, BLOCK // (self.n_features * BOUND_NODES))
+        grid = bound_grid(latent, self.seed)
+        size = max(1, BLOCK // (len(point.coefs) * len(grid[1])))
         for start in range(0, len(batch.rows), size):
             rows = self._rows(batch, slice(start, start + size))
             yield bound_sums(rows, latent, grid)
@@ -256,17 +258,15 @@ class EnumeratedRows(IntegratedRows):
     def sums(self, point, batch):
         latent = self.latent(point)
         steps = spacing(latent, self.ratio)
-        if n_nodes_of(steps) <= OWN_COST * self.n_own:
+        if n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            nodes = self._place(self.pairs, latent, 0)
+            nodes = self.own.place(self.pairs, latent, 0)
         sums = own_sums(
-            self.pairs, nodes, point, self.likelihood, self.targets, self.weight
+            self.pairs, nodes, point, latent.likelihood, self.targets, self.weight
         )
-        coefs = sums.gradient.coefs * self.varies[:, None]
-        gradient = sums.gradient._replace(coefs=coefs)
-        return sums._replace(gradient=gradient, n_rows=self.n_rows)
+        return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 
 
 def distinct(X):
@@ -295,6 +295,6 @@ def _varies(X):
     return (low < high).to(X.dtype)
 
 
-def point_of(components, intercept):
+def point_of(components, intercept, log_noise=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(coefs, coefs.new_zeros(0))
+    return Point(coefs, torch.as_tensor(log_noise).to(coefs))

@@ -8,11 +8,23 @@ from sklearn.utils.extmath import svd_flip
 from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.rules import gaussian_around, precision_root_of
+from sklearn_mpt._latent.rules import (
+    gaussian_around,
+    grids,
+    mixtures,
+    normal_points,
+)
 
 RADIUS, CORE = 5.5, 3.0  # of the shared grid, and of where posteriors are resolved
 N_CELLS = 12  # across the core, in each of which the information is bounded
 WIDEST = 0.8  # spacing of the shared grid
+
+MAX_QUADRATURE_DIMS = 3
+OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
+OWN_GRID_IF_MANY = 5  # features
+OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
+OWN_TOLERANCE = 1e-2  # of the mode, in units of z
+BOUND_NODES, BOUND_POINTS = 7, 256
 
 
 class LinearMap:
@@ -20,8 +32,8 @@ class LinearMap:
 
     Parameters
     ----------
-    components : Tensor of shape (k, d)
-    intercept : Tensor of shape (d,)
+    components : Tensor of shape (k, l)
+    intercept : Tensor of shape (l,)
     likelihood : Likelihood
         Its log-probability is concave in the location.
     """
@@ -65,12 +77,15 @@ def laplace(rows, latent, max_iter=100, tol=1e-9):
     W = latent.components
     z = W.new_zeros(len(rows.X), len(W))
     observed = rows.observed.to(W.dtype)
+    on_locations = latent.likelihood.spread(observed)
     for _ in range(max_iter):
         slope, information = latent.likelihood.derivatives(rows.X, latent.location(z))
-        gradient = (observed * slope) @ W.T - z
-        precision_root = precision_root_of(observed * information, W)
+        gradient = (on_locations * slope) @ W.T - z
+        precision_root = _precision_root(information, observed, latent)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
-        change = ((step @ W).abs() * observed).amax(1, keepdim=True).clamp(min=1e-12)
+        change = (
+            ((step @ W).abs() * on_locations).amax(1, keepdim=True).clamp(min=1e-12)
+        )
         moving = step.abs().amax(1, keepdim=True) > tol
         z = z + torch.where(moving, step * torch.log1p(change) / change, 0.0)
         if not moving.any():
@@ -78,42 +93,85 @@ def laplace(rows, latent, max_iter=100, tol=1e-9):
     return gaussian_around(z, precision_root)
 
 
+def _precision_root(information, observed, latent):
+    """Cholesky factors of the precision of z given what is observed; (n, k, k)."""
+    precision = latent.likelihood.precision(information, observed, latent.components)
+    precision.diagonal(dim1=1, dim2=2).add_(1)
+    return torch.linalg.cholesky(precision)
+
+
 def variational_posterior(rows, latent, grid, n_steps=4):
     """The Gaussian that maximises the evidence lower bound of each row.
 
-    Newton's method on the expected log joint, from the Laplace approximation; the
-    expectations of a location are sums over a one-dimensional grid.
+    Newton's method on the expected log joint, from the Laplace approximation.
+    Expectations are sums over a grid: of each location on its own, in one dimension;
+    or of z, where features have several locations.
     """
     W, weight = latent.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
+    on_locations = latent.likelihood.spread(observed)
     posterior = laplace(rows, latent)
     for _ in range(n_steps):
         points = location_points(posterior, latent, grid)
-        slope, information = latent.likelihood.derivatives(rows.X[..., None], points)
-        gradient = (observed * (slope @ weight)) @ W.T - posterior.mean
-        precision_root = precision_root_of(observed * (information @ weight), W)
+        slope, information = latent.likelihood.derivatives(rows.X[:, None], points)
+        gradient = (on_locations * (weight @ slope)) @ W.T - posterior.mean
+        precision_root = _precision_root(weight @ information, observed, latent)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         posterior = gaussian_around(posterior.mean + step, precision_root)
     return posterior
 
 
 def location_points(posterior, latent, grid):
-    """Values of the locations under the posterior, at the points; (n, d, t)."""
+    """Values of the locations under the posterior, at the points; (n, t, l)."""
+    if not latent.likelihood.is_separable:
+        return latent.location(posterior.mean[:, None] + grid[0] @ posterior.root)
     mean = latent.location(posterior.mean)
     variance = ((posterior.root @ latent.components) ** 2).sum(1)
     # the square root has no gradient at zero
     std = variance.clamp(min=1e-20).sqrt()
-    return mean[..., None] + std[..., None] * grid[0][:, 0]
+    return mean[:, None] + std[:, None] * grid[0]
 
 
 def evidence_lower_bound(rows, posterior, latent, grid):
     """E_q log p(x | z) - KL(q, prior) of each row, of shape (n,)."""
     points = location_points(posterior, latent, grid)
-    log_prob = latent.likelihood.entry_log_prob(rows.X[..., None], points)
-    expected = torch.where(rows.observed, log_prob @ grid[1].exp(), 0.0).sum(1)
+    log_prob = latent.likelihood.entry_log_prob(rows.X[:, None], points)
+    expected = torch.where(rows.observed, grid[1].exp() @ log_prob, 0.0).sum(1)
     trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
     log_det = 2 * posterior.root.diagonal(dim1=1, dim2=2).log().sum(1)
     return expected - 0.5 * (trace - posterior.mean.shape[1] - log_det)
+
+
+class OwnNodes:
+    """Places nodes of rows of their own, around the modes of their posteriors.
+
+    many : whether there are many features, whose posteriors are nearly Gaussian.
+    """
+
+    def __init__(self, n_dims, device, seed, many):
+        if n_dims > MAX_QUADRATURE_DIMS:
+            self.rule = mixtures(OWN_POINTS, n_dims, device, seed, N_OWN_GROUPS)
+            self.n_nodes = sum(OWN_POINTS)
+            return
+        n_per_dim = OWN_GRID_IF_MANY if many and n_dims > 1 else OWN_GRID[n_dims]
+        self.rule = grids((n_per_dim,), n_dims, device)
+        self.n_nodes = n_per_dim**n_dims
+
+    def place(self, rows, latent, turn):
+        group = self.rule.groups[turn % len(self.rule.groups)]
+        return self.rule.place(group, [laplace(rows, latent, tol=OWN_TOLERANCE)])
+
+
+def bound_grid(latent, seed):
+    """Nodes of the standard normal, of a location or of z, and their log weights."""
+    device = latent.components.device
+    if latent.likelihood.is_separable:
+        return grids((BOUND_NODES,), 1, device).groups[0]
+    if latent.n_dims <= MAX_QUADRATURE_DIMS:
+        return grids((OWN_GRID[latent.n_dims],), latent.n_dims, device).groups[0]
+    (points,) = normal_points(BOUND_POINTS, latent.n_dims, seed, 1)
+    z = torch.from_numpy(points).to(device)
+    return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
 def spacing(latent, ratio):

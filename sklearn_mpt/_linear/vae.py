@@ -3,21 +3,14 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.estimator import BaseMPT
-from sklearn_mpt._likelihoods import Bernoulli
+from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._seeds import RandomState
-
-# The evidence lower bound of Gaussian features is the LML.
-FAMILIES = {
-    "gaussian": GaussianFamily(("mpt", "elbo", "lml")),
-    "bernoulli": IntegratedFamily(Bernoulli),
-}
+from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 
-class MPTLinearVAE(BaseMPT):
+class MPTLinearVAE(TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     With a Bernoulli likelihood, feature j of a binary row is 1 with probability
@@ -196,7 +189,7 @@ class MPTLinearVAE(BaseMPT):
         self,
         n_components: int = 2,
         *,
-        likelihood: str = "gaussian",
+        likelihood: LikelihoodNames = "gaussian",
         mask_rate: str | float = "uniform",
         n_masks: int = 32,
         objective: str = "mpt",
@@ -229,7 +222,8 @@ class MPTLinearVAE(BaseMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    @property
-    def _family(self):
-        check_choice(self.likelihood, "likelihood", list(FAMILIES))
-        return FAMILIES[self.likelihood]
+    def _family_of(self, likelihood):
+        if isinstance(likelihood, Gaussian):
+            # the evidence lower bound of Gaussian features is the LML
+            return GaussianFamily(("mpt", "elbo", "lml"))
+        return IntegratedFamily(likelihood)

@@ -1,0 +1,97 @@
+"""Features that are one of C categories, with C locations each: a softmax.
+
+The Fisher information of a feature on its locations is diag(p) - p p'. For steps in the
+locations diag(p) stands for it: it is larger, and leads to the same step.
+"""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.base import Likelihood
+
+
+class Categorical(Likelihood):
+    """Features that are codes 0..C-1, given the logits of each, up to a constant.
+
+    Parameters
+    ----------
+    n_categories : int
+        C, of all features alike. The C locations of a feature follow each other.
+    """
+
+    is_separable = False
+
+    def __init__(self, n_categories):
+        super().__init__()
+        self.n_categories = n_categories
+
+    @classmethod
+    def of_columns(cls, n_categories, noise_variance):
+        return cls(n_categories)
+
+    def from_attributes(self, fitted, scale):
+        return type(self)(self.n_categories)
+
+    def check_rows(self, X):
+        codes = np.arange(self.n_categories)
+        strange = X[~np.isin(X, codes) & ~np.isnan(X)]
+        if len(strange):
+            found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+            raise ValueError(
+                f"likelihood='categorical' takes codes 0..{self.n_categories - 1} and "
+                f"NaN (missing); found {len(strange)} other values, such as {found}."
+            )
+
+    def start_location(self, X):
+        """Log shares, half an observation of each category added: always finite."""
+        counts = np.stack([(X == c).sum(axis=0) for c in range(self.n_categories)], 1)
+        shares = (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
+        logits = np.log(shares)
+        return (logits - logits.mean(axis=1, keepdims=True)).ravel()
+
+    def entry_log_prob(self, X, location):
+        log_prob = self._by_feature(location).log_softmax(-1)
+        shape = torch.broadcast_shapes(X.shape, log_prob.shape[:-1])
+        log_prob = log_prob.expand(*shape, -1)
+        return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
+
+    def pair_log_prob(self, X, observed, location):
+        is_category = self._indicators(X) * observed[..., None]
+        log_prob = self._by_feature(location).log_softmax(-1)
+        return is_category.flatten(-2) @ log_prob.flatten(-2).T
+
+    def derivatives(self, X, location):
+        prob = self.mean(location)
+        return self._indicators(X).flatten(-2) - prob, prob
+
+    def spread(self, entries):
+        return entries.repeat_interleave(self.n_categories, -1)
+
+    def precision(self, information, observed, jacobian):
+        full = super().precision(information, observed, jacobian)
+        weighted = (self.spread(observed) * information)[:, None] * jacobian
+        pull = self._by_feature(weighted).sum(-1)  # shape: (n, k, d)
+        return full - pull @ pull.mT
+
+    def centre(self, location):
+        by_feature = self._by_feature(location)
+        return (by_feature - by_feature.mean(-1, keepdim=True)).flatten(-2)
+
+    def mean(self, location):
+        """Return the probability of each category; (..., d * C)."""
+        return self._by_feature(location).softmax(-1).flatten(-2)
+
+    def fill(self, mean):
+        """Return the most probable categories."""
+        return self._by_feature(mean).argmax(-1).to(mean.dtype)
+
+    def draw(self, location, uniform):
+        level = self._by_feature(self.mean(location)).cumsum(-1)[..., :-1]
+        return (level <= uniform[..., None]).sum(-1).to(location.dtype)
+
+    def _by_feature(self, location):
+        return location.unflatten(-1, (-1, self.n_categories))
+
+    def _indicators(self, X):
+        codes = torch.arange(self.n_categories, device=X.device)
+        return (X[..., None] == codes).to(X.dtype)

@@ -1,0 +1,205 @@
+"""Features of several kinds beside each other: the columns of a table."""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.bernoulli import Bernoulli
+from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.poisson import Poisson
+
+LIKELIHOODS = {
+    "gaussian": Gaussian,
+    "bernoulli": Bernoulli,
+    "categorical": Categorical,
+    "poisson": Poisson,
+}
+"""Kinds of features by their names."""
+
+
+class Columns(Likelihood):
+    """Features of several kinds; Gaussian ones have noise of their own.
+
+    Those of one kind, and of one number of categories, form a part: a likelihood of its
+    own. The locations of features follow each other as the features do.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        Of each feature.
+    n_categories : sequence of int
+        Number of categories of each feature; 1 for those of another kind.
+    names : sequence, default=None
+        Of the features, for messages; None takes their numbers.
+    noise_variance : Tensor of shape (g,), default=None
+        Of the Gaussian features; None is 1.0.
+    """
+
+    def __init__(self, kinds, n_categories, names=None, noise_variance=None):
+        super().__init__()
+        self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
+        self.names = range(len(self.kinds)) if names is None else names
+        self.noisy = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
+        self.is_separable = max(self.n_categories) == 1
+        if noise_variance is None:
+            noise_variance = torch.ones(len(self.noisy), dtype=torch.float64)
+        groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
+        self.parts = torch.nn.ModuleList(
+            LIKELIHOODS[kind].of_columns(count, noise_variance)
+            for kind, count in groups
+        )
+        self._place(groups)
+
+    def _place(self, groups):
+        """Find the features and locations of each part, and the way back."""
+        of_feature = list(zip(self.kinds, self.n_categories, strict=True))
+        ends = np.concatenate([[0], np.cumsum(self.n_categories)])
+        spans = [np.arange(*span) for span in pairwise(ends)]
+        columns = [np.flatnonzero([f == g for f in of_feature]) for g in groups]
+        locations = [np.concatenate([spans[j] for j in part]) for part in columns]
+        for i, (part, places) in enumerate(zip(columns, locations, strict=True)):
+            self.register_buffer(f"columns_{i}", torch.from_numpy(part))
+            self.register_buffer(f"locations_{i}", torch.from_numpy(places))
+        for name, arrays in (("columns", columns), ("locations", locations)):
+            back = torch.from_numpy(np.concatenate(arrays).argsort())
+            self.register_buffer(f"{name}_back", back)
+        features = np.repeat(np.arange(len(self.kinds)), self.n_categories)
+        self.register_buffer("feature_of", torch.from_numpy(features))
+
+    def _each(self):
+        """Each part, with its features and its locations."""
+        for i, part in enumerate(self.parts):
+            yield part, getattr(self, f"columns_{i}"), getattr(self, f"locations_{i}")
+
+    def _by_feature(self, parts):
+        return torch.cat(list(parts), -1)[..., self.columns_back]
+
+    def _by_location(self, parts):
+        return torch.cat(list(parts), -1)[..., self.locations_back]
+
+    def check_rows(self, X):
+        for part, columns, _ in self._each():
+            for j in columns.tolist():
+                try:
+                    part.check_rows(X[:, [j]])
+                except ValueError as error:
+                    raise ValueError(f"Column {self.names[j]!r}: {error}") from error
+
+    def units(self, X):
+        """Return a shift and a scale of each column."""
+        shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        for part, columns, _ in self._each():
+            for j in columns.tolist():
+                shift[j : j + 1], scale[j] = part.units(X[:, [j]])
+        return shift, scale
+
+    def start_location(self, X):
+        start = np.empty(len(self.feature_of))
+        for part, columns, locations in self._each():
+            start[locations.numpy()] = part.start_location(X[:, columns.numpy()])
+        return start
+
+    def start_attributes(self, scale):
+        return self._noise_attribute(np.ones(len(self.noisy)), scale)
+
+    def _noise_attribute(self, variance, scale):
+        if not self.noisy:
+            return {}
+        everywhere = np.full(len(self.kinds), np.nan)
+        everywhere[self.noisy] = variance * scale[self.noisy] ** 2
+        return {"noise_variance_": everywhere}
+
+    def from_attributes(self, fitted, scale):
+        if not self.noisy:
+            return self
+        variance = (fitted["noise_variance_"] / scale**2)[self.noisy]
+        return self._with(torch.from_numpy(variance))
+
+    def attributes(self, scale):
+        if not self.noisy:
+            return {}
+        return self._noise_attribute(_array(self._gaussian.noise_variance), scale)
+
+    def at(self, log_noise):
+        if not self.noisy:
+            return self
+        return self._with(log_noise.exp()).requires_grad_(False)
+
+    def _with(self, variance):
+        other = type(self)(self.kinds, self.n_categories, self.names, variance)
+        return other.to(variance.device)
+
+    @property
+    def _gaussian(self):
+        return next(part for part in self.parts if isinstance(part, Gaussian))
+
+    @property
+    def log_variance(self):
+        if not self.noisy:
+            return super().log_variance
+        return self._gaussian.noise_variance.detach().log()
+
+    def entry_log_prob(self, X, location):
+        return self._by_feature(
+            part.entry_log_prob(X[..., columns], location[..., places])
+            for part, columns, places in self._each()
+        )
+
+    def pair_log_prob(self, X, observed, location):
+        return sum(
+            part.pair_log_prob(X[:, columns], observed[:, columns], location[:, places])
+            for part, columns, places in self._each()
+        )
+
+    def derivatives(self, X, location):
+        parts = [
+            part.derivatives(X[..., columns], location[..., places])
+            for part, columns, places in self._each()
+        ]
+        slopes, informations = zip(*parts, strict=True)
+        return self._by_location(slopes), self._by_location(informations)
+
+    def spread(self, entries):
+        return entries[..., self.feature_of]
+
+    def precision(self, information, observed, jacobian):
+        return sum(
+            part.precision(
+                information[..., places], observed[..., columns], jacobian[..., places]
+            )
+            for part, columns, places in self._each()
+        )
+
+    def noise_derivatives(self, X, location):
+        for part, columns, places in self._each():
+            if isinstance(part, Gaussian):
+                return part.noise_derivatives(X[..., columns], location[..., places])
+        return super().noise_derivatives(X, location)
+
+    def centre(self, location):
+        return self._by_location(
+            part.centre(location[..., places]) for part, _, places in self._each()
+        )
+
+    def mean(self, location):
+        return self._by_location(
+            part.mean(location[..., places]) for part, _, places in self._each()
+        )
+
+    def fill(self, mean):
+        return self._by_feature(
+            part.fill(mean[..., places]) for part, _, places in self._each()
+        )
+
+    def draw(self, location, uniform):
+        return self._by_feature(
+            part.draw(location[..., places], uniform[..., columns])
+            for part, columns, places in self._each()
+        )
+
+
+def _array(tensor):
+    return tensor.detach().double().cpu().numpy()

@@ -1,0 +1,112 @@
+"""Estimators whose parameter `likelihood` says what kinds of columns rows have."""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sklearn_mpt._checks import check_choice
+from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._latent.fitting import Family
+from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
+from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._tables.reading import (
+    FROM_DTYPE,
+    Coding,
+    filled_like,
+    kinds_of,
+)
+
+OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
+
+LikelihoodNames = str | Sequence[str] | Mapping[int | str, str]
+
+
+class TableMPT(BaseMPT):
+    """Base of models of rows whose features may be of several kinds.
+
+    Where `likelihood` is the name of a kind whose values are numbers, rows are arrays
+    as everywhere. Otherwise they are read as a table, and `likelihoods_` and
+    `categories_` tell how.
+    """
+
+    likelihood: LikelihoodNames
+    likelihoods_: list[str]
+    categories_: list[np.ndarray | None]
+
+    @abstractmethod
+    def _family_of(self, likelihood: Likelihood) -> Family:
+        """Return the family of models with this likelihood."""
+
+    @property
+    def _family(self):
+        return self._family_of(self._likelihood())
+
+    def _likelihood(self):
+        if self._is_of_numbers:
+            return LIKELIHOODS[self.likelihood]()
+        coding = self._coding
+        kind = coding.kinds[0]
+        if kind in OF_NUMBERS and set(coding.kinds) == {kind}:
+            return LIKELIHOODS[kind]()
+        names = getattr(self, "feature_names_in_", None)
+        return Columns(coding.kinds, coding.n_categories, names)
+
+    @property
+    def _is_of_numbers(self):
+        if not isinstance(self.likelihood, str):
+            return False
+        check_choice(self.likelihood, "likelihood", [*LIKELIHOODS, FROM_DTYPE])
+        return self.likelihood in OF_NUMBERS
+
+    @property
+    def _coding(self):
+        return Coding(self.likelihoods_, self.categories_)
+
+    def _validate_rows(self, X, reset=False, min_samples=1):
+        if self._is_of_numbers:
+            return super()._validate_rows(X, reset, min_samples)
+        if not reset:
+            check_is_fitted(self)
+        X = self._validate_table(X, reset)
+        if reset:
+            coding = Coding.of(kinds_of(self.likelihood, X), X)
+            self.likelihoods_, self.categories_ = coding
+        codes = check_array(
+            self._coding.encode(X),
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=min_samples,
+            estimator=self,
+            input_name="X",
+        )
+        self._family.check_rows(codes)
+        return codes
+
+    def _validate_table(self, X, reset):
+        if is_into_dataframe(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
+        return validate_data(self, X, reset=reset, **numbers)
+
+    def _validate_training_rows(self, X, reset, min_samples):
+        X = super()._validate_training_rows(X, reset, min_samples)
+        kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
+        if set(kinds) == {"gaussian"} and np.isin(X[~np.isnan(X)], (0, 1)).all():
+            warnings.warn(
+                "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
+                "not probabilities: likelihood='bernoulli' would.",
+                stacklevel=5,
+            )
+        return X
+
+    def _as_given(self, rows, X=None):
+        """Return rows of numbers as values of the table, like the rows X if given."""
+        if self._is_of_numbers:
+            return rows
+        values = self._coding.decode(rows)
+        return filled_like(X, values) if is_into_dataframe(X) else values

@@ -1,0 +1,219 @@
+"""Kinds of features against scipy, derivatives against autograd, and their tables."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._likelihoods import (  # noqa: E402
+    Bernoulli,
+    Categorical,
+    Columns,
+    Gaussian,
+    Poisson,
+)
+
+NOISE = 0.4
+
+
+def table():
+    kinds = ["categorical", "gaussian", "poisson", "categorical", "bernoulli"]
+    noise = torch.tensor([NOISE], dtype=torch.float64)
+    return Columns(kinds, [3, 1, 1, 2, 1], noise_variance=noise)
+
+
+LIKELIHOODS = {
+    "bernoulli": Bernoulli(),
+    "categorical": Categorical(3),
+    "gaussian": Gaussian(torch.tensor(NOISE, dtype=torch.float64)),
+    "poisson": Poisson(),
+    "table": table(),
+}
+N_LOCATIONS = {"categorical": 6, "table": 8}
+VALUES = {
+    "bernoulli": [[0, 1], [1, 1]],
+    "categorical": [[0, 2], [1, 1]],
+    "gaussian": [[0.3, -2.0], [1.5, 0.0]],
+    "poisson": [[0, 3], [7, 1]],
+    "table": [[2, 0.7, 3, 1, 0], [0, -1.2, 0, 0, 1]],
+}
+
+
+@pytest.fixture(params=list(LIKELIHOODS))
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def entries(name):
+    return torch.tensor(VALUES[name], dtype=torch.float64)
+
+
+@pytest.fixture
+def location(name):
+    rng = np.random.default_rng(3)
+    return torch.tensor(rng.normal(size=(2, N_LOCATIONS.get(name, 2))))
+
+
+def log_prob_by_scipy(name, X, location):
+    X, location = X.numpy(), location.numpy()
+    if name == "bernoulli":
+        return stats.bernoulli.logpmf(X, 1 / (1 + np.exp(-location)))
+    if name == "gaussian":
+        return stats.norm.logpdf(X, location, np.sqrt(NOISE))
+    if name == "poisson":
+        return stats.poisson.logpmf(X, np.exp(location))
+    prob = np.exp(location.reshape(2, -1, 3))
+    prob /= prob.sum(axis=-1, keepdims=True)
+    return np.log(np.take_along_axis(prob, X.astype(int)[..., None], -1)[..., 0])
+
+
+def test_entries_have_the_log_probability_of_scipy(name, entries, location):
+    if name == "table":
+        pytest.skip("its parts are tested")
+    log_prob = LIKELIHOODS[name].entry_log_prob(entries, location).detach()
+    assert_allclose(log_prob, log_prob_by_scipy(name, entries, location))
+
+
+def test_columns_of_a_table_have_that_of_their_kind(entries, location):
+    X = torch.tensor(VALUES["table"], dtype=torch.float64)
+    location = torch.tensor(np.random.default_rng(3).normal(size=(2, 8)))
+    whole = table().entry_log_prob(X, location)
+    spans = [(0, 3), (3, 4), (4, 5), (5, 7), (7, 8)]
+    parts = [
+        Categorical(3),
+        LIKELIHOODS["gaussian"],
+        Poisson(),
+        Categorical(2),
+        Bernoulli(),
+    ]
+    for j, (part, span) in enumerate(zip(parts, spans, strict=True)):
+        alone = part.entry_log_prob(X[:, [j]], location[:, slice(*span)])
+        assert_allclose(whole[:, [j]].detach(), alone.detach())
+
+
+def test_pairs_are_sums_of_entries(name, entries, location):
+    likelihood = LIKELIHOODS[name]
+    observed = torch.ones_like(entries)
+    observed[0, 0] = 0
+    pairs = likelihood.pair_log_prob(entries * observed, observed, location)
+    each = likelihood.entry_log_prob(entries[:, None], location)
+    expected = (each * observed[:, None]).sum(2)
+    assert_allclose(pairs.detach(), expected.detach())
+
+
+def test_slopes_are_those_of_autograd(name, entries, location):
+    location.requires_grad_()
+    total = LIKELIHOODS[name].entry_log_prob(entries, location).sum()
+    (expected,) = torch.autograd.grad(total, location)
+    slope, _ = LIKELIHOODS[name].derivatives(entries, location)
+    assert_allclose(slope.detach(), expected)
+
+
+def test_noise_slopes_are_those_of_autograd():
+    X = torch.tensor(VALUES["table"], dtype=torch.float64)
+    location = torch.tensor(np.random.default_rng(3).normal(size=(2, 8)))
+    log_noise = torch.tensor([np.log(NOISE)], requires_grad=True)
+    error = (X[:, 1] - location[:, 3]) ** 2
+    log_prob = -0.5 * (log_noise + error / log_noise.exp())
+    expected = [
+        torch.autograd.grad(v, log_noise, retain_graph=True)[0] for v in log_prob
+    ]
+    slope, _ = table().noise_derivatives(X, location)
+    assert_allclose(slope.detach(), torch.stack(expected))
+
+
+def fisher_information(likelihood, location, jacobian):
+    """By its definition: expected outer product of slopes, over draws."""
+    rng = np.random.default_rng(0)
+    n_draws = 40000
+    uniform = torch.tensor(rng.random((n_draws, N_FEATURES[likelihood])))
+    X = likelihood.draw(location.expand(n_draws, -1), uniform)
+    slope, _ = likelihood.derivatives(X, location.expand(n_draws, -1))
+    on_z = slope @ jacobian.T
+    return on_z.T @ on_z / n_draws
+
+
+N_FEATURES = dict.fromkeys(LIKELIHOODS.values(), 2)
+N_FEATURES[LIKELIHOODS["table"]] = 5
+
+
+def test_precision_is_the_fisher_information_of_draws(name, location):
+    likelihood, location = LIKELIHOODS[name], location[:1]
+    rng = np.random.default_rng(1)
+    jacobian = torch.tensor(rng.normal(size=(2, location.shape[1])))
+    with torch.no_grad():
+        expected = fisher_information(likelihood, location, jacobian)
+        observed = torch.ones(1, N_FEATURES[likelihood], dtype=torch.float64)
+        _, information = likelihood.derivatives(observed, location)
+        shared = likelihood.precision(information, observed, jacobian)
+        own = likelihood.precision(information, observed, jacobian[None])
+    assert_allclose(shared[0], expected, rtol=0.05, atol=0.05)
+    assert_allclose(own, shared)
+
+
+def test_draws_have_the_expected_mean(name, location):
+    likelihood, location, n_draws = LIKELIHOODS[name], location[0], 20000
+    shape = n_draws, N_FEATURES[likelihood]
+    uniform = torch.tensor(np.random.default_rng(0).random(shape))
+    with torch.no_grad():
+        drawn = likelihood.draw(location.expand(n_draws, -1), uniform).numpy()
+        mean = likelihood.mean(location).numpy()
+    if name == "categorical":
+        shares = [(drawn[:, [j]] == range(3)).mean(axis=0) for j in range(2)]
+        drawn_mean = np.concatenate(shares)
+    elif name == "table":
+        first, second = ((drawn[:, [j]] == range(c)) for j, c in ((0, 3), (3, 2)))
+        columns = [first, drawn[:, 1:3], second, drawn[:, 4:]]
+        drawn_mean = np.concatenate([part.mean(axis=0) for part in columns])
+    else:
+        drawn_mean = drawn.mean(axis=0)
+    assert_allclose(drawn_mean, mean, atol=0.05)
+
+
+def test_categories_are_the_same_when_centred(entries, location):
+    logits = torch.tensor([[3.0, 1.0, 2.0, 5.0, 5.0, 8.0]])
+    centred = Categorical(3).centre(logits)
+    assert_allclose(centred, [[1, -1, 0, -1, -1, 2]])
+    X = torch.tensor([[0.0, 2.0]])
+    assert_allclose(
+        Categorical(3).entry_log_prob(X, logits),
+        Categorical(3).entry_log_prob(X, centred),
+    )
+
+
+def test_gaps_are_filled_in_with_the_most_probable_category():
+    mean = torch.tensor([[0.2, 0.5, 0.3, 0.9, 0.1, 0.0]])
+    assert Categorical(3).fill(mean).tolist() == [[1.0, 0.0]]
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "categorical", "poisson"])
+def test_start_is_where_the_mean_is_that_of_the_rows(name):
+    likelihood = LIKELIHOODS[name]
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 2 if name == "bernoulli" else 3, (500, 2)).astype(float)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    mean = likelihood.mean(torch.from_numpy(likelihood.start_location(X))).numpy()
+    if name == "categorical":
+        expected = np.concatenate(
+            [np.mean(x[~np.isnan(x), None] == range(3), axis=0) for x in X.T]
+        )
+    else:
+        expected = np.nanmean(X, axis=0)
+    assert_allclose(mean, expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "value"), [(Poisson(), -1), (Poisson(), 0.5), (Categorical(3), 3)]
+)
+def test_values_that_are_none_are_refused(likelihood, value):
+    with pytest.raises(ValueError, match="found 1 other values"):
+        likelihood.check_rows(np.array([[value, 1.0], [np.nan, 0.0]]))
+
+
+def test_columns_name_the_column_that_is_refused():
+    likelihood = Columns(["poisson", "bernoulli"], [1, 1], names=["visits", "smokes"])
+    with pytest.raises(ValueError, match="Column 'smokes': likelihood='bernoulli'"):
+        likelihood.check_rows(np.array([[4.0, 2.0]]))

@@ -1,0 +1,181 @@
+"""Tables of several kinds of columns: reading, models of them, and filling in."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mpt import MPTLinearVAE
+from sklearn_mpt._tables.reading import Coding, filled_like, kinds_of
+
+KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
+
+
+def some_table(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=n)
+    level = np.digitize(z + 0.5 * rng.normal(size=n), [-0.5, 0.7])
+    return pd.DataFrame(
+        {
+            "height": 170 + 10 * z + 3 * rng.normal(size=n),
+            "smokes": rng.random(n) < 1 / (1 + np.exp(-2 * z)),
+            "level": pd.Categorical(np.array(["low", "mid", "high"])[level]),
+            "visits": rng.poisson(np.exp(0.7 * z + 0.5)),
+        }
+    )
+
+
+def with_gaps(frame, share=0.2, seed=1):
+    return frame.mask(np.random.default_rng(seed).random(frame.shape) < share)
+
+
+LIKELIHOOD = {"smokes": "bernoulli", "level": "categorical", "visits": "poisson"}
+
+
+def model(**changes):
+    settings = {"n_components": 1, "likelihood": LIKELIHOOD, "random_state": 0}
+    return MPTLinearVAE(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return some_table()
+
+
+@pytest.fixture(scope="module")
+def fitted(frame):
+    return model().fit(with_gaps(frame))
+
+
+def test_kinds_come_from_names_sequences_dicts_and_dtypes(frame):
+    X = np.zeros((2, 4))
+    assert kinds_of("poisson", X) == ["poisson"] * 4
+    assert kinds_of(KINDS, X) == KINDS
+    assert kinds_of({3: "poisson"}, X) == ["gaussian"] * 3 + ["poisson"]
+    assert kinds_of(LIKELIHOOD, frame) == KINDS
+    expected = ["gaussian", "bernoulli", "categorical", "gaussian"]
+    assert kinds_of("from_dtype", frame) == expected
+
+
+def test_tables_of_polars_are_read_as_those_of_pandas(frame):
+    polars = pytest.importorskip("polars")
+    other = polars.DataFrame(
+        {name: with_gaps(frame)[name].to_list() for name in frame},
+        schema_overrides={"level": polars.Categorical, "visits": polars.Float64},
+        nan_to_null=True,
+    )
+    assert kinds_of("from_dtype", other) == kinds_of("from_dtype", frame)
+    coding, twin = Coding.of(KINDS, with_gaps(frame)), Coding.of(KINDS, other)
+    assert_array_equal(coding.encode(with_gaps(frame)), twin.encode(other))
+    values = coding.decode(np.nan_to_num(coding.encode(with_gaps(frame))))
+    filled = filled_like(other, values)
+    assert filled.schema == other.schema
+    assert filled.null_count().sum_horizontal().item() == 0
+
+
+def test_codes_decode_to_what_they_come_from(frame):
+    coding = Coding.of(KINDS, frame)
+    decoded = coding.decode(coding.encode(frame))
+    assert decoded[:, 2].tolist() == frame["level"].tolist()
+    assert coding.categories[2].tolist() == ["high", "low", "mid"]
+
+
+def test_training_by_masks_reaches_the_likelihood_of_a_table(fitted, frame):
+    rows = with_gaps(frame)
+    by_likelihood = model(objective="lml").fit(rows)
+    assert by_likelihood.score(rows) == pytest.approx(fitted.score(rows), abs=3e-3)
+    assert fitted.score(rows) > model(max_iter=0).fit(rows).score(rows) + 0.1
+
+
+@pytest.mark.parametrize("changes", [{"mask_rate": 2}, {"objective": "elbo"}])
+def test_other_objectives_come_near_it(changes, fitted, frame):
+    rows = with_gaps(frame)
+    assert model(**changes).fit(rows).score(rows) > fitted.score(rows) - 0.03
+
+
+def test_masked_scores_add_up_to_the_score(fitted, frame):
+    rows = with_gaps(frame)[:30]
+    total = 0
+    for code in range(1, 16):
+        mask = np.array([code >> j & 1 for j in range(4)], dtype=bool)
+        share = 1 / (mask.sum() * [0, 4, 6, 4, 1][mask.sum()])
+        total = total + share * fitted.conditional_log_prob(rows, mask).sum(axis=1)
+    assert_allclose(total, fitted.score_samples(rows), atol=2e-3)
+
+
+def test_units_of_a_column_shift_its_density_alone(frame):
+    rows = with_gaps(frame)
+    metres = rows.assign(height=rows["height"] / 100)
+    one, other = (model().fit(X).score_samples(X) for X in (rows, metres))
+    expected = np.log(100) * rows["height"].notna()
+    assert_allclose(other - one, expected, atol=1e-6)
+
+
+def test_loss_is_in_the_units_of_the_rows(fitted, frame):
+    rows = with_gaps(frame)
+    exact = model(objective="lml").fit(rows)
+    assert exact.loss_curve_[-1] == pytest.approx(-exact.score(rows), abs=0.01)
+
+
+def test_gaps_are_filled_in_with_values_of_their_columns(fitted, frame):
+    rows = with_gaps(frame)
+    rows["visits"] = rows["visits"].astype("Int64")
+    for method in ("mean", "sample"):
+        filled = fitted.impute(rows, method=method, random_state=0)
+        assert list(filled.columns) == list(rows.columns)
+        assert filled.dtypes["level"] == rows.dtypes["level"]
+        assert not filled.isna().any().any()
+        seen = rows.notna()
+        for name in rows:
+            assert (filled[name][seen[name]] == rows[name][seen[name]]).all()
+    assert filled["level"].isin(["low", "mid", "high"]).all()
+    assert filled["smokes"].isin([True, False]).all()
+    assert filled.dtypes["visits"] == "Int64"
+
+
+def test_samples_of_a_table_have_its_categories(fitted):
+    drawn = fitted.sample(50, random_state=0)
+    assert drawn.shape == (50, 4)
+    assert set(drawn[:, 2]) <= {"low", "mid", "high"}
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "error", "match"),
+    [
+        (KINDS[:3], ValueError, "likelihood has 3 names, for 4 columns"),
+        ("nominal", ValueError, "likelihood must be one of"),
+        ({"age": "poisson"}, ValueError, "a column 'age', which X does not have"),
+        ({"level": "nominal"}, ValueError, "likelihood of column 'level' must be"),
+        (3, TypeError, "likelihood must be a name, a sequence"),
+        ("gaussian", ValueError, "could not convert string"),
+        (["gaussian"] * 4, ValueError, "Column 'level' holds values that are no num"),
+    ],
+)
+def test_kinds_that_do_not_fit_are_refused(likelihood, error, match, frame):
+    with pytest.raises(error, match=match):
+        model(likelihood=likelihood).fit(frame)
+
+
+def test_columns_that_are_no_categories_are_refused(frame):
+    mixed = frame.assign(level=pd.Series([1, "a"] * 100, dtype=object))
+    with pytest.raises(TypeError, match="Column 'level' mixes numbers and strings"):
+        model().fit(mixed)
+    single = frame.assign(level=pd.Categorical(["low"] * 200))
+    with pytest.raises(ValueError, match="Column 'level' has one category, 'low'"):
+        model().fit(single)
+    with pytest.raises(TypeError, match="takes a DataFrame"):
+        model(likelihood="from_dtype").fit(np.zeros((5, 3)))
+    with pytest.raises(ValueError, match="Column 2: categories of an array are codes"):
+        model(likelihood=KINDS).fit(np.full((5, 4), 0.5))
+
+
+def test_categories_not_seen_in_training_are_refused(fitted, frame):
+    strange = frame.assign(level=frame["level"].astype(object).replace("low", "top"))
+    with pytest.raises(ValueError, match="Column 'level' has categories that it did"):
+        fitted.score(strange)
+
+
+def test_zeros_and_ones_with_a_gaussian_likelihood_are_warned_of():
+    X = np.random.default_rng(0).integers(0, 2, (30, 3)).astype(float)
+    with pytest.warns(UserWarning, match="likelihood='bernoulli'"):
+        MPTLinearVAE(n_components=1, max_iter=0).fit(X)
