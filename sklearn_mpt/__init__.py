@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._tables.imputer import MPTImputer
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -30,6 +31,7 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
+    "MPTImputer": "_tables.imputer",
     "MPTLinearVAE": "_linear.vae",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
@@ -50,6 +52,7 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
+    "MPTImputer",
     "MPTLinearVAE",
     "MPTProbabilisticPCA",
     "MPTScorer",

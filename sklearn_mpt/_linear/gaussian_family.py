@@ -1,14 +1,14 @@
-"""Linear models with Gaussian noise of one variance, in closed form."""
+"""Linear models with Gaussian noise, in closed form."""
 
-import math
 import warnings
 
 import numpy as np
+import torch
 from scipy.linalg import eigh
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import as_tensor
+from sklearn_mpt._latent.model import Rescaled, as_tensor
 from sklearn_mpt._latent.steps import Point
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
@@ -22,19 +22,23 @@ from sklearn_mpt._linear.map import check_init, initial_arrays, principal_axes
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
+START_NOISE = 0.01  # of components that start near those of other factors
+LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
 class GaussianFamily(Family):
-    """Linear models with Gaussian noise of one variance.
+    """Linear models with Gaussian noise.
 
     Parameters
     ----------
     objectives : tuple of str
         Allowed values of `objective`; all but "mpt" are the log marginal likelihood.
+    noise : {"shared", "per_feature"}, default="shared"
     """
 
-    def __init__(self, objectives):
+    def __init__(self, objectives, noise="shared"):
         self.objectives = objectives
+        self.is_shared = noise == "shared"
 
     def check_parameters(self, settings, n_features):
         check_init(settings.init)
@@ -49,25 +53,51 @@ class GaussianFamily(Family):
 
     def start(self, settings, X, rng):
         init = settings.init
-        shift, scale = Gaussian.units(X)
+        shift, scale = Gaussian.units(X) if self.is_shared else units_of_columns(X)
         shape = (settings.n_components, X.shape[1])
-        own = {"lml_method_": "exact", "_noise_floor": NOISE_FLOOR * scale**2}
+        own = {
+            "lml_method_": "exact",
+            "_scale": scale,
+            "_noise_floor": NOISE_FLOOR * scale**2,
+        }
         if isinstance(init, dict):
-            shapes = {"components": shape, "mean": shape[1:], "noise_variance": ()}
+            shapes = {
+                "components": shape,
+                "mean": shape[1:],
+                "noise_variance": np.shape(scale),
+            }
             return own | initial_arrays(init, shapes)
-        if init == "pca":
-            return own | closed_form(X, shift, shape[0], own["_noise_floor"])
+        noise = scale * rng.normal(size=shape)
+        if init == "pca" or not self.is_shared:
+            first = self._closed_form(X, shift, scale, shape[0])
+            if init == "random":  # factors have local maxima: not far from the best
+                first["components_"] = first["components_"] + START_NOISE * noise
+            return own | first
         return own | {
-            "components_": scale * rng.normal(size=shape) / np.sqrt(shape[0]),
+            "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
             "noise_variance_": scale**2,
+        }
+
+    def _closed_form(self, X, shift, scale, n_components):
+        if self.is_shared:
+            return closed_form(X, shift, n_components, NOISE_FLOOR * scale**2)
+        zero = np.zeros(X.shape[1])
+        standard = closed_form((X - shift) / scale, zero, n_components, NOISE_FLOOR)
+        components = standard["components_"]
+        unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
+        return {
+            "components_": components * scale,
+            "mean_": shift,
+            "noise_variance_": unexplained * scale**2,
         }
 
     def model(self, settings, fitted, device):
         return _model(fitted, device)
 
     def trainer(self, settings, problem):
-        if settings.objective != "mpt" and problem.is_all and not problem.has_gaps:
+        is_exact = settings.objective != "mpt" and self.is_shared
+        if is_exact and problem.is_all and not problem.has_gaps:
             return ClosedForm(problem, settings.n_components)
         posed = _pose(settings, problem)
         point = posed.start(_point(problem.fitted, problem.device))
@@ -80,25 +110,42 @@ class GaussianFamily(Family):
         )
 
     def trained_attributes(self, result, fitted):
-        coefs = result.coefs.cpu().numpy()
+        coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
+        noise_variance = np.exp(result.log_noise.cpu().numpy())
         return {
-            "components_": principal_axes(coefs[:, :-1].T),
+            "components_": scale * principal_axes(coefs[:, :-1].T / scale),
             "mean_": coefs[:, -1].copy(),
-            "noise_variance_": math.exp(result.log_noise.item()),
+            "noise_variance_": (
+                float(noise_variance) if self.is_shared else noise_variance
+            ),
         }
 
     def warn(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
         rank = min(n_samples - 1, n_features)
-        if noise_variance < 10 * floor or rank < min(n_components + 1, n_features):
+        without = np.atleast_1d(noise_variance < 10 * floor)
+        if without.any() or rank < min(n_components + 1, n_features):
+            least = np.argmin(noise_variance / floor)
             warnings.warn(
                 f"n_components={n_components} explain the n_samples={n_samples} "
-                "without error: the likelihood has no maximum, and noise_variance_="
-                f"{noise_variance:.3g} fell towards its floor of {floor:.3g}. Use "
-                "fewer components.",
+                f"without error{self._where(without)}: the likelihood has no maximum, "
+                f"and noise_variance_={np.ravel(noise_variance)[least]:.3g} fell "
+                f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
+                "components.",
                 stacklevel=5,
             )
+
+    def _where(self, without):
+        if self.is_shared or not without.any():
+            return ""
+        return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
+
+
+def units_of_columns(X):
+    """Mean and standard deviation of each column, ignoring NaN; 1.0 for constants."""
+    pairs = [Gaussian.units(X[:, [j]]) for j in range(X.shape[1])]
+    return np.array([shift[0] for shift, _ in pairs]), np.array([s for _, s in pairs])
 
 
 class ClosedForm:
@@ -127,20 +174,24 @@ class ClosedForm:
 
 def _model(fitted, device):
     names = ("components_", "mean_", "noise_variance_")
-    return LinearGaussian(
-        *(as_tensor(np.asarray(fitted[name]), device) for name in names)
-    )
+    arrays = [as_tensor(np.asarray(fitted[name]), device) for name in names]
+    if arrays[2].ndim == 0:
+        return LinearGaussian(*arrays)
+    components, mean, scale = *arrays[:2], arrays[2].sqrt()
+    noise = torch.ones((), dtype=scale.dtype, device=device)
+    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
 
 def _point(fitted, device):
     coefs = np.column_stack([fitted["components_"].T, fitted["mean_"]])
-    log_noise = np.log(max(fitted["noise_variance_"], fitted["_noise_floor"]))
+    log_noise = np.log(np.maximum(fitted["noise_variance_"], fitted["_noise_floor"]))
     return Point(as_tensor(coefs, device), as_tensor(np.asarray(log_noise), device))
 
 
 def _pose(settings, problem):
     n_features, n_dims = problem.X.shape[1], settings.n_components
-    floor = math.log(problem.fitted["_noise_floor"])
+    floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
+    floor = as_tensor(floor, problem.device)
     rate = settings.mask_rate
     if settings.objective != "mpt":
         return GaussianRows(problem.rows, n_dims, None, settings.batch_size, floor)

@@ -46,26 +46,36 @@ class Symmetric:
         rows, columns = (vectors.index_select(1, i) for i in self.indices)
         return rows * columns
 
-    def covariance(self, seen, W, noise):
-        """Posterior covariances given each set of entries seen, (n, d); (n, k, k)."""
-        precision = self.unpack(seen @ self.outer(W)) / noise
+    def covariance(self, seen, scaled):
+        """Posterior covariances given each set of entries seen, (n, d); (n, k, k).
+
+        scaled : weights over the deviations of the noise, (d, k).
+        """
+        precision = self.unpack(seen @ self.outer(scaled))
         precision.diagonal(dim1=1, dim2=2).add_(1)
         root, failed = torch.linalg.cholesky_ex(precision)
         root = torch.where(failed[:, None, None] > 0, torch.nan, root)
         return torch.cholesky_inverse(root)
 
-    def ratio(self, covariance, seen, W, noise):
+    def ratio(self, covariance, seen, scaled):
         """Conditional variance of each entry over the noise, or the inverse if seen."""
-        share = self.pack(covariance) @ (self.outer(W) * self.twice / noise).T
+        share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
         return (1 + (1 - 2 * seen) * share).clamp_(min=LEAST)
 
 
 class Model:
-    """A `Point` taken apart: weights (d, k), mean (d,), noise variance."""
+    """A `Point` taken apart: weights (d, k), mean (d,), noise variances (d,)."""
 
     def __init__(self, point):
         self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
-        self.log_noise, self.noise = point.log_noise, point.log_noise.exp()
+        self.is_shared = point.log_noise.ndim == 0
+        self.log_noise = point.log_noise.expand(len(self.W))
+        self.noise = self.log_noise.exp()
+        self.scaled = self.W / self.noise.sqrt()[:, None]
+
+    def of_noise(self, of_features):
+        """What features say of their noise, as of the noise that they share."""
+        return of_features.sum() if self.is_shared else of_features
 
 
 def masked_sums(X, present, seen, target, point, symmetric, informed=True):
@@ -77,48 +87,50 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True):
     """
     m = Model(point)
     residual = (X - m.mean) * present
-    C = symmetric.covariance(seen, m.W, m.noise)
-    z = (C @ ((residual * seen) @ m.W / m.noise)[..., None])[..., 0]
-    ratio = symmetric.ratio(C, seen, m.W, m.noise)
+    C = symmetric.covariance(seen, m.scaled)
+    z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
+    ratio = symmetric.ratio(C, seen, m.scaled)
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
     value = -0.5 * (target * log_scale + a * error).sum(1)
     b = 0.5 * (target - sign * a * error) / ratio
     v = (C @ (a @ m.W)[..., None])[..., 0]
-    G = C @ symmetric.unpack(b @ symmetric.outer(m.W)) @ C
+    G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     direct = a - seen * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (seen * error / m.noise).T @ v
-    slope -= 2 / m.noise * _curved(C, G, b, seen, m, symmetric)
-    log_noise_slope = -0.5 * (target.sum() - (a * error).sum())
-    log_noise_slope += _trace(G) / m.noise - (v * z).sum()
-    gradient = _point(slope, direct.sum(0), log_noise_slope)
+    slope -= _curved(C, G, b, seen, m, symmetric)
+    # a factor of noise and weights is one of the units of the rows
+    fit = (direct * residual).sum(0) - (slope * m.W).sum(1)
+    noise_slope = m.of_noise(0.5 * (fit - target.sum(0)))
+    gradient = _point(slope, direct.sum(0), noise_slope)
     information = _information(C, z, present, m, symmetric) if informed else None
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
 
 
 def _curved(C, G, b, seen, m, symmetric):
     """What the targets' variances say of the weights."""
-    packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G) / m.noise
-    return (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
+    packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G)
+    curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
+    return 2 / m.noise[:, None] * curved
 
 
 def likelihood_sums(X, present, point, symmetric):
     """The log density of rows; a natural step on it is a step of EM."""
     m = Model(point)
     residual = (X - m.mean) * present
-    C = symmetric.covariance(present, m.W, m.noise)
-    z = (C @ (residual @ m.W / m.noise)[..., None])[..., 0]
+    C = symmetric.covariance(present, m.scaled)
+    z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
     error = (residual - z @ m.W.T) * present
     covered = symmetric.unpack(present.T @ symmetric.pack(C))
     spread = (covered @ m.W[..., None])[..., 0]
-    distance = (error**2).sum(1) / m.noise + (z**2).sum(1)
-    log_scale = present.sum(1) * (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
+    distance = (error**2 / m.noise).sum(1) + (z**2).sum(1)
+    log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
-    squares = (error**2).sum() + (spread * m.W).sum()
-    log_noise_slope = -0.5 * (present.sum() - squares / m.noise)
+    squares = (error**2).sum(0) + (spread * m.W).sum(1)
+    noise_slope = m.of_noise(0.5 * (squares / m.noise - present.sum(0)))
     gradient = _point(
-        (error.T @ z - spread) / m.noise, error.sum(0) / m.noise, log_noise_slope
+        (error.T @ z - spread) / m.noise[:, None], error.sum(0) / m.noise, noise_slope
     )
     information = _information(C, z, present, m, symmetric)
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
@@ -132,7 +144,7 @@ def _information(C, z, present, m, symmetric):
     """Sum over rows where an entry is present of E (z, 1)(z, 1)' / noise."""
     second = present.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), present.T @ z, present.sum(0))
-    return Point(full / m.noise, present.sum() / 2)
+    return Point(full / m.noise[:, None, None], m.of_noise(present.sum(0) / 2))
 
 
 def _bordered(second, first, count):
@@ -148,8 +160,8 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     variance : of each feature. Two products for each of p masks, however many rows.
     """
     m = Model(point)
-    C = symmetric.covariance(seen, m.W, m.noise)
-    ratio, sign = symmetric.ratio(C, seen, m.W, m.noise), 1 - 2 * seen
+    C = symmetric.covariance(seen, m.scaled)
+    ratio, sign = symmetric.ratio(C, seen, m.scaled), 1 - 2 * seen
     weight = target / (m.noise * ratio)
     V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
@@ -159,15 +171,17 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
     value = -0.5 * (target * log_scale + fit).sum(1)
     b = 0.5 * (target - sign * fit) / ratio
-    G = C @ symmetric.unpack(b @ symmetric.outer(m.W)) @ C
+    G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     v_z = C @ (U @ z_e.mT)
-    v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
+    v_x = C @ (u_x - U @ m.W @ z_x)
+    v_e = v_x - v_z @ m.W.T
     through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
-    slope -= 2 / m.noise * _curved(C, G, b, seen, m, symmetric)
-    log_noise_slope = -0.5 * (target.sum() - fit.sum())
-    log_noise_slope += _trace(G) / m.noise - _trace(v_z)
-    gradient = _point(slope, torch.zeros_like(variance), log_noise_slope)
+    slope -= _curved(C, G, b, seen, m, symmetric)
+    direct = weight * (variance - (m.W.T * z_x).sum(1))
+    direct -= seen / m.noise * (m.W.T * v_x).sum(1)
+    noise_slope = direct.sum(0) - (slope * m.W).sum(1) - target.sum(0)
+    gradient = _point(slope, torch.zeros_like(variance), m.of_noise(0.5 * noise_slope))
     information = _moment_information(C + z_z, len(variance), m)
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(seen))
 
@@ -176,8 +190,6 @@ def _moment_information(second, n_features, m):
     n_masks, n_dims = second.shape[:2]
     first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
     full = _bordered(second.sum(0)[None], first, count).expand(n_features, -1, -1)
-    return Point(full / m.noise, count[0] * n_features / 2)
-
-
-def _trace(matrices):
-    return matrices.diagonal(dim1=1, dim2=2).sum()
+    return Point(
+        full / m.noise[:, None, None], m.of_noise(count.expand(n_features) / 2)
+    )

@@ -100,7 +100,7 @@ class GaussianRows:
     n_dims : int
     masks : callable, or None for the log marginal likelihood
     batch_size : int or "auto"
-    floor : float
+    floor : Tensor
         Least log noise.
     """
 
@@ -209,7 +209,7 @@ def _resolved(point, seen, target):
     The variance of such an entry given the others is a difference that rounding spoils.
     With m of d targets hidden, (d + 1) / m makes up for those left out.
     """
-    signal = (point.coefs[:, :-1] ** 2).sum(1).max() / point.log_noise.exp()
+    signal = ((point.coefs[:, :-1] ** 2).sum(1) / point.log_noise.exp()).max()
     hidden = (target > 0) & (seen == 0)
     if signal < LARGEST_SIGNAL or not (target * seen).any():
         return target

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import torch
 from sklearn.utils.extmath import svd_flip
-from sklearn.utils.validation import check_scalar
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.rules import (
@@ -255,7 +254,6 @@ def _initial(init, key, shape):
             f"init[{key!r}] must be finite and of shape {shape}, got shape "
             f"{value.shape}."
         )
-    if key != "noise_variance":
-        return value
-    name, value = "init['noise_variance']", float(value)
-    return check_scalar(value, name, float, min_val=0, include_boundaries="neither")
+    if key == "noise_variance" and (value <= 0).any():
+        raise ValueError(f"init['noise_variance'] must be > 0, got {value.min()}.")
+    return value if shape else float(value)

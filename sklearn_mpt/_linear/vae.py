@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import check_choice
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._linear.integrated_family import IntegratedFamily
@@ -190,6 +191,7 @@ class MPTLinearVAE(TableMPT):
         n_components: int = 2,
         *,
         likelihood: LikelihoodNames = "gaussian",
+        noise: str = "shared",
         mask_rate: str | float = "uniform",
         n_masks: int = 32,
         objective: str = "mpt",
@@ -207,6 +209,7 @@ class MPTLinearVAE(TableMPT):
     ):
         self.n_components = n_components
         self.likelihood = likelihood
+        self.noise = noise
         self.mask_rate = mask_rate
         self.n_masks = n_masks
         self.objective = objective
@@ -223,7 +226,8 @@ class MPTLinearVAE(TableMPT):
         self.n_jobs = n_jobs
 
     def _family_of(self, likelihood):
+        check_choice(self.noise, "noise", ["shared", "per_feature"])
         if isinstance(likelihood, Gaussian):
             # the evidence lower bound of Gaussian features is the LML
-            return GaussianFamily(("mpt", "elbo", "lml"))
+            return GaussianFamily(("mpt", "elbo", "lml"), self.noise)
         return IntegratedFamily(likelihood)

@@ -17,6 +17,7 @@ from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._tables.reading import (
     FROM_DTYPE,
     Coding,
+    check_numeric,
     filled_like,
     kinds_of,
 )
@@ -69,6 +70,8 @@ class TableMPT(BaseMPT):
 
     def _validate_rows(self, X, reset=False, min_samples=1):
         if self._is_of_numbers:
+            if is_into_dataframe(X):
+                check_numeric(X)
             return super()._validate_rows(X, reset, min_samples)
         if not reset:
             check_is_fitted(self)

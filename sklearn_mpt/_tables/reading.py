@@ -218,8 +218,23 @@ def _codes(column, categories):
     return codes
 
 
+def check_numeric(X):
+    """Refuse a DataFrame with a column that is neither numbers nor booleans."""
+    for series in _frame(X).iter_columns():
+        dtype = series.dtype
+        if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
+            raise ValueError(
+                f"Column {series.name!r} holds {dtype}, not numbers; "
+                "likelihood='from_dtype' takes it as categories."
+            )
+
+
 def filled_like(X, values):
-    """Fill the gaps of a DataFrame in with values, an array; dtypes are kept."""
+    """Fill the gaps of a DataFrame in with values, an array.
+
+    Dtypes are kept: numbers are rounded where a column holds integers alone, and
+    probabilities to the nearer of False and True.
+    """
     frame = _frame(X)
     filled = [
         _filled(series, column, values[:, j])
@@ -233,18 +248,22 @@ def filled_like(X, values):
 def _filled(series, column, values):
     if not column.missing.any():
         return series
-    entries = column.values.copy()
-    entries[column.missing] = values[column.missing]
+    entries, fill = column.values.copy(), values[column.missing]
+    if all(isinstance(value, bool) for value in column.values[~column.missing]):
+        fill = fill.astype(float) >= 0.5
+    elif series.dtype.is_integer():
+        fill = np.rint(fill.astype(float)).astype(int)
+    entries[column.missing] = fill.tolist()
     return _series_like(series, entries.tolist())
 
 
 def _series_like(series, entries):
-    """A series of the entries, with the name and the dtype of another."""
+    """A series of the entries, with the name, dtype and index of another."""
     native = nw.to_native(series)
-    if hasattr(native, "astype"):  # pandas: its own dtypes and its index
-        made = type(native)(entries, index=native.index, dtype=native.dtype)
-        return nw.from_native(made.rename(native.name), series_only=True)
-    made = nw.new_series(
-        series.name, entries, series.dtype, backend=nw.get_native_namespace(series)
-    )
-    return made
+    backend = nw.get_native_namespace(series)
+    if hasattr(native, "index"):  # pandas, whose dtypes are more than those of narwhals
+        made = backend.Series(
+            entries, index=native.index, dtype=native.dtype, name=native.name
+        )
+        return nw.from_native(made, series_only=True)
+    return nw.new_series(series.name, entries, series.dtype, backend=backend)

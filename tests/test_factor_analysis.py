@@ -1,0 +1,103 @@
+"""Noise of each feature: factor analysis, beside that of scikit-learn."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import multivariate_normal
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.decomposition import FactorAnalysis
+from sklearn.preprocessing import scale
+
+from sklearn_mpt import MPTLinearVAE, mpt_curve
+
+
+def factors(n_components=2, **changes):
+    settings = {"noise": "per_feature", "random_state": 0}
+    return MPTLinearVAE(n_components, **(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def X():
+    return load_wine().data
+
+
+@pytest.fixture(scope="module")
+def fitted(X):
+    return factors().fit(X)
+
+
+@pytest.mark.parametrize("objective", ["mpt", "lml"])
+def test_fit_is_that_of_scikit_learn(objective):
+    X = scale(load_breast_cancer().data)
+    reference = FactorAnalysis(n_components=3, tol=1e-6, max_iter=5000, random_state=0)
+    fitted = factors(3, objective=objective).fit(X)
+    gap = reference.fit(X).score(X) - fitted.score(X)
+    assert -1e-3 < gap < (5e-3 if objective == "mpt" else 1e-4)
+
+
+def test_parameters_of_scikit_learn_have_its_scores():
+    X = load_wine().data
+    reference = FactorAnalysis(n_components=2, random_state=0).fit(X)
+    start = {
+        "components": reference.components_,
+        "mean": reference.mean_,
+        "noise_variance": reference.noise_variance_,
+    }
+    same = factors(init=start, max_iter=0).fit(X)
+    assert_allclose(same.score_samples(X), reference.score_samples(X))
+    assert_allclose(same.transform(X), reference.transform(X))
+
+
+def joint_of(fitted):
+    covariance = fitted.components_.T @ fitted.components_
+    return fitted.mean_, covariance + np.diag(fitted.noise_variance_)
+
+
+def test_rows_with_gaps_have_the_density_of_what_is_seen(fitted, X):
+    mean, covariance = joint_of(fitted)
+    seen = np.random.default_rng(0).random(13) < 0.5
+    rows = np.where(seen, X[:5], np.nan)
+    marginal = multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)])
+    assert_allclose(fitted.score_samples(rows), marginal.logpdf(X[:5, seen]))
+    hidden = ~seen & (np.arange(13) < 8)
+    log_prob = fitted.conditional_log_prob(rows, hidden | seen)
+    marginals = -0.5 * (
+        np.log(2 * np.pi * covariance.diagonal())
+        + (rows - mean) ** 2 / covariance.diagonal()
+    )
+    assert_allclose(log_prob, np.nan_to_num(marginals))
+
+
+def test_gaps_in_training_cost_little(fitted, X):
+    gaps = np.where(np.random.default_rng(0).random(X.shape) < 0.1, np.nan, X)
+    assert factors().fit(gaps).score(X) > fitted.score(X) - 0.1
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("design", ["chain", "balanced"])
+def test_area_is_the_score(design, gaps, fitted, X):
+    rows = X[:20].copy()
+    if gaps:
+        rows[np.random.default_rng(1).random(rows.shape) < 0.2] = np.nan
+    curve = mpt_curve(fitted, rows, design=design, n_masks=40, random_state=0)
+    error = 1e-8 if design == "chain" else 5 * curve.lml_std_error
+    assert curve.lml == pytest.approx(fitted.score(rows), abs=error)
+
+
+def test_units_of_a_feature_do_not_matter(fitted, X):
+    units = 10.0 ** np.arange(-6, 7)
+    other = factors().fit(units * X)
+    expected = fitted.score(X) - np.log(units).sum()
+    assert other.score(units * X) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_feature_without_noise_is_warned_of(X):
+    twin = np.column_stack([X, X[:, 0]])
+    with pytest.warns(UserWarning, match=r"without error in feature\(s\)"):
+        factors(5, max_iter=300, tol=1e-8, objective="lml").fit(twin)
+
+
+def test_noise_is_checked(X):
+    with pytest.raises(ValueError, match="noise must be one of 'shared', 'per_feat"):
+        factors(noise="each").fit(X)
