@@ -263,7 +263,7 @@ class MPTScorer(
         """
         check_is_fitted(self)
         draw = Draw("mpt", self._seed, self.n_masks, self._rates)
-        n_places, (sums, _) = self._score_texts(X, draw).at_rates(self._rates)
+        n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]
 
