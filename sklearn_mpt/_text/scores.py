@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted, check_scalar
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.masks import METHODS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
@@ -138,6 +139,25 @@ class TextScoresMixin:
         check_scalar(n_masks, "n_masks", Integral, min_val=1)
         seed = self._seed if random_state is None else draw_seed(random_state)
         return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
+
+    def _score_samples_on_masks(self, X, seed, n_jobs):
+        """Compute `score_samples` on the masks of a seed, common to several models."""
+        check_is_fitted(self)
+        draw = Draw(self.method, seed, self.n_masks)
+        return self._score_texts(X, draw, n_jobs).totals()[0]
+
+    def _token_contributions(self, X, n_orders, random_state, n_jobs):
+        """Compute what `feature_contributions` returns for texts."""
+        check_is_fitted(self)
+        texts = check_texts(X)
+        seed = self._seed if random_state is None else draw_seed(random_state)
+        scores = self._score_texts(texts, Draw("chain", seed, n_orders), n_jobs)
+        parts = scores.tokens(texts, self._open_again()[1])
+        return Contributions(
+            [part.log_prob for part in parts],
+            [part.std_error for part in parts],
+            [np.array(part.pieces, dtype=object) for part in parts],
+        )
 
     def _score_texts(self, X, draw, n_jobs=None):
         language_model, tokenizer = self._open_again()
