@@ -328,6 +328,11 @@ def test_intervals_of_the_sum_of_texts_cover():
     assert 0.9 <= covered <= 0.99
 
 
+def test_a_number_is_not_subtracted_from_a_curve_of_texts(scorer):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        mpt_curve(scorer, TEXTS) - 1.0
+
+
 def test_curve_refuses_what_has_no_meaning_for_texts(scorer):
     for kwargs in ({"mask_sizes": [1, 2]}, {"allocation": "neyman"}):
         with pytest.raises(ValueError, match=r"For texts, .* mask_sizes must be None"):
@@ -458,10 +463,20 @@ def test_random_states_determine_the_masks():
 
 
 def test_progress_is_shown_if_asked(scorer, capsys):
-    scorer.score_samples(TEXTS)
-    assert capsys.readouterr().err == ""
-    scorer.set_params(verbose=True).score_samples(TEXTS)
-    assert "1/1" in capsys.readouterr().err
+    pytest.importorskip("rich")
+    log_prob = scorer.score_samples(TEXTS)
+    assert capsys.readouterr().out == ""
+    scorer.set_params(verbose=True)
+    assert_array_equal(scorer.score_samples(TEXTS), log_prob)
+    shown = capsys.readouterr().out
+    assert "MPTScorer - score" in shown
+    assert "100%" in shown
+
+
+def test_progress_without_rich_names_the_extra(scorer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with pytest.raises(ImportError, match=r"needs rich: .*sklearn-mpt\[progress\]"):
+        scorer.set_params(verbose=True).score_samples(TEXTS)
 
 
 def test_transformers_and_torch_are_loaded_by_nothing_else():

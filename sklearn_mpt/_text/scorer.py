@@ -89,7 +89,8 @@ class MPTScorer(
     trust_remote_code : bool, default=False
         Whether to run code that comes with the named model.
     verbose : bool, default=False
-        Whether to show a progress bar.
+        Whether to show a progress bar, which needs the package rich, as
+        `sklearn.callback.ProgressBar` does for the other estimators.
 
     Attributes
     ----------

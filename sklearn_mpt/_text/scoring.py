@@ -9,7 +9,6 @@ import torch
 from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
-from tqdm.auto import tqdm
 
 from sklearn_mpt._text.masked_lm import Batch
 
@@ -48,12 +47,23 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     score = _score_block if n_workers == 1 else partial(_score_apart, n_threads)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(score)(language_model, [windows[i] for i in block], draw)
-        for block in tqdm(blocks, disable=not verbose, unit="block")
+        for block in (_followed(blocks) if verbose else blocks)
     )
     for block, result in zip(blocks, results, strict=True):
         for i, score in zip(block, result, strict=True):
             scores[i] = score
     return scores
+
+
+def _followed(blocks):
+    """Show a progress bar, of the kind that scikit-learn's ProgressBar shows."""
+    try:
+        from rich.progress import track
+    except ImportError as error:
+        raise ImportError(
+            "verbose=True needs rich: pip install 'sklearn-mpt[progress]'."
+        ) from error
+    return track(blocks, description="MPTScorer - score")
 
 
 def _blocks(windows, draw, batch_tokens):
