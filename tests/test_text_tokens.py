@@ -186,6 +186,57 @@ def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):
         scorer.score_samples([("A", "C")])
 
 
+# Chosen tokens
+
+
+def test_hidden_tokens_are_predicted_from_the_visible_ones():
+    scorer = make_scorer(method="chain")
+    texts = ["the cat sat", "a dog", "the cat sat", "", "the [MASK] mat"]
+    masks = [[True, False, True], [False, False], [False, True, False], [], [True] * 2]
+    found = scorer.conditional_log_prob(texts, masks)
+    types = torch.zeros(5, dtype=torch.long)
+    the_cat_sat = torch.tensor([2, 5, 7, 9, 3])  # [CLS] the cat sat [SEP]
+    by_hand = [
+        log_prob_by_hand(the_cat_sat, types, hidden, target)
+        for hidden, target in [([1, 3], 1), ([1, 3], 3), ([2], 2)]
+    ]
+    assert_allclose(found[0], [by_hand[0], 0, by_hand[1]], rtol=1e-5)
+    assert_array_equal(found[1], [0, 0])
+    assert_allclose(found[2], [0, by_hand[2], 0], rtol=1e-5)
+    assert_array_equal(found[3], [])
+    everything = scorer.set_params(method="mpt").token_scores(["the mat"])[0]
+    assert len(found[4]) == len(everything) == 2
+    context = scorer.conditional_log_prob(PAIRS[:1], [[True, False]])[0]
+    assert context[0] < 0 == context[1]
+
+
+def test_each_token_hidden_alone_is_pll():
+    scorer = make_scorer(method="pll")
+    (part,) = scorer.token_scores(TEXTS[:1])
+    found = scorer.conditional_log_prob(TEXTS[:1] * 7, iter(np.eye(7, dtype=bool)))
+    assert_allclose(np.sum(found, axis=0), part.log_prob, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ([], "mask must hold one mask for each text, got 0 for 1 texts"),
+        ([[True]], r"mask\[0\] must hold a bool for each of the 2 .* shape \(1,\)"),
+        ([[0, 1]], r"mask\[0\] must hold a bool .* dtype int64"),
+        ([True], r"mask\[0\] must hold a bool for .* shape \(\) and"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(masks, message):
+    with pytest.raises(ValueError, match=message):
+        make_scorer().conditional_log_prob(["a dog"], masks)
+
+
+def test_masks_are_of_whole_texts():
+    scorer = make_scorer(max_length=4, overflow="stride")
+    with pytest.raises(ValueError, match=r"texts\[1\] has 5 tokens, more than max_len"):
+        scorer.conditional_log_prob(["a", "a dog ran"], [[True], [True] * 3])
+
+
 # Contexts
 
 
