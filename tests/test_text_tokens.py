@@ -19,7 +19,7 @@ from text_models import (
 )
 from transformers import EsmTokenizer
 
-from sklearn_mpt import MPTScorer, feature_contributions
+from sklearn_mpt import MPTScorer, feature_contributions, lml_samples
 from sklearn_mpt._text.masks import METHODS
 
 N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
@@ -116,6 +116,8 @@ def test_feature_contributions_of_texts_are_scores_of_tokens_along_orders():
         assert_array_equal(value, part.log_prob)
         assert_array_equal(std_error, part.std_error)
     assert_allclose([sum(value) for value in values], chain.score_samples(texts))
+    found = lml_samples(scorer, texts, n_orders=5, return_std=True)
+    assert_array_equal(found, chain.score_samples(texts, return_std=True))
     other = feature_contributions(scorer, texts, n_orders=5, random_state=4)
     assert (other[0] != values[0]).any()
     with pytest.raises(ValueError, match="n_orders == 0, must be >= 1"):

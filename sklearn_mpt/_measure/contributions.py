@@ -43,9 +43,9 @@ def lml_samples(
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
-    X : array-like of shape (n_samples, n_features)
-        Rows to score. Missing entries (NaN) are integrated out.
+        that form. Or a fitted `MPTScorer`, whose features are tokens.
+    X : array-like of shape (n_samples, n_features), or list of str
+        Rows to score. Missing entries (NaN) are integrated out. For `MPTScorer` texts.
     n_orders : int, default=10
         Number of random orders of the features; 1 is enough for exact conditionals.
         No more are drawn than there are.
@@ -61,8 +61,8 @@ def lml_samples(
     log_prob : ndarray of shape (n_samples,)
         In nats.
     std_error : ndarray of shape (n_samples,)
-        Standard error over orders, which rows share: the errors of rows do not average
-        out. NaN for one order of several. Only if `return_std` is True.
+        Standard error over orders, which rows share (texts do not): the errors of rows
+        do not average out. NaN for one order of several. Only if `return_std` is True.
 
     See Also
     --------
@@ -85,17 +85,20 @@ def lml_samples(
     >>> bool(np.allclose(log_prob, model.score_samples(X)))
     True
     """
-    X, _ = check_rows(estimator, X)
-    sums, n_all = sums_along_orders(estimator, X, n_orders, random_state, n_jobs)
-    value = sums.mean(axis=0)
-    return (value, std_error_of_mean(sums, n_all)) if return_std else value
+    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    ask = getattr(estimator, "_lml_along_orders", None)  # rows of several lengths
+    arguments = (X, int(n_orders), random_state, n_jobs)
+    value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
+    return (value, error) if return_std else value
+
+
+def _lml_of_rows(estimator, X, *options):
+    sums, n_all = sums_along_orders(estimator, check_rows(estimator, X)[0], *options)
+    return sums.mean(axis=0), std_error_of_mean(sums, n_all)
 
 
 def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
-    """Log-probability of rows along each order, and how many orders exist.
-
-    Returns an array (n_orders, n_samples), and infinity unless orders are few.
-    """
+    """Log-probability (n_orders, n_samples), and how many orders exist, or infinity."""
     check_scalar(n_orders, "n_orders", Integral, min_val=1)
     n_features = np.shape(X)[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
@@ -261,18 +264,17 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
 
 def _explain(parts):
     """Return contributions as shap has them."""
-    entries = {
-        "values": _rectangular(parts.values),
-        "base_values": np.zeros(len(parts.values)),
-        "data": _rectangular(parts.data),
-        "error_std": _rectangular(parts.std_errors),
-        "feature_names": None if parts.names is None else list(parts.names),
-    }
     try:
         from shap import Explanation
     except ImportError:
-        return SimpleNamespace(**entries)
-    return Explanation(**entries)
+        Explanation = SimpleNamespace
+    return Explanation(
+        values=_rectangular(parts.values),
+        base_values=np.zeros(len(parts.values)),
+        data=_rectangular(parts.data),
+        error_std=_rectangular(parts.std_errors),
+        feature_names=None if parts.names is None else list(parts.names),
+    )
 
 
 def _rectangular(rows):

@@ -194,16 +194,25 @@ class TextScoresMixin:
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):
         """Compute what `feature_contributions` returns for texts."""
-        check_is_fitted(self)
         texts = check_texts(X)
-        seed = self._seed if random_state is None else draw_seed(random_state)
-        scores = self._score_texts(texts, Draw("chain", seed, n_orders), n_jobs)
+        scores = self._score_along_orders(texts, n_orders, random_state, n_jobs)
         parts = scores.tokens(texts, self._open_again()[1])
         return Contributions(
             [part.log_prob for part in parts],
             [part.std_error for part in parts],
             [np.array(part.pieces, dtype=object) for part in parts],
         )
+
+    def _lml_along_orders(self, X, n_orders, random_state, n_jobs):
+        """Compute what `lml_samples` returns for texts."""
+        scores = self._score_along_orders(X, n_orders, random_state, n_jobs)
+        log_prob, variance = scores.totals()
+        return log_prob, np.sqrt(variance)
+
+    def _score_along_orders(self, X, n_orders, random_state, n_jobs):
+        check_is_fitted(self)
+        seed = self._seed if random_state is None else draw_seed(random_state)
+        return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
 
     def _score_texts(self, X, draw, n_jobs=None):
         language_model, tokenizer = self._open_again()
