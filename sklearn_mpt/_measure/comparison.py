@@ -150,7 +150,7 @@ def compare_lml(
     enter through the spread of the rows.
 
     Log densities depend on the units: compare models of the same rows, and never a
-    density with a probability.
+    density with a probability, or with a pseudo-log-likelihood (``method="pll"``).
 
     Examples
     --------
