@@ -10,8 +10,9 @@ Parts:
 - ``memory``: how much a fresh process grows at most while one text is scored (Linux).
 - ``curve``: the scores at 99 mask rates per text, against forward passes padded to 512
   tokens, as the reference publication's code makes them.
-- ``share``: tokens per second by the size of a batch, and the share of the encoder in
-  the time.
+- ``share``: tokens per second by the size of a batch, the share of the encoder in the
+  time, and the share that the products of matrices in the encoder and the vocabulary
+  projection would have taken at the pace of two large square ones.
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
@@ -289,18 +290,27 @@ class Stopwatch:
         module.register_forward_hook(end)
 
 
+def peak_flops(width=2048):
+    """Operations per second in a product of two large matrices."""
+    factor = torch.randn(width, width)
+    (elapsed,), _ = fastest([lambda: factor @ factor], 3)
+    return 2 * width**3 / elapsed
+
+
 def bench_share(quick):
-    tokenizer = make_tokenizer()
+    tokenizer, peak = make_tokenizer(), peak_flops()
     rows = []
     for n_layers, width, n_texts in [(2, 128, 150), (4, 256, 100), (12, 768, 10)]:
         texts = make_texts(n_texts // 4 if quick else n_texts, 4, 14)
         lengths = [len(text.split()) + 2 for text in texts]
         n_tokens = sum((length - 2) * length for length in lengths)
+        n_hidden = sum((length - 2) * (length - 1) // 2 for length in lengths)
+        work = 24 * n_layers * width**2 * n_tokens + 2 * width * N_VOCABULARY * n_hidden
         for batch_tokens in (512, 4096, 16384):
             model = make_model(n_layers, width)
             watch = Stopwatch(model.bert.encoder)
             scorer = MPTScorer(
-                model, tokenizer, device="cpu", batch_tokens=batch_tokens
+                model, tokenizer, n_masks=1, device="cpu", batch_tokens=batch_tokens
             )
             scorer.fit(texts).score_samples(texts)
             watch.total[0] = 0.0
@@ -312,11 +322,12 @@ def bench_share(quick):
                     f"{elapsed:.2f}",
                     f"{n_tokens / elapsed:.0f}",
                     f"{watch.total[0] / elapsed:.0%}",
+                    f"{work / peak / elapsed:.0%}",
                 ]
             )
     print_table(
         "share: method 'mpt', n_masks=1, texts of 4-14 words",
-        "model|batch_tokens|seconds|tokens/s|in the encoder",
+        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak",
         rows,
     )
 
