@@ -5,9 +5,11 @@ Run ``python benchmarks/bench_measure.py [part ...]``, with the parts
 - ``designs``: for each model and design, the processor time of a curve, the standard
   deviation of its area and of its scores over seeds, and for the scores their variance
   times the time, relative to independent masks. The true scores cancel.
-- ``wide``: binary rows of 784 features, with a linear and a deep model: the time of one
-  order, and of one independent mask of each size (from a few sizes), with the errors
-  against `score`.
+- ``wide``: the same for rows of 784 features. A curve is one order, or one mask of each
+  size; its time and errors are those of eight, divided by eight, and independent and
+  balanced masks are measured at a few sizes, between which variances are interpolated.
+  The last columns are the costs at equal error, relative to independent masks, and by
+  how much the area of eight orders misses `score`.
 
 Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise.
 """
@@ -22,7 +24,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
 
-WIDE_SIZES = [1, 50, 200, 400, 600, 700, 770, 784]
+WIDE_SIZES = np.array([1, 100, 400, 650, 750, 775, 782, 783, 784])
+N_WIDE = 8  # masks of a size, or orders
 
 
 def latent_rows(n_rows, n_features, n_components, seed, slope=1.0):
@@ -119,20 +122,42 @@ def designs():
             )
 
 
+WIDE_MODELS = {
+    "PPCA": lambda: ppca(784),
+    "PPCA, 30% missing": lambda: ppca(784, share_missing=0.3),
+    "binary": lambda: binary(784, slope=0.5),
+    "deep, Gaussian": lambda: deep(784),
+    "deep, binary": lambda: deep(784, "bernoulli"),
+}
+
+
 def wide():
-    time_wide("linear", *binary(784, slope=0.5))
-    time_wide("deep", *deep(784, "bernoulli"))
+    columns = ("s/curve", "sd area", "sd S", "area cost", "S cost", "off")
+    print(f"{'':20}{'design':12}" + "".join(f"{name:>11}" for name in columns))
+    for name, factory in WIDE_MODELS.items():
+        model, X = factory()
+        X, unit = X[:20], None
+        for design in ("independent", "balanced", "chain"):
+            seconds, area, score, off = measure_wide(model, X, design)
+            cost = np.array([area, score]) ** 2 * seconds
+            unit = cost if unit is None else unit
+            shown = [seconds, area, score, *(cost / unit), off]
+            values = "".join(f"{value:11.3g}" for value in shown)
+            print(f"{name:20}{design:12}{values}", flush=True)
 
 
-def time_wide(name, model, X):
-    X = X[:20]
-    seconds, curve = timed(lambda: mpt_curve(model, X, n_masks=2, random_state=0))
-    error = curve.lml - model.score(X)
-    print(f"{name}: {seconds / 2:.2f} s an order, area less score {error:.4f}")
-    options = {"mask_sizes": WIDE_SIZES, "n_masks": 1, "design": "independent"}
-    seconds, _ = timed(lambda: mpt_curve(model, X, random_state=0, **options))
-    each = seconds / len(WIDE_SIZES)
-    print(f"{name}: {784 * each:.1f} s one mask of each size", flush=True)
+def measure_wide(model, X, design):
+    """Seconds of a curve, standard deviations of its area and scores, its error."""
+    is_chain, n_features = design == "chain", X.shape[1]
+    options = {"n_masks": N_WIDE, "design": design, "random_state": 0}
+    options["mask_sizes"] = None if is_chain else WIDE_SIZES
+    seconds, curve = timed(lambda: mpt_curve(model, X, **options))
+    seconds *= n_features / (N_WIDE * len(curve.mask_sizes))
+    sizes = np.arange(1, n_features + 1)
+    variance = N_WIDE * np.interp(sizes, curve.mask_sizes, curve.std_errors**2)
+    area = N_WIDE * curve.lml_std_error**2 if is_chain else variance.sum()
+    off = curve.lml - model.score(X) if is_chain else np.nan
+    return seconds, area**0.5, variance[WIDE_SIZES - 1].mean() ** 0.5, off
 
 
 if __name__ == "__main__":

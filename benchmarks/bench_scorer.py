@@ -10,9 +10,12 @@ Parts:
 - ``memory``: how much a fresh process grows at most while one text is scored (Linux).
 - ``curve``: the scores at 99 mask rates per text, against forward passes padded to 512
   tokens, as the reference publication's code makes them.
-- ``share``: tokens per second by the size of a batch, and the share of the encoder in
-  the time.
+- ``share``: tokens per second by the size of a batch, the share of the encoder in the
+  time, and the share that the products of matrices in the encoder and the vocabulary
+  projection would have taken at the pace of two large square ones.
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
+- ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
+  largest difference per token, in nats.
 
 Run all in about five minutes on two cores, or some, or small versions::
 
@@ -287,18 +290,27 @@ class Stopwatch:
         module.register_forward_hook(end)
 
 
+def peak_flops(width=2048):
+    """Operations per second in a product of two large matrices."""
+    factor = torch.randn(width, width)
+    (elapsed,), _ = fastest([lambda: factor @ factor], 3)
+    return 2 * width**3 / elapsed
+
+
 def bench_share(quick):
-    tokenizer = make_tokenizer()
+    tokenizer, peak = make_tokenizer(), peak_flops()
     rows = []
     for n_layers, width, n_texts in [(2, 128, 150), (4, 256, 100), (12, 768, 10)]:
         texts = make_texts(n_texts // 4 if quick else n_texts, 4, 14)
         lengths = [len(text.split()) + 2 for text in texts]
         n_tokens = sum((length - 2) * length for length in lengths)
+        n_hidden = sum((length - 2) * (length - 1) // 2 for length in lengths)
+        work = 24 * n_layers * width**2 * n_tokens + 2 * width * N_VOCABULARY * n_hidden
         for batch_tokens in (512, 4096, 16384):
             model = make_model(n_layers, width)
             watch = Stopwatch(model.bert.encoder)
             scorer = MPTScorer(
-                model, tokenizer, device="cpu", batch_tokens=batch_tokens
+                model, tokenizer, n_masks=1, device="cpu", batch_tokens=batch_tokens
             )
             scorer.fit(texts).score_samples(texts)
             watch.total[0] = 0.0
@@ -310,11 +322,12 @@ def bench_share(quick):
                     f"{elapsed:.2f}",
                     f"{n_tokens / elapsed:.0f}",
                     f"{watch.total[0] / elapsed:.0%}",
+                    f"{work / peak / elapsed:.0%}",
                 ]
             )
     print_table(
         "share: method 'mpt', n_masks=1, texts of 4-14 words",
-        "model|batch_tokens|seconds|tokens/s|in the encoder",
+        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak",
         rows,
     )
 
@@ -337,12 +350,40 @@ def bench_jobs(quick):
     )
 
 
+def bench_dtype(quick):
+    cases = [(4, 256, 100, 4, 14), (12, 768, 12, 4, 14), (4, 256, 6, 60, 100)]
+    tokenizer = make_tokenizer()
+    rows = []
+    for n_layers, width, n_texts, shortest, longest in cases[: 1 if quick else None]:
+        model = make_model(n_layers, width)
+        texts = make_texts(n_texts, shortest, longest)
+        scorers = [
+            MPTScorer(model, tokenizer, method="pll", dtype=dtype).fit()
+            for dtype in ("float32", "bfloat16")
+        ]
+        calls = [lambda s=scorer, t=texts: s.token_scores(t) for scorer in scorers]
+        (single, half), found = fastest(calls, 3)
+        first, second = (
+            np.concatenate([part.log_prob for part in parts]) for parts in found
+        )
+        times = [f"{single:.2f}", f"{half:.2f}", f"{single / half:.2f}"]
+        difference = f"{np.abs(first - second).max():.3f}"
+        words = f"{shortest}-{longest}"
+        rows.append([f"{n_layers} x {width}", words, *times, difference])
+    print_table(
+        f"dtype: pll, seconds, on {scorers[0]._opened[0].device}",
+        "model|words|float32|bfloat16|ratio|difference",
+        rows,
+    )
+
+
 PARTS = {
     "pll": bench_pll,
     "memory": bench_memory,
     "curve": bench_curve,
     "share": bench_share,
     "jobs": bench_jobs,
+    "dtype": bench_dtype,
 }
 
 

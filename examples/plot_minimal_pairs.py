@@ -18,10 +18,12 @@ It needs ``pip install "sklearn-mpt[text]"``.
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
+from sklearn_mpt import DataCollatorForMPT, MPTScorer, compare_lml, mpt_loss
 
 # %%
 # Pairs
@@ -135,21 +137,32 @@ language_models = {"40 steps": train(40), "400 steps": train(400)}
 # --------------------------
 #
 # ``method="chain"`` predicts one word after the other in random orders, and so scores a
-# sentence by an estimate of its log-probability. Each pair gives one difference; the
-# standard error of their mean is over pairs.
+# sentence by an estimate of its log-probability. The two sides of the pairs are
+# compared as two models of a pair are: each pipeline scores one of them, and
+# :func:`~sklearn_mpt.compare_lml` pairs the scores. The standard error is over pairs.
 
+
+def side(scorer, index):
+    choose = FunctionTransformer(lambda pairs: [pair[index] for pair in pairs])
+    return make_pipeline(choose, scorer).fit(pairs["agreement"])
+
+
+scorers = {
+    name: MPTScorer(model, tokenizer, method="chain", n_masks=20).fit()
+    for name, model in language_models.items()
+}
 differences = {}
-for name, model in language_models.items():
-    scorer = MPTScorer(model, tokenizer, method="chain", n_masks=20).fit()
+for name, scorer in scorers.items():
+    sides = {"good": side(scorer, 0), "bad": side(scorer, 1)}
     for paradigm, examples in pairs.items():
-        good, bad = (
-            scorer.score_samples(list(side)) for side in zip(*examples, strict=True)
-        )
-        differences[name, paradigm] = good - bad
-        mean, error = np.mean(good - bad), np.std(good - bad) / np.sqrt(len(good))
-        accuracy = np.mean(good > bad)
+        table = compare_lml(sides, examples)
+        rows = dict(zip(table.names, table.row_lml, strict=True))
+        differences[name, paradigm] = rows["good"] - rows["bad"]
+        accuracy = np.mean(rows["good"] > rows["bad"])
+        lead, error = -table.lml_diff[1], table.lml_diff_std_error[1]
         print(
-            f"{name}, {paradigm}: {accuracy:.0%} right, {mean:.2f} ± {error:.2f} nats"
+            f"{name}, {paradigm}: {accuracy:.0%} right, {table.names[0]} sentences "
+            f"ahead by {lead:.2f} ± {error:.2f} nats"
         )
 
 # %%
@@ -158,8 +171,16 @@ for name, model in language_models.items():
 
 for paradigm in pairs:
     gain = differences["400 steps", paradigm] - differences["40 steps", paradigm]
-    error = gain.std() / np.sqrt(len(gain))
+    error = gain.std(ddof=1) / np.sqrt(len(gain))
     print(f"{paradigm}: {gain.mean():.2f} ± {error:.2f} nats gained")
+
+# %%
+# And how much better does it predict sentences without mistakes? Here the models are
+# compared on the same texts, and on the same orders of their words.
+
+print(
+    compare_lml(scorers, [good for examples in pairs.values() for good, _ in examples])
+)
 
 # %%
 # Where the model sees it
@@ -178,7 +199,7 @@ for offset, name in zip((-0.2, 0.2), language_models, strict=True):
         np.arange(len(pairs)) + offset,
         values.mean(axis=1),
         width=0.4,
-        yerr=1.96 * values.std(axis=1) / np.sqrt(values.shape[1]),
+        yerr=1.96 * values.std(axis=1, ddof=1) / np.sqrt(values.shape[1]),
         label=name,
     )
 left.set_xticks(range(len(pairs)), pairs)

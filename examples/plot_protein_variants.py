@@ -130,9 +130,10 @@ print(
 # All single variants
 # -------------------
 #
-# ``method="pll"`` predicts each residue given all others. At the place that is mutated
-# these others are those of the wild type, so that the masked marginal is the difference
-# of two token scores there. All variants are scored in one call, which batches them.
+# A masked marginal hides the place that is mutated, and compares how probable the two
+# residues are there. `conditional_log_prob` hides what a mask says: here one place of
+# each variant. All variants, and as many copies of the wild type, are scored in one
+# call, which fills its batches with them.
 
 wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
 variants = [
@@ -143,15 +144,10 @@ variants = [
 proteins = [protein for _, _, protein in variants]
 exact = np.array([log_prob(protein) for protein in proteins]) - log_prob(wild)
 
-scorer = MPTScorer(model, tokenizer, method="pll").fit()
-parts = scorer.token_scores(proteins)
-(at_wild,) = scorer.token_scores([wild])
-marginals = np.array(
-    [
-        part.log_prob[place] - at_wild.log_prob[place]
-        for part, (place, _, _) in zip(parts, variants, strict=True)
-    ]
-)
+masks = [np.arange(LENGTH) == place for place, _, _ in variants]
+hidden = scorer.conditional_log_prob([*proteins, *[wild] * len(masks)], masks * 2)
+mutant, original = np.split(np.sum(hidden, axis=1), 2)
+marginals = mutant - original
 chain = MPTScorer(model, tokenizer, method="chain", n_masks=2).fit()
 whole = chain.score_samples(proteins) - chain.score([wild])
 scores = {"masked marginals": marginals, "chain": whole}

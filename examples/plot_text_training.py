@@ -126,17 +126,20 @@ runs = {"15% hidden": train(0.15), "uniform": train("uniform")}
 # --------------------
 #
 # The masks are the same for both models and at every step, so that their noise is
-# common; the error bars are over masks.
+# common; the error bars are over masks. On the right, the two curves at the end of
+# training: the scores by mask rate.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+curves = {}
 for name, (model, log) in runs.items():
     lml, error = (
         np.array([entry[k] for entry in log]) for k in ("lml", "lml_std_error")
     )
     left.errorbar([entry["step"] for entry in log], lml, 1.96 * error, label=name)
     scorer = MPTScorer(model, tokenizer, n_masks=4).fit()
-    curve = mpt_curve(scorer, held_out)
-    right.plot(curve.mask_sizes, curve.scores, label=name)
+    curves[name] = curve = mpt_curve(scorer, held_out)
+    reach = 1.96 * curve.std_errors
+    right.errorbar(curve.mask_sizes, curve.scores, reach, errorevery=7, label=name)
     print(f"{name}: {curve.lml:.2f} ± {curve.lml_std_error:.2f} nats per sentence")
 left.axhline(best, color="0.5", linestyle="--", label="the grammar itself")
 left.set(xlabel="Training steps", ylabel="LML of held-out text (nats per sentence)")
@@ -146,3 +149,13 @@ right.axvline(15, color="0.5", linestyle=":", zorder=0)
 for ax in (left, right):
     ax.legend()
 plt.show()
+
+# %%
+# Curves on the same masks can be subtracted, and what the masks do to both cancels. At
+# the rate of 15% itself the two models are alike.
+
+difference = curves["uniform"] - curves["15% hidden"]
+print(f"difference: {difference.lml:.2f} ± {difference.lml_std_error:.2f} nats")
+at_15 = difference.score_at(15)
+error = difference.std_errors[14]
+print(f"at a rate of 15%: {at_15:.3f} ± {error:.3f} nats per token")

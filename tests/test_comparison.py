@@ -74,14 +74,34 @@ def test_models_of_texts_compare():
     from text_models import TEXTS, make_model, make_tokenizer
 
     scorers = {
-        name: MPTScorer(make_model(), make_tokenizer(), method=name).fit(TEXTS)
+        name: MPTScorer(make_model(), make_tokenizer(), method=name).fit()
         for name in ("mpt", "pll")
     }
-    table = compare_lml(scorers, TEXTS)
+    table = compare_lml(scorers, iter(TEXTS))
     scores = [scorers[name].score_samples(TEXTS) for name in table.names]
     assert_allclose(table.row_lml, scores)
     expected = (scores[1] - scores[0]).std(ddof=1) / np.sqrt(len(TEXTS))
     assert_allclose(table.lml_diff_std_error[1], expected)
+    with pytest.raises(TypeError, match=r"texts\[1\] a pair"):
+        compare_lml(scorers, ["a", ("a", "b")])
+
+
+def test_models_of_texts_have_the_same_masks():
+    pytest.importorskip("transformers")
+    from text_models import TEXTS, make_model, make_tokenizer
+
+    scorers = {
+        f"seed {seed}": MPTScorer(make_model(), make_tokenizer(), random_state=seed)
+        for seed in (0, 1)
+    }
+    assert (
+        np.ptp([s.fit().score_samples(TEXTS) for s in scorers.values()], 0) > 0
+    ).any()
+    for random_state in (0, 5):
+        table = compare_lml(scorers, TEXTS, random_state=random_state)
+        assert_allclose(table.row_lml[0], table.row_lml[1])
+    own = MPTScorer(make_model(), make_tokenizer(), random_state=5).fit()
+    assert_allclose(table.row_lml[0], own.score_samples(TEXTS))
 
 
 def test_models_of_a_list_are_told_apart():
@@ -111,6 +131,8 @@ def test_bad_arguments(known):
         compare_lml({"one": model}, X)
     with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has 5"):
         compare_lml({"a": model, "b": model}, X[:, :5])
+    with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has no columns"):
+        compare_lml({"a": model, "b": model}, ["one text", "another"])
     with pytest.raises(ValueError, match="at least two rows"):
         compare_lml({"a": model, "b": model}, X[:1])
     with pytest.raises(TypeError, match=r"'b' must be a density estimator with score"):

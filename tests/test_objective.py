@@ -1,6 +1,10 @@
 import math
+import sys
+from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -124,6 +128,36 @@ def test_contributions_refuse_what_is_no_model():
             function(lambda X, mask: X, np.ones((2, 2)), n_orders=0)
         with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
             function(lambda X, mask: X, np.ones(2))
+
+
+@pytest.mark.parametrize("names", [None, list("abcdef")])
+def test_contributions_as_an_object_of_shap(known, names, monkeypatch):
+    """shap is heavy: what it would be given is tested, and itself where it is there."""
+    model, X = known
+    rows = X if names is None else pd.DataFrame(X, columns=names)
+    model.fit(rows)
+    options = {"n_orders": 4, "random_state": 0}
+    values, std_errors = feature_contributions(model, rows, return_std=True, **options)
+    monkeypatch.setitem(sys.modules, "shap", None)  # as if it were not installed
+    plain = feature_contributions(model, rows, as_explanation=True, **options)
+    stand_in = SimpleNamespace(Explanation=lambda **entries: entries)
+    monkeypatch.setitem(sys.modules, "shap", stand_in)
+    entries = feature_contributions(model, rows, as_explanation=True, **options)
+    assert entries.keys() == vars(plain).keys()
+    for found in (plain, SimpleNamespace(**entries)):
+        assert_array_equal(found.values, values)
+        assert_array_equal(found.error_std, std_errors)
+        assert_array_equal(found.base_values, np.zeros(len(X)))
+        assert_array_equal(found.data, X)
+        assert found.feature_names == names
+
+
+def test_contributions_are_drawn_by_shap(known):
+    shap = pytest.importorskip("shap")
+    model, X = known
+    explanation = feature_contributions(model, X, n_orders=4, as_explanation=True)
+    shap.plots.waterfall(explanation[0], show=False)
+    plt.close("all")
 
 
 def test_integers_of_numpy_are_integers(known):

@@ -285,6 +285,54 @@ def test_curve_takes_its_own_masks_and_jobs():
     assert (other.scores != curve.scores).any()
 
 
+def test_curves_of_texts_on_the_same_masks_are_subtracted():
+    models = make_model(), make_model(initializer_range=0.4)
+    scorers = [MPTScorer(model, make_tokenizer()).fit() for model in models]
+    texts, runs = [*TEXTS, TEXTS[0], ""], []
+    for seed in range(120):
+        mine, other = (mpt_curve(s, texts, random_state=seed) for s in scorers)
+        runs.append(mine - other)
+    assert_allclose(runs[-1].scores, mine.scores - other.scores)
+    assert_allclose(runs[-1].lml, mine.lml - other.lml)
+    assert_allclose(runs[-1].bias(0.15), mine.bias(0.15) - other.bias(0.15))
+    lml = np.array([curve.lml for curve in runs])
+    variances = [curve.lml_std_error**2 for curve in runs]
+    assert_allclose(np.mean(variances), lml.var(ddof=1), rtol=0.35)
+    scores = np.array([curve.scores for curve in runs])
+    variances = np.mean([curve.std_errors**2 for curve in runs], axis=0)
+    assert_allclose(variances, scores.var(axis=0, ddof=1), rtol=0.5, atol=1e-10)
+    assert_allclose((mine - mine).lml_std_error, 0)
+
+
+@pytest.mark.parametrize(
+    "other", [{"n_masks": 3}, {"random_state": 1}, {"texts": TEXTS[::-1]}]
+)
+def test_curves_of_texts_on_other_masks_are_not_subtracted(scorer, other):
+    texts = other.pop("texts", TEXTS)
+    with pytest.raises(ValueError, match="A difference of curves needs the same masks"):
+        mpt_curve(scorer, TEXTS) - mpt_curve(scorer, texts, **other)
+
+
+def test_intervals_of_the_sum_of_texts_cover():
+    log_joint = random_joint(6)
+    rng = np.random.default_rng(0)
+    index = np.unique(rng.choice(3**6, size=12, p=log_joint.exp().flatten().numpy()))
+    texts = np.array(all_texts(6))[index]
+    truth = log_joint.flatten().numpy()[index].mean()
+    scorer = joint_scorer(log_joint).fit()
+    intervals = [
+        mpt_curve(scorer, texts, random_state=seed).lml_interval()
+        for seed in range(200)
+    ]
+    covered = np.mean([low <= truth <= high for low, high in intervals])
+    assert 0.9 <= covered <= 0.99
+
+
+def test_a_number_is_not_subtracted_from_a_curve_of_texts(scorer):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        mpt_curve(scorer, TEXTS) - 1.0
+
+
 def test_curve_refuses_what_has_no_meaning_for_texts(scorer):
     for kwargs in ({"mask_sizes": [1, 2]}, {"allocation": "neyman"}):
         with pytest.raises(ValueError, match=r"For texts, .* mask_sizes must be None"):
@@ -415,10 +463,20 @@ def test_random_states_determine_the_masks():
 
 
 def test_progress_is_shown_if_asked(scorer, capsys):
-    scorer.score_samples(TEXTS)
-    assert capsys.readouterr().err == ""
-    scorer.set_params(verbose=True).score_samples(TEXTS)
-    assert "1/1" in capsys.readouterr().err
+    pytest.importorskip("rich")
+    log_prob = scorer.score_samples(TEXTS)
+    assert capsys.readouterr().out == ""
+    scorer.set_params(verbose=True)
+    assert_array_equal(scorer.score_samples(TEXTS), log_prob)
+    shown = capsys.readouterr().out
+    assert "MPTScorer - score" in shown
+    assert "100%" in shown
+
+
+def test_progress_without_rich_names_the_extra(scorer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.progress", None)
+    with pytest.raises(ImportError, match=r"needs rich: .*sklearn-mpt\[progress\]"):
+        scorer.set_params(verbose=True).score_samples(TEXTS)
 
 
 def test_transformers_and_torch_are_loaded_by_nothing_else():

@@ -1,6 +1,7 @@
 """Scores of tokens and words, contexts, and perplexity."""
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -18,9 +19,10 @@ from text_models import (
 )
 from transformers import EsmTokenizer
 
-from sklearn_mpt import MPTScorer
+from sklearn_mpt import MPTScorer, feature_contributions, lml_samples
 from sklearn_mpt._text.masks import METHODS
 
+N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
 PAIRS = [("the cat", "sat on"), ("a dog", "ran"), ("", "the mat")]
 
 
@@ -75,6 +77,81 @@ def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
     assert_allclose(part.log_prob, shares / 6)
 
 
+@pytest.mark.parametrize("method", ["mpt", "chain"])
+def test_standard_errors_of_tokens_and_words_are_over_masks(method):
+    parts = [
+        make_scorer(method=method, n_masks=4, random_state=seed).token_scores(
+            TEXTS[1:2]
+        )
+        for seed in range(200)
+    ]
+    for split in (lambda part: part, lambda part: part.by_word()):
+        found = [split(part) for (part,) in parts]
+        spread = np.var([part.log_prob for part in found], axis=0, ddof=1)
+        expected = np.mean([part.std_error**2 for part in found], axis=0)
+        assert_allclose(expected, spread, rtol=0.35)
+
+
+def test_standard_errors_of_tokens_where_nothing_is_random_or_known():
+    (part,) = make_scorer(method="pll").token_scores(TEXTS[:1])
+    assert_array_equal(part.std_error, np.zeros(7))
+    (part,) = make_scorer(n_masks=1).token_scores(TEXTS[:1])
+    assert np.isnan(part.std_error).all()
+    (part,) = make_scorer(method="chain", n_masks=2).token_scores(["a dog"])
+    assert_array_equal(part.std_error, np.zeros(2))  # both orders
+    for limits in ({}, {"max_length": 5, "overflow": "stride"}):
+        parts = make_scorer(method="chain", n_masks=4, **limits).token_scores(TEXTS)
+        assert [part.std_error.any() for part in parts] == [n > 2 for n in N_TOKENS]
+
+
+def test_feature_contributions_of_texts_are_scores_of_tokens_along_orders():
+    scorer = make_scorer(random_state=3)
+    texts = [*TEXTS, ""]
+    values, std_errors = feature_contributions(
+        scorer, texts, n_orders=np.int64(5), return_std=True
+    )
+    chain = make_scorer(method="chain", n_masks=5, random_state=3)
+    parts = chain.token_scores(texts)
+    for value, std_error, part in zip(values, std_errors, parts, strict=True):
+        assert_array_equal(value, part.log_prob)
+        assert_array_equal(std_error, part.std_error)
+    assert_allclose([sum(value) for value in values], chain.score_samples(texts))
+    found = lml_samples(scorer, texts, n_orders=5, return_std=True)
+    assert_array_equal(found, chain.score_samples(texts, return_std=True))
+    other = feature_contributions(scorer, texts, n_orders=5, random_state=4)
+    assert (other[0] != values[0]).any()
+    with pytest.raises(ValueError, match="n_orders == 0, must be >= 1"):
+        feature_contributions(scorer, texts, n_orders=0)
+
+
+def test_an_explanation_of_texts_has_their_pieces(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shap", None)
+    explanation = feature_contributions(
+        make_scorer(), [*TEXTS, ""], n_orders=2, as_explanation=True
+    )
+    assert list(explanation.data[1]) == [
+        "un",
+        "happi",
+        "ly ",
+        "the ",
+        "dog",
+        "s ",
+        "ran",
+    ]
+    assert ["".join(pieces) for pieces in explanation.data] == [*TEXTS, ""]
+    assert [len(row) for row in explanation.values] == [7, 7, 2, 9, 1, 0]
+    assert [len(row) for row in explanation.error_std] == [7, 7, 2, 9, 1, 0]
+    assert_array_equal(explanation.base_values, np.zeros(6))
+
+
+def test_an_explanation_of_texts_is_drawn_by_shap():
+    shap = pytest.importorskip("shap")
+    explanation = feature_contributions(
+        make_scorer(), TEXTS, n_orders=2, as_explanation=True
+    )
+    assert "happi" in shap.plots.text(explanation, display=False)
+
+
 def test_words_add_up_their_tokens():
     scorer = make_scorer(method="pll")
     (part,) = scorer.token_scores(["unhappily the dogs"])
@@ -105,10 +182,61 @@ def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):
     (part,) = scorer.token_scores(["ACDA"])
     assert part.tokens == list("ACDA")
     assert_array_equal(part.offsets, -1)
-    assert part.by_word().tokens == list("ACDA")
+    assert part.by_word().tokens == part.pieces == list("ACDA")
     assert_allclose(part.log_prob.sum(), scorer.score(["ACDA"]))
     with pytest.raises(ValueError, match=r"pairs need a fast tokenizer, .* EsmTok"):
         scorer.score_samples([("A", "C")])
+
+
+# Chosen tokens
+
+
+def test_hidden_tokens_are_predicted_from_the_visible_ones():
+    scorer = make_scorer(method="chain")
+    texts = ["the cat sat", "a dog", "the cat sat", "", "the [MASK] mat"]
+    masks = [[True, False, True], [False, False], [False, True, False], [], [True] * 2]
+    found = scorer.conditional_log_prob(texts, masks)
+    types = torch.zeros(5, dtype=torch.long)
+    the_cat_sat = torch.tensor([2, 5, 7, 9, 3])  # [CLS] the cat sat [SEP]
+    by_hand = [
+        log_prob_by_hand(the_cat_sat, types, hidden, target)
+        for hidden, target in [([1, 3], 1), ([1, 3], 3), ([2], 2)]
+    ]
+    assert_allclose(found[0], [by_hand[0], 0, by_hand[1]], rtol=1e-5)
+    assert_array_equal(found[1], [0, 0])
+    assert_allclose(found[2], [0, by_hand[2], 0], rtol=1e-5)
+    assert_array_equal(found[3], [])
+    everything = scorer.set_params(method="mpt").token_scores(["the mat"])[0]
+    assert len(found[4]) == len(everything) == 2
+    context = scorer.conditional_log_prob(PAIRS[:1], [[True, False]])[0]
+    assert context[0] < 0 == context[1]
+
+
+def test_each_token_hidden_alone_is_pll():
+    scorer = make_scorer(method="pll")
+    (part,) = scorer.token_scores(TEXTS[:1])
+    found = scorer.conditional_log_prob(TEXTS[:1] * 7, iter(np.eye(7, dtype=bool)))
+    assert_allclose(np.sum(found, axis=0), part.log_prob, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("masks", "message"),
+    [
+        ([], "mask must hold one mask for each text, got 0 for 1 texts"),
+        ([[True]], r"mask\[0\] must hold a bool for each of the 2 .* shape \(1,\)"),
+        ([[0, 1]], r"mask\[0\] must hold a bool .* dtype int64"),
+        ([True], r"mask\[0\] must hold a bool for .* shape \(\) and"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(masks, message):
+    with pytest.raises(ValueError, match=message):
+        make_scorer().conditional_log_prob(["a dog"], masks)
+
+
+def test_masks_are_of_whole_texts():
+    scorer = make_scorer(max_length=4, overflow="stride")
+    with pytest.raises(ValueError, match=r"texts\[1\] has 5 tokens, more than max_len"):
+        scorer.conditional_log_prob(["a", "a dog ran"], [[True], [True] * 3])
 
 
 # Contexts

@@ -1,6 +1,6 @@
 """Which of several models has the highest log marginal likelihood, and how surely."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -107,7 +107,8 @@ def compare_lml(
     Held-out rows compare how well models predict; on the rows of the fit a model with
     more parameters is ahead. A density estimator scores the rows by its own
     ``score_samples``, any other masked model by its conditionals along random orders
-    of the features, the same for all of them (see :func:`lml_samples`).
+    of the features, the same for all of them (see :func:`lml_samples`). Models of texts
+    score them by their `method`, on the same masks if their tokens are the same.
 
     Parameters
     ----------
@@ -120,9 +121,9 @@ def compare_lml(
     n_orders : int, default=10
         Number of random orders, for models without ``score_samples``.
     random_state : int, RandomState instance or None, default=0
-        Determines the orders.
+        Determines the orders and, in place of that of a `MPTScorer`, its masks.
     n_jobs : int, default=None
-        Number of joblib workers, for models without ``score_samples``.
+        Number of joblib workers, for models without ``score_samples`` and for texts.
 
     Returns
     -------
@@ -149,7 +150,7 @@ def compare_lml(
     enter through the spread of the rows.
 
     Log densities depend on the units: compare models of the same rows, and never a
-    density with a probability.
+    density with a probability, or with a pseudo-log-likelihood (``method="pll"``).
 
     Examples
     --------
@@ -168,6 +169,7 @@ def compare_lml(
     True
     """
     named = _name(estimators)
+    X = list(X) if isinstance(X, Iterator) else X
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {
@@ -204,12 +206,10 @@ def _name(estimators):
 
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
-    n_features = getattr(model, "n_features_in_", None)
-    if n_features is not None and n_features != np.shape(X)[1]:
-        raise ValueError(
-            f"The models must have the same features: {name!r} has {n_features}, X has "
-            f"{np.shape(X)[1]}."
-        )
+    _check_features(name, getattr(model, "n_features_in_", None), X)
+    if hasattr(model, "_score_samples_on_masks"):
+        by = options["random_state"], options["n_jobs"]
+        return model._score_samples_on_masks(X, *by)[None]
     if _is_density_estimator(model):
         return np.asarray(model.score_samples(X))[None]
     if not callable(getattr(model, "conditional_log_prob", model)):
@@ -219,6 +219,15 @@ def _score(name, model, X, options):
         )
     rows, _ = check_rows(model, X)
     return sums_along_orders(model, rows, **options)[0]
+
+
+def _check_features(name, n_features, X):
+    if n_features is not None and np.shape(X)[1:] != (n_features,):
+        found = np.shape(X)[1] if np.ndim(X) == 2 else "no columns"
+        raise ValueError(
+            f"The models must have the same features: {name!r} has {n_features}, X has "
+            f"{found}."
+        )
 
 
 def _is_density_estimator(model):

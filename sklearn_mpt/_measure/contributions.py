@@ -1,6 +1,8 @@
 """The log marginal likelihood of each row, and how features contribute to it."""
 
 from numbers import Integral
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -41,9 +43,9 @@ def lml_samples(
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
-    X : array-like of shape (n_samples, n_features)
-        Rows to score. Missing entries (NaN) are integrated out.
+        that form. Or a fitted `MPTScorer`, whose features are tokens.
+    X : array-like of shape (n_samples, n_features), or list of str
+        Rows to score. Missing entries (NaN) are integrated out. For `MPTScorer` texts.
     n_orders : int, default=10
         Number of random orders of the features; 1 is enough for exact conditionals.
         No more are drawn than there are.
@@ -59,8 +61,8 @@ def lml_samples(
     log_prob : ndarray of shape (n_samples,)
         In nats.
     std_error : ndarray of shape (n_samples,)
-        Standard error over orders, which rows share: the errors of rows do not average
-        out. NaN for one order of several. Only if `return_std` is True.
+        Standard error over orders, which rows share (texts do not): the errors of rows
+        do not average out. NaN for one order of several. Only if `return_std` is True.
 
     See Also
     --------
@@ -83,17 +85,20 @@ def lml_samples(
     >>> bool(np.allclose(log_prob, model.score_samples(X)))
     True
     """
-    X, _ = check_rows(estimator, X)
-    sums, n_all = sums_along_orders(estimator, X, n_orders, random_state, n_jobs)
-    value = sums.mean(axis=0)
-    return (value, std_error_of_mean(sums, n_all)) if return_std else value
+    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    ask = getattr(estimator, "_lml_along_orders", None)  # rows of several lengths
+    arguments = (X, int(n_orders), random_state, n_jobs)
+    value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
+    return (value, error) if return_std else value
+
+
+def _lml_of_rows(estimator, X, *options):
+    sums, n_all = sums_along_orders(estimator, check_rows(estimator, X)[0], *options)
+    return sums.mean(axis=0), std_error_of_mean(sums, n_all)
 
 
 def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
-    """Log-probability of rows along each order, and how many orders exist.
-
-    Returns an array (n_orders, n_samples), and infinity unless orders are few.
-    """
+    """Log-probability (n_orders, n_samples), and how many orders exist, or infinity."""
     check_scalar(n_orders, "n_orders", Integral, min_val=1)
     n_features = np.shape(X)[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
@@ -147,9 +152,10 @@ def feature_contributions(
     *,
     n_orders: int = 50,
     return_std: bool = False,
+    as_explanation: bool = False,
     random_state: RandomState = None,
     n_jobs: int | None = None,
-) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+) -> Any:
     r"""Split the log marginal likelihood of each row into contributions of features.
 
     The contribution of feature :math:`j` is its Shapley value in the game
@@ -164,13 +170,16 @@ def feature_contributions(
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
-    X : array-like of shape (n_samples, n_features)
-        Rows to explain; NaN marks missing entries, which contribute 0.
+        that form. Or a fitted `MPTScorer`, whose features are tokens.
+    X : array-like of shape (n_samples, n_features), or list of str
+        Rows to explain; NaN marks missing entries, which contribute 0. For `MPTScorer`
+        texts.
     n_orders : int, default=50
         Number of random orders of the features.
     return_std : bool, default=False
         Whether to return the standard errors over orders too.
+    as_explanation : bool, default=False
+        Whether to return what the plots of the package shap take, see below.
     random_state : int, RandomState instance or None, default=None
         Determines the orders. None takes the estimator's own.
     n_jobs : int, default=None
@@ -180,10 +189,15 @@ def feature_contributions(
     -------
     contributions : ndarray of shape (n_samples, n_features)
         Contributions in nats. When the conditionals are exact, each row sums to
-        its log marginal likelihood, whatever `n_orders`.
+        its log marginal likelihood, whatever `n_orders`. For texts a list of arrays of
+        shape (n_tokens,).
     std_errors : ndarray of shape (n_samples, n_features)
-        Standard errors over pairs of orders, NaN for less than two pairs. Only if
-        `return_std` is True.
+        Standard errors over pairs of orders, NaN for less than two pairs; for texts,
+        over orders. Only if `return_std` is True.
+    explanation : shap.Explanation
+        In place of both, if `as_explanation` is True, with `values`, `error_std`,
+        `base_values` of 0, `data` (the rows, or the pieces of the texts) and
+        `feature_names`. Where shap is not installed, an object with these attributes.
 
     See Also
     --------
@@ -192,8 +206,8 @@ def feature_contributions(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. The plots
-    of the package shap take ``shap.Explanation(contributions, np.zeros(len(X)), X)``.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. For texts
+    the contributions are those of ``token_scores`` by method "chain".
 
     References
     ----------
@@ -214,6 +228,24 @@ def feature_contributions(
     True
     """
     check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    ask = getattr(estimator, "_token_contributions", None)  # rows of several lengths
+    arguments = (X, int(n_orders), random_state, n_jobs)
+    parts = ask(*arguments) if ask else _contributions_of_rows(estimator, *arguments)
+    if as_explanation:
+        return _explain(parts)
+    return (parts.values, parts.std_errors) if return_std else parts.values
+
+
+class Contributions(NamedTuple):
+    """What `feature_contributions` finds; of texts, lists of arrays."""
+
+    values: Any
+    std_errors: Any
+    data: Any  # the rows, or their pieces
+    names: Any = None
+
+
+def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     X, _ = check_rows(estimator, X)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
@@ -223,11 +255,35 @@ def feature_contributions(
     moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
     total, squares = np.sum(moments, axis=0)
     mean = total / n_orders
-    if not return_std:
-        return mean
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
     variance = (squares - n_orders * mean**2) / (n_orders * degrees)
-    return mean, np.sqrt(np.maximum(variance, 0))
+    errors = np.sqrt(np.maximum(variance, 0))
+    names = getattr(X, "columns", getattr(estimator, "feature_names_in_", None))
+    return Contributions(mean, errors, np.asarray(X), names)
+
+
+def _explain(parts):
+    """Return contributions as shap has them."""
+    try:
+        from shap import Explanation
+    except ImportError:
+        Explanation = SimpleNamespace
+    return Explanation(
+        values=_rectangular(parts.values),
+        base_values=np.zeros(len(parts.values)),
+        data=_rectangular(parts.data),
+        error_std=_rectangular(parts.std_errors),
+        feature_names=None if parts.names is None else list(parts.names),
+    )
+
+
+def _rectangular(rows):
+    """Return an array; of rows of several lengths, one of objects."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    array = np.empty(len(rows), dtype=object)
+    array[:] = rows
+    return array
 
 
 def _order_pair(seed, n_features):

@@ -195,8 +195,9 @@ class MPTCurve:
             raise ValueError(
                 "A difference of curves needs the same masks: call mpt_curve with the "
                 "same integer random_state, design, n_masks and mask_sizes for both "
-                "models, on rows of one shape. (design='auto' depends on the model, "
-                "allocation='neyman' on its scores; curves of texts keep no masks.)"
+                "models, on rows of one shape, or texts with the same tokens. "
+                "(design='auto' depends on the model, allocation='neyman' on its "
+                "scores.)"
             )
         noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
         return replace(

@@ -84,7 +84,7 @@ def mpt_curve(
     -------
     MPTCurve
         Sizes, scores, standard errors, and their sum `lml`. Curves of several models
-        with the same masks can be subtracted.
+        with the same masks can be subtracted, those of texts too.
 
     Raises
     ------

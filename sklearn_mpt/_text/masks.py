@@ -2,7 +2,7 @@
 
 A row is what a model sees at once: tokens, some of them hidden, and among these the
 targets that are scored. Each method of `MPTScorer` is a plan of rows for a window of
-text, and a reduction of their scores.
+text, and a layout that says what their scores add up to.
 """
 
 import hashlib
@@ -61,16 +61,9 @@ class Draw:
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
         return METHODS[self.method].plan(window, self)
 
-    def reduce(self, scores, n_places):
-        """Reduce the mean log-probabilities of the targets of each row to terms.
-
-        Returns terms of a sum and their variances over masks, shape (2, n_terms).
-        """
-        return METHODS[self.method].reduce(scores, n_places, self)
-
-    def weigh(self, n_places):
-        """Weigh the rows of a window: the weighted sum is that of the terms."""
-        return METHODS[self.method].weigh(n_places, self)
+    def layout(self, n_places):
+        """Return how the rows of a window are counted."""
+        return METHODS[self.method].layout(n_places, self)
 
     def generator(self, window, stream):
         """Key random numbers by the seed and the tokens.
@@ -84,13 +77,79 @@ class Draw:
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 
 
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the rows of a window are counted: draws of terms, one after the other.
+
+    A term is a mean over random draws, and the score of a window a sum of terms. A draw
+    is the sum over `n_steps` rows.
+    """
+
+    counts: np.ndarray  # draws of each term, shape (n_terms,)
+    n_all: np.ndarray  # how many there are, no two the same, shape (n_terms,)
+    n_steps: int
+
+    @property
+    def weights(self):
+        """Weight of each row: the weighted sum of their scores is that of the terms."""
+        return np.repeat(1 / self.counts, self.counts * self.n_steps)
+
+    @property
+    def places(self):
+        """Term of each draw, and its place in that term; two int arrays (n_draws,)."""
+        terms = np.repeat(np.arange(len(self.counts)), self.counts)
+        return terms, np.arange(len(terms)) - (np.cumsum(self.counts) - self.counts)[
+            terms
+        ]
+
+    @property
+    def scales(self):
+        """What makes contrasts of deviations from the mean of a term, (n_terms,).
+
+        The sum of their squares is an unbiased estimate of the variance of the mean of
+        a sample without replacement. It is 0 where all are drawn, otherwise infinite
+        where one is: nothing is known.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            squares = (1 - self.counts / self.n_all) / self.counts / (self.counts - 1.0)
+        return np.sqrt(np.where(self.counts == self.n_all, 0.0, squares))
+
+    def reduce(self, scores):
+        """Average the draws of each term.
+
+        Returns the terms (n_terms,) and their contrasts (n_terms, n_draws), 0 where a
+        term has less draws than others and NaN where nothing is known.
+        """
+        draws = scores.reshape(-1, self.n_steps).sum(axis=1)
+        terms, places = self.places
+        means = np.bincount(terms, draws) / self.counts
+        contrasts = np.zeros((len(means), self.counts.max()))
+        with np.errstate(invalid="ignore"):
+            deviations = self.scales[terms] * (draws - means[terms])
+        contrasts[terms, places] = deviations
+        return means, contrasts
+
+    def contrasts_of_tokens(self, rows, tokens, values, n_tokens):
+        """Contrasts of what tokens contribute, shape (n_draws, n_tokens).
+
+        `values` are the contributions of some tokens to the scores of some rows. Terms
+        are independent, so that draws of any two can be taken together.
+        """
+        terms, places = (np.repeat(index, self.n_steps)[rows] for index in self.places)
+        n_draws = self.counts.max()
+        with np.errstate(invalid="ignore"):
+            index = places * n_tokens + tokens
+            sums = np.bincount(index, self.scales[terms] * values, n_draws * n_tokens)
+            sums = sums.reshape(n_draws, n_tokens)
+            return sums - sums.mean(axis=0)
+
+
 @dataclass(frozen=True)
 class Method:
-    """The functions behind `Draw.plan`, `Draw.reduce` and `Draw.weigh`."""
+    """The functions behind `Draw.plan` and `Draw.layout`."""
 
     plan: Callable
-    reduce: Callable
-    weigh: Callable
+    layout: Callable
     is_random: bool
 
     @property
@@ -110,16 +169,10 @@ def plan_sets(window, draw):
             yield hidden, hidden
 
 
-def reduce_sets(scores, n_places, draw):
-    """Average over the masks of each size; with all of them drawn that is exact."""
+def lay_out_sets(n_places, draw):
+    """Each size is a term, each mask a draw of one row; no mask is drawn twice."""
     n_all = _n_sets(n_places, draw.sizes(n_places))
-    return _means(scores, np.minimum(draw.n_masks, n_all).astype(int), n_all)
-
-
-def weigh_sets(n_places, draw):
-    """Weigh the masks of each size alike."""
-    counts = np.minimum(draw.n_masks, _n_sets(n_places, draw.sizes(n_places)))
-    return np.repeat(1 / counts, counts.astype(int))
+    return Layout(np.minimum(draw.n_masks, n_all).astype(int), n_all, 1)
 
 
 def plan_orders(window, draw):
@@ -133,16 +186,10 @@ def plan_orders(window, draw):
             yield _only(window, places[step:]), _only(window, places[step])
 
 
-def reduce_orders(scores, n_places, draw):
-    """Sum over the steps of each order, and average over the orders."""
-    totals = scores.reshape(-1, n_places).sum(axis=1)
-    return _means(totals, np.array([len(totals)]), np.array([_factorial(n_places)]))
-
-
-def weigh_orders(n_places, draw):
-    """Weigh the orders alike."""
+def lay_out_orders(n_places, draw):
+    """The only term is a mean over orders, each a sum over its steps."""
     n_orders = min(draw.n_masks, factorial(n_places))
-    return np.full(n_orders * n_places, 1 / n_orders)
+    return Layout(np.array([n_orders]), np.array([_factorial(n_places)]), n_places)
 
 
 def plan_singles(window, draw):
@@ -160,21 +207,16 @@ def plan_words(window, draw):
         yield hidden, _only(window, place)
 
 
-def reduce_singles(scores, n_places, draw):
-    """Sum over the tokens: nothing is random."""
-    return np.array([[scores.sum()], [0.0]])
-
-
-def weigh_singles(n_places, draw):
-    """Weigh each token by one."""
-    return np.ones(n_places)
+def lay_out_singles(n_places, draw):
+    """The only term is the sum over the tokens: nothing is random."""
+    return Layout(np.ones(1, dtype=int), np.ones(1), n_places)
 
 
 METHODS = {
-    "mpt": Method(plan_sets, reduce_sets, weigh_sets, is_random=True),
-    "pll": Method(plan_singles, reduce_singles, weigh_singles, is_random=False),
-    "pll_word_l2r": Method(plan_words, reduce_singles, weigh_singles, is_random=False),
-    "chain": Method(plan_orders, reduce_orders, weigh_orders, is_random=True),
+    "mpt": Method(plan_sets, lay_out_sets, is_random=True),
+    "pll": Method(plan_singles, lay_out_singles, is_random=False),
+    "pll_word_l2r": Method(plan_words, lay_out_singles, is_random=False),
+    "chain": Method(plan_orders, lay_out_orders, is_random=True),
 }
 
 
@@ -193,21 +235,6 @@ def _draw_distinct(rng, n_places, size, n_wanted):
         if key not in found:
             found.add(key)
             yield drawn
-
-
-def _means(scores, counts, n_all):
-    """Average runs of scores; return the means and their variances.
-
-    Each run of counts[i] is a sample without replacement from n_all[i] scores, so the
-    variance of its mean has the finite population correction. It is 0 where all were
-    drawn, otherwise NaN where one was.
-    """
-    starts = np.cumsum(counts) - counts
-    means = np.add.reduceat(scores, starts) / counts
-    squares = np.add.reduceat((scores - np.repeat(means, counts)) ** 2, starts)
-    with np.errstate(invalid="ignore"):
-        variances = squares / (counts * (counts - 1.0)) * (1 - counts / n_all)
-    return np.stack([means, np.where(counts == n_all, 0.0, variances)])
 
 
 def _n_sets(n, sizes):

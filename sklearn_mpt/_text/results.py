@@ -1,12 +1,14 @@
 """What a scorer finds about texts: terms, tokens, and the curve over mask rates."""
 
+import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt._measure.curve import MPTCurve
+from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
 
@@ -27,13 +29,13 @@ class TextCurve(MPTCurve):
         Mean over texts of the number of tokens times the score, in nats per text.
     text_lml : float
         Mean log marginal likelihood per text, in nats.
-    text_lml_std_error : float
-        Its standard error over masks.
+    text_noise : MaskNoise
+        What the draw of the masks adds to it: a row for each term of each text.
     """
 
     text_scores: np.ndarray
     text_lml: float
-    text_lml_std_error: float
+    text_noise: MaskNoise
 
     _labels = ("Hidden tokens (%)", "token", "LML")
 
@@ -41,9 +43,24 @@ class TextCurve(MPTCurve):
     def lml(self) -> float:
         return self.text_lml
 
-    @property
-    def lml_std_error(self) -> float:
-        return self.text_lml_std_error
+    def _error_of_lml(self):
+        return self.text_noise.of_sum(1.0)
+
+    def __sub__(self, other: MPTCurve) -> "TextCurve":
+        """Subtract the curve of another model on the same texts and masks.
+
+        Its tokenizer must give the same tokens: they determine the masks.
+        """
+        difference = super().__sub__(other)
+        if not (isinstance(difference, TextCurve) and isinstance(other, TextCurve)):
+            return NotImplemented
+        mine, others = self.text_noise, other.text_noise
+        return replace(
+            difference,
+            text_scores=self.text_scores - other.text_scores,
+            text_lml=self.text_lml - other.text_lml,
+            text_noise=replace(mine, contrasts=mine.contrasts - others.contrasts),
+        )
 
     def fixed_rate(self, rate: float) -> float:
         check_scalar(
@@ -53,33 +70,32 @@ class TextCurve(MPTCurve):
 
 
 def text_curve(scores):
-    """Average `TextScores` over the texts."""
-    n_places, at_rates = scores.at_rates(PERCENT / 100)
+    """Average `TextScores` over the texts.
+
+    A text that repeats another has the same masks, and so the same noise.
+    """
+    rates = PERCENT / 100
+    n_places, at_rates = scores.at_rates(rates)
     counts = np.bincount(scores.first, minlength=len(n_places))
-    has_tokens = np.where(n_places > 0, counts, 0)
-    per_token = at_rates / np.maximum(n_places, 1)[:, None] ** [[[1]], [[2]]]
-    means, std_errors = _average(per_token, has_tokens)
-    lml, lml_std_error = _average(scores.totals()[..., None], counts)
+    has_tokens = n_places > 0
+    per_token = at_rates[has_tokens] / n_places[has_tokens, None]
+    noise = scores.noise_at_rates(rates, counts / max(1, counts[has_tokens].sum()))
     return TextCurve(
         mask_sizes=PERCENT,
-        scores=means,
-        std_errors=std_errors,
+        scores=_average(per_token, counts[has_tokens]),
+        std_errors=noise.std_errors,
         n_features=100,
-        text_scores=_average(at_rates, counts)[0],
-        text_lml=float(lml[0]),
-        text_lml_std_error=float(lml_std_error[0]),
+        text_scores=_average(at_rates, counts),
+        text_lml=float(_average(scores.totals()[0], counts)),
+        text_noise=scores.noise_of_terms(counts / counts.sum()),
+        noise=noise,
     )
 
 
-def _average(pairs, counts):
-    """Average values of texts that occur counts[i] times; return standard errors too.
-
-    counts[i] is 0 where text i repeats another: the two have the same masks.
-    """
+def _average(values, counts):
+    """Average values of texts that occur counts[i] times."""
     with np.errstate(invalid="ignore"):
-        mean = counts @ pairs[0] / counts.sum()
-        variance = counts**2 @ pairs[1] / counts.sum() ** 2
-    return mean, np.sqrt(variance)
+        return counts @ values / counts.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,15 +103,15 @@ class TextScores:
     """Scores of the windows of texts; a repeated text has them once."""
 
     windows: list
-    scores: list  # per window: terms and variances (2, n_terms), tokens (n_places,)
+    scores: list  # WindowScores of each
     draw: Draw
     first: np.ndarray  # index of the first text that is the same, shape (n_texts,)
 
     def totals(self):
         """Add up the terms of each text and their variances; shape (2, n_texts)."""
         totals = np.zeros((2, len(self.first)))
-        for window, (terms, _) in self._pairs():
-            totals[:, window.text] += terms.sum(axis=1)
+        for window, score in self._pairs():
+            totals[:, window.text] += score.terms.sum(), np.sum(score.contrasts**2)
         return totals[:, self.first]
 
     def n_tokens(self):
@@ -106,25 +122,58 @@ class TextScores:
         return counts[self.first]
 
     def at_rates(self, rates):
-        """Add up n_places * S(rate) of each text and the variance of that.
+        """Add up n_places * S(rate) of each text, whose terms are those of "mpt".
 
-        Returns n_places, of shape (n_texts,), and the sums, of shape (2, n_texts,
-        n_rates). The terms must be those of method "mpt".
+        Returns n_places, of shape (n_texts,), and the sums, of shape (n_texts,
+        n_rates).
         """
-        sums = np.zeros((2, len(self.first), len(rates)))
-        for window, (terms, _) in self._pairs():
+        sums = np.zeros((len(self.first), len(rates)))
+        for window, score in self._pairs():
+            n = len(window.places)
+            sums[window.text] += n * score.terms[self._columns(rates, n)] if n else 0
+        return self.n_tokens(), sums[self.first]
+
+    def noise_at_rates(self, rates, weights):
+        """Noise of the weighted sum over texts of the scores per token, by rate."""
+        n_tokens, blocks = self.n_tokens(), [np.zeros((len(rates), 0))]
+        for window, score in self._pairs():
             n = len(window.places)
             if n:
-                sizes = [mask_size(rate, n) for rate in rates]
-                columns = terms[:, np.searchsorted(self.draw.sizes(n), sizes)]
-                sums[:, window.text] += columns * [[n], [n**2]]
-        return self.n_tokens(), sums[:, self.first]
+                weight = weights[window.text] * n / n_tokens[window.text]
+                blocks.append(weight * score.contrasts[self._columns(rates, n)])
+        contrasts = np.concatenate(blocks, axis=1)
+        degrees = np.full(len(rates), contrasts.shape[1] - (len(blocks) - 1))
+        return MaskNoise(contrasts, degrees, False, self._identity())
+
+    def noise_of_terms(self, weights):
+        """Noise of the terms of all texts, weighted; each has a row of its own."""
+        n_draws = self.draw.n_masks
+        blocks, degrees = [np.zeros((n_draws, 0))], []
+        for window, score in self._pairs():
+            own = weights[window.text] * score.contrasts.T
+            blocks.append(_pad(own, n_draws))
+            degrees += [len(own) - 1] * own.shape[1]
+        contrasts = np.hstack(blocks).T
+        return MaskNoise(contrasts, np.array(degrees), False, self._identity())
+
+    def _columns(self, rates, n_places):
+        """Index the terms of a window by the sizes that rates stand for."""
+        sizes = [mask_size(rate, n_places) for rate in rates]
+        return np.searchsorted(self.draw.sizes(n_places), sizes)
+
+    def _identity(self):
+        """Tell the masks from all others: they follow from the tokens and the seed."""
+        key = hashlib.blake2b(np.asarray(self.first, "<i8").tobytes())
+        for window in self.windows:
+            for part in ([window.text], window.inputs["input_ids"], window.places):
+                key.update(np.asarray(part, dtype="<i8").tobytes())
+        return "texts", self.draw.seed, self.draw.n_masks, key.hexdigest()
 
     def tokens(self, texts, tokenizer):
         """Return the `TokenScores` of each text."""
         parts = defaultdict(list)
-        for window, (_, log_prob) in self._pairs():
-            parts[window.text].append((window, log_prob))
+        for window, score in self._pairs():
+            parts[window.text].append((window, score))
         found = {
             index: _token_scores(texts[index], pieces, tokenizer)
             for index, pieces in parts.items()
@@ -152,6 +201,15 @@ class TokenScores:
         Index of the word that each belongs to, by the tokenizer's own rules.
     log_prob : ndarray of shape (n_tokens,)
         Contributions to the score of the text, in nats; they sum to it.
+    contrasts : ndarray of shape (n_draws, n_tokens)
+        What each draw of masks, or order, adds to the contributions as noise: an
+        unbiased estimate of their covariance is ``contrasts.T @ contrasts``.
+
+    Attributes
+    ----------
+    std_error : ndarray of shape (n_tokens,)
+        Standard errors of the contributions over masks; 0 where nothing is random, NaN
+        where something is and `n_masks` is 1.
     """
 
     text: str
@@ -159,9 +217,22 @@ class TokenScores:
     offsets: np.ndarray
     words: np.ndarray
     log_prob: np.ndarray
+    contrasts: np.ndarray
 
     def __len__(self):
         return len(self.tokens)
+
+    @property
+    def std_error(self) -> np.ndarray:
+        return np.sqrt(np.sum(self.contrasts**2, axis=0))
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text cut before each token; the tokens where places are unknown."""
+        if (self.offsets < 0).any():
+            return list(self.tokens)
+        bounds = [0, *self.offsets[1:, 0], len(self.text)][: len(self) + 1]
+        return [self.text[start:stop] for start, stop in pairwise(bounds)]
 
     def by_word(self) -> "TokenScores":
         """Add the contributions of the tokens of each word.
@@ -182,20 +253,29 @@ class TokenScores:
             offsets=offsets,
             words=words,
             log_prob=np.add.reduceat(self.log_prob, starts),
+            contrasts=np.add.reduceat(self.contrasts, starts, axis=1),
         )
 
 
-def _token_scores(text, pieces, tokenizer):
-    """Join the windows of a text, given with the scores of their tokens."""
+def _token_scores(text, parts, tokenizer):
+    """Join the windows of a text, given with their `WindowScores`."""
 
     def join(values):
-        return np.concatenate([values(window)[window.places] for window, _ in pieces])
+        return np.concatenate([values(window)[window.places] for window, _ in parts])
 
     ids = join(lambda window: window.inputs["input_ids"])
+    n_draws = max(len(score.token_contrasts) for _, score in parts)
+    contrasts = [score.token_contrasts for _, score in parts]
     return TokenScores(
         text=text if isinstance(text, str) else text[1],
         tokens=tokenizer.convert_ids_to_tokens(ids.tolist()),
         offsets=join(lambda window: window.offsets),
         words=join(lambda window: window.words),
-        log_prob=np.concatenate([log_prob for _, log_prob in pieces]),
+        log_prob=np.concatenate([score.tokens for _, score in parts]),
+        contrasts=np.hstack([_pad(own, n_draws) for own in contrasts]),
     )
+
+
+def _pad(contrasts, n_rows):
+    """Append rows of zeros."""
+    return np.pad(contrasts, [(0, n_rows - len(contrasts)), (0, 0)])

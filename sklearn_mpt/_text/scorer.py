@@ -89,7 +89,8 @@ class MPTScorer(
     trust_remote_code : bool, default=False
         Whether to run code that comes with the named model.
     verbose : bool, default=False
-        Whether to show a progress bar.
+        Whether to show a progress bar, which needs the package rich, as
+        `sklearn.callback.ProgressBar` does for the other estimators.
 
     Attributes
     ----------
@@ -263,7 +264,7 @@ class MPTScorer(
         """
         check_is_fitted(self)
         draw = Draw("mpt", self._seed, self.n_masks, self._rates)
-        n_places, (sums, _) = self._score_texts(X, draw).at_rates(self._rates)
+        n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]
 

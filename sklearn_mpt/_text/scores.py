@@ -1,12 +1,15 @@
 """Scores of texts, for an estimator that has a language model open."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from numbers import Integral
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted, check_scalar
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.masks import METHODS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
@@ -97,6 +100,32 @@ class TextScoresMixin:
         scores = self._score_texts(texts, self._draw())
         return scores.tokens(texts, self._open_again()[1])
 
+    def conditional_log_prob(
+        self, X: Texts, mask: Iterable[ArrayLike]
+    ) -> list[np.ndarray]:
+        r"""Compute the log-probability of each hidden token given the visible ones.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text; not longer than `max_length_`.
+        mask : iterable of array-like of bool of shape (n_tokens,)
+            One for each text, True where a token is hidden. The tokens are those that
+            `token_scores` lists.
+
+        Returns
+        -------
+        list of ndarray of shape (n_tokens,)
+            :math:`\log p(x_j \mid x_R)` in nats at hidden tokens, 0 at visible ones.
+
+        Raises
+        ------
+        ValueError
+            If a mask does not fit its text, or a text is too long.
+        """
+        check_is_fitted(self)
+        return self._score_hidden(X, mask)
+
     def perplexity(self, X: Texts) -> float:
         r"""Compute the perplexity of the texts together, per token.
 
@@ -139,6 +168,52 @@ class TextScoresMixin:
         seed = self._seed if random_state is None else draw_seed(random_state)
         return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
 
+    def _score_samples_on_masks(self, X, seed, n_jobs):
+        """Compute `score_samples` on the masks of a seed, common to several models."""
+        check_is_fitted(self)
+        draw = Draw(self.method, seed, self.n_masks)
+        return self._score_texts(X, draw, n_jobs).totals()[0]
+
+    def _score_hidden(self, X, mask):
+        """Score one row for each text, with all hidden that its mask hides."""
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        by_text = {window.text: window for window in windows}
+        windows = [by_text[index] for index in first]
+        masks = check_masks(mask, windows, self.max_length_)
+        chosen = [
+            replace(window, places=window.places[own])
+            for window, own in zip(windows, masks, strict=True)
+        ]
+        draw = Draw("mpt", self._seed, 1, np.ones(1))  # hides all places of a window
+        scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
+        log_prob = [np.zeros(len(own)) for own in masks]
+        for values, own, score in zip(log_prob, masks, scores, strict=True):
+            values[own] = score.tokens * own.sum()  # they are shares of their mean
+        return log_prob
+
+    def _token_contributions(self, X, n_orders, random_state, n_jobs):
+        """Compute what `feature_contributions` returns for texts."""
+        texts = check_texts(X)
+        scores = self._score_along_orders(texts, n_orders, random_state, n_jobs)
+        parts = scores.tokens(texts, self._open_again()[1])
+        return Contributions(
+            [part.log_prob for part in parts],
+            [part.std_error for part in parts],
+            [np.array(part.pieces, dtype=object) for part in parts],
+        )
+
+    def _lml_along_orders(self, X, n_orders, random_state, n_jobs):
+        """Compute what `lml_samples` returns for texts."""
+        scores = self._score_along_orders(X, n_orders, random_state, n_jobs)
+        log_prob, variance = scores.totals()
+        return log_prob, np.sqrt(variance)
+
+    def _score_along_orders(self, X, n_orders, random_state, n_jobs):
+        check_is_fitted(self)
+        seed = self._seed if random_state is None else draw_seed(random_state)
+        return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
+
     def _score_texts(self, X, draw, n_jobs=None):
         language_model, tokenizer = self._open_again()
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
@@ -147,6 +222,29 @@ class TextScoresMixin:
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
         scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
         return TextScores(windows, scores, draw, first)
+
+
+def check_masks(masks, windows, max_length):
+    """Return the masks of whole texts as arrays; they must fit them."""
+    masks = [np.asarray(mask) for mask in masks]
+    if len(masks) != len(windows):
+        raise ValueError(
+            f"mask must hold one mask for each text, got {len(masks)} for "
+            f"{len(windows)} texts."
+        )
+    for index, (mask, window) in enumerate(zip(masks, windows, strict=True)):
+        n_tokens = len(window.places)
+        if mask.shape != (n_tokens,) or (n_tokens and mask.dtype != bool):
+            raise ValueError(
+                f"mask[{index}] must hold a bool for each of the {n_tokens} tokens of "
+                f"its text, got shape {mask.shape} and dtype {mask.dtype}."
+            )
+        if len(window) > max_length:
+            raise ValueError(
+                f"texts[{index}] has {len(window)} tokens, more than max_length="
+                f"{max_length}: what a mask hides of it depends on all others."
+            )
+    return [mask.astype(bool) for mask in masks]
 
 
 def check_scorer_parameters(scorer):

@@ -9,7 +9,6 @@ import torch
 from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
-from tqdm.auto import tqdm
 
 from sklearn_mpt._text.masked_lm import Batch
 
@@ -23,13 +22,24 @@ class Row(NamedTuple):
     target: np.ndarray  # bool, shape (n_tokens,)
 
 
-def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
-    """Return the terms and the token scores of each window.
+class WindowScores(NamedTuple):
+    """Terms whose sum is the score of a window, and the shares of its tokens in it.
 
-    Terms of a sum with their variances, of shape (2, n_terms); shares of the tokens in
-    that sum, of shape (n_places,).
+    The sums of squares of contrasts over the draws are variances over masks.
     """
-    scores = [(np.zeros((2, 0)), np.zeros(0))] * len(windows)
+
+    terms: np.ndarray  # shape (n_terms,)
+    contrasts: np.ndarray  # of the terms, shape (n_terms, n_draws)
+    tokens: np.ndarray  # shape (n_places,)
+    token_contrasts: np.ndarray  # shape (n_draws, n_places)
+
+
+NO_SCORES = WindowScores(np.zeros(0), np.zeros((0, 0)), np.zeros(0), np.zeros((0, 0)))
+
+
+def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
+    """Return the `WindowScores` of each window."""
+    scores = [NO_SCORES] * len(windows)
     blocks = list(_blocks(windows, draw, language_model.batch_tokens))
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
@@ -37,12 +47,23 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     score = _score_block if n_workers == 1 else partial(_score_apart, n_threads)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(score)(language_model, [windows[i] for i in block], draw)
-        for block in tqdm(blocks, disable=not verbose, unit="block")
+        for block in (_followed(blocks) if verbose else blocks)
     )
     for block, result in zip(blocks, results, strict=True):
         for i, score in zip(block, result, strict=True):
             scores[i] = score
     return scores
+
+
+def _followed(blocks):
+    """Show a progress bar, of the kind that scikit-learn's ProgressBar shows."""
+    try:
+        from rich.progress import track
+    except ImportError as error:
+        raise ImportError(
+            "verbose=True needs rich: pip install 'sklearn-mpt[progress]'."
+        ) from error
+    return track(blocks, description="MPTScorer - score")
 
 
 def _blocks(windows, draw, batch_tokens):
@@ -66,7 +87,7 @@ def _score_apart(n_threads, language_model, windows, draw):
 
 
 def _score_block(language_model, windows, draw):
-    """Return the terms and the token scores of each window."""
+    """Return the `WindowScores` of each window."""
     rows = (
         Row(i, hidden, target)
         for i, window in enumerate(windows)
@@ -98,11 +119,14 @@ def _split(items, starts):
 def _reduce(window, log_prob, targets, draw):
     """Reduce the log-probabilities of the targets of the rows of one window."""
     n_targets = np.array([len(places) for places in targets])
-    n_places = len(window.places)
+    layout = draw.layout(len(window.places))
     means = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
-    weights = np.repeat(draw.weigh(n_places) / n_targets, n_targets)
-    tokens = np.bincount(np.concatenate(targets), weights * log_prob, len(window))
-    return draw.reduce(means, n_places), tokens[window.places]
+    rows = np.repeat(np.arange(len(targets)), n_targets)
+    tokens, values = np.concatenate(targets), log_prob / n_targets[rows]
+    shares = np.bincount(tokens, layout.weights[rows] * values, len(window))
+    contrasts = layout.contrasts_of_tokens(rows, tokens, values, len(window))
+    places = window.places
+    return WindowScores(*layout.reduce(means), shares[places], contrasts[:, places])
 
 
 def pack(rows, batch_tokens, can_pad):
