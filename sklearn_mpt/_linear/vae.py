@@ -185,6 +185,8 @@ class MPTLinearVAE(TableMPT):
     intercept_: np.ndarray
     noise_variance_: float
 
+    _bound_parameters = ("likelihood",)
+
     def __init__(
         self,
         n_components: int = 2,

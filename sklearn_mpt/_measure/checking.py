@@ -1,12 +1,10 @@
 """Whether a function is a masked model: the contract, put to the test."""
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_int
 from sklearn_mpt._measure.contract import (
     as_array,
     check_rows,
@@ -71,7 +69,7 @@ def check_masked_model(
         ...
     ValueError: Visible and missing entries must have log-probability 0, ...
     """
-    check_scalar(n_masks, "n_masks", Integral, min_val=1)
+    check_int(n_masks, "n_masks")
     rows = _first_rows(estimator, X)
     conditional = conditional_log_prob_of(estimator)
     values = np.asarray(rows, dtype=float)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import get_tags
 
+from sklearn_mpt._checks import check_int, check_n_jobs
 from sklearn_mpt._measure.contract import check_rows
 from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.display import LMLComparisonDisplay
@@ -168,6 +169,8 @@ def compare_lml(
     True
     """
     named = _name(estimators)
+    check_int(n_orders, "n_orders")
+    check_n_jobs(n_jobs)
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {
@@ -190,6 +193,10 @@ def compare_lml(
 def _name(estimators):
     """Return a dict; models of a list are named by their class or function."""
     if not isinstance(estimators, Mapping):
+        if isinstance(estimators, str) or not hasattr(estimators, "__iter__"):
+            raise TypeError(
+                f"estimators must be a dict or a list of models, got {estimators!r}."
+            )
         models = list(estimators)
         names = [getattr(m, "__name__", type(m).__name__) for m in models]
         if len(set(names)) < len(names):
@@ -205,10 +212,10 @@ def _name(estimators):
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
     n_features = getattr(model, "n_features_in_", None)
-    if n_features is not None and n_features != np.shape(X)[1]:
+    if n_features is not None and np.shape(X)[1:] != (n_features,):
         raise ValueError(
             f"The models must have the same features: {name!r} has {n_features}, X has "
-            f"{np.shape(X)[1]}."
+            f"the shape {np.shape(X)}."
         )
     if _is_density_estimator(model):
         return np.asarray(model.score_samples(X))[None]

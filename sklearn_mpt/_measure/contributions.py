@@ -1,13 +1,11 @@
 """The log marginal likelihood of each row, and how features contribute to it."""
 
-from numbers import Integral
-
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
     check_rows,
     conditional_log_prob_of,
@@ -83,6 +81,7 @@ def lml_samples(
     >>> bool(np.allclose(log_prob, model.score_samples(X)))
     True
     """
+    check_bool(return_std, "return_std")
     X, _ = check_rows(estimator, X)
     sums, n_all = sums_along_orders(estimator, X, n_orders, random_state, n_jobs)
     value = sums.mean(axis=0)
@@ -94,13 +93,14 @@ def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
 
     Returns an array (n_orders, n_samples), and infinity unless orders are few.
     """
-    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    check_int(n_orders, "n_orders")
     n_features = np.shape(X)[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
     orders = [draw_order(i, seed, 1, n_features)[0] for i in range(n_drawn)]
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    check_n_jobs(n_jobs)
     rows = _map_orders(_sums_along, estimator, X, orders, n_jobs)
     return np.concatenate(rows), n_all
 
@@ -213,12 +213,14 @@ def feature_contributions(
     >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
     True
     """
-    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    check_int(n_orders, "n_orders")
+    check_bool(return_std, "return_std")
     X, _ = check_rows(estimator, X)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
     orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    check_n_jobs(n_jobs)
     pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
     moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
     total, squares = np.sum(moments, axis=0)

@@ -4,8 +4,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_real
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
@@ -46,9 +46,7 @@ class TextCurve(MPTCurve):
         return self.text_lml_std_error
 
     def fixed_rate(self, rate: float) -> float:
-        check_scalar(
-            rate, "rate", (float, int), min_val=0, max_val=1, include_boundaries="right"
-        )
+        check_real(rate, "rate", "right", 1)
         return float(np.interp(100 * rate, self.mask_sizes, self.text_scores))
 
 
