@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
 from sklearn_mpt._checks import check_device, check_training_parameters
-from sklearn_mpt._latent.model import Model, as_tensor
+from sklearn_mpt._latent.model import Model, as_tensor, own_mode
 from sklearn_mpt._persistence import all_or_nothing
 from sklearn_mpt._seeds import spawn_seeds
 
@@ -124,7 +124,8 @@ class TrainingMixin(CallbackSupportMixin):
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
-        return self._fit(X)
+        with own_mode(with_grad=True):
+            return self._fit(X)
 
     @with_callbacks
     def _fit(self, X):
@@ -168,6 +169,10 @@ class TrainingMixin(CallbackSupportMixin):
         self : object
             The updated estimator.
         """
+        with own_mode(with_grad=True):
+            return self._partial_fit(X)
+
+    def _partial_fit(self, X):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         fitted = vars(self).copy()

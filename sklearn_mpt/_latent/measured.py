@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 
 from sklearn_mpt._checks import check_device, check_mask
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import as_tensor
+from sklearn_mpt._latent.model import as_tensor, own_mode
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 
@@ -30,7 +30,8 @@ class MeasuredMixin:
 
     def _model(self):
         """Return the maths of the fitted attributes."""
-        return self._family.model(self, vars(self), check_device(self.device))
+        with own_mode():
+            return self._family.model(self, vars(self), check_device(self.device))
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
@@ -76,7 +77,7 @@ class MeasuredMixin:
         """
         X, model, masks = self._validate_rows(X), self._model(), np.asarray(masks)
         masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
-        with torch.no_grad():
+        with own_mode():
             scores = model.mean_masked_scores(self._tensor(X), masks, _n_rows(model))
         return scores.cpu().numpy()
 
@@ -102,15 +103,16 @@ class MeasuredMixin:
         """
         X = self._tensor(self._validate_rows(X))
         orders = torch.tensor(np.asarray(orders), device=X.device)
-        with torch.no_grad():
+        with own_mode():
             return self._model().mean_chain_scores(X, orders).cpu().numpy()
 
     def _tensor(self, array):
-        return as_tensor(array, check_device(self.device))
+        with own_mode():
+            return as_tensor(array, check_device(self.device))
 
     def _map_rows(self, model, function, *arrays):
         """Apply a function of tensors to chunks of rows."""
-        with torch.no_grad():
+        with own_mode():
             parts = [
                 function(*(self._tensor(array[rows]) for array in arrays))
                 for rows in gen_batches(len(arrays[0]), _n_rows(model))

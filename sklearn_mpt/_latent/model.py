@@ -5,6 +5,7 @@ A model holds fitted parameters and knows no estimator. Rows are tensors of shap
 """
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +33,25 @@ def as_tensor(array, device):
     """Copy an array to the device, floats as float64."""
     dtype = bool if array.dtype == bool else np.float64
     return torch.from_numpy(np.array(array, dtype=dtype, order="C")).to(device)
+
+
+@contextmanager
+def own_mode(with_grad=False):
+    """Set torch's modes for this thread, whatever they are, and set them back.
+
+    The modes are those of gradients, inference and mixed precision.
+    """
+    before = torch.is_grad_enabled()
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+        ):
+            torch.set_grad_enabled(with_grad)
+            yield
+    finally:
+        torch.set_grad_enabled(before)
 
 
 class Model(ABC):

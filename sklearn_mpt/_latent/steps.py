@@ -171,7 +171,7 @@ def apply(point, move, size):
 def axes_of(point):
     """Return the rotation of z that makes the weights orthogonal, (k + 1, k + 1)."""
     n_dims = point.coefs.shape[1] - 1
-    rotation = torch.eye(n_dims + 1).to(point.coefs)
+    rotation = torch.eye(n_dims + 1, dtype=point.coefs.dtype, device=point.coefs.device)
     rotation[:n_dims, :n_dims] = torch.linalg.svd(
         point.coefs[:, :n_dims].T, full_matrices=False
     )[0]

@@ -65,7 +65,7 @@ class Gaussian(Likelihood):
 
     def from_attributes(self, fitted, scale):
         variance = fitted["noise_variance_"] / scale**2
-        return type(self)(torch.tensor(variance, dtype=torch.float64))
+        return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def attributes(self, scale):
         return {"noise_variance_": self.noise_variance.item() * scale**2}

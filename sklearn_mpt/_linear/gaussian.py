@@ -59,13 +59,18 @@ def _second_moment_about(mean, moments, V):
     return product, moments.variance + offset**2
 
 
+def _identity(components):
+    k = len(components)
+    return torch.eye(k, dtype=components.dtype, device=components.device)
+
+
 def _posterior_root(observed, components, noise_variance):
     """F with F' F the covariance of z given each set of observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
     W = components.T
-    eye = torch.eye(W.shape[1], dtype=W.dtype, device=W.device)
+    eye = _identity(components)
     outer = (W[:, :, None] * W[:, None, :]).flatten(1)
     gram = (observed @ outer).unflatten(1, eye.shape)
     factor = torch.linalg.cholesky(eye + gram / noise_variance)
@@ -225,9 +230,7 @@ def _by_moments(second, order, model):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
-        p = torch.linalg.solve(
-            grams + model.noise_variance * torch.eye(n_components).to(W), W
-        )
+        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), W)
         variance = model.noise_variance * (1 + (W * p).sum(1))
         seen = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * seen[:, None]) @ W.T
@@ -270,13 +273,13 @@ def _by_rows(X, orders, model):
 def _score_rows(X, order, model):
     """Score rows, each along its order; (d, 2, n)."""
     W, noise = model.components, model.noise_variance
-    n_components, n_features = W.shape
+    n_features = W.shape[1]
     # of the features to come, in the order of each row
     error = (X - model.mean).gather(1, order)
     present = (~torch.isnan(error)).to(X.dtype)
     error = error.nan_to_num_()
     variance = (noise + (W**2).sum(0))[order]
-    covariance = torch.eye(n_components).to(W).repeat(len(X), 1, 1)
+    covariance = _identity(W).repeat(len(X), 1, 1)
     scores = X.new_empty(n_features, 2, len(X))
     for t in range(n_features):
         log_prob = _log_density(error**2, variance).mul_(present)

@@ -180,7 +180,7 @@ def spacing(latent, ratio):
     On a grid of spacing h, a Gaussian of deviation s has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
     """
-    axis = torch.linspace(-CORE, CORE, N_CELLS + 1, dtype=torch.float64)
+    axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
     z = torch.cartesian_prod(*[axis] * latent.n_dims).reshape(-1, latent.n_dims)
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(latent.components)
     information = _largest_information(latent, z, CORE / N_CELLS)
@@ -213,7 +213,7 @@ def prior_grid(steps, like, radius=RADIUS, shift=0.0):
     """
     counts = [math.ceil(radius / h) for h in steps]
     axes = [
-        h * (shift + torch.arange(-n - 1, n + 1, dtype=torch.float64))
+        torch.from_numpy(h * (shift + np.arange(-n - 1, n + 1)))
         for n, h in zip(counts, steps, strict=True)
     ]
     z = torch.cartesian_prod(*axes).reshape(-1, len(steps)).to(like)
