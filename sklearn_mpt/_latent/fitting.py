@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
 from sklearn_mpt._checks import check_device, check_training_parameters
-from sklearn_mpt._latent.model import Model, as_tensor, own_mode
+from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
 from sklearn_mpt._persistence import all_or_nothing
 from sklearn_mpt._seeds import spawn_seeds
 
@@ -35,6 +35,11 @@ class Problem(NamedTuple):
     @property
     def rows(self):
         return as_tensor(self.X, self.device)
+
+    @property
+    def rows_to_read(self):
+        """The rows without a copy, where X needs none."""
+        return as_view(self.X, self.device)
 
 
 class Family(ABC):

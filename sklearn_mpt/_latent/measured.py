@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 
 from sklearn_mpt._checks import check_device, check_mask
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import as_tensor, own_mode
+from sklearn_mpt._latent.model import as_tensor, as_view, own_mode
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 
@@ -78,7 +78,8 @@ class MeasuredMixin:
         X, model, masks = self._validate_rows(X), self._model(), np.asarray(masks)
         masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
         with own_mode():
-            scores = model.mean_masked_scores(self._tensor(X), masks, _n_rows(model))
+            rows = as_view(X, masks.device)
+            scores = model.mean_masked_scores(rows, masks, _n_rows(model))
         return scores.cpu().numpy()
 
     @available_if(lambda self: self._family.has_chains(self))
@@ -101,10 +102,11 @@ class MeasuredMixin:
             Given the first t features of an order, in nats: the mean score of all
             others, and the log-probability of the next one alone.
         """
-        X = self._tensor(self._validate_rows(X))
-        orders = torch.tensor(np.asarray(orders), device=X.device)
+        X, device = self._validate_rows(X), check_device(self.device)
         with own_mode():
-            return self._model().mean_chain_scores(X, orders).cpu().numpy()
+            orders = torch.tensor(np.asarray(orders), device=device)
+            scores = self._model().mean_chain_scores(as_view(X, device), orders)
+        return scores.cpu().numpy()
 
     def _tensor(self, array):
         with own_mode():
@@ -112,12 +114,15 @@ class MeasuredMixin:
 
     def _map_rows(self, model, function, *arrays):
         """Apply a function of tensors to chunks of rows."""
+        result = None
         with own_mode():
-            parts = [
-                function(*(self._tensor(array[rows]) for array in arrays))
-                for rows in gen_batches(len(arrays[0]), _n_rows(model))
-            ]
-        return torch.cat(parts).cpu().numpy()
+            for rows in gen_batches(len(arrays[0]), _n_rows(model)):
+                part = function(*(self._tensor(array[rows]) for array in arrays))
+                part = part.cpu().numpy()
+                if result is None:
+                    result = np.empty((len(arrays[0]), *part.shape[1:]), part.dtype)
+                result[rows] = part
+        return result
 
 
 def _n_rows(model):

@@ -35,6 +35,12 @@ def as_tensor(array, device):
     return torch.from_numpy(np.array(array, dtype=dtype, order="C")).to(device)
 
 
+def as_view(array, device):
+    """Return a tensor to read from: it shares the memory of the array where it can."""
+    array = np.require(array, np.float64, ["C", "W"])
+    return torch.from_numpy(array).to(device)
+
+
 @contextmanager
 def own_mode(with_grad=False):
     """Set torch's modes for this thread, whatever they are, and set them back.

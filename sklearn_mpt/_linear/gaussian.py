@@ -43,11 +43,13 @@ class Moments(NamedTuple):
 
 def moments_of(X):
     """Return the moments of complete rows X, of shape (n, d)."""
-    mean = X.mean(0)
-    centred = (X - mean) / math.sqrt(len(X))
-    few_rows = 2 * len(X) < X.shape[1]
-    factors = (centred.T, centred) if few_rows else (centred.T @ centred,)
-    return Moments(mean, (centred**2).sum(0), factors)
+    mean, n_rows = X.mean(0), max(1, BLOCK_BYTES // (FLOAT_BYTES * X.shape[1]))
+    if 2 * len(X) < X.shape[1]:
+        centred = (X - mean) / math.sqrt(len(X))
+        return Moments(mean, (centred**2).sum(0), (centred.T, centred))
+    blocks = (part - mean for part in X.split(n_rows))
+    covariance = sum(block.T @ block for block in blocks) / len(X)
+    return Moments(mean, covariance.diagonal(), (covariance,))
 
 
 def _second_moment_about(mean, moments, V):

@@ -10,7 +10,7 @@ from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import as_tensor
 from sklearn_mpt._latent.steps import Point
-from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -118,7 +118,7 @@ class ClosedForm:
         mean = Gaussian.start_location(self.problem.X)
         solution = closed_form(self.problem.X, mean, self.n_components, floor)
         self.result = _point({"_noise_floor": floor, **solution}, device)
-        moments = moments_of(self.problem.rows)
+        moments = moments_of(self.problem.rows_to_read)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
     def state(self):
@@ -147,15 +147,15 @@ def _pose(settings, problem):
     if problem.has_gaps or not problem.is_all:
         masks = uniform_or_fixed(rate, n_features)
         return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
-    moments = moments_of(problem.rows)
+    moments = moments_of(problem.rows_to_read)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
     return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
 
 
 def closed_form(X, mean, n_components, noise_floor):
     """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    centred = np.nan_to_num(X - mean)
-    values, vectors = eigh(centred.T @ centred / len(X))
+    blocks = (np.nan_to_num(block - mean) for block in row_blocks(X))
+    values, vectors = eigh(sum(block.T @ block for block in blocks) / len(X))
     values, vectors = values[::-1], vectors[:, ::-1]
     rest = values[n_components:] if n_components < len(values) else values[-1:]
     noise_variance = max(float(rest.mean()), noise_floor)

@@ -51,7 +51,7 @@ class LinearMap:
 
     @property
     def width(self):
-        return self.components.shape[1]
+        return max(self.components.shape)
 
     def location(self, z):
         return z @ self.components + self.intercept
@@ -103,7 +103,7 @@ def _precision_root(information, observed, latent):
     return torch.linalg.cholesky(precision)
 
 
-def variational_posterior(rows, latent, grid, n_steps=4):
+def variational_posterior(rows, latent, grid, n_steps=4, start=None):
     """The Gaussian that maximises the evidence lower bound of each row.
 
     Newton's method on the expected log joint, from the Laplace approximation.
@@ -113,7 +113,7 @@ def variational_posterior(rows, latent, grid, n_steps=4):
     W, weight = latent.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
     on_locations = latent.likelihood.spread(observed)
-    posterior = laplace(rows, latent)
+    posterior = laplace(rows, latent) if start is None else start
     for _ in range(n_steps):
         points = location_points(posterior, latent, grid)
         slope, information = latent.likelihood.derivatives(rows.X[:, None], points)
@@ -129,15 +129,13 @@ def proposal(rows, latent):
 
     At the mode of a steep posterior the curvature tells little of its width.
     """
-    grid = bound_grid(latent, [0])
-    posteriors = (
-        laplace(rows, latent),
-        variational_posterior(rows, latent, grid, PROPOSAL_STEPS),
-    )
-    peaked, other = (evidence_lower_bound(rows, p, latent, grid) for p in posteriors)
+    grid, peak = bound_grid(latent, [0]), laplace(rows, latent)
+    other = variational_posterior(rows, latent, grid, PROPOSAL_STEPS, peak)
+    bounds = [evidence_lower_bound(rows, p, latent, grid) for p in (peak, other)]
+    is_better = bounds[1] > bounds[0]
     mean, root, precision_root = (
-        torch.where((other > peaked).reshape(-1, *[1] * (b.ndim - 1)), b, a)
-        for a, b in zip(*posteriors, strict=True)
+        torch.where(is_better.reshape(-1, *[1] * (b.ndim - 1)), b, a)
+        for a, b in zip(peak, other, strict=True)
     )
     return Posterior(mean, PROPOSAL_WIDTH * root, precision_root / PROPOSAL_WIDTH)
 
