@@ -2,8 +2,10 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -170,3 +172,34 @@ def test_asserts_are_not_needed(tmp_path):
     ).stdout.splitlines()
     assert float(said[0]) == model.score(X)
     assert said[1].startswith("max_iter must be an instance of int")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers of signals")
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
+    """The model from before, if it raises; otherwise one as far as training came."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    factory, X = MODELS[name]
+    start = time.process_time()
+    model = quiet_fit(factory(), X)
+    seconds, score = time.process_time() - start, model.score(X)
+    before, handler = state_of_process(), signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        for moment in np.random.default_rng(0).uniform(0.01, 0.9, 8) * seconds:
+            fitted = pickle.loads(pickle.dumps(model))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, moment)
+                    fitted.fit(X)
+                except KeyboardInterrupt:
+                    assert fitted.n_iter_ == model.n_iter_
+                finally:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            assert state_of_process() == before
+            assert fitted.score(X) > score - 5
+    finally:
+        signal.signal(signal.SIGVTALRM, handler)
