@@ -1,10 +1,13 @@
 """Checks of parameters and arguments, with messages that say what is allowed."""
 
+import math
 import warnings
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 from sklearn.utils.validation import check_scalar
+
+FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
 
 
 def check_choice(value, name, choices):
@@ -20,7 +23,7 @@ def check_mask_rate(mask_rate, n_features):
     elif isinstance(mask_rate, Integral):
         valid = 1 <= mask_rate <= n_features
     else:
-        valid = isinstance(mask_rate, Real) and 0 < mask_rate <= 1
+        valid = isinstance(mask_rate, FLOATS) and 0 < mask_rate <= 1
     if not valid:
         raise ValueError(
             "mask_rate must be 'uniform', a float in (0, 1] (a rate) or an int in "
@@ -28,15 +31,50 @@ def check_mask_rate(mask_rate, n_features):
         )
 
 
+def check_int(value, name, least=1):
+    """Check an integer, which True and False are not."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an instance of int, not bool.")
+    check_scalar(value, name, Integral, min_val=least)
+
+
 def check_int_or_auto(value, name):
     if isinstance(value, str):
         check_choice(value, name, ["auto"])
     else:
-        check_scalar(value, name, Integral, min_val=1)
+        check_int(value, name)
 
 
-def check_fraction(value, name):
-    check_scalar(value, name, Real, min_val=0, max_val=1, include_boundaries="neither")
+def check_real(value, name, include_boundaries, most=None):
+    """Check a finite number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer, *FLOATS)):
+        raise TypeError(
+            f"{name} must be a real number, not {type(value).__qualname__}."
+        )
+    if not math.isfinite(value):
+        raise ValueError(f"{name} == {value}, must be finite.")
+    bounds = {"min_val": 0, "max_val": most, "include_boundaries": include_boundaries}
+    check_scalar(value, name, (int, np.integer, *FLOATS), **bounds)
+
+
+def check_bool(value, name):
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def check_verbose(verbose):
+    """Check a bool, or the level that many scikit-learn estimators take."""
+    if not isinstance(verbose, bool | np.bool_):
+        check_int(verbose, "verbose", least=0)
+
+
+def check_n_jobs(n_jobs):
+    is_int = isinstance(n_jobs, Integral) and not isinstance(n_jobs, bool)
+    if n_jobs is not None and (not is_int or n_jobs == 0):
+        raise ValueError(
+            "n_jobs must be None, a number of workers or, if negative, of cores to "
+            f"spare, got {n_jobs!r}."
+        )
 
 
 def check_device(device, dtype="float64"):
@@ -46,6 +84,8 @@ def check_device(device, dtype="float64"):
     if isinstance(device, str) and device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
+        if torch.device(device).type == "meta":
+            raise RuntimeError("it holds no numbers.")
         torch.empty(0, dtype=getattr(torch, dtype), device=device)
         return torch.device(device)
     except (RuntimeError, TypeError, AssertionError) as error:
@@ -72,23 +112,19 @@ def check_mask(mask, n_samples, n_features):
 
 def check_training_parameters(estimator, objectives, n_features):
     """Check the parameters that every model trained by masking has."""
-    check_scalar(estimator.n_components, "n_components", Integral, min_val=1)
+    for name in ("n_components", "n_masks", "n_iter_no_change"):
+        check_int(getattr(estimator, name), name)
     check_mask_rate(estimator.mask_rate, n_features)
-    check_scalar(estimator.n_masks, "n_masks", Integral, min_val=1)
     check_choice(estimator.objective, "objective", objectives)
-    check_scalar(estimator.max_iter, "max_iter", Integral, min_val=0)
-    check_scalar(
-        estimator.learning_rate,
-        "learning_rate",
-        Real,
-        min_val=0,
-        include_boundaries="neither",
-    )
+    check_int(estimator.max_iter, "max_iter", least=0)
+    check_real(estimator.learning_rate, "learning_rate", "neither")
     check_int_or_auto(estimator.batch_size, "batch_size")
-    check_scalar(estimator.tol, "tol", Real, min_val=0)
-    check_scalar(estimator.n_iter_no_change, "n_iter_no_change", Integral, min_val=1)
+    check_real(estimator.tol, "tol", "left")
+    check_bool(estimator.warm_start, "warm_start")
+    check_verbose(estimator.verbose)
     check_device(estimator.device)
-    if isinstance(estimator.mask_rate, float) and estimator.mask_rate == 1:
+    check_n_jobs(estimator.n_jobs)
+    if isinstance(estimator.mask_rate, FLOATS) and estimator.mask_rate == 1:
         warnings.warn(
             "mask_rate=1.0 hides every feature: training sees the marginals of the "
             "features only, nothing of what relates them.",

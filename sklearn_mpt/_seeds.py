@@ -1,5 +1,7 @@
 """Independent random numbers, whatever the number of workers."""
 
+from numbers import Integral
+
 import numpy as np
 from sklearn.utils import check_random_state
 
@@ -8,10 +10,27 @@ RandomState = int | np.random.RandomState | None
 
 def spawn_seeds(random_state, n_seeds):
     """Derive independent seeds from a scikit-learn random state."""
-    entropy = check_random_state(random_state).randint(0, 2**32, 4, dtype=np.uint32)
+    entropy = _generator(random_state).randint(0, 2**32, 4, dtype=np.uint32)
     return np.random.SeedSequence(entropy.tolist()).spawn(n_seeds)
 
 
 def draw_seed(random_state):
     """Draw one integer from a scikit-learn random state."""
-    return int(check_random_state(random_state).randint(2**31 - 1))
+    return int(_generator(random_state).randint(2**31 - 1))
+
+
+def _generator(random_state):
+    is_int = isinstance(random_state, Integral)
+    if isinstance(random_state, bool) or (is_int and not 0 <= random_state < 2**32):
+        raise _refusal(random_state)
+    try:
+        return check_random_state(random_state)
+    except (ValueError, TypeError) as error:
+        raise _refusal(random_state) from error
+
+
+def _refusal(random_state):
+    return ValueError(
+        "random_state must be an int in 0..2**32 - 1, a numpy.random.RandomState or "
+        f"None, got {random_state!r}."
+    )

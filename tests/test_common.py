@@ -15,6 +15,8 @@ from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._likelihoods import Bernoulli
+from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._measure.contract import (
     loop_over_masks,
     masked_score,
@@ -104,10 +106,28 @@ def with_gaps(X):
     return np.where(gaps, np.nan, X)
 
 
+class OfAnyRows(IntegratedFamily):
+    def check_rows(self, X):
+        """Signs are taken later."""
+
+
+class SignsVAE(MPTLinearVAE):
+    """A model of the signs of any rows: scikit-learn's checks draw real ones."""
+
+    @property
+    def _family(self):
+        return OfAnyRows(Bernoulli)
+
+    def _validate_rows(self, X, **settings):
+        X = super()._validate_rows(X, **settings)
+        return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
+
+
 @parametrize_with_checks(
     [
         MPTProbabilisticPCA(max_iter=5),
         MPTLinearVAE(max_iter=5),
+        SignsVAE(max_iter=3),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
     ]
 )

@@ -31,6 +31,12 @@ def test_standard_error_of_pooled_replicates_is_honest():
     rng = np.random.default_rng(0)
     means = 1 + 0.1 * rng.normal(size=(N_REPLICATES, 4000))
     value, error = pool(torch.tensor(np.log(means)))
-    z = value.numpy() / error.numpy()
-    # eight replicates: Student's t with 7 degrees of freedom has variance 7/5
-    assert 1.2 < np.mean(z**2) < 1.6
+    covered = np.mean(np.abs(value.numpy()) < 1.96 * error.numpy())
+    # by Student's t: standard errors of eight replicates are too small as they are
+    assert abs(covered - 0.95) < 4 * (0.95 * 0.05 / 4000) ** 0.5
+
+
+def test_replicates_that_disagree_by_orders_have_the_error_of_their_logs():
+    logs = torch.tensor([[-60.0], [-70.0], [-90.0], [-80.0]])
+    _, error = pool(logs)
+    assert error > 6

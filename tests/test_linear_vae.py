@@ -179,7 +179,8 @@ def test_importance_sampling_is_as_sure_as_it_says(many_components):
     )
     assert a_error.max() < 0.05
     z = (a - b) / np.hypot(a_error, b_error)
-    assert 0.6 < np.sqrt(np.mean(z**2)) < 1.6
+    # errors are 1.2 times the spread, for intervals that cover
+    assert 0.5 < np.sqrt(np.mean(z**2)) < 1.4
 
 
 def test_importance_sampling_agrees_with_quadrature(many_components):

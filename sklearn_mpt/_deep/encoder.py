@@ -12,7 +12,7 @@ when nothing is observed is subtracted: the posterior is then the prior.
 
 import torch
 
-from sklearn_mpt._latent.rules import gaussian_around, precision_root_of
+from sklearn_mpt._latent.rules import gaussian_around
 
 LOG_SCALE_BOUND = 6.0  # of the net's change to the diagonal of the precision's root
 
@@ -50,6 +50,13 @@ class Encoder(torch.nn.Module):
         n_dims = mean.shape[1]
         factor = _triangular(change[:, n_dims:], n_dims)
         return gaussian_around(mean + change[:, :n_dims], root @ factor)
+
+
+def precision_root_of(curvature, W):
+    """Cholesky factors of I + sum_j c_j w_j w_j', of shape (n, k, k)."""
+    eye = torch.eye(len(W), dtype=W.dtype, device=W.device)
+    outer = (W[:, None] * W[None]).flatten(0, 1)
+    return torch.linalg.cholesky(eye + (curvature @ outer.T).unflatten(1, eye.shape))
 
 
 def _triangular(entries, n_dims):

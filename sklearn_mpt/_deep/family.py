@@ -4,7 +4,12 @@ import warnings
 
 import numpy as np
 
-from sklearn_mpt._checks import check_choice, check_fraction, check_int_or_auto
+from sklearn_mpt._checks import (
+    check_bool,
+    check_choice,
+    check_int_or_auto,
+    check_real,
+)
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
 from sklearn_mpt._deep.model import DeepModel
 from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains
@@ -45,7 +50,8 @@ class DeepFamily(Family):
         check_architecture(settings)
         check_choice(settings.conditional, "conditional", CONDITIONALS)
         check_int_or_auto(settings.n_importance_samples, "n_importance_samples")
-        check_fraction(settings.validation_fraction, "validation_fraction")
+        check_bool(settings.early_stopping, "early_stopping")
+        check_real(settings.validation_fraction, "validation_fraction", "neither", 1)
 
     def check_rows(self, X):
         self.likelihood.check_rows(X)

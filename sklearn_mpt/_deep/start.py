@@ -1,12 +1,10 @@
 """Where a deep model starts, as arrays, and the checks of its parameters."""
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_choice, check_int
 from sklearn_mpt._deep.layers import ACTIVATIONS, initial_layers
 
 
@@ -20,7 +18,7 @@ def check_architecture(settings):
             f"for linear maps, got {sizes!r}."
         )
     for size in sizes:
-        check_scalar(size, "hidden_layer_sizes", Integral, min_val=1)
+        check_int(size, "hidden_layer_sizes")
 
 
 def check_fitted_sizes(sizes, fitted):

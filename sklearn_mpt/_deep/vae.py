@@ -169,6 +169,8 @@ class MPTDeepVAE(BaseMPT):
     encoder_precision_: np.ndarray
     noise_variance_: float
 
+    _bound_parameters = ("likelihood", "activation")
+
     def __init__(
         self,
         n_components: int = 2,

@@ -2,7 +2,6 @@
 
 import warnings
 from abc import ABCMeta
-from numbers import Integral
 from typing import Literal, overload
 
 import numpy as np
@@ -15,9 +14,9 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, check_scalar, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_bool, check_choice, check_int
 from sklearn_mpt._latent.fitting import TrainingMixin
 from sklearn_mpt._latent.measured import MeasuredMixin
 from sklearn_mpt._measure.contract import own_setting
@@ -88,6 +87,7 @@ class BaseMPT(
         UserWarning
             If a standard error exceeds 0.5 nats.
         """
+        check_bool(return_std, "return_std")
         X, model = self._validate_rows(X), self._model()
         scored = self._map_rows(model, lambda rows: torch.stack(model.lml(rows), 1), X)
         log_prob, std_error = scored.T
@@ -138,7 +138,7 @@ class BaseMPT(
         -------
         X : ndarray of shape (n_samples, n_features)
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         Z = check_array(Z, dtype=[np.float64, np.float32])
         if Z.shape[1] != self._n_features_out:
             raise ValueError(
@@ -195,8 +195,8 @@ class BaseMPT(
         -------
         X : ndarray of shape (n_samples, n_features)
         """
-        check_is_fitted(self)
-        check_scalar(n_samples, "n_samples", Integral, min_val=1)
+        self._check_is_fitted()
+        check_int(n_samples, "n_samples")
         nothing = np.full((n_samples, self.n_features_in_), np.nan)
         rng, model = self._own_generator(random_state), self._model()
         drawn = self._map_rows(model, lambda rows: model.draw(rows, rng), nothing)
@@ -212,7 +212,7 @@ class BaseMPT(
 
     def _validate_rows(self, X, reset=False, min_samples=1):
         if not reset:
-            check_is_fitted(self)
+            self._check_is_fitted()
         X = validate_data(
             self,
             X,
@@ -223,6 +223,10 @@ class BaseMPT(
         )
         self._family.check_rows(X)
         return X
+
+    def _check_is_fitted(self):
+        check_is_fitted(self)
+        self._check_bound_parameters()
 
     @property
     def _n_features_out(self):

@@ -1,9 +1,8 @@
 """How an estimator is trained: its family, fit, partial_fit and their callbacks."""
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,26 +10,9 @@ from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 
 from sklearn_mpt._checks import check_device, check_training_parameters
-from sklearn_mpt._latent.model import Model, as_tensor
+from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
+from sklearn_mpt._persistence import all_or_nothing
 from sklearn_mpt._seeds import spawn_seeds
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def all_or_nothing(method: Method) -> Method:
-    """Make a method leave its estimator as it was if it raises."""
-
-    @functools.wraps(method)
-    def wrapped(estimator, *args, **kwargs):
-        before = vars(estimator).copy()
-        try:
-            return method(estimator, *args, **kwargs)
-        except BaseException:
-            vars(estimator).clear()
-            vars(estimator).update(before)
-            raise
-
-    return cast(Method, wrapped)
 
 
 class Problem(NamedTuple):
@@ -53,6 +35,11 @@ class Problem(NamedTuple):
     @property
     def rows(self):
         return as_tensor(self.X, self.device)
+
+    @property
+    def rows_to_read(self):
+        """The rows without a copy, where X needs none."""
+        return as_view(self.X, self.device)
 
 
 class Family(ABC):
@@ -108,6 +95,9 @@ class TrainingMixin(CallbackSupportMixin):
     Fitted attributes are set together, when training is over.
     """
 
+    # Parameters without which the fitted attributes would be another model's.
+    _bound_parameters: tuple[str, ...] = ()
+
     @property
     @abstractmethod
     def _family(self) -> Family:
@@ -139,7 +129,8 @@ class TrainingMixin(CallbackSupportMixin):
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
-        return self._fit(X)
+        with own_mode(with_grad=True):
+            return self._fit(X)
 
     @with_callbacks
     def _fit(self, X):
@@ -147,7 +138,7 @@ class TrainingMixin(CallbackSupportMixin):
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, X=X)
-        fitted = {"_seed": self._new_seed(), "_optimizer_state": {}}
+        fitted = self._new_state()
         rng = np.random.default_rng(fitted["_seed"])
         if go_on:
             fitted = vars(self) | fitted
@@ -183,11 +174,15 @@ class TrainingMixin(CallbackSupportMixin):
         self : object
             The updated estimator.
         """
+        with own_mode(with_grad=True):
+            return self._partial_fit(X)
+
+    def _partial_fit(self, X):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         fitted = vars(self).copy()
         if first:
-            fitted |= {"_seed": self._new_seed(), "_optimizer_state": {}}
+            fitted |= self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
             fitted |= self._family.start(self, X, rng) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
@@ -199,8 +194,18 @@ class TrainingMixin(CallbackSupportMixin):
         self.__dict__.update(fitted, _optimizer_state=trainer.state())
         return self
 
-    def _new_seed(self):
-        return spawn_seeds(self.random_state, 1)[0].generate_state(4)
+    def _new_state(self):
+        bound = {name: getattr(self, name) for name in self._bound_parameters}
+        seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
+        return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
+
+    def _check_bound_parameters(self):
+        for name, value in self._bound.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} differs from the {value!r} of the "
+                    "fitted model; clone the estimator to fit another one."
+                )
 
     def _problem(self, X, fitted, is_all, rng):
         return Problem(X, fitted, is_all, check_device(self.device), rng)

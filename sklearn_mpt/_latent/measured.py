@@ -12,7 +12,7 @@ from sklearn.utils.metaestimators import available_if
 
 from sklearn_mpt._checks import check_device, check_mask
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import as_tensor
+from sklearn_mpt._latent.model import as_tensor, as_view, own_mode
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 
@@ -30,7 +30,8 @@ class MeasuredMixin:
 
     def _model(self):
         """Return the maths of the fitted attributes."""
-        return self._family.model(self, vars(self), check_device(self.device))
+        with own_mode():
+            return self._family.model(self, vars(self), check_device(self.device))
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
@@ -76,8 +77,9 @@ class MeasuredMixin:
         """
         X, model, masks = self._validate_rows(X), self._model(), np.asarray(masks)
         masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
-        with torch.no_grad():
-            scores = model.mean_masked_scores(self._tensor(X), masks, _n_rows(model))
+        with own_mode():
+            rows = as_view(X, masks.device)
+            scores = model.mean_masked_scores(rows, masks, _n_rows(model))
         return scores.cpu().numpy()
 
     @available_if(lambda self: self._family.has_chains(self))
@@ -100,22 +102,27 @@ class MeasuredMixin:
             Given the first t features of an order, in nats: the mean score of all
             others, and the log-probability of the next one alone.
         """
-        X = self._tensor(self._validate_rows(X))
-        orders = torch.tensor(np.asarray(orders), device=X.device)
-        with torch.no_grad():
-            return self._model().mean_chain_scores(X, orders).cpu().numpy()
+        X, device = self._validate_rows(X), check_device(self.device)
+        with own_mode():
+            orders = torch.tensor(np.asarray(orders), device=device)
+            scores = self._model().mean_chain_scores(as_view(X, device), orders)
+        return scores.cpu().numpy()
 
     def _tensor(self, array):
-        return as_tensor(array, check_device(self.device))
+        with own_mode():
+            return as_tensor(array, check_device(self.device))
 
     def _map_rows(self, model, function, *arrays):
         """Apply a function of tensors to chunks of rows."""
-        with torch.no_grad():
-            parts = [
-                function(*(self._tensor(array[rows]) for array in arrays))
-                for rows in gen_batches(len(arrays[0]), _n_rows(model))
-            ]
-        return torch.cat(parts).cpu().numpy()
+        result = None
+        with own_mode():
+            for rows in gen_batches(len(arrays[0]), _n_rows(model)):
+                part = function(*(self._tensor(array[rows]) for array in arrays))
+                part = part.cpu().numpy()
+                if result is None:
+                    result = np.empty((len(arrays[0]), *part.shape[1:]), part.dtype)
+                result[rows] = part
+        return result
 
 
 def _n_rows(model):

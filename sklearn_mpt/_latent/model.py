@@ -5,6 +5,7 @@ A model holds fitted parameters and knows no estimator. Rows are tensors of shap
 """
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +33,31 @@ def as_tensor(array, device):
     """Copy an array to the device, floats as float64."""
     dtype = bool if array.dtype == bool else np.float64
     return torch.from_numpy(np.array(array, dtype=dtype, order="C")).to(device)
+
+
+def as_view(array, device):
+    """Return a tensor to read from: it shares the memory of the array where it can."""
+    array = np.require(array, np.float64, ["C", "W"])
+    return torch.from_numpy(array).to(device)
+
+
+@contextmanager
+def own_mode(with_grad=False):
+    """Set torch's modes for this thread, whatever they are, and set them back.
+
+    The modes are those of gradients, inference and mixed precision.
+    """
+    before = torch.is_grad_enabled()
+    try:
+        with (
+            torch.inference_mode(False),
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+        ):
+            torch.set_grad_enabled(with_grad)
+            yield
+    finally:
+        torch.set_grad_enabled(before)
 
 
 class Model(ABC):
@@ -108,63 +134,6 @@ class Units(NamedTuple):
 
     def restore(self, X):
         return self.scale * X + self.shift
-
-
-class Rescaled(Model):
-    """A model of rows, each column of which has a unit, by one of rows without.
-
-    Parameters
-    ----------
-    model : Model
-    scale : Tensor of shape (d,)
-    """
-
-    def __init__(self, model, scale):
-        self.model = model
-        self.scale = scale
-
-    @property
-    def row_bytes(self):
-        return self.model.row_bytes
-
-    def _log_scale(self, X):
-        return torch.where(torch.isnan(X), 0.0, self.scale.log())
-
-    def lml(self, X):
-        value, error = self.model.lml(X / self.scale)
-        return value - self._log_scale(X).sum(1), error
-
-    def conditional_log_prob(self, X, mask):
-        log_prob = self.model.conditional_log_prob(X / self.scale, mask)
-        return log_prob - mask * self._log_scale(X)
-
-    def latent_mean(self, X):
-        return self.model.latent_mean(X / self.scale)
-
-    def expect(self, X):
-        return self.scale * self.model.expect(X / self.scale)
-
-    def decode(self, Z):
-        return self.scale * self.model.decode(Z)
-
-    def draw(self, X, rng):
-        return self.scale * self.model.draw(X / self.scale, rng)
-
-    def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.model.mean_masked_scores(X / self.scale, masks, n_rows)
-        return scores - masks.to(X.dtype) @ self._log_scale(X).mean(0) / masks.sum(1)
-
-    def mean_chain_scores(self, X, orders):
-        scores = self.model.mean_chain_scores(X / self.scale, orders)
-        following = self._log_scale(X)
-        if orders.ndim == 2:
-            following = following.mean(0)[orders]  # shape: (n_orders, d)
-        else:
-            each = following.expand(len(orders), -1, -1)
-            following = each.gather(2, orders).mean(1)
-        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
-        later = following.flip(1).cumsum(1).flip(1) / n_left
-        return scores - torch.stack([later, following])
 
 
 class _InUnits(NamedTuple):

@@ -171,7 +171,7 @@ def apply(point, move, size):
 def axes_of(point):
     """Return the rotation of z that makes weights over noise orthogonal."""
     n_dims = point.coefs.shape[1] - 1
-    rotation = torch.eye(n_dims + 1).to(point.coefs)
+    rotation = torch.eye(n_dims + 1, dtype=point.coefs.dtype, device=point.coefs.device)
     scaled = point.coefs[:, :n_dims] / point.log_noise.exp().sqrt()[..., None]
     rotation[:n_dims, :n_dims] = torch.linalg.svd(scaled.T, full_matrices=False)[0]
     return rotation

@@ -39,6 +39,11 @@ def shuffled_batches(n_rows, batch_size, rng):
     return np.array_split(rng.permutation(n_rows), n_batches)
 
 
+def _average(averages, values, count):
+    """Update averages; an integer count would be divided by in the default dtype."""
+    get_swa_multi_avg_fn()(averages, values, count.float())
+
+
 def warn_unconverged(max_iter, stacklevel):
     warnings.warn(
         f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
@@ -186,7 +191,10 @@ class Trainer:
             self.optimizer, max(1, n_epochs)
         )
         self._average = AveragedModel(
-            self.module, multi_avg_fn=get_swa_multi_avg_fn(), use_buffers=True
+            self.module,
+            device=next(self.module.parameters()).device,
+            multi_avg_fn=_average,
+            use_buffers=True,
         )
         for _ in range(n_epochs):
             self._run_epoch(around_epoch)
@@ -262,7 +270,7 @@ class Trainer:
     def load(self, arrays):
         """Restore what `state` returned."""
         state = {
-            index: {name: torch.tensor(value) for name, value in slots.items()}
+            index: {k: torch.tensor(a, device="cpu") for k, a in slots.items()}
             for index, slots in arrays.items()
         }
         groups = self.optimizer.state_dict()["param_groups"]

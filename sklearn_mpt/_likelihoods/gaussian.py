@@ -8,8 +8,16 @@ import torch
 from sklearn_mpt._likelihoods.base import Likelihood
 
 LOG_2PI = math.log(2 * math.pi)
+BLOCK_BYTES = 2**24  # of rows at a time
 NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precision
 LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
+
+
+def row_blocks(X):
+    """Yield double precision blocks of the rows, so that no copy of all is made."""
+    n_rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
+    for first in range(0, len(X), n_rows):
+        yield X[first : first + n_rows].astype(np.float64, copy=False)
 
 
 class Gaussian(Likelihood):
@@ -41,13 +49,14 @@ class Gaussian(Likelihood):
     def units(X):
         """Mean of each column, and one standard deviation for all, ignoring NaN."""
         with np.errstate(over="ignore", invalid="ignore"):
-            X = X.astype(np.float64, copy=False)
-            shift = np.nanmean(X, axis=0)
-            deviation = np.abs(X - shift)
-            largest = np.nanmax(deviation)
+            shift = Gaussian.start_location(X)
+            sizes = [np.nanmax(np.abs(b - shift), initial=0) for b in row_blocks(X)]
+            largest = max(sizes)
             if largest == 0:
                 return shift, 1.0
-            scale = largest * np.sqrt(np.nanmean((deviation / largest) ** 2))
+            squares = (((b - shift) / largest) ** 2 for b in row_blocks(X))
+            n_present = sum(np.count_nonzero(~np.isnan(b)) for b in row_blocks(X))
+            scale = largest * np.sqrt(sum(map(np.nansum, squares)) / n_present)
         if not 1e-150 < scale < 1e150:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
@@ -57,7 +66,8 @@ class Gaussian(Likelihood):
 
     @staticmethod
     def start_location(X):
-        return np.nanmean(X.astype(np.float64, copy=False), axis=0)
+        n_present = sum((~np.isnan(block)).sum(axis=0) for block in row_blocks(X))
+        return sum(np.nansum(block, axis=0) for block in row_blocks(X)) / n_present
 
     @staticmethod
     def start_attributes(scale):
@@ -65,7 +75,7 @@ class Gaussian(Likelihood):
 
     def from_attributes(self, fitted, scale):
         variance = fitted["noise_variance_"] / scale**2
-        return type(self)(torch.tensor(variance, dtype=torch.float64))
+        return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def attributes(self, scale):
         return {"noise_variance_": self.noise_variance.item() * scale**2}

@@ -43,11 +43,13 @@ class Moments(NamedTuple):
 
 def moments_of(X):
     """Return the moments of complete rows X, of shape (n, d)."""
-    mean = X.mean(0)
-    centred = (X - mean) / math.sqrt(len(X))
-    few_rows = 2 * len(X) < X.shape[1]
-    factors = (centred.T, centred) if few_rows else (centred.T @ centred,)
-    return Moments(mean, (centred**2).sum(0), factors)
+    mean, n_rows = X.mean(0), max(1, BLOCK_BYTES // (FLOAT_BYTES * X.shape[1]))
+    if 2 * len(X) < X.shape[1]:
+        centred = (X - mean) / math.sqrt(len(X))
+        return Moments(mean, (centred**2).sum(0), (centred.T, centred))
+    blocks = (part - mean for part in X.split(n_rows))
+    covariance = sum(block.T @ block for block in blocks) / len(X)
+    return Moments(mean, covariance.diagonal(), (covariance,))
 
 
 def _second_moment_about(mean, moments, V):
@@ -59,13 +61,18 @@ def _second_moment_about(mean, moments, V):
     return product, moments.variance + offset**2
 
 
+def _identity(components):
+    k = len(components)
+    return torch.eye(k, dtype=components.dtype, device=components.device)
+
+
 def _posterior_root(observed, components, noise_variance):
     """F with F' F the covariance of z given each set of observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
     W = components.T
-    eye = torch.eye(W.shape[1], dtype=W.dtype, device=W.device)
+    eye = _identity(components)
     outer = (W[:, :, None] * W[:, None, :]).flatten(1)
     gram = (observed @ outer).unflatten(1, eye.shape)
     factor = torch.linalg.cholesky(eye + gram / noise_variance)
@@ -225,9 +232,7 @@ def _by_moments(second, order, model):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
-        p = torch.linalg.solve(
-            grams + model.noise_variance * torch.eye(n_components).to(W), W
-        )
+        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), W)
         variance = model.noise_variance * (1 + (W * p).sum(1))
         seen = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * seen[:, None]) @ W.T
@@ -270,13 +275,13 @@ def _by_rows(X, orders, model):
 def _score_rows(X, order, model):
     """Score rows, each along its order; (d, 2, n)."""
     W, noise = model.components, model.noise_variance
-    n_components, n_features = W.shape
+    n_features = W.shape[1]
     # of the features to come, in the order of each row
     error = (X - model.mean).gather(1, order)
     present = (~torch.isnan(error)).to(X.dtype)
     error = error.nan_to_num_()
     variance = (noise + (W**2).sum(0))[order]
-    covariance = torch.eye(n_components).to(W).repeat(len(X), 1, 1)
+    covariance = _identity(W).repeat(len(X), 1, 1)
     scores = X.new_empty(n_features, 2, len(X))
     for t in range(n_features):
         log_prob = _log_density(error**2, variance).mul_(present)

@@ -8,9 +8,9 @@ from scipy.linalg import eigh
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import Rescaled, as_tensor
+from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point
-from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -61,11 +61,8 @@ class GaussianFamily(Family):
             "_noise_floor": NOISE_FLOOR * scale**2,
         }
         if isinstance(init, dict):
-            shapes = {
-                "components": shape,
-                "mean": shape[1:],
-                "noise_variance": np.shape(scale),
-            }
+            shapes = {"components": shape, "mean": shape[1:]}
+            shapes["noise_variance"] = np.shape(scale)
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
         if init == "pca" or not self.is_shared:
@@ -165,19 +162,78 @@ class ClosedForm:
         mean = Gaussian.start_location(self.problem.X)
         solution = closed_form(self.problem.X, mean, self.n_components, floor)
         self.result = _point({"_noise_floor": floor, **solution}, device)
-        moments = moments_of(self.problem.rows)
+        moments = moments_of(self.problem.rows_to_read)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
     def state(self):
         return {}
 
 
+class Rescaled(Model):
+    """A model of rows, each column of which has a unit, by one of rows without.
+
+    Parameters
+    ----------
+    model : Model
+    scale : Tensor of shape (d,)
+    """
+
+    def __init__(self, model, scale):
+        self.model = model
+        self.scale = scale
+
+    @property
+    def row_bytes(self):
+        return self.model.row_bytes
+
+    def _log_scale(self, X):
+        return torch.where(torch.isnan(X), 0.0, self.scale.log())
+
+    def lml(self, X):
+        value, error = self.model.lml(X / self.scale)
+        return value - self._log_scale(X).sum(1), error
+
+    def conditional_log_prob(self, X, mask):
+        log_prob = self.model.conditional_log_prob(X / self.scale, mask)
+        return log_prob - mask * self._log_scale(X)
+
+    def latent_mean(self, X):
+        return self.model.latent_mean(X / self.scale)
+
+    def expect(self, X):
+        return self.scale * self.model.expect(X / self.scale)
+
+    def decode(self, Z):
+        return self.scale * self.model.decode(Z)
+
+    def draw(self, X, rng):
+        return self.scale * self.model.draw(X / self.scale, rng)
+
+    def mean_masked_scores(self, X, masks, n_rows):
+        scores = self.model.mean_masked_scores(X / self.scale, masks, n_rows)
+        return scores - masks.to(X.dtype) @ self._log_scale(X).mean(0) / masks.sum(1)
+
+    def mean_chain_scores(self, X, orders):
+        scores = self.model.mean_chain_scores(X / self.scale, orders)
+        following = self._log_scale(X)
+        if orders.ndim == 2:
+            following = following.mean(0)[orders]  # shape: (n_orders, d)
+        else:
+            each = following.expand(len(orders), -1, -1)
+            following = each.gather(2, orders).mean(1)
+        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
+        later = following.flip(1).cumsum(1).flip(1) / n_left
+        return scores - torch.stack([later, following])
+
+
 def _model(fitted, device):
     names = ("components_", "mean_", "noise_variance_")
-    arrays = [as_tensor(np.asarray(fitted[name]), device) for name in names]
-    if arrays[2].ndim == 0:
-        return LinearGaussian(*arrays)
-    components, mean, scale = *arrays[:2], arrays[2].sqrt()
+    components, mean, noise_variance = (
+        as_tensor(np.asarray(fitted[name]), device) for name in names
+    )
+    if noise_variance.ndim == 0:
+        return LinearGaussian(components, mean, noise_variance)
+    scale = noise_variance.sqrt()
     noise = torch.ones((), dtype=scale.dtype, device=device)
     return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
@@ -198,15 +254,15 @@ def _pose(settings, problem):
     if problem.has_gaps or not problem.is_all:
         masks = uniform_or_fixed(rate, n_features)
         return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
-    moments = moments_of(problem.rows)
+    moments = moments_of(problem.rows_to_read)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
     return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
 
 
 def closed_form(X, mean, n_components, noise_floor):
     """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    centred = np.nan_to_num(X - mean)
-    values, vectors = eigh(centred.T @ centred / len(X))
+    blocks = (np.nan_to_num(block - mean) for block in row_blocks(X))
+    values, vectors = eigh(sum(block.T @ block for block in blocks) / len(X))
     values, vectors = values[::-1], vectors[:, ::-1]
     rest = values[n_components:] if n_components < len(values) else values[-1:]
     noise_variance = max(float(rest.mean()), noise_floor)

@@ -50,12 +50,11 @@ class UniformMasks:
         self.few = few
 
     def __call__(self, present, batch, first):
-        generator = _generator(batch, first, present.device)
-        draw = {"generator": generator, "device": present.device}
+        uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
         share, weight = self._share((start + GOLDEN * (batch.turn // 2)) % 1)
-        seen = torch.rand(present.shape, **draw) < share
+        seen = uniform < share
         seen = ~seen if batch.turn % 2 else seen
         return present * seen, present * weight
 
@@ -78,17 +77,18 @@ class FixedMasks:
     def __call__(self, present, batch, first):
         n_features = present.shape[1]
         n_parts = max(1, n_features // self.size)
-        generator = _generator(batch, first, present.device)
-        draw = {"generator": generator, "device": present.device}
-        rank = torch.rand(present.shape, **draw).argsort(1).argsort(1)
+        rank = _uniform(batch, first, present).argsort(1).argsort(1)
         start = (batch.turn % n_parts) * self.size
         hidden = (rank >= start) & (rank < start + self.size)
         return present * ~hidden, present * hidden * (n_features / self.size)
 
 
-def _generator(batch, first, device):
+def _uniform(batch, first, like):
+    """Draw uniform numbers for the rows of a batch from the first on."""
     state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
-    return torch.Generator(device).manual_seed(int(state[0] >> np.uint64(1)))
+    generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
+    single = {"dtype": torch.float32, "device": like.device}
+    return torch.rand(like.shape, generator=generator, **single)
 
 
 class GaussianRows:

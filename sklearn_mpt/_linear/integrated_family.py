@@ -138,6 +138,8 @@ class IntegratedFamily(Family):
             scoring = _shared_first(latent, quadrature(latent.n_dims, device))
             return IntegratedModel(latent, units, scoring, scoring, seed)
         scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
+        if latent.n_dims > latent.components.shape[1]:  # blocks would not hold z
+            scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedModel(latent, units, scoring, predicting, seed)
 
@@ -195,7 +197,8 @@ def _shared_first(latent, accuracy):
         yield PriorGrids(grids)
         yield from accuracy.rules()
 
-    n_shared = len(grids[0][0]) // latent.width  # a node for each feature counts once
+    n_features = latent.components.shape[1]
+    n_shared = len(grids[0][0]) // n_features  # a node for each feature counts once
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 

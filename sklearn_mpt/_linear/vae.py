@@ -1,4 +1,4 @@
-"""A linear variational autoencoder, trained by masking."""
+"""A linear latent variable model of any kinds of features, trained by masking."""
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 class MPTLinearVAE(TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
-    With a Bernoulli likelihood, feature j of a binary row is 1 with probability
-    :math:`\sigma(z^\top w_j + b_j)`, z standard normal: logistic principal components,
-    and with one component the two-parameter item response model. With a Gaussian
-    likelihood it is `MPTProbabilisticPCA`. Training hides random features and maximises
+    Every feature has a location that is linear in z, standard normal: the mean of a
+    number, the logit of a yes or no, the logits of categories, the logarithm of the
+    rate of a count. With 0 and 1 alone that is logistic principal components, and with
+    one component the two-parameter item response model; with numbers alone it is
+    `MPTProbabilisticPCA`, or factor analysis. Training hides random features and maximises
     the log-probability of each given others that are seen; with a uniform mask rate
     that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
     Proposition 1).
@@ -26,8 +27,16 @@ class MPTLinearVAE(TableMPT):
     ----------
     n_components : int, default=2
         Number K of latent variables; at most n_features with a Gaussian likelihood.
-    likelihood : {"gaussian", "bernoulli"}, default="gaussian"
-        Distribution of a feature given z. "bernoulli" takes rows of 0 and 1.
+    likelihood : str, sequence of str or dict, default="gaussian"
+        Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
+        booleans), "categorical" or "poisson" (counts). One name for all columns; a
+        sequence of names, one for each; or a dict from columns, by name or number, to
+        names, the others Gaussian. "from_dtype" takes a DataFrame: booleans are
+        "bernoulli"; categories, strings and objects "categorical"; other numbers
+        "gaussian". Categories are codes 0, 1, 2, ... in arrays.
+    noise : {"shared", "per_feature"}, default="shared"
+        Whether Gaussian features, if all are, have one noise variance, or each its own:
+        factor analysis. Beside other kinds each has its own.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -43,8 +52,10 @@ class MPTLinearVAE(TableMPT):
         Where training starts: random components, for binary features the best of three
         short runs from resampled rows; those of principal components (on
         mean-imputed rows if entries are missing); or given arrays, `components`
-        (n_components, n_features) and `intercept` (n_features,), or with a Gaussian
-        likelihood `components`, `mean` (n_features,) and `noise_variance`.
+        (n_components, n_locations) and `intercept` (n_locations,), and
+        `noise_variance` (n_features,) if some are Gaussian; or if all are,
+        `components`, `mean` (n_features,) and `noise_variance`. A random start of
+        ``noise="per_feature"`` is near the principal components.
     max_iter : int, default=1000
         Largest number of epochs. 0 keeps the initial parameters.
     learning_rate : float, default=1.0
@@ -73,15 +84,21 @@ class MPTLinearVAE(TableMPT):
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_features)
+    components_ : ndarray of shape (n_components, n_locations)
         Rows of W, rotated to the principal axes: orthogonal, longest first. (Not
-        rotated if ``max_iter=0``.)
-    intercept_ : ndarray of shape (n_features,)
-        Logits at z = 0. Only with a Bernoulli likelihood.
+        rotated if ``max_iter=0``. Gaussian features with noise of their own count in
+        units of their standard deviations.) A feature has one location, and a
+        categorical one C, of mean zero, in the order of `categories_`.
+    intercept_ : ndarray of shape (n_locations,)
+        Locations at z = 0. Not if all features are Gaussian.
     mean_ : ndarray of shape (n_features,)
-        Mean of the features. Only with a Gaussian likelihood.
-    noise_variance_ : float
-        Variance of the noise. Only with a Gaussian likelihood.
+        Mean of the features. Only if all are Gaussian.
+    noise_variance_ : float or ndarray of shape (n_features,)
+        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+    likelihoods_ : list of str
+        Kind of each feature. Only if `likelihood` tells kinds of columns.
+    categories_ : list of ndarray, or None
+        Categories of each feature, None where it has none. Only with `likelihoods_`.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
@@ -104,13 +121,14 @@ class MPTLinearVAE(TableMPT):
     Integrals over the posterior of z given the observed features are sums over S nodes
     around its mode, found by Newton's method [2]_. Up to three components they are
     Gauss-Hermite nodes. `score_samples`, `conditional_log_prob`, `transform` and
-    `impute` use two grids for each row and refine them until they agree to 1e-4 nats
+    `impute` use three grids for each row and refine them until they agree to 1e-4 nats
     (or 1e-4 in a mean); where the finest do not, their difference is the standard
-    error. For more components they are scrambled Sobol points of a mixture of the
-    Gaussian at the mode and the prior, in 8 independent scramblings that give the
-    standard error; a row gets more points until it is below 0.02 nats (0.1 for a
-    conditional), or 1024 points in each scrambling are used. A row's points depend on
-    nothing but the row and `random_state`.
+    error. For more components they are scrambled Sobol points of a mixture of the prior
+    and a Gaussian 1.2 times as wide as the one of the best evidence lower bound, in 8
+    independent scramblings that give the standard error, times what makes 1.96 of them
+    a 95% interval by Student's t; a row gets more points until it is below 0.02 nats
+    (0.1 for a conditional), or 1024 points in each scrambling are used. A row's points
+    depend on nothing but the row and `random_state`.
 
     The LML of binary features has local maxima. A random start is the best of three
     runs of eight steps, on up to 500 rows, from the components of resampled rows; where
@@ -150,7 +168,14 @@ class MPTLinearVAE(TableMPT):
     X, and beside a copy of it for each of 0 and 1, is a few times 32 MiB.
 
     A feature that is constant in the training rows has no finite maximum likelihood
-    logit: it keeps the one at which half an observation of each value is added.
+    logit: it keeps the one at which half an observation of each value is added. Nor has
+    one that separates the rows a finite slope. Slopes in units of z have a normal prior
+    of standard deviation 4, on the scale of logits and log rates, that keeps them
+    finite, and counts as a sixteenth of an observation elsewhere.
+
+    Where kinds are mixed, a score adds log-densities and log-probabilities: compare
+    models of the same kinds. A Gaussian feature has nodes of its own for each row, as
+    have categories and counts.
 
     References
     ----------
@@ -184,7 +209,9 @@ class MPTLinearVAE(TableMPT):
     components_: np.ndarray
     mean_: np.ndarray
     intercept_: np.ndarray
-    noise_variance_: float
+    noise_variance_: float | np.ndarray
+
+    _bound_parameters = ("likelihood", "noise")
 
     def __init__(
         self,

@@ -1,12 +1,10 @@
 """Whether a function is a masked model: the contract, put to the test."""
 
-from numbers import Integral
-
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_scalar
+from sklearn.utils import _safe_indexing, check_array
 
+from sklearn_mpt._checks import check_int
 from sklearn_mpt._measure.contract import (
     as_array,
     check_rows,
@@ -71,10 +69,10 @@ def check_masked_model(
         ...
     ValueError: Visible and missing entries must have log-probability 0, ...
     """
-    check_scalar(n_masks, "n_masks", Integral, min_val=1)
+    check_int(n_masks, "n_masks")
     rows = _first_rows(estimator, X)
     conditional = conditional_log_prob_of(estimator)
-    values = np.asarray(rows, dtype=float)
+    values = check_array(rows, dtype=np.float64, ensure_all_finite="allow-nan")
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
     n_features = values.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import get_tags
 
+from sklearn_mpt._checks import check_int, check_n_jobs
 from sklearn_mpt._measure.contract import check_rows
 from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.display import LMLComparisonDisplay
@@ -170,6 +171,8 @@ def compare_lml(
     """
     named = _name(estimators)
     X = list(X) if isinstance(X, Iterator) else X
+    check_int(n_orders, "n_orders")
+    check_n_jobs(n_jobs)
     seed = draw_seed(random_state)
     options = {"n_orders": n_orders, "random_state": seed, "n_jobs": n_jobs}
     scores = {
@@ -192,6 +195,10 @@ def compare_lml(
 def _name(estimators):
     """Return a dict; models of a list are named by their class or function."""
     if not isinstance(estimators, Mapping):
+        if isinstance(estimators, str) or not hasattr(estimators, "__iter__"):
+            raise TypeError(
+                f"estimators must be a dict or a list of models, got {estimators!r}."
+            )
         models = list(estimators)
         names = [getattr(m, "__name__", type(m).__name__) for m in models]
         if len(set(names)) < len(names):

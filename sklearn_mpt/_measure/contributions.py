@@ -1,6 +1,5 @@
 """The log marginal likelihood of each row, and how features contribute to it."""
 
-from numbers import Integral
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -8,8 +7,8 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
     check_rows,
     conditional_log_prob_of,
@@ -85,7 +84,8 @@ def lml_samples(
     >>> bool(np.allclose(log_prob, model.score_samples(X)))
     True
     """
-    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    check_bool(return_std, "return_std")
+    check_int(n_orders, "n_orders")
     ask = getattr(estimator, "_lml_along_orders", None)  # rows of several lengths
     arguments = (X, int(n_orders), random_state, n_jobs)
     value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
@@ -99,13 +99,11 @@ def _lml_of_rows(estimator, X, *options):
 
 def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
     """Log-probability (n_orders, n_samples), and how many orders exist, or infinity."""
-    check_scalar(n_orders, "n_orders", Integral, min_val=1)
     n_features = np.shape(X)[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
     orders = [draw_order(i, seed, 1, n_features)[0] for i in range(n_drawn)]
-    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
     rows = _map_orders(_sums_along, estimator, X, orders, n_jobs)
     return np.concatenate(rows), n_all
 
@@ -124,6 +122,8 @@ def std_error_of_mean(values, n_all=np.inf):
 
 def _map_orders(function, estimator, X, orders, n_jobs):
     """Apply a function to the conditional, the rows and shares of orders."""
+    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    check_n_jobs(n_jobs)
     n_shares = min(len(orders), effective_n_jobs(n_jobs))
     conditional = conditional_log_prob_of(estimator)
     return Parallel(n_jobs=n_jobs)(
@@ -227,7 +227,8 @@ def feature_contributions(
     >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
     True
     """
-    check_scalar(n_orders, "n_orders", Integral, min_val=1)
+    check_bool(return_std, "return_std")
+    check_int(n_orders, "n_orders")
     ask = getattr(estimator, "_token_contributions", None)  # rows of several lengths
     arguments = (X, int(n_orders), random_state, n_jobs)
     parts = ask(*arguments) if ask else _contributions_of_rows(estimator, *arguments)
@@ -250,7 +251,6 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
     orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
-    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
     pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
     moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
     total, squares = np.sum(moments, axis=0)

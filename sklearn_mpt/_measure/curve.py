@@ -1,13 +1,12 @@
 """The score of every mask size, whose sum is the log marginal likelihood."""
 
 from dataclasses import dataclass, field, replace
-from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_int, check_real
 from sklearn_mpt._measure.masks import mask_size
 
 
@@ -123,9 +122,16 @@ class MPTCurve:
     noise: MaskNoise | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
+        check_int(self.n_features, "n_features")
         sizes = np.asarray(self.mask_sizes)
-        if sizes.ndim != 1 or not len(sizes) or (np.diff(sizes) <= 0).any():
+        is_list = sizes.ndim == 1 and sizes.dtype.kind in "iuf" and len(sizes) > 0
+        if not is_list or not (np.diff(sizes) > 0).all():
             raise ValueError(f"mask_sizes must be increasing, got {self.mask_sizes!r}.")
+        if not 1 <= sizes[0] <= sizes[-1] <= self.n_features:
+            raise ValueError(
+                f"mask_sizes must lie in 1..n_features={self.n_features}, got "
+                f"{sizes[0]}..{sizes[-1]}."
+            )
         for name in ("scores", "std_errors"):
             if np.shape(getattr(self, name)) != sizes.shape:
                 raise ValueError(
@@ -164,14 +170,7 @@ class MPTCurve:
         low, high : float
             In nats per row.
         """
-        check_scalar(
-            confidence,
-            "confidence",
-            Real,
-            min_val=0,
-            max_val=1,
-            include_boundaries="neither",
-        )
+        check_real(confidence, "confidence", "neither", 1)
         std_error, degrees = self._error_of_lml()
         reach = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
         return self.lml - float(reach), self.lml + float(reach)
@@ -235,9 +234,7 @@ class MPTCurve:
         float
             In nats per row.
         """
-        check_scalar(
-            rate, "rate", (float, int), min_val=0, max_val=1, include_boundaries="right"
-        )
+        check_real(rate, "rate", "right", 1)
         size = mask_size(rate, self.n_features)
         return float(self.n_features * self.score_at(size))
 
@@ -270,6 +267,7 @@ class MPTCurve:
         float
             ``0.01 * n_tokens`` times the sum of the scores at the 99 rates, in nats.
         """
+        check_int(n_tokens, "n_tokens")
         sizes = [mask_size(percent / 100, self.n_features) for percent in range(1, 100)]
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
 

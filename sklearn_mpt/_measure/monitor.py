@@ -1,9 +1,8 @@
 """A scikit-learn callback that follows the log marginal likelihood."""
 
-from numbers import Integral
-
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_scalar
+
+from sklearn_mpt._checks import check_int
 
 
 class LMLMonitor:
@@ -44,7 +43,7 @@ class LMLMonitor:
     """
 
     def __init__(self, X: ArrayLike | None = None, every: int = 1):
-        check_scalar(every, "every", Integral, min_val=1)
+        check_int(every, "every")
         self.X = X
         self.every = every
         self.log_: list[dict] = []

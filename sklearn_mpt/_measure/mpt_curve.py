@@ -1,14 +1,12 @@
 """Measure the score of every mask size, of any model with conditionals."""
 
 from dataclasses import replace
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import check_scalar
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_choice, check_int, check_n_jobs
 from sklearn_mpt._measure import designs
 from sklearn_mpt._measure.contract import (
     check_rows,
@@ -128,7 +126,9 @@ def mpt_curve(
     X, has_gaps = check_rows(estimator, X)
     sizes = _check_mask_sizes(mask_sizes, np.shape(X)[1])
     n_masks = 10 if n_masks is None else n_masks
-    check_scalar(n_masks, "n_masks", Integral, min_val=1)
+    check_int(n_masks, "n_masks")
+    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    check_n_jobs(n_jobs)
     is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
     design = _choose_design(design, allocation, is_chain)
     what = designs.Measurement(
@@ -138,7 +138,7 @@ def mpt_curve(
         sizes,
         int(n_masks),
         spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0],
-        own_setting(estimator, "n_jobs", n_jobs),
+        n_jobs,
         _is_per_row(estimator, X, has_gaps, design),
     )
     scores, noise = getattr(designs, design)(what)
@@ -199,7 +199,7 @@ def _check_mask_sizes(mask_sizes, n_features):
     if mask_sizes is None:
         return np.arange(1, n_features + 1)
     sizes = np.unique(mask_sizes)
-    if sizes.dtype.kind not in "iu" or not len(sizes):
+    if sizes.dtype.kind not in "iu" or not len(sizes) or np.ndim(mask_sizes) > 1:
         raise ValueError(f"mask_sizes must be integers, got {mask_sizes!r}.")
     if sizes[0] < 1 or sizes[-1] > n_features:
         raise ValueError(

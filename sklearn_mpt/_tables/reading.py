@@ -28,7 +28,7 @@ def kinds_of(likelihood, X):
         return [likelihood] * len(names)
     if isinstance(likelihood, Mapping):
         return _kinds_from_mapping(likelihood, names)
-    if not isinstance(likelihood, Sequence | np.ndarray):
+    if not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
             f"got {likelihood!r}."

@@ -84,7 +84,8 @@ class MaskedLM:
         if len(batch) > limit:
             return torch.cat([self.log_prob(part) for part in batch.split(limit)])
         try:
-            return self._forward(batch)
+            with torch.autocast(self.device.type, enabled=False):
+                return self._forward(batch)
         except (RuntimeError, MemoryError) as error:
             if len(batch) == 1 or not _is_out_of_memory(error):
                 raise

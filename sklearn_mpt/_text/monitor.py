@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from numbers import Integral
 
-from sklearn.utils.validation import check_scalar
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
+from sklearn_mpt._checks import check_int
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.scorer import MPTScorer
+from sklearn_mpt._text.scores import check_scorer_parameters
 from sklearn_mpt._text.windows import check_texts
 
 
@@ -83,7 +84,7 @@ class LMLTrainerCallback(TrainerCallback):
         overflow: str = "error",
         random_state: RandomState = 0,
     ):
-        check_scalar(every, "every", Integral, min_val=1)
+        check_int(every, "every")
         self.texts = check_texts(texts)
         self.every = every
         self.log_: list[dict] = []
@@ -97,6 +98,7 @@ class LMLTrainerCallback(TrainerCallback):
             random_state=_fixed(random_state),
             dtype="auto",
         )
+        check_scorer_parameters(self._scorer)
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.log_ = [entry for entry in state.log_history if "lml" in entry]
@@ -125,5 +127,5 @@ class LMLTrainerCallback(TrainerCallback):
 
 def _fixed(random_state):
     """Return a random state that gives the same numbers at every use."""
-    is_fixed = isinstance(random_state, Integral)
-    return random_state if is_fixed else draw_seed(random_state)
+    seed = draw_seed(random_state)
+    return random_state if isinstance(random_state, Integral) else seed

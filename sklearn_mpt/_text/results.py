@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from sklearn.utils.validation import check_scalar
 
+from sklearn_mpt._checks import check_real
 from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
@@ -63,9 +63,7 @@ class TextCurve(MPTCurve):
         )
 
     def fixed_rate(self, rate: float) -> float:
-        check_scalar(
-            rate, "rate", (float, int), min_val=0, max_val=1, include_boundaries="right"
-        )
+        check_real(rate, "rate", "right", 1)
         return float(np.interp(100 * rate, self.mask_sizes, self.text_scores))
 
 

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._persistence import VersionedPickleMixin
+from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import OpenedModelMixin
 from sklearn_mpt._text.masked_lm import longest_input, probe
@@ -208,6 +208,7 @@ class MPTScorer(
         self.trust_remote_code = trust_remote_code
         self.verbose = verbose
 
+    @all_or_nothing
     def fit(self, X: Texts | None = None, y: object = None) -> "MPTScorer":
         """Load the model and check that it, its tokenizer and the parameters fit.
 

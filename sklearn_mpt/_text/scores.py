@@ -2,13 +2,18 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from numbers import Integral
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted, check_scalar
+from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_n_jobs,
+    check_verbose,
+)
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.masks import METHODS, Draw
@@ -54,6 +59,7 @@ class TextScoresMixin:
             `max_length_` and `overflow` is "error", or a context leaves no room for it.
         """
         check_is_fitted(self)
+        check_bool(return_std, "return_std")
         log_prob, variance = self._score_texts(X, self._draw()).totals()
         return (log_prob, np.sqrt(variance)) if return_std else log_prob
 
@@ -164,7 +170,8 @@ class TextScoresMixin:
         """Compute what `mpt_curve` returns for texts."""
         check_is_fitted(self)
         n_masks = self.n_masks if n_masks is None else n_masks
-        check_scalar(n_masks, "n_masks", Integral, min_val=1)
+        check_int(n_masks, "n_masks")
+        check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
         return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
 
@@ -250,9 +257,15 @@ def check_masks(masks, windows, max_length):
 def check_scorer_parameters(scorer):
     """Check the parameters that need no model."""
     for name in ("n_masks", "batch_tokens"):
-        check_scalar(getattr(scorer, name), name, Integral, min_val=1)
+        check_int(getattr(scorer, name), name)
     if scorer.max_length is not None:
-        check_scalar(scorer.max_length, "max_length", Integral, min_val=1)
+        check_int(scorer.max_length, "max_length")
+    for name in ("local_files_only", "trust_remote_code"):
+        check_bool(getattr(scorer, name), name)
+    if not isinstance(scorer.revision, str | None):
+        raise TypeError(f"revision must be None or a str, got {scorer.revision!r}.")
+    check_verbose(scorer.verbose)
+    check_n_jobs(scorer.n_jobs)
     check_choice(scorer.method, "method", METHODS)
     check_choice(scorer.overflow, "overflow", OVERFLOWS)
     check_choice(scorer.dtype, "dtype", DTYPES)

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
+from sklearn_mpt._checks import check_int
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_mask_token
@@ -105,6 +106,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         random_state: RandomState = None,
         pad_to_multiple_of: int | None = None,
     ):
+        if pad_to_multiple_of is not None:
+            check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
         check_mask_token(tokenizer)
         check_text_rate(mask_rate)

@@ -1,0 +1,155 @@
+"""One table of kinds of arrays, over models and methods: the same numbers from all."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from test_common import MODELS, quiet_fit, with_gaps
+
+from sklearn_mpt import (
+    check_masked_model,
+    compare_lml,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+)
+
+NAMES = list("abcde")
+MASK = np.arange(5) < 2
+
+
+def read_only(X, folder):
+    X = X.copy()
+    X.flags.writeable = False
+    return X
+
+
+def memory_map(X, folder):
+    np.save(folder / "rows.npy", X)
+    return np.load(folder / "rows.npy", mmap_mode="r")
+
+
+def nullable(X, folder):
+    return pd.DataFrame(X, columns=NAMES).convert_dtypes(dtype_backend="numpy_nullable")
+
+
+KINDS = {
+    "read-only": read_only,
+    "Fortran": lambda X, folder: np.asfortranarray(X),
+    "reversed": lambda X, folder: X[::-1].copy()[::-1],
+    "columns reversed": lambda X, folder: X[:, ::-1].copy()[:, ::-1],
+    "every second": lambda X, folder: np.repeat(X, 2, axis=0)[::2],
+    "part of columns": lambda X, folder: np.column_stack([X, X])[:, :5],
+    "memory map": memory_map,
+    "big endian": lambda X, folder: X.astype(">f8"),
+    "list": lambda X, folder: X.tolist(),
+    "objects": lambda X, folder: X.astype(object),
+    "pandas": lambda X, folder: pd.DataFrame(X, columns=NAMES),
+    "pandas nullable": nullable,
+    "pandas Float64": lambda X, folder: pd.DataFrame(X).astype("Float64"),
+    "polars": lambda X, folder: pl.DataFrame(X, schema=NAMES),
+}
+
+
+def methods(model):
+    return {
+        "score_samples": model.score_samples,
+        "conditional_log_prob": lambda X: model.conditional_log_prob(X, MASK),
+        "mean_masked_scores": lambda X: model.mean_masked_scores(X, MASK[None]),
+        "mean_chain_scores": lambda X: model.mean_chain_scores(X, [[4, 0, 1, 3, 2]]),
+        "transform": model.transform,
+        "impute": model.impute,
+        "impute by sampling": lambda X: model.impute(X, "sample"),
+        "fit": lambda X: quiet_fit(clone(model), X).score_samples(X),
+        "partial_fit": lambda X: clone(model).partial_fit(X).score_samples(X),
+        "mpt_curve": lambda X: mpt_curve(model, X, n_masks=1).scores,
+        "balanced": lambda X: mpt_curve(model, X, n_masks=2, design="balanced").scores,
+        "lml_samples": lambda X: lml_samples(model, X, n_orders=1),
+        "feature_contributions": lambda X: feature_contributions(model, X, n_orders=2),
+        "compare_lml": lambda X: compare_lml([model, model], X).row_lml,
+        "check_masked_model": lambda X: check_masked_model(model, X, n_masks=2),
+    }
+
+
+@pytest.fixture(
+    scope="module", params=["ppca", "bernoulli linear vae", "gaussian deep vae"]
+)
+def case(request):
+    """A model, rows, and what each method says of them and of rows with gaps."""
+    factory, X = MODELS[request.param]
+    X = X[:8]
+    model = quiet_fit(factory().set_params(max_iter=2), X)
+    gaps = with_gaps(X)
+    expected = {
+        name: [np.asarray(method(rows)) for rows in (X, gaps)]
+        for name, method in methods(model).items()
+    }
+    return model, (X, gaps), expected
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_array_gives_the_same(case, kind, tmp_path):
+    model, tables, expected = case
+    for name, method in methods(model).items():
+        for plain, truth in zip(tables, expected[name], strict=True):
+            rows = KINDS[kind](plain, tmp_path)
+            if truth.dtype == object:  # returns nothing
+                assert method(rows) is None
+            else:
+                assert_allclose(method(rows), truth, rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["read-only", "reversed", "memory map", "Fortran"])
+def test_masks_and_latent_variables_of_every_kind(case, kind, tmp_path):
+    model, (X, _), _ = case
+    masks = np.tile(MASK, (len(X), 1))
+    odd = KINDS[kind](masks.astype(float), tmp_path).astype(bool)
+    odd = np.asfortranarray(odd)[::-1][::-1]
+    assert_array_equal(
+        model.conditional_log_prob(X, odd), model.conditional_log_prob(X, masks)
+    )
+    Z = model.transform(X)
+    assert_array_equal(
+        model.inverse_transform(KINDS[kind](Z, tmp_path)), model.inverse_transform(Z)
+    )
+
+
+def test_rows_given_are_never_written_to(case):
+    model, (X, gaps), _ = case
+    for rows in (X, gaps):
+        before = rows.copy()
+        for method in methods(model).values():
+            method(rows)
+        assert_array_equal(rows, before)
+
+
+def test_integers_and_bools_are_numbers(case):
+    model, (X, _), _ = case
+    if (X == X.round()).all():
+        for dtype in (int, bool, np.uint8, np.float32):
+            score = model.score_samples(X.astype(dtype))
+            assert_allclose(score, model.score_samples(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [np.ones(5), np.ones((2, 5, 1)), 1.0, "abc", None])
+def test_other_shapes_are_refused(case, rows):
+    model, _, _ = case
+    words = r"2D array|dim|array-like|shape|'abc'|NoneType"
+    for method in methods(model).values():
+        with pytest.raises((ValueError, TypeError), match=words):
+            method(rows)
+
+
+def test_masked_arrays_are_read_as_gaps_where_they_are_taken(case):
+    model, (_, gaps), _ = case
+    masked = np.ma.masked_invalid(gaps)
+    for function in (mpt_curve, lml_samples, feature_contributions):
+        settings = {"n_masks": 1} if function is mpt_curve else {"n_orders": 1}
+        found, truth = (function(model, rows, **settings) for rows in (masked, gaps))
+        if function is mpt_curve:
+            found, truth = found.scores, truth.scores
+        assert_allclose(found, truth, rtol=1e-12)

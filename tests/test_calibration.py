@@ -1,0 +1,107 @@
+"""Samplers against their models, and methods against changes that change nothing."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.stats import chi2
+from test_common import MODELS, quiet_fit
+
+from sklearn_mpt import MPTLinearVAE, mpt_curve
+
+N_DRAWS, N_ROWS = 19, 1500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_hidden_values_rank_uniformly_among_draws_given_the_rest(name):
+    """Simulation-based calibration: rows of the model itself, two entries drawn anew.
+
+    Ranks of binary values are broken by lot.
+    """
+    factory, X = MODELS[name]
+    model = quiet_fit(factory(), X)
+    rows, rng = model.sample(N_ROWS, random_state=1000), np.random.default_rng(2)
+    gaps = rows.copy()
+    gaps[:, [1, 3]] = np.nan
+    draws = np.stack(
+        [model.impute(gaps, "sample", random_state=s) for s in range(N_DRAWS)]
+    )
+    for j in (1, 3):
+        below, ties = (draws[:, :, j] < rows[:, j]), draws[:, :, j] == rows[:, j]
+        rank = below.sum(0) + rng.integers(0, ties.sum(0) + 1)
+        count = np.bincount(rank, minlength=N_DRAWS + 1)
+        expected = N_ROWS / (N_DRAWS + 1)
+        statistic = ((count - expected) ** 2 / expected).sum()
+        assert chi2.sf(statistic, N_DRAWS) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("design", ["chain", "balanced", "independent"])
+def test_intervals_of_curves_cover(design):
+    """Of the log marginal likelihood, over draws of the masks, for each design.
+
+    A function of no joint distribution: chains have an error, too.
+    """
+    X = np.random.default_rng(0).normal(size=(6, 5))
+
+    def conditional(X, mask):
+        mean = np.where(mask, 0, X).sum(1, keepdims=True) / 3
+        return np.where(mask, -((X - mean) ** 2) - 0.1 * X**3, 0.0)
+
+    def interval(seed, n_masks=5):
+        curve = mpt_curve(
+            conditional, X, n_masks=n_masks, design=design, random_state=seed
+        )
+        return curve.lml, curve.lml_interval()
+
+    truth = np.mean([interval(1000 + seed, 10)[0] for seed in range(200)])
+    covered = [low <= truth <= high for _, (low, high) in map(interval, range(200))]
+    assert 0.90 <= np.mean(covered) <= 1.0
+
+
+shapes = st.tuples(st.integers(2, 9), st.integers(1, 6))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(shape=shapes, seed=st.integers(0, 2**32 - 1), share=st.floats(0, 0.9))
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_changes_that_change_nothing(likelihood, shape, seed, share):
+    """Order of rows and of features, repeated rows, chunks, a wider table of gaps."""
+    rng = np.random.default_rng(seed)
+    n_features = shape[1]
+    names = {"gaussian": ("mean",), "bernoulli": ("intercept",)}[likelihood]
+    init = {name: rng.normal(size=n_features) for name in names}
+    init["components"] = rng.normal(size=(1, n_features))
+    if likelihood == "gaussian":
+        init["noise_variance"] = 0.5
+    X = rng.normal(size=shape)
+    X = X if likelihood == "gaussian" else (X > 0).astype(float)
+
+    def model(order):
+        start = {k: v[..., order] if np.ndim(v) else v for k, v in init.items()}
+        vae = MPTLinearVAE(1, likelihood=likelihood, init=start, max_iter=0)
+        return vae.fit(X[:, order])
+
+    gaps = np.where(rng.random(shape) < share, np.nan, X)
+    columns, rows = rng.permutation(n_features), rng.permutation(shape[0])
+    plain, mask = model(np.arange(n_features)), rng.random(shape) < 0.5
+    score = plain.score_samples(gaps)
+    log_prob = plain.conditional_log_prob(gaps, mask)
+    close = {"rtol": 1e-7, "atol": 1e-9}
+    assert_allclose(plain.score_samples(gaps[rows]), score[rows], **close)
+    assert_allclose(
+        plain.score_samples(np.repeat(gaps, 3, axis=0)), score.repeat(3), **close
+    )
+    moved = model(columns)
+    assert_allclose(moved.score_samples(gaps[:, columns]), score, **close)
+    assert_allclose(
+        moved.conditional_log_prob(gaps[:, columns], mask[:, columns]),
+        log_prob[:, columns],
+        **close,
+    )
+    hidden = np.where(mask, np.nan, gaps)
+    joint = plain.score_samples(np.where(mask & (mask.cumsum(1) > 1), np.nan, gaps))
+    first = np.where(mask & (mask.cumsum(1) == 1), log_prob, 0).sum(1)
+    assert_allclose(joint, plain.score_samples(hidden) + first, atol=2e-4)

@@ -1,0 +1,106 @@
+"""What methods take beside their rows and their results, as documented."""
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_common import quiet_fit
+
+from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+
+STATM = Path("/proc/self/statm")
+CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps
+needs_proc = pytest.mark.skipif(not STATM.exists(), reason="counts pages of Linux")
+
+
+def resident_bytes():
+    return int(STATM.read_text().split()[1]) * 4096
+
+
+def most_added(function):
+    """Bytes that were resident at most while the function ran, beyond those before."""
+    before, sizes, is_over = resident_bytes(), [0], threading.Event()
+
+    def watch():
+        while not is_over.is_set():
+            sizes.append(resident_bytes())
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        result = function()
+    finally:
+        is_over.set()
+        watcher.join()
+    return max(sizes) - before, result
+
+
+@pytest.fixture(scope="module")
+def X():
+    return np.random.default_rng(0).normal(size=(1_000_000, 50))  # 381 MiB
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    model = quiet_fit(MPTProbabilisticPCA(max_iter=2, random_state=0), X[:500])
+    model.score(X[:500])
+    return model
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "times_rows"),
+    [
+        ("fit", 0),
+        ("closed form", 0),
+        ("score_samples", 0),
+        ("transform", 0),
+        ("inverse_transform", 1),
+        ("conditional_log_prob", 1),
+        ("mpt_curve", 1),
+        ("balanced", 0),
+    ],
+)
+def test_complete_rows_are_worked_on_in_blocks(method, times_rows, X, model):
+    """The results of two of them are as large as the rows."""
+    Z, mask = X[:, :2].copy(), np.arange(50) < 3
+    ppca = MPTProbabilisticPCA(max_iter=2, random_state=0)
+    added, _ = most_added(
+        {
+            "fit": lambda: quiet_fit(ppca, X),
+            "closed form": lambda: quiet_fit(ppca.set_params(objective="lml"), X),
+            "score_samples": lambda: model.score_samples(X),
+            "transform": lambda: model.transform(X),
+            "inverse_transform": lambda: model.inverse_transform(Z),
+            "conditional_log_prob": lambda: model.conditional_log_prob(X, mask),
+            "mpt_curve": lambda: mpt_curve(model, X, n_masks=1),
+            "balanced": lambda: mpt_curve(model, X, mask_sizes=[5], design="balanced"),
+        }[method]
+    )
+    assert added < times_rows * X.nbytes + CONSTANT
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_fit_with_gaps_copies_the_rows_once(X):
+    gaps = X.copy()
+    gaps[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
+    ppca = MPTProbabilisticPCA(max_iter=1, random_state=0)
+    added, _ = most_added(lambda: quiet_fit(ppca, gaps))
+    assert added < 1.2 * gaps.nbytes + CONSTANT
+
+
+@needs_proc
+@pytest.mark.slow
+def test_many_latent_variables_take_few_rows_at_a_time():
+    X = (np.random.default_rng(0).random((100, 10)) < 0.5).astype(float)
+    model = MPTLinearVAE(
+        n_components=100, likelihood="bernoulli", max_iter=0, random_state=0
+    ).fit(X)
+    model.score(X[:2])
+    added, _ = most_added(lambda: model.score_samples(X))
+    assert added < CONSTANT

@@ -1,0 +1,264 @@
+"""Every parameter of every class and function, against values that are none."""
+
+import inspect
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_array_equal
+from test_common import quiet_fit, real_rows
+from text_models import TEXTS, make_model, make_tokenizer
+
+from sklearn_mpt import (
+    DataCollatorForMPT,
+    LMLMonitor,
+    LMLTrainerCallback,
+    MPTCurve,
+    MPTDeepVAE,
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    MPTScorer,
+    check_masked_model,
+    compare_lml,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+)
+
+NO_INT = [True, 1.5, np.nan, "1", None, [1], Fraction(3, 2)]
+COUNT = [*NO_INT, 0, -1, np.int64(0)]
+NO_REAL = [True, "1", None, [1.0], Fraction(1, 2), 1j, np.nan, np.inf, -np.inf]
+NO_BOOL = ["yes", 0, 1, None, np.nan, [True]]
+NO_NAME = ["magic", 1, True, None, np.nan, ["mpt"]]
+N_JOBS = [0, "a", 1.5, True, np.nan, [1]]
+RANDOM_STATE = [-1, 2**32, 1.5, np.nan, "a", True, [[1]], np.random.default_rng(0)]
+DEVICE = ["toaster", "meta", 1.5, True, ["cpu"], torch.device("meta")]
+RATE = [0.0, -0.5, 1.5, np.nan, np.inf, 0, 99, True, None, "often", Fraction(1, 2), [1]]
+COUNT_OR_AUTO = [*(value for value in COUNT if value != "1"), "all"]
+INIT = ["magic", 1, None, {}, {"components": 1}, np.zeros((2, 5))]
+
+MODEL = {
+    "n_components": COUNT,
+    "mask_rate": RATE,
+    "n_masks": COUNT,
+    "objective": NO_NAME,
+    "max_iter": [*NO_INT, -1],
+    "learning_rate": [*NO_REAL, 0, 0.0, -0.1],
+    "batch_size": COUNT_OR_AUTO,
+    "tol": [*NO_REAL, -0.1],
+    "n_iter_no_change": COUNT,
+    "warm_start": NO_BOOL,
+    "verbose": ["a", -1, 1.5, None, np.nan],
+    "device": DEVICE,
+    "random_state": RANDOM_STATE,
+    "n_jobs": N_JOBS,
+}
+MODELS = {
+    MPTProbabilisticPCA: MODEL | {"init": INIT},
+    MPTLinearVAE: MODEL | {"init": INIT, "likelihood": NO_NAME, "noise": NO_NAME},
+    MPTDeepVAE: MODEL
+    | {
+        "likelihood": NO_NAME,
+        "hidden_layer_sizes": [8, "8", None, (0,), (True,), (1.5,), (np.nan,), ("8",)],
+        "activation": NO_NAME,
+        "n_importance_samples": COUNT_OR_AUTO,
+        "conditional": NO_NAME,
+        "early_stopping": NO_BOOL,
+        "validation_fraction": [*NO_REAL, 0.0, 1.0, 1.5, -0.1],
+    },
+}
+SCORER = {
+    "model": [None, 1, ["bert"], object()],
+    "tokenizer": [1, ["bert"], object()],
+    "mask_rates": [0.5, "all", [], [0.0], [1.5], [np.nan], [[0.5]], ["a"], [None]],
+    "n_masks": COUNT,
+    "method": NO_NAME,
+    "batch_tokens": COUNT,
+    "max_length": [*(value for value in COUNT if value is not None)],
+    "overflow": NO_NAME,
+    "device": DEVICE,
+    "dtype": NO_NAME,
+    "n_jobs": N_JOBS,
+    "random_state": RANDOM_STATE,
+    "revision": [1, True, ["main"]],
+    "local_files_only": NO_BOOL,
+    "trust_remote_code": NO_BOOL,
+    "verbose": ["a", -1, 1.5, None, np.nan],
+}
+ORDERS = {"n_orders": COUNT, "random_state": RANDOM_STATE, "n_jobs": N_JOBS}
+COMPARISON = ORDERS | {"estimators": [1, None, "ab", [], {}]}
+FUNCTIONS = {
+    mpt_curve: {
+        "mask_sizes": ["a", [], [0], [7], [1.5], [np.nan], [True], [[1, 2]], [None]],
+        "n_masks": [value for value in COUNT if value is not None],
+        "design": NO_NAME,
+        "allocation": NO_NAME,
+        "random_state": RANDOM_STATE,
+        "n_jobs": N_JOBS,
+    },
+    lml_samples: ORDERS | {"return_std": NO_BOOL},
+    feature_contributions: ORDERS | {"return_std": NO_BOOL},
+    check_masked_model: {"n_masks": COUNT, "random_state": RANDOM_STATE},
+}
+OTHERS = {
+    LMLMonitor: {"every": COUNT},
+    DataCollatorForMPT: {
+        "mask_rate": [value for value in RATE if value is not None],
+        "random_state": RANDOM_STATE,
+        "pad_to_multiple_of": [value for value in COUNT if value is not None],
+    },
+    LMLTrainerCallback: {
+        "texts": [None, 1, "a", [], [1], [["a"]]],
+        "every": COUNT,
+        "n_masks": COUNT,
+        "batch_tokens": COUNT,
+        "max_length": SCORER["max_length"],
+        "overflow": NO_NAME,
+        "random_state": RANDOM_STATE,
+    },
+    MPTCurve: {
+        "mask_sizes": [1, [], [0], [6], [2, 1], [np.nan], ["a"], [[1]], [None]],
+        "scores": [1.0, [1.0, 2.0], None],
+        "std_errors": [1.0, [1.0, 2.0], None],
+        "n_features": COUNT,
+    },
+}
+ARGUMENTS = {
+    LMLMonitor: {},
+    DataCollatorForMPT: {"tokenizer": make_tokenizer()},
+    LMLTrainerCallback: {"texts": ["a"], "tokenizer": make_tokenizer()},
+    MPTCurve: {
+        "mask_sizes": [1],
+        "scores": [1.0],
+        "std_errors": [0.0],
+        "n_features": 5,
+    },
+}
+# Data, models and results; each has tests of its own.
+NO_SETTINGS = {"estimator", "X", "tokenizer", "noise", "texts"}
+
+
+def cases(table):
+    return [
+        pytest.param(key, name, value, id=f"{key.__name__}-{name}-{value!r:.40}")
+        for key, parameters in table.items()
+        for name, values in parameters.items()
+        for value in values
+    ]
+
+
+def pairs(parameters):
+    return [(name, value) for name in parameters for value in parameters[name]]
+
+
+@pytest.mark.parametrize("table", [MODELS, FUNCTIONS, OTHERS, {MPTScorer: SCORER}])
+def test_every_parameter_is_in_a_table(table):
+    for function, parameters in table.items():
+        names = set(inspect.signature(function).parameters) - NO_SETTINGS
+        assert names <= set(parameters), function
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), cases(MODELS))
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_models_refuse_bad_values_by_name(kind, name, value, method):
+    model = kind(max_iter=1).set_params(**{name: value})
+    with pytest.raises((ValueError, TypeError), match=name):
+        getattr(model, method)(real_rows())
+    assert not hasattr(model, "n_features_in_")
+
+
+@pytest.mark.parametrize(("name", "value"), pairs(SCORER))
+def test_scorers_refuse_bad_values_by_name(name, value):
+    scorer = MPTScorer(make_model(), make_tokenizer()).set_params(**{name: value})
+    with pytest.raises((ValueError, TypeError), match=name):
+        scorer.fit(TEXTS)
+    assert set(vars(scorer)) == set(scorer.get_params())
+
+
+@pytest.mark.parametrize(("function", "name", "value"), cases(FUNCTIONS))
+def test_functions_refuse_bad_values_by_name(function, name, value, known):
+    model, X = known
+    for estimator in (model, model.conditional_log_prob):
+        with pytest.raises((ValueError, TypeError), match=name):
+            function(estimator, X[:, :6], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        c.values[1:]
+        for c in cases({compare_lml: ORDERS | {"estimators": [1, None, "ab", [], {}]}})
+    ],
+)
+def test_comparisons_refuse_bad_values_by_name(name, value, known):
+    model, X = known
+    arguments = {"estimators": [model, model], "X": X} | {name: value}
+    with pytest.raises((ValueError, TypeError), match=name):
+        compare_lml(**arguments)
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), cases(OTHERS))
+def test_others_refuse_bad_values_by_name(kind, name, value):
+    with pytest.raises((ValueError, TypeError), match=name):
+        kind(**ARGUMENTS[kind] | {name: value})
+
+
+NUMPY_SCALARS = {
+    "n_components": np.int64(1),
+    "mask_rate": np.float32(0.5),
+    "n_masks": np.int32(8),
+    "max_iter": np.int64(2),
+    "learning_rate": np.float64(0.01),
+    "batch_size": np.int16(10),
+    "tol": np.float64(0),
+    "n_iter_no_change": np.uint8(3),
+    "warm_start": np.bool_(False),
+    "verbose": np.bool_(False),
+    "random_state": np.int64(3),
+    "n_jobs": np.int64(1),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_scalars_of_numpy_are_as_good_as_those_of_python(kind):
+    X, plain = real_rows(), {k: v.item() for k, v in NUMPY_SCALARS.items()}
+    by_numpy = quiet_fit(kind(**NUMPY_SCALARS), X)
+    assert_array_equal(
+        by_numpy.score_samples(X), quiet_fit(kind(**plain), X).score_samples(X)
+    )
+
+
+@pytest.mark.parametrize("kind", [MPTLinearVAE, MPTDeepVAE])
+def test_a_fitted_model_keeps_its_likelihood(kind):
+    """It would be another model: its probabilities would not even sum to one."""
+    binary = (real_rows() > 0).astype(float)
+    model = quiet_fit(kind(max_iter=1, likelihood="bernoulli", warm_start=True), binary)
+    before = model.score_samples(binary)
+    message = "likelihood='gaussian' differs from the 'bernoulli' of the fitted model"
+    model.set_params(likelihood="gaussian")
+    for call in (
+        model.fit,
+        model.partial_fit,
+        model.score_samples,
+        model.transform,
+        model.impute,
+        lambda X: model.conditional_log_prob(X, np.ones(5, dtype=bool)),
+        lambda X: model.inverse_transform(X[:, :2]),
+        lambda X: model.sample(2),
+        lambda X: mpt_curve(model, X),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(binary)
+    model.set_params(likelihood="bernoulli")
+    assert_array_equal(model.score_samples(binary), before)
+    quiet_fit(model.set_params(likelihood="gaussian", warm_start=False), binary)
+    assert hasattr(model, "noise_variance_")
+
+
+def test_a_fitted_net_keeps_its_activation():
+    X = real_rows()
+    model = quiet_fit(MPTDeepVAE(max_iter=1, warm_start=True), X)
+    for call in (model.fit, model.score_samples):
+        with pytest.raises(ValueError, match="activation='tanh' differs from the 'sil"):
+            call(X if model.set_params(activation="tanh") else None)

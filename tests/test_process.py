@@ -1,0 +1,205 @@
+"""The process around an estimator: its modes change no number, and stay the same."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from test_common import MODELS, quiet_fit, with_gaps
+from text_models import TEXTS, make_model, make_tokenizer
+
+from sklearn_mpt import MPTScorer, mpt_curve
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def meta_device():
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+MODES = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "float64": lambda: default_dtype(torch.float64),
+    "float16": lambda: default_dtype(torch.float16),
+    "meta": meta_device,
+    "errstate": lambda: np.errstate(all="raise"),
+}
+
+
+def unfitted(name):
+    factory, X = MODELS[name]
+    return factory().set_params(max_iter=3), X
+
+
+def numbers(model, X):
+    """What a refit and every method return."""
+    gaps, mask = with_gaps(X), np.arange(X.shape[1]) < 2
+    model = quiet_fit(clone(model), gaps).partial_fit(X)
+    return [
+        model.score_samples(gaps),
+        model.conditional_log_prob(gaps, mask),
+        model.transform(gaps),
+        model.inverse_transform(model.transform(X)),
+        model.impute(gaps),
+        model.sample(2),
+        mpt_curve(model, gaps, n_masks=2).scores,
+        mpt_curve(model, X, n_masks=2, design="balanced").scores,
+    ]
+
+
+def state_of_process():
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled("cpu"),
+        np.geterr(),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MODELS)
+def test_modes_change_no_number(name, mode):
+    model, X = unfitted(name)
+    expected, before = numbers(model, X), state_of_process()
+    with MODES[mode]():
+        within = state_of_process()
+        found = numbers(model, X)
+        assert state_of_process() == within
+    assert state_of_process() == before
+    for a, b in zip(found, expected, strict=True):
+        # Adam counts its steps in the default dtype, if that is double
+        assert_allclose(a, b, rtol=1e-5 if mode == "float64" else 0, atol=0)
+
+
+@pytest.mark.parametrize("mode", sorted(set(MODES) - {"meta"}))
+def test_modes_change_no_score_of_a_text(mode):
+    model = make_model()
+
+    def scores():
+        scorer = MPTScorer(model, make_tokenizer()).fit(TEXTS)
+        return scorer.transform(TEXTS), scorer.score_samples(TEXTS)
+
+    expected = scores()
+    with MODES[mode]():
+        within = state_of_process()
+        found = scores()
+        assert state_of_process() == within
+    assert_allclose(found[0], expected[0], rtol=1e-5)
+    assert_allclose(found[1], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_and_threads_are_as_before_an_error(name):
+    model, X = unfitted(name)
+    model = quiet_fit(model, X)
+    before = state_of_process()
+    for call in (model.fit, model.partial_fit, model.score_samples):
+        with pytest.raises(ValueError, match="infinity"):
+            call(np.full_like(X, np.inf))
+        assert state_of_process() == before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_threads_do_not_disturb_one_another(name):
+    model, X = unfitted(name)
+    expected = numbers(model, X)
+    with warnings.catch_warnings(), ThreadPoolExecutor(3) as pool:
+        warnings.simplefilter("ignore")  # filters are the process's, not a thread's
+        results = list(pool.map(lambda _: numbers(model, X), range(3)))
+    for found in results:
+        for a, b in zip(found, expected, strict=True):
+            assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_workers_give_the_same(start_method):
+    model, X = unfitted("bernoulli linear vae")
+    model = quiet_fit(model, X)
+    mask = np.arange(X.shape[1]) < 2
+    expected = model.conditional_log_prob(X, mask)  # torch has run before the fork
+    with get_context(start_method).Pool(1) as pool:
+        found = pool.apply_async(model.conditional_log_prob, (X, mask)).get(60)
+        trained = pool.apply_async(clone(model).partial_fit, (X,)).get(60)
+    assert_array_equal(found, expected)
+    here = clone(model).partial_fit(X)
+    assert_array_equal(trained.score_samples(X), here.score_samples(X))
+
+
+def test_asserts_are_not_needed(tmp_path):
+    """python -O leaves them out."""
+    model, X = unfitted("gaussian deep vae")
+    model = quiet_fit(model, X)
+    (tmp_path / "fitted.pkl").write_bytes(pickle.dumps((model, X)))
+    code = (
+        "import pickle, sys, numpy as np\n"
+        "model, X = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(repr(float(model.score(X))))\n"
+        "try: model.set_params(max_iter='a').fit(X)\n"
+        "except TypeError as error: print(error)\n"
+    )
+    command = [sys.executable, "-O", "-c", code, str(tmp_path / "fitted.pkl")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    ).stdout.splitlines()
+    assert float(said[0]) == model.score(X)
+    assert said[1].startswith("max_iter must be an instance of int")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers of signals")
+@pytest.mark.parametrize("name", MODELS)
+def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
+    """The model from before, if it raises; otherwise one as far as training came."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    factory, X = MODELS[name]
+    start = time.process_time()
+    model = quiet_fit(factory(), X)
+    seconds, score = time.process_time() - start, model.score(X)
+    before, handler = state_of_process(), signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        for moment in np.random.default_rng(0).uniform(0.01, 0.9, 8) * seconds:
+            fitted = pickle.loads(pickle.dumps(model))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, moment)
+                    fitted.fit(X)
+                except KeyboardInterrupt:
+                    assert fitted.n_iter_ == model.n_iter_
+                finally:
+                    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            assert state_of_process() == before
+            assert fitted.score(X) > score - 5
+    finally:
+        signal.signal(signal.SIGVTALRM, handler)
