@@ -45,7 +45,10 @@ class Columns(Likelihood):
         self.noisy = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
         self.is_separable = max(self.n_categories) == 1
         if noise_variance is None:
-            noise_variance = torch.ones(len(self.noisy), dtype=torch.float64)
+            ones = {"dtype": torch.float64, "device": "cpu"}
+            noise_variance = torch.ones(len(self.noisy), **ones)
+                len(self.noisy), dtype=torch.float64, device="cpu"
+            )
         groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
         self.parts = torch.nn.ModuleList(
             LIKELIHOODS[kind].of_columns(count, noise_variance)
