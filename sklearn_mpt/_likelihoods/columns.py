@@ -47,8 +47,6 @@ class Columns(Likelihood):
         if noise_variance is None:
             ones = {"dtype": torch.float64, "device": "cpu"}
             noise_variance = torch.ones(len(self.noisy), **ones)
-                len(self.noisy), dtype=torch.float64, device="cpu"
-            )
         groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
         self.parts = torch.nn.ModuleList(
             LIKELIHOODS[kind].of_columns(count, noise_variance)

@@ -297,5 +297,4 @@ def _varies(X):
 
 def point_of(components, intercept, log_noise=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    same = {"dtype": coefs.dtype, "device": coefs.device}
-    return Point(coefs, torch.as_tensor(log_noise, **same))
+    return Point(coefs, torch.as_tensor(log_noise, device=coefs.device).to(coefs))
