@@ -252,7 +252,7 @@ def test_a_fitted_model_keeps_its_likelihood(kind):
             call(binary)
     model.set_params(likelihood="bernoulli")
     assert_array_equal(model.score_samples(binary), before)
-    quiet_fit(model.set_params(likelihood="gaussian", warm_start=False), binary)
+    quiet_fit(model.set_params(likelihood="gaussian", warm_start=False), real_rows())
     assert hasattr(model, "noise_variance_")
 
 

@@ -253,7 +253,6 @@ def pool(log_means):
     """Pool the replicates' log averages: the log of their mean, its standard error.
 
     The error is so large that intervals of 1.96 of them cover 95%.
-
     log_means : shape (n_replicates, ...)
     """
     pooled = log_mean_exp(log_means, 0)

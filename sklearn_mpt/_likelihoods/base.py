@@ -121,7 +121,7 @@ class Likelihood(torch.nn.Module, ABC):
     @property
     def log_variance(self) -> torch.Tensor:
         """Logarithms of the noise variances, of shape (g,)."""
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     def noise_derivatives(
         self, X: torch.Tensor, location: torch.Tensor

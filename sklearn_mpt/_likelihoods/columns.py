@@ -45,7 +45,8 @@ class Columns(Likelihood):
         self.noisy = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
         self.is_separable = max(self.n_categories) == 1
         if noise_variance is None:
-            noise_variance = torch.ones(len(self.noisy), dtype=torch.float64)
+            ones = {"dtype": torch.float64, "device": "cpu"}
+            noise_variance = torch.ones(len(self.noisy), **ones)
         groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
         self.parts = torch.nn.ModuleList(
             LIKELIHOODS[kind].of_columns(count, noise_variance)

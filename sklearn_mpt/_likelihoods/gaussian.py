@@ -33,7 +33,7 @@ class Gaussian(Likelihood):
     def __init__(self, noise_variance=None):
         super().__init__()
         if noise_variance is None:
-            noise_variance = torch.ones((), dtype=torch.float64)
+            noise_variance = torch.ones((), dtype=torch.float64, device="cpu")
         excess = torch.clamp(noise_variance - NOISE_FLOOR, min=0.1 * NOISE_FLOOR)
         self.log_noise = torch.nn.Parameter(excess.log() / LOG_NOISE_STEP)
 

@@ -297,4 +297,4 @@ def _varies(X):
 
 def point_of(components, intercept, log_noise=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(coefs, torch.as_tensor(log_noise).to(coefs))
+    return Point(coefs, torch.as_tensor(log_noise, device=coefs.device).to(coefs))
