@@ -116,7 +116,7 @@ class SignsVAE(MPTLinearVAE):
 
     @property
     def _family(self):
-        return OfAnyRows(Bernoulli)
+        return OfAnyRows(Bernoulli())
 
     def _validate_rows(self, X, **settings):
         X = super()._validate_rows(X, **settings)

@@ -131,7 +131,7 @@ def test_bad_arguments(known):
         compare_lml({"one": model}, X)
     with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has the shape"):
         compare_lml({"a": model, "b": model}, X[:, :5])
-    with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has no columns"):
+    with pytest.raises(ValueError, match=r"same features: 'a' has 6, X has the shape"):
         compare_lml({"a": model, "b": model}, ["one text", "another"])
     with pytest.raises(ValueError, match="at least two rows"):
         compare_lml({"a": model, "b": model}, X[:1])

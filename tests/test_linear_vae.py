@@ -285,7 +285,7 @@ def test_other_values_are_refused(known, X, method):
 
 def test_bad_parameters_are_refused(X):
     with pytest.raises(ValueError, match="likelihood must be one of 'gaussian', 'b"):
-        MPTLinearVAE(likelihood="poisson").fit(X)
+        MPTLinearVAE(likelihood="binomial").fit(X)
     with pytest.raises(ValueError, match="n_components=7 must be at most n_features=6"):
         MPTLinearVAE(n_components=7).fit(X)
     with pytest.raises(ValueError, match=r"init must have the keys \['components', 'i"):

@@ -98,7 +98,7 @@ FUNCTIONS = {
         "n_jobs": N_JOBS,
     },
     lml_samples: ORDERS | {"return_std": NO_BOOL},
-    feature_contributions: ORDERS | {"return_std": NO_BOOL},
+    feature_contributions: ORDERS | {"return_std": NO_BOOL, "as_explanation": NO_BOOL},
     check_masked_model: {"n_masks": COUNT, "random_state": RANDOM_STATE},
 }
 OTHERS = {

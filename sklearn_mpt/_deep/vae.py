@@ -220,5 +220,5 @@ class MPTDeepVAE(BaseMPT):
 
     @property
     def _family(self):
-        check_choice(self.likelihood, "likelihood", list(LIKELIHOODS))
+        check_choice(self.likelihood, "likelihood", ["bernoulli", "gaussian"])
         return DeepFamily(LIKELIHOODS[self.likelihood]())

@@ -18,9 +18,9 @@ class MPTLinearVAE(TableMPT):
     number, the logit of a yes or no, the logits of categories, the logarithm of the
     rate of a count. With 0 and 1 alone that is logistic principal components, and with
     one component the two-parameter item response model; with numbers alone it is
-    `MPTProbabilisticPCA`, or factor analysis. Training hides random features and maximises
-    the log-probability of each given others that are seen; with a uniform mask rate
-    that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
+    `MPTProbabilisticPCA`, or factor analysis. Training hides random features and
+    maximises the log-probability of each given others that are seen; with a uniform
+    mask rate that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
     Proposition 1).
 
     Parameters

@@ -230,10 +230,9 @@ def _score(name, model, X, options):
 
 def _check_features(name, n_features, X):
     if n_features is not None and np.shape(X)[1:] != (n_features,):
-        found = np.shape(X)[1] if np.ndim(X) == 2 else "no columns"
         raise ValueError(
             f"The models must have the same features: {name!r} has {n_features}, X has "
-            f"{found}."
+            f"the shape {np.shape(X)}."
         )
 
 

@@ -227,6 +227,7 @@ def feature_contributions(
     >>> bool(np.allclose(contributions.sum(axis=1), model.score_samples(X)))
     True
     """
+    check_bool(as_explanation, "as_explanation")
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
     ask = getattr(estimator, "_token_contributions", None)  # rows of several lengths
@@ -263,7 +264,6 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
 
 
 def _explain(parts):
-    """Return contributions as shap has them."""
     try:
         from shap import Explanation
     except ImportError:
