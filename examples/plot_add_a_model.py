@@ -8,11 +8,13 @@ measured by it: one method, ``conditional_log_prob``, is enough. Counts need one
 that says what a count is, and the linear model of this package trains on them.
 """
 
+import math
+
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from scipy.special import logsumexp, softmax
-from scipy.stats import norm, poisson
+from scipy.stats import nbinom, norm
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.datasets import load_wine
 from sklearn.model_selection import train_test_split
@@ -119,16 +121,18 @@ print(f"{parts[oddest, worst]:.2f} for {wine.feature_names[worst]}")
 # A kind of feature
 # -----------------
 #
-# A linear model gives each feature a location, linear in z. For counts let it be the
-# logarithm of the rate. A kind of feature says what entries are likely there, in which
+# A linear model gives each feature a location, linear in z. Counts that vary more than
+# those of a Poisson distribution have a mean, of which it is the logarithm, and a size,
+# known here. A kind of feature says what entries are likely there, in which
 # direction that changes (the slope), and how much an entry tells of its location (the
 # Fisher information): the gradient and the size of a natural step are made of these.
 
 
-class Poisson(Likelihood):
-    """Counts, given the logarithms of their rates."""
+class OverdispersedCounts(Likelihood):
+    """Negative binomial counts, given the logarithms of their means."""
 
     bounds = (0.0, np.inf)
+    size = 2.0  # the variance is mean + mean**2 / size
 
     @staticmethod
     def check_rows(X):
@@ -139,24 +143,35 @@ class Poisson(Likelihood):
     @staticmethod
     def start_location(X):
         n_present = np.sum(~np.isnan(X), axis=0)
-        return np.log((np.nansum(X, axis=0) + 0.5) / (n_present + 1))
+        return np.log((np.nansum(X, axis=0) + 0.5) / (n_present + 0.5))
 
     def entry_log_prob(self, X, location):
-        return X * location - location.exp() - torch.lgamma(X + 1)
+        return self._constant(X) + X * location - self._log_norm(X, location)
 
     def pair_log_prob(self, X, observed, location):
-        constant = torch.lgamma(X + 1).sum(1, keepdim=True)
-        return X @ location.T - observed @ location.exp().T - constant
+        constant = (observed * self._constant(X)).sum(1, keepdim=True)
+        unit = self._log_norm(torch.ones(()), location)
+        zero = self._log_norm(torch.zeros(()), location)
+        return constant + X @ (location - unit + zero).T - observed @ zero.T
+
+    def _constant(self, X):
+        choices = torch.lgamma(X + self.size) - torch.lgamma(X + 1)
+        return choices + self.size * np.log(self.size) - math.lgamma(self.size)
+
+    def _log_norm(self, X, location):
+        return (X + self.size) * torch.log(self.size + location.exp())
 
     def derivatives(self, X, location):
-        rate = location.exp()
-        return X - rate, rate
+        mean = location.exp()
+        share = self.size / (self.size + mean)
+        return (X - mean) * share, mean * share
 
     def mean(self, location):
         return location.exp()
 
     def draw(self, location, uniform):
-        counts = poisson.ppf(uniform.cpu().numpy(), location.exp().cpu().numpy())
+        share = self.size / (self.size + location.exp())
+        counts = nbinom.ppf(uniform.cpu().numpy(), self.size, share.cpu().numpy())
         return location.new_tensor(counts)
 
 
@@ -165,13 +180,13 @@ class Poisson(Likelihood):
 # to think about are attributes of the class.
 
 
-class PoissonFactors(BaseMPT):
-    """Linear model of log rates, trained by masking."""
+class CountFactors(BaseMPT):
+    """Linear model of log means, trained by masking."""
 
     mask_rate, n_masks, objective, learning_rate = "uniform", 32, "mpt", 1.0
     batch_size, tol, n_iter_no_change = "auto", 1e-4, 2
     warm_start, verbose, device, n_jobs = False, False, "cpu", None
-    _family = IntegratedFamily(Poisson)
+    _family = IntegratedFamily(OverdispersedCounts())
 
     def __init__(self, n_components=2, *, init="random", max_iter=1000, random_state=0):
         self.n_components = n_components
@@ -190,18 +205,18 @@ truth = {
     "components": 0.4 * rng.normal(size=(2, 8)),
     "intercept": rng.normal(0.5, 0.5, size=8),
 }
-log_rate = rng.normal(size=(800, 2)) @ truth["components"] + truth["intercept"]
-counts = np.where(
-    rng.random(log_rate.shape) < 0.1, np.nan, rng.poisson(np.exp(log_rate))
-)
+mean = np.exp(rng.normal(size=(800, 2)) @ truth["components"] + truth["intercept"])
+size = OverdispersedCounts.size
+counts = rng.negative_binomial(size, size / (size + mean)).astype(float)
+counts[rng.random(counts.shape) < 0.1] = np.nan
 
-generating = PoissonFactors(init=truth, max_iter=0).fit(counts)
-from_truth = PoissonFactors(init=truth).fit(counts)
+generating = CountFactors(init=truth, max_iter=0).fit(counts)
+from_truth = CountFactors(init=truth).fit(counts)
 small = {
     "components": 0.1 * rng.normal(size=(2, 8)),
-    "intercept": Poisson.start_location(counts),
+    "intercept": OverdispersedCounts.start_location(counts),
 }
-model = PoissonFactors(init=small).fit(counts)
+model = CountFactors(init=small).fit(counts)
 print(f"Generating parameters  {generating.score(counts):.3f} nats per site")
 print(f"Trained from these     {from_truth.score(counts):.3f}")
 print(f"Trained from chance    {model.score(counts):.3f}, in {model.n_iter_} epochs")

@@ -139,9 +139,14 @@ ARGUMENTS = {
 NO_SETTINGS = {"estimator", "X", "tokenizer", "noise", "texts"}
 
 
+def label(value):
+    """A repr without an address, so that tests have the same names in every process."""
+    return repr(value).split(" at 0x")[0][:40]
+
+
 def cases(table):
     return [
-        pytest.param(key, name, value, id=f"{key.__name__}-{name}-{value!r:.40}")
+        pytest.param(key, name, value, id=f"{key.__name__}-{name}-{label(value)}")
         for key, parameters in table.items()
         for name, values in parameters.items()
         for value in values

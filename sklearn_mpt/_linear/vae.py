@@ -20,8 +20,8 @@ class MPTLinearVAE(TableMPT):
     one component the two-parameter item response model; with numbers alone it is
     `MPTProbabilisticPCA`, or factor analysis. Training hides random features and
     maximises the log-probability of each given others that are seen; with a uniform
-    mask rate that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
-    Proposition 1).
+    mask rate that is, in expectation over masks, the log marginal likelihood (LML)
+    ([1]_, Proposition 1).
 
     Parameters
     ----------
