@@ -101,3 +101,29 @@ def test_a_feature_without_noise_is_warned_of(X):
 def test_noise_is_checked(X):
     with pytest.raises(ValueError, match="noise must be one of 'shared', 'per_feat"):
         factors(noise="each").fit(X)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_posterior_is_gaussian(noise, X):
+    model = factors(noise=noise).fit(X)
+    mean, covariance = model.posterior(X[:3])
+    W, noise_variance = model.components_, model.noise_variance_
+    precision = np.eye(2) + W / noise_variance @ W.T
+    expected = np.broadcast_to(np.linalg.inv(precision), (3, 2, 2))
+    assert_allclose(covariance, expected, atol=1e-12)
+    pull = (X[:3] - model.mean_) / noise_variance @ W.T
+    assert_allclose(mean, np.linalg.solve(precision, pull.T).T)
+    assert_allclose(mean, model.transform(X[:3]))
+
+
+@pytest.mark.parametrize("rotation", ["varimax", "quartimax"])
+def test_rotations_make_components_simple_and_keep_the_law(rotation, fitted, X):
+    rotated = factors(rotation=rotation).fit(X)
+    assert_allclose(rotated.score_samples(X), fitted.score_samples(X))
+    squares, before = (
+        (model.components_ / X.std(axis=0)) ** 2 for model in (rotated, fitted)
+    )
+    assert_allclose(squares.sum(axis=0), before.sum(axis=0))
+    if rotation == "varimax":
+        squares, before = (s - s.mean(axis=1, keepdims=True) for s in (squares, before))
+    assert (squares**2).sum() > (before**2).sum()

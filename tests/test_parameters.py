@@ -31,6 +31,7 @@ COUNT = [*NO_INT, 0, -1, np.int64(0)]
 NO_REAL = [True, "1", None, [1.0], Fraction(1, 2), 1j, np.nan, np.inf, -np.inf]
 NO_BOOL = ["yes", 0, 1, None, np.nan, [True]]
 NO_NAME = ["magic", 1, True, None, np.nan, ["mpt"]]
+ROTATION = ["oblimin", 1, True, np.nan, ["varimax"]]
 N_JOBS = [0, "a", 1.5, True, np.nan, [1]]
 RANDOM_STATE = [-1, 2**32, 1.5, np.nan, "a", True, [[1]], np.random.default_rng(0)]
 DEVICE = ["toaster", "meta", 1.5, True, ["cpu"], torch.device("meta")]
@@ -56,7 +57,8 @@ MODEL = {
 }
 MODELS = {
     MPTProbabilisticPCA: MODEL | {"init": INIT},
-    MPTLinearVAE: MODEL | {"init": INIT, "likelihood": NO_NAME, "noise": NO_NAME},
+    MPTLinearVAE: MODEL
+    | {"init": INIT, "likelihood": NO_NAME, "noise": NO_NAME, "rotation": ROTATION},
     MPTDeepVAE: MODEL
     | {
         "likelihood": NO_NAME,

@@ -165,3 +165,31 @@ def test_zeros_and_ones_with_a_gaussian_likelihood_are_warned_of():
     X = np.random.default_rng(0).integers(0, 2, (30, 3)).astype(float)
     with pytest.warns(UserWarning, match="likelihood='bernoulli'"):
         MPTLinearVAE(n_components=1, max_iter=0).fit(X)
+
+
+def test_posterior_is_that_of_a_grid(fitted, frame):
+    rows = with_gaps(frame)[:5]
+    mean, covariance = fitted.posterior(rows)
+    z = np.linspace(-6, 6, 2001)
+    log_joint = np.zeros((5, len(z))) - 0.5 * z**2
+    codes = Coding.of(KINDS, frame).encode(rows)
+    locations = z[:, None] * fitted.components_ + fitted.intercept_
+    log_category = (
+        locations[:, 2:5] - np.logaddexp.reduce(locations[:, 2:5], 1)[:, None]
+    )
+    for i, (height, smokes, level, visits) in enumerate(codes):
+        if height == height:
+            square = (height - locations[:, 0]) ** 2
+            log_joint[i] -= 0.5 * square / fitted.noise_variance_[0]
+        if smokes == smokes:
+            log_joint[i] -= np.logaddexp(0, (1 - 2 * smokes) * locations[:, 1])
+        if level == level:
+            log_joint[i] += log_category[:, int(level)]
+        if visits == visits:
+            log_joint[i] += visits * locations[:, 5] - np.exp(locations[:, 5])
+    weight = np.exp(log_joint - log_joint.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    expected = weight @ z
+    assert_allclose(mean[:, 0], expected, atol=1e-4)
+    assert_allclose(covariance[:, 0, 0], weight @ z**2 - expected**2, atol=1e-3)
+    assert_allclose(mean, fitted.transform(rows), atol=1e-4)

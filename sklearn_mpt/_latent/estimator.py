@@ -126,6 +126,32 @@ class BaseMPT(
         X, model = self._validate_rows(X), self._model()
         return self._map_rows(model, model.latent_mean, X).astype(X.dtype, copy=False)
 
+    def posterior(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        r"""Compute mean and covariance of the latent variables of each row.
+
+        The square roots of the variances are the standard errors of `transform`, of
+        abilities for instance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`, as `transform` returns it.
+        covariance : ndarray of shape (n_samples, n_components, n_components)
+        """
+        X, model = self._validate_rows(X), self._model()
+
+        def moments(rows):
+            mean, covariance = model.latent_moments(rows)
+            return torch.cat([mean[:, None], covariance], 1)
+
+        both = self._map_rows(model, moments, X)
+        return both[:, 0], both[:, 1:]
+
     def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
         """Compute the expected row for given latent variables.
 

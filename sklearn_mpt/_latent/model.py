@@ -73,9 +73,16 @@ class Model(ABC):
     def conditional_log_prob(self, X, mask):
         """Return the contract, for a mask of shape (1 or n, d); (n, d)."""
 
-    @abstractmethod
     def latent_mean(self, X):
         """Return E[z | present entries]; (n, k)."""
+        return self.latent_moments(X)[0]
+
+    @abstractmethod
+    def latent_moments(self, X):
+        """Return mean and covariance of z given the present entries.
+
+        Of shape (n, k) and (n, k, k).
+        """
 
     @abstractmethod
     def expect(self, X):
@@ -206,6 +213,15 @@ class IntegratedModel(Model):
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X)
+
+    def latent_moments(self, X):
+        def powers(z):
+            return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
+
+        n_dims = self.latent.n_dims
+        mean, square = self._average(powers, X).tensor_split([n_dims], 1)
+        outer = mean[:, :, None] * mean[:, None]
+        return mean, square.unflatten(1, (n_dims, n_dims)) - outer
 
     def expect(self, X):
         return self._fill(self._average(self._mean, X))

@@ -144,8 +144,9 @@ class LinearGaussian(Model):
         log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
         return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
 
-    def latent_mean(self, X):
-        return self.posterior(X, _observed(X))[0]
+    def latent_moments(self, X):
+        z, root = self.posterior(X, _observed(X))
+        return z, (root.mT @ root).expand(len(X), -1, -1)
 
     def expect(self, X):
         return self.decode(self.latent_mean(X))
@@ -164,8 +165,7 @@ class LinearGaussian(Model):
         if torch.isnan(X).any():
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
-        parts = [self.moment_scores(moments, part) for part in masks.split(n_rows)]
-        return torch.cat(parts)
+        return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
 
     def mean_chain_scores(self, X, orders):
         return chain_scores(X, orders, self)

@@ -18,7 +18,12 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianRows,
     uniform_or_fixed,
 )
-from sklearn_mpt._linear.map import check_init, initial_arrays, principal_axes
+from sklearn_mpt._linear.map import (
+    check_init,
+    initial_arrays,
+    principal_axes,
+    simple_axes,
+)
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -34,11 +39,13 @@ class GaussianFamily(Family):
     objectives : tuple of str
         Allowed values of `objective`; all but "mpt" are the log marginal likelihood.
     noise : {"shared", "per_feature"}, default="shared"
+    rotation : {"varimax", "quartimax"}, default=None
     """
 
-    def __init__(self, objectives, noise="shared"):
+    def __init__(self, objectives, noise="shared", rotation=None):
         self.objectives = objectives
         self.is_shared = noise == "shared"
+        self.rotation = rotation
 
     def check_parameters(self, settings, n_features):
         check_init(settings.init)
@@ -110,7 +117,7 @@ class GaussianFamily(Family):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
         noise_variance = np.exp(result.log_noise.cpu().numpy())
         return {
-            "components_": scale * principal_axes(coefs[:, :-1].T / scale),
+            "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
             "mean_": coefs[:, -1].copy(),
             "noise_variance_": (
                 float(noise_variance) if self.is_shared else noise_variance
@@ -199,6 +206,9 @@ class Rescaled(Model):
 
     def latent_mean(self, X):
         return self.model.latent_mean(X / self.scale)
+
+    def latent_moments(self, X):
+        return self.model.latent_moments(X / self.scale)
 
     def expect(self, X):
         return self.scale * self.model.expect(X / self.scale)

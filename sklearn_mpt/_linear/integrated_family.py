@@ -19,8 +19,8 @@ from sklearn_mpt._linear.map import (
     check_init,
     initial_arrays,
     n_nodes_of,
-    principal_axes,
     prior_grid,
+    simple_axes,
     spacing,
 )
 
@@ -41,12 +41,14 @@ class IntegratedFamily(Family):
     ----------
     likelihood : Likelihood
         Its own parameters do not matter.
+    rotation : {"varimax", "quartimax"}, default=None
     """
 
     objectives = ("mpt", "elbo", "lml")
 
-    def __init__(self, likelihood):
+    def __init__(self, likelihood, rotation=None):
         self.likelihood = likelihood
+        self.rotation = rotation
 
     def check_parameters(self, settings, n_features):
         check_init(settings.init)
@@ -173,7 +175,7 @@ class IntegratedFamily(Family):
     def trained_attributes(self, result, fitted):
         coefs = self.likelihood.centre(result.coefs.cpu().T).numpy()
         noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
-        components = principal_axes(coefs[:-1])
+        components = simple_axes(coefs[:-1], self.rotation)
         return noise | self._restored(components, coefs[-1], fitted)
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import torch
+from sklearn.decomposition._factor_analysis import _ortho_rotation
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
@@ -247,6 +248,22 @@ def principal_axes(components):
     rotated = np.zeros_like(components)  # more components than features: zero rows
     rotated[: len(lengths)] = lengths[:, None] * axes
     return rotated
+
+
+def simple_axes(components, rotation):
+    """Rotate components to the principal axes, or from there to simple ones.
+
+    rotation : None, "varimax" or "quartimax", as `FactorAnalysis` has them.
+    """
+    components = principal_axes(components)
+    if rotation is None or len(components) == 1:
+        return components
+    return _ortho_rotation(components.T, method=rotation)
+
+
+def check_rotation(rotation):
+    if rotation is not None:
+        check_choice(rotation, "rotation", ["varimax", "quartimax"])
 
 
 def check_init(init):

@@ -7,6 +7,7 @@ from sklearn_mpt._checks import check_choice
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._linear.integrated_family import IntegratedFamily
+from sklearn_mpt._linear.map import check_rotation
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
@@ -37,6 +38,9 @@ class MPTLinearVAE(TableMPT):
     noise : {"shared", "per_feature"}, default="shared"
         Whether Gaussian features, if all are, have one noise variance, or each its own:
         factor analysis. Beside other kinds each has its own.
+    rotation : {"varimax", "quartimax"}, default=None
+        How components are rotated after training, so that each feature has few large
+        ones; None leaves the principal axes. The law of the rows does not change.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -85,10 +89,10 @@ class MPTLinearVAE(TableMPT):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_locations)
-        Rows of W, rotated to the principal axes: orthogonal, longest first. (Not
-        rotated if ``max_iter=0``. Gaussian features with noise of their own count in
-        units of their standard deviations.) A feature has one location, and a
-        categorical one C, of mean zero, in the order of `categories_`.
+        Rows of W, rotated to the principal axes, orthogonal and longest first, or as
+        `rotation` says. (Not rotated if ``max_iter=0``. Gaussian features with noise of
+        their own count in units of their standard deviations.) A feature has one
+        location, and a categorical one C, of mean zero, in the order of `categories_`.
     intercept_ : ndarray of shape (n_locations,)
         Locations at z = 0. Not if all features are Gaussian.
     mean_ : ndarray of shape (n_features,)
@@ -219,6 +223,7 @@ class MPTLinearVAE(TableMPT):
         *,
         likelihood: LikelihoodNames = "gaussian",
         noise: str = "shared",
+        rotation: str | None = None,
         mask_rate: str | float = "uniform",
         n_masks: int = 32,
         objective: str = "mpt",
@@ -237,6 +242,7 @@ class MPTLinearVAE(TableMPT):
         self.n_components = n_components
         self.likelihood = likelihood
         self.noise = noise
+        self.rotation = rotation
         self.mask_rate = mask_rate
         self.n_masks = n_masks
         self.objective = objective
@@ -254,7 +260,8 @@ class MPTLinearVAE(TableMPT):
 
     def _family_of(self, likelihood):
         check_choice(self.noise, "noise", ["shared", "per_feature"])
+        check_rotation(self.rotation)
         if isinstance(likelihood, Gaussian):
             # the evidence lower bound of Gaussian features is the LML
-            return GaussianFamily(("mpt", "elbo", "lml"), self.noise)
-        return IntegratedFamily(likelihood)
+            return GaussianFamily(("mpt", "elbo", "lml"), self.noise, self.rotation)
+        return IntegratedFamily(likelihood, self.rotation)
