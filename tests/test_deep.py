@@ -294,7 +294,9 @@ def test_points_of_the_mixture_integrate_to_one():
 
 
 def predict_by_chains(module, X, mask):
-    model = EncodeDecodeModel(module, Units(0.0, 1.0), X.device, seed=(0,))
+    model = EncodeDecodeModel(
+        module, Units(torch.zeros(()), torch.ones(())), X.device, seed=(0,)
+    )
     with torch.no_grad():
         return model.conditional_log_prob(X, mask)
 

@@ -53,6 +53,11 @@ BERNOULLI = Bernoulli()
 UNIFORM, FIXED = Targets(1.0, 1.0), Targets(N_FEATURES / 2, 0.0)
 
 
+@pytest.fixture(autouse=True)
+def flat_prior(monkeypatch):
+    monkeypatch.setattr(integrated_training, "SLOPE_SCALE", np.inf)
+
+
 @pytest.fixture
 def arrays():
     rng = np.random.default_rng(0)
@@ -492,3 +497,17 @@ def test_many_distinct_rows_are_not_enumerated():
     X = torch.cat([X, torch.tensor(enumerate_masks(8, 4), dtype=torch.float64)])
     problem = pose(X, BERNOULLI, settings_of(), 2)
     assert type(problem) is IntegratedRows
+
+
+def test_slopes_have_a_normal_prior(point, X, monkeypatch):
+    problem = LikelihoodRows(
+        torch.tensor(X), BERNOULLI, settings_of(objective="lml"), 2
+    )
+    (batch,) = problem.batches(np.random.default_rng(0))
+    flat = problem.sums(point, batch)
+    monkeypatch.setattr(integrated_training, "SLOPE_SCALE", 2.0)
+    sums, slopes = problem.sums(point, batch), point.coefs[:, :-1]
+    assert_allclose(flat.value - sums.value, (slopes**2).sum() / 8)
+    difference = flat.gradient.coefs - sums.gradient.coefs
+    assert_allclose(difference[:, :-1], slopes / 4)
+    assert_allclose(difference[:, -1], 0, atol=1e-12)

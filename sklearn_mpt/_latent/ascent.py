@@ -18,16 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.steps import (
-    Average,
-    Point,
-    Record,
-    align,
-    apply,
-    as_arrays,
-    mix,
-    move_of,
-)
+from sklearn_mpt._latent import steps
+from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix, move_of
 from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
@@ -150,9 +142,9 @@ class Ascent:
         """Return what `load` needs to go on with a stream, as arrays."""
         return {
             "n_steps": self._n_steps,
-            "point": as_arrays(self._stream.point),
-            "average": as_arrays(self._stream.average),
-            "information": as_arrays(self._information or ()),
+            "point": steps.as_arrays(self._stream.point),
+            "average": steps.as_arrays(self._stream.average),
+            "information": steps.as_arrays(self._information or ()),
         }
 
     def load(self, state):
@@ -183,8 +175,18 @@ class Ascent:
             return move.value
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
+        self._doubt(batch, move)
         self._advance(move, self._size())
         return move.value
+
+    def _doubt(self, batch, move):
+        """Go on if points lie on a curve, so that their average is none of them."""
+        if not self.converged or self._average is None:
+            return
+        sums = self.problem.sums(self._average.point, batch)
+        if float(sums.value) / sums.n_rows < move.value - self._tol:
+            self.converged, self._average = False, None
+            self._record.clear()
 
     def _move(self, batch):
         sums = self._inside(self.problem.sums(self.point, batch))
@@ -277,11 +279,10 @@ class Ascent:
     def _judge_average(self, move):
         average = self._average
         average.add(self.point, move)
-        if average.count % RESTART == 0:
-            if self._record.rise(RESTART // 2) > move.gain:
-                self._average = None
-                self._record.clear()
-                return
+        if average.count % RESTART == 0 and self._record.rise(RESTART // 2) > move.gain:
+            self._average = None
+            self._record.clear()
+            return
         n_more = self._patience * self.problem.n_batches
         if average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)

@@ -100,9 +100,12 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True):
     direct = a - seen * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (seen * error / m.noise).T @ v
     slope -= _curved(C, G, b, seen, m, symmetric)
-    # a factor of noise and weights is one of the units of the rows
-    fit = (direct * residual).sum(0) - (slope * m.W).sum(1)
-    noise_slope = m.of_noise(0.5 * (fit - target.sum(0)))
+    noise_slope = -0.5 * (target - a * error).sum(0)
+    if m.is_shared:
+        noise_slope = noise_slope.sum() + _trace(G) - (v * z).sum()
+    else:
+        noise_slope += _own_noise(b, ratio, seen, G, m, symmetric)
+        noise_slope -= (seen * error / m.noise * (v @ m.W.T)).sum(0)
     gradient = _point(slope, direct.sum(0), noise_slope)
     information = _information(C, z, present, m, symmetric) if informed else None
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
@@ -113,6 +116,17 @@ def _curved(C, G, b, seen, m, symmetric):
     packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G)
     curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
     return 2 / m.noise[:, None] * curved
+
+
+def _own_noise(b, ratio, seen, G, m, symmetric):
+    """What the targets' variances say of each feature's noise; (d,)."""
+    share = (1 - 2 * seen) * (ratio - 1)
+    others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
+    return (b * share - seen * others).sum(0)
+
+
+def _trace(matrices):
+    return matrices.diagonal(dim1=1, dim2=2).sum()
 
 
 def likelihood_sums(X, present, point, symmetric):
@@ -173,15 +187,17 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     b = 0.5 * (target - sign * fit) / ratio
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     v_z = C @ (U @ z_e.mT)
-    v_x = C @ (u_x - U @ m.W @ z_x)
-    v_e = v_x - v_z @ m.W.T
+    v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
     through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
     slope -= _curved(C, G, b, seen, m, symmetric)
-    direct = weight * (variance - (m.W.T * z_x).sum(1))
-    direct -= seen / m.noise * (m.W.T * v_x).sum(1)
-    noise_slope = direct.sum(0) - (slope * m.W).sum(1) - target.sum(0)
-    gradient = _point(slope, torch.zeros_like(variance), m.of_noise(0.5 * noise_slope))
+    noise_slope = -0.5 * (target - fit).sum(0)
+    if m.is_shared:
+        noise_slope = noise_slope.sum() + _trace(G) - _trace(v_z)
+    else:
+        noise_slope += _own_noise(b, ratio, seen, G, m, symmetric)
+        noise_slope -= (seen / m.noise * (m.W.T * v_e).sum(1)).sum(0)
+    gradient = _point(slope, torch.zeros_like(variance), noise_slope)
     information = _moment_information(C + z_z, len(variance), m)
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(seen))
 

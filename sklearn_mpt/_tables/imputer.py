@@ -64,12 +64,13 @@ class MPTImputer(
     --------
     >>> import numpy as np
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.neighbors import KNeighborsClassifier
     >>> from sklearn.pipeline import make_pipeline
     >>> from sklearn_mpt import MPTImputer
     >>> X, y = load_iris(return_X_y=True)
     >>> X[np.random.default_rng(0).random(X.shape) < 0.3] = np.nan
-    >>> pipe = make_pipeline(MPTImputer(), LogisticRegression(max_iter=1000)).fit(X, y)
+    >>> pipe = make_pipeline(MPTImputer(random_state=0), KNeighborsClassifier())
+    >>> pipe = pipe.fit(X, y)
     >>> bool(pipe.score(X, y) > 0.85)
     True
     """
