@@ -19,14 +19,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ADDRESS = r"sklearn-mpt\.[a-z]+\.[a-z]+|[.]\w+/sklearn-mpt\b"
 TEXTS = ["*.*", "doc/*.*", "examples/*.*", "sklearn_mpt/**/*.py", ".github/**/*.yml"]
-    "*.rst",
-    "*.md",
-    "*.cff",
-    "doc/*.rst",
-    "doc/*.py",
-    "*/**/*.py",
-    ".github/**/*.*",
-]
 
 
 JOBS = [
