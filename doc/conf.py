@@ -3,13 +3,17 @@
 python -m sphinx -W --keep-going -b html doc doc/_build/html
 """
 
+import os
 import sys
 import warnings
 from pathlib import Path
 
 import sklearn_mpt
 
-sys.path.insert(0, str(Path(__file__).parent))  # gallery_order
+sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, mathml
+
+from gallery_order import SECTIONS
+from sphinx_gallery.sorting import ExplicitOrder
 
 project = "sklearn-mpt"
 author = "The sklearn-mpt developers"
@@ -20,7 +24,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
+    "mathml",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -28,10 +32,35 @@ exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 default_role = "py:obj"
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = f"{project} {version}"
 html_show_sourcelink = False
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+}
+WITHOUT_CHILDREN = [
+    "add_a_model",
+    "contributing",
+    "genindex",
+    "glossary",
+    "index",
+    "install",
+    "migration",
+    "paper",
+    "search",
+    "sg_execution_times",
+    "user_guide",
+    "whats_new",
+]
+html_sidebars = {page: [] for page in WITHOUT_CHILDREN}  # they would be empty
 
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more
@@ -53,12 +82,13 @@ sphinx_gallery_conf = {
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_mpt",),
     "reference_url": {"sklearn_mpt": None},
-    "within_subsection_order": "gallery_order.FirstThenByTitle",
+    "subsection_order": ExplicitOrder(SECTIONS),
+    "within_subsection_order": "gallery_order.ReadingOrder",
     "abort_on_example_error": True,
     "show_memory": False,
     "show_signature": False,
     "matplotlib_animations": False,
-    "min_reported_time": 30,
+    "min_reported_time": 0,
 }
 
 # An example that warns is not fit to be shown.
