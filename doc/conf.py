@@ -10,7 +10,7 @@ from pathlib import Path
 
 import sklearn_mpt
 
-sys.path.insert(0, str(Path(__file__).parent))  # gallery_order, mathml
+sys.path.insert(0, str(Path(__file__).parent))  # gallery_order
 
 from gallery_order import SECTIONS
 from sphinx_gallery.sorting import ExplicitOrder
@@ -24,15 +24,14 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "mathml",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # formulas without network
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 default_role = "py:obj"
 
-html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = f"{project} {version}"
 html_show_sourcelink = False
@@ -43,6 +42,8 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
@@ -62,6 +63,7 @@ WITHOUT_CHILDREN = [
 ]
 html_sidebars = {page: [] for page in WITHOUT_CHILDREN}  # they would be empty
 
+toc_object_entries_show_parents = "hide"
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False  # the class template lists them

@@ -122,7 +122,7 @@ def test_pins_are_within_the_bounds():
 
 def test_lowest_pins_are_the_lower_bounds():
     lowest = read_pins("constraints-lowest.txt")
-    without_doc = {"latex2mathml", "numpydoc", "pydata-sphinx-theme", "sphinx"}
+    without_doc = {"numpydoc", "pydata-sphinx-theme", "sphinx"}
     for requirement in requirements():
         bounds = [s.version for s in requirement.specifier if s.operator == ">="]
         if bounds and requirement.name not in {*without_doc, "sphinx-gallery"}:
