@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ADDRESS = r"sklearn-mpt\.[a-z]+\.[a-z]+|[.]\w+/sklearn-mpt\b"
-TEXTS = ["*.*", "doc/*.*", "examples/*.*", "sklearn_mpt/**/*.py", ".github/**/*.yml"]
+FOLDERS = [".", "doc", "examples/**", "sklearn_mpt/**", ".github/**"]
+TEXTS = {".cff", ".md", ".py", ".rst", ".toml", ".yaml", ".yml"}
 
 
 JOBS = [
@@ -140,8 +141,9 @@ def test_the_version_is_the_same_everywhere():
 
 
 def test_the_address_of_the_project_stands_in_one_place():
-    paths = [path for pattern in TEXTS for path in ROOT.glob(pattern)]
-    found = [p.name for p in paths if p.is_file() and re.search(ADDRESS, p.read_text())]
+    paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.*")]
+    texts = [path for path in paths if path.suffix in TEXTS]
+    found = [path.name for path in texts if re.search(ADDRESS, path.read_text())]
     assert set(found) <= {"pyproject.toml"}
 
 
