@@ -147,6 +147,13 @@ def test_the_address_of_the_project_stands_in_one_place():
     assert set(found) <= {"pyproject.toml"}
 
 
+def test_every_example_has_its_place_in_the_gallery():
+    ordered = re.findall(r"plot_\w+\.py", (ROOT / "doc/gallery_order.py").read_text())
+    found = {path.name for path in ROOT.glob("examples/*/plot_*.py")}
+    assert sorted(ordered) == sorted(found)
+    assert [p.name for p in ROOT.glob("examples/plot_*.py")] == ["plot_digits.py"]
+
+
 def test_versions_are_printed_for_bug_reports():
     command = [sys.executable, "-m", "sklearn_mpt"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
