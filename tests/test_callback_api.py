@@ -92,7 +92,7 @@ def test_hooks_of_the_monitor_take_what_the_protocol_names(name):
 
 
 def test_the_bound_admits_no_scikit_learn_that_the_tests_have_not_seen():
-    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
     requirements = map(Requirement, project["dependencies"])
     (bound,) = [r.specifier for r in requirements if r.name == "scikit-learn"]
     major, minor = map(int, sklearn.__version__.split(".")[:2])

@@ -15,7 +15,7 @@ from packaging.version import Version
 from sklearn_mpt import __version__
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 ADDRESS = r"sklearn-mpt\.[a-z]+\.[a-z]+|[.]\w+/sklearn-mpt\b"
 FOLDERS = [".", "doc", "examples/**", "sklearn_mpt/**", ".github/**"]
@@ -25,14 +25,14 @@ TEXTS = {".cff", ".md", ".py", ".rst", ".toml", ".yaml", ".yml"}
 JOBS = [
     pytest.param(job, id=f"{path.stem}-{name}")
     for path in WORKFLOWS
-    for name, job in yaml.safe_load(path.read_text())["jobs"].items()
+    for name, job in yaml.safe_load(path.read_text("utf-8"))["jobs"].items()
 ]
 
 
 def read_noxfile():
     """Map the sessions of the noxfile to their Pythons, without nox."""
     known, sessions = {}, {}
-    for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
+    for node in ast.parse((ROOT / "noxfile.py").read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             known[node.targets[0].id] = node.value
         if isinstance(node, ast.FunctionDef) and node.decorator_list:
@@ -72,12 +72,12 @@ def test_jobs_end_and_ask_for_few_rights(job):
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_rights_are_given_to_jobs_alone(path):
-    assert yaml.safe_load(path.read_text())["permissions"] == {}
+    assert yaml.safe_load(path.read_text("utf-8"))["permissions"] == {}
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_pinned_to_commits_with_their_versions(path):
-    uses = re.findall(r"uses: *(.*)", path.read_text())
+    uses = re.findall(r"uses: *(.*)", path.read_text("utf-8"))
     assert uses
     for line in uses:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
@@ -99,12 +99,12 @@ def test_pythons_are_the_same_everywhere():
     listed = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if ":: 3." in c]
     assert read_noxfile()["tests"] == listed
     assert PROJECT["requires-python"] == f">={listed[0]}"
-    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text())
+    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
     assert tests["jobs"]["newest"]["strategy"]["matrix"]["python"] == listed
 
 
 def read_pins(name):
-    lines = (ROOT / name).read_text().splitlines()
+    lines = (ROOT / name).read_text("utf-8").splitlines()
     return dict(line.split("==") for line in lines if line and line[0] != "#")
 
 
@@ -134,21 +134,25 @@ def test_lowest_pins_are_the_lower_bounds():
 
 
 def test_the_version_is_the_same_everywhere():
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert citation["version"] == __version__
-    newest = re.search(r"^(\d\S*)\n-+$", (ROOT / "doc/whats_new.rst").read_text(), re.M)
+    newest = re.search(
+        r"^(\d\S*)\n-+$", (ROOT / "doc/whats_new.rst").read_text("utf-8"), re.M
+    )
     assert newest[1] == __version__
 
 
 def test_the_address_of_the_project_stands_in_one_place():
     paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.*")]
     texts = [path for path in paths if path.suffix in TEXTS]
-    found = [path.name for path in texts if re.search(ADDRESS, path.read_text())]
+    found = [path.name for path in texts if re.search(ADDRESS, path.read_text("utf-8"))]
     assert set(found) <= {"pyproject.toml"}
 
 
 def test_every_example_has_its_place_in_the_gallery():
-    ordered = re.findall(r"plot_\w+\.py", (ROOT / "doc/gallery_order.py").read_text())
+    ordered = re.findall(
+        r"plot_\w+\.py", (ROOT / "doc/gallery_order.py").read_text("utf-8")
+    )
     found = {path.name for path in ROOT.glob("examples/*/plot_*.py")}
     assert sorted(ordered) == sorted(found)
     assert [p.name for p in ROOT.glob("examples/plot_*.py")] == ["plot_digits.py"]
