@@ -3,6 +3,7 @@
 python -m sphinx -W --keep-going -b html doc doc/_build/html
 """
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import sklearn_mpt
 
 sys.path.insert(0, str(Path(__file__).parent))  # gallery_order
+
+from gallery_order import SECTIONS
+from sphinx_gallery.sorting import ExplicitOrder
 
 project = "sklearn-mpt"
 author = "The sklearn-mpt developers"
@@ -20,9 +24,9 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.mathjax",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",  # formulas without network
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
@@ -31,8 +35,35 @@ default_role = "py:obj"
 html_theme = "pydata_sphinx_theme"
 html_title = f"{project} {version}"
 html_show_sourcelink = False
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "navbar_align": "left",
+    "navbar_persistent": ["search-button"],
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+}
+WITHOUT_CHILDREN = [
+    "add_a_model",
+    "contributing",
+    "genindex",
+    "glossary",
+    "index",
+    "install",
+    "migration",
+    "paper",
+    "search",
+    "sg_execution_times",
+    "user_guide",
+    "whats_new",
+]
+html_sidebars = {page: [] for page in WITHOUT_CHILDREN}  # they would be empty
 
+toc_object_entries_show_parents = "hide"
 autosummary_generate = True
 autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False  # the class template lists them
@@ -53,12 +84,13 @@ sphinx_gallery_conf = {
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_mpt",),
     "reference_url": {"sklearn_mpt": None},
-    "within_subsection_order": "gallery_order.FirstThenByTitle",
+    "subsection_order": ExplicitOrder(SECTIONS),
+    "within_subsection_order": "gallery_order.ReadingOrder",
     "abort_on_example_error": True,
     "show_memory": False,
     "show_signature": False,
     "matplotlib_animations": False,
-    "min_reported_time": 30,
+    "min_reported_time": 0,
 }
 
 # An example that warns is not fit to be shown.

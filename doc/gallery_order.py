@@ -1,16 +1,41 @@
-"""In which order the examples are shown."""
+"""In which order the examples are shown: as they are best read."""
 
 from pathlib import Path
 
 from sphinx_gallery.sorting import ExampleTitleSortKey
 
-FIRST = ["plot_digits.py", "plot_natural_steps.py"]
+SECTIONS = [
+    "../examples/likelihood",
+    "../examples/text",
+    "../examples/paper",
+    "../examples/inside",
+]
+READING = [
+    "plot_missing_values.py",
+    "plot_compare_models.py",
+    "plot_choose_n_components.py",
+    "plot_outliers.py",
+    "plot_monitor.py",
+    "plot_minimal_pairs.py",
+    "plot_text_features.py",
+    "plot_protein_variants.py",
+    "plot_text_training.py",
+    "plot_convergence.py",
+    "plot_training_curves.py",
+    "plot_linear_vae.py",
+    "plot_deep_vae.py",
+    "plot_area.py",
+    "plot_curve_over_epochs.py",
+    "plot_masked_lm.py",
+    "plot_natural_steps.py",
+    "plot_add_a_model.py",
+]
 
 
-class FirstThenByTitle(ExampleTitleSortKey):
-    """A few examples first, the others by their titles."""
+class ReadingOrder(ExampleTitleSortKey):
+    """Those of `READING` as they stand there, then the others by their titles."""
 
     def __call__(self, filename):
         name = Path(filename).name
-        place = FIRST.index(name) if name in FIRST else len(FIRST)
-        return f"{place} {super().__call__(filename)}"
+        place = READING.index(name) if name in READING else len(READING)
+        return f"{place:03} {super().__call__(filename)}"

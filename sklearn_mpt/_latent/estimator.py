@@ -47,12 +47,6 @@ class BaseMPT(
     n_features_in_: int
     feature_names_in_: np.ndarray
 
-    _doc_link_module = "sklearn_mpt"
-    _doc_link_template = (
-        "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
-        "{estimator_module}.{estimator_name}.html"
-    )
-
     @overload
     def score_samples(
         self, X: ArrayLike, return_std: Literal[False] = False

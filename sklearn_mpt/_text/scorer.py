@@ -165,12 +165,6 @@ class MPTScorer(
     True
     """
 
-    _doc_link_module = "sklearn_mpt"
-    _doc_link_template = (
-        "https://sklearn-mpt.readthedocs.io/en/stable/generated/"
-        "{estimator_module}.{estimator_name}.html"
-    )
-
     def __init__(
         self,
         model: object = "bert-base-uncased",

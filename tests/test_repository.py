@@ -1,0 +1,167 @@
+"""The files around the package: workflows, sessions, versions and addresses agree."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from sklearn_mpt import __version__
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+ADDRESS = r"sklearn-mpt\.[a-z]+\.[a-z]+|[.]\w+/sklearn-mpt\b"
+FOLDERS = [".", "doc", "examples/**", "sklearn_mpt/**", ".github/**"]
+TEXTS = {".cff", ".md", ".py", ".rst", ".toml", ".yaml", ".yml"}
+
+
+JOBS = [
+    pytest.param(job, id=f"{path.stem}-{name}")
+    for path in WORKFLOWS
+    for name, job in yaml.safe_load(path.read_text("utf-8"))["jobs"].items()
+]
+
+
+def read_noxfile():
+    """Map the sessions of the noxfile to their Pythons, without nox."""
+    known, sessions = {}, {}
+    for node in ast.parse((ROOT / "noxfile.py").read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            known[node.targets[0].id] = node.value
+        if isinstance(node, ast.FunctionDef) and node.decorator_list:
+            pythons = node.decorator_list[0].keywords[0].value
+            pythons = known.get(getattr(pythons, "id", None), pythons)
+            value = ast.literal_eval(pythons)
+            sessions[node.name] = [value] if isinstance(value, str) else value
+    return sessions
+
+
+def called_sessions(job):
+    """Yield the sessions that a job calls, with the values of its matrix filled in."""
+    matrix = job.get("strategy", {}).get("matrix", {})
+    for step in job["steps"]:
+        for name in re.findall(r'nox -s "?([^"\s]+)"?', step.get("run", "")):
+            variable = re.search(r"\$\{(\w+)\}", name)
+            if not variable:
+                yield name
+                continue
+            key = re.search(r"matrix\.(\w+)", step["env"][variable[1]])[1]
+            values = matrix.get(key) or [row[key] for row in matrix["include"]]
+            yield from (name.replace(variable[0], value) for value in values)
+
+
+def test_there_are_workflows():
+    assert [path.stem for path in WORKFLOWS] == ["release", "tests", "weekly"]
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_jobs_end_and_ask_for_few_rights(job):
+    assert job["timeout-minutes"] <= 90
+    assert set(job["permissions"].items()) <= {
+        ("contents", "read"),
+        ("id-token", "write"),
+    }
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_rights_are_given_to_jobs_alone(path):
+    assert yaml.safe_load(path.read_text("utf-8"))["permissions"] == {}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_to_commits_with_their_versions(path):
+    uses = re.findall(r"uses: *(.*)", path.read_text("utf-8"))
+    assert uses
+    for line in uses:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_sessions_that_workflows_call_exist(job):
+    sessions = read_noxfile()
+    names = {*sessions, *(f"{s}-{v}" for s in sessions for v in sessions[s])}
+    assert set(called_sessions(job)) <= names
+
+
+def test_every_session_is_called_by_a_workflow():
+    called = {name for job in JOBS for name in called_sessions(*job.values)}
+    assert {name.split("-")[0] for name in called} == set(read_noxfile())
+
+
+def test_pythons_are_the_same_everywhere():
+    listed = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if ":: 3." in c]
+    assert read_noxfile()["tests"] == listed
+    assert PROJECT["requires-python"] == f">={listed[0]}"
+    tests = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text("utf-8"))
+    assert tests["jobs"]["newest"]["strategy"]["matrix"]["python"] == listed
+
+
+def read_pins(name):
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and line[0] != "#")
+
+
+def requirements():
+    extras = PROJECT["optional-dependencies"]
+    for line in sum(extras.values(), PROJECT["dependencies"]):
+        if not line.startswith("sklearn-mpt["):
+            yield Requirement(line)
+
+
+def test_pins_are_within_the_bounds():
+    newest = read_pins("constraints.txt")
+    for requirement in requirements():
+        assert newest[requirement.name] in requirement.specifier
+
+
+def test_lowest_pins_are_the_lower_bounds():
+    lowest = read_pins("constraints-lowest.txt")
+    without_doc = {"numpydoc", "pydata-sphinx-theme", "sphinx"}
+    for requirement in requirements():
+        bounds = [s.version for s in requirement.specifier if s.operator == ">="]
+        if bounds and requirement.name not in {*without_doc, "sphinx-gallery"}:
+            pinned = Version(lowest[requirement.name])
+            bound = Version(bounds[0])
+            assert pinned >= bound
+            assert pinned.release[:2] == (*bound.release, 0)[:2]
+
+
+def test_the_version_is_the_same_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    assert citation["version"] == __version__
+    newest = re.search(
+        r"^(\d\S*)\n-+$", (ROOT / "doc/whats_new.rst").read_text("utf-8"), re.M
+    )
+    assert newest[1] == __version__
+
+
+def test_the_address_of_the_project_stands_in_one_place():
+    paths = [path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.*")]
+    texts = [path for path in paths if path.suffix in TEXTS]
+    found = [path.name for path in texts if re.search(ADDRESS, path.read_text("utf-8"))]
+    assert set(found) <= {"pyproject.toml"}
+
+
+def test_every_example_has_its_place_in_the_gallery():
+    ordered = re.findall(
+        r"plot_\w+\.py", (ROOT / "doc/gallery_order.py").read_text("utf-8")
+    )
+    found = {path.name for path in ROOT.glob("examples/*/plot_*.py")}
+    assert sorted(ordered) == sorted(found)
+    assert [p.name for p in ROOT.glob("examples/plot_*.py")] == ["plot_digits.py"]
+
+
+def test_versions_are_printed_for_bug_reports():
+    command = [sys.executable, "-m", "sklearn_mpt"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    entries = dict(line.split(": ", 1) for line in printed.splitlines() if ": " in line)
+    entries = {name.strip(): value for name, value in entries.items()}
+    assert entries["sklearn_mpt"] == __version__
+    assert {"python", "torch", "scikit-learn", "device='auto'"} <= set(entries)
