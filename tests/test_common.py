@@ -127,7 +127,7 @@ class SignsVAE(MPTLinearVAE):
     [
         MPTProbabilisticPCA(max_iter=5),
         MPTLinearVAE(max_iter=5),
-        SignsVAE(max_iter=3),
+        SignsVAE(likelihood="bernoulli", max_iter=3),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
     ]
 )

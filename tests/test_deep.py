@@ -294,9 +294,8 @@ def test_points_of_the_mixture_integrate_to_one():
 
 
 def predict_by_chains(module, X, mask):
-    model = EncodeDecodeModel(
-        module, Units(torch.zeros(()), torch.ones(())), X.device, seed=(0,)
-    )
+    units = Units(torch.zeros(()), torch.ones(()))
+    model = EncodeDecodeModel(module, units, X.device, seed=(0,))
     with torch.no_grad():
         return model.conditional_log_prob(X, mask)
 

@@ -500,9 +500,8 @@ def test_many_distinct_rows_are_not_enumerated():
 
 
 def test_slopes_have_a_normal_prior(point, X, monkeypatch):
-    problem = LikelihoodRows(
-        torch.tensor(X), BERNOULLI, settings_of(objective="lml"), 2
-    )
+    settings = settings_of(objective="lml")
+    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))
     flat = problem.sums(point, batch)
     monkeypatch.setattr(integrated_training, "SLOPE_SCALE", 2.0)

@@ -24,9 +24,8 @@ from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-RESOLUTION = 1e-3
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end
-SMALLEST_SIZE = 1e-6
+RESOLUTION, SMALLEST_SIZE = 1e-3, 1e-6
 # Of a stream: the size of the first steps, the power of time in the average, and the
 # share of each part in the information.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
