@@ -13,6 +13,7 @@ written out: they are a few products of matrices. O(n d k^2).
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -100,12 +101,9 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True):
     direct = a - seen * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (seen * error / m.noise).T @ v
     slope -= _curved(C, G, b, seen, m, symmetric)
-    noise_slope = -0.5 * (target - a * error).sum(0)
-    if m.is_shared:
-        noise_slope = noise_slope.sum() + _trace(G) - (v * z).sum()
-    else:
-        noise_slope += _own_noise(b, ratio, seen, G, m, symmetric)
-        noise_slope -= (seen * error / m.noise * (v @ m.W.T)).sum(0)
+    spread = Spread(-0.5 * (target - a * error), b, ratio, seen, G)
+    pull = error * (v @ m.W.T)
+    noise_slope = _noise_slope(spread, pull, (v * z).sum(), m, symmetric)
     gradient = _point(slope, direct.sum(0), noise_slope)
     information = _information(C, z, present, m, symmetric) if informed else None
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
@@ -118,11 +116,28 @@ def _curved(C, G, b, seen, m, symmetric):
     return 2 / m.noise[:, None] * curved
 
 
-def _own_noise(b, ratio, seen, G, m, symmetric):
-    """What the targets' variances say of each feature's noise; (d,)."""
+class Spread(NamedTuple):
+    """What the targets say of variances: of their own noise, and through that of z."""
+
+    own: torch.Tensor
+    b: torch.Tensor
+    ratio: torch.Tensor
+    seen: torch.Tensor
+    G: torch.Tensor
+
+
+def _noise_slope(spread, pull, of_z, m, symmetric):
+    """Derivative in the log noise that features share, or in that of each.
+
+    pull : how an entry that is seen moves its own fit through z; of_z : their sum over
+    the noise, without cancellation.
+    """
+    own, b, ratio, seen, G = spread
+    if m.is_shared:
+        return own.sum() + _trace(G) - of_z
     share = (1 - 2 * seen) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (b * share - seen * others).sum(0)
+    return (own + b * share - seen * (others + pull / m.noise)).sum(0)
 
 
 def _trace(matrices):
@@ -191,12 +206,9 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
     slope -= _curved(C, G, b, seen, m, symmetric)
-    noise_slope = -0.5 * (target - fit).sum(0)
-    if m.is_shared:
-        noise_slope = noise_slope.sum() + _trace(G) - _trace(v_z)
-    else:
-        noise_slope += _own_noise(b, ratio, seen, G, m, symmetric)
-        noise_slope -= (seen / m.noise * (m.W.T * v_e).sum(1)).sum(0)
+    spread = Spread(-0.5 * (target - fit), b, ratio, seen, G)
+    pull = (m.W.T * v_e).sum(1)
+    noise_slope = _noise_slope(spread, pull, _trace(v_z), m, symmetric)
     gradient = _point(slope, torch.zeros_like(variance), noise_slope)
     information = _moment_information(C + z_z, len(variance), m)
     return Sums(value.sum(), (value**2).sum(), gradient, information, len(seen))
