@@ -26,8 +26,7 @@ FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end
 RESOLUTION, SMALLEST_SIZE = 1e-3, 1e-6
-# Of a stream: the size of the first steps, the power of time in the average, and the
-# share of each part in the information.
+# Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 
 
@@ -180,10 +179,11 @@ class Ascent:
 
     def _doubt(self, batch, move):
         """Go on if points lie on a curve, so that their average is none of them."""
-        if not self.converged or self._average is None:
+        if not (self.converged and self._average):
             return
         sums = self.problem.sums(self._average.point, batch)
-        if float(sums.value) / sums.n_rows < move.value - self._tol:
+        noise = 2 * move.gain  # the batch's own, between the average and the point
+        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
             self.converged, self._average = False, None
             self._record.clear()
 
