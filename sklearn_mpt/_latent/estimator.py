@@ -179,15 +179,16 @@ class BaseMPT(
         X : array-like of shape (n_samples, n_features)
             Rows; NaN marks missing entries.
         method : {"mean", "sample"}, default="mean"
-            "mean" is the conditional expectation of each missing entry, "sample" one
-            joint draw of all that are missing in a row.
+            "mean" is the conditional expectation of each missing entry, or its most
+            probable category; "sample" one joint draw of all that are missing in a row.
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
 
         Returns
         -------
-        X : ndarray of shape (n_samples, n_features)
-            A copy; present entries are unchanged.
+        X : ndarray or DataFrame of shape (n_samples, n_features)
+            A copy; present entries are unchanged. A DataFrame, with the dtypes of X,
+            where X is one and the model's `likelihood` tells kinds of columns.
         """
         check_choice(method, "method", ["mean", "sample"])
         rows, model = self._validate_rows(X), self._model()

@@ -10,6 +10,7 @@ from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
@@ -60,8 +61,8 @@ class GaussianFamily(Family):
 
     def start(self, settings, X, rng):
         init = settings.init
-        shift, scale = Gaussian.units(X) if self.is_shared else units_of_columns(X)
         shape = (settings.n_components, X.shape[1])
+        shift, scale = self._likelihood(shape[1]).units(X)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
@@ -82,6 +83,11 @@ class GaussianFamily(Family):
             "mean_": shift,
             "noise_variance_": scale**2,
         }
+
+    def _likelihood(self, n_features):
+        if self.is_shared:
+            return Gaussian()
+        return Columns(["gaussian"] * n_features, [1] * n_features)
 
     def _closed_form(self, X, shift, scale, n_components):
         if self.is_shared:
@@ -144,12 +150,6 @@ class GaussianFamily(Family):
         if self.is_shared or not without.any():
             return ""
         return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
-
-
-def units_of_columns(X):
-    """Mean and standard deviation of each column, ignoring NaN; 1.0 for constants."""
-    pairs = [Gaussian.units(X[:, [j]]) for j in range(X.shape[1])]
-    return np.array([shift[0] for shift, _ in pairs]), np.array([s for _, s in pairs])
 
 
 class ClosedForm:

@@ -11,7 +11,6 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_mpt._checks import check_choice
@@ -156,6 +155,4 @@ class MPTImputer(
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
-        if self.estimator is not None:
-            tags.input_tags.sparse = get_tags(self.estimator).input_tags.sparse
         return tags
