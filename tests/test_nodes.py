@@ -5,11 +5,15 @@ from scipy.special import logsumexp
 
 torch = pytest.importorskip("torch")
 
+from sklearn_mpt._latent.integration import (  # noqa: E402
+    QUASI_RANDOM_GAIN,
+    _doubt,
+    refine,
+)
 from sklearn_mpt._latent.rules import (  # noqa: E402
     GaussHermite,
     Posterior,
     PosteriorMixture,
-    refine,
 )
 
 
@@ -84,7 +88,38 @@ def test_refine_goes_on_row_by_row():
         seen.append(len(rows))
         return rows + 0.1 * rule, (rows > rule).double()
 
-    values, errors = refine(estimate, rules=[1, 2, 3, 4], tolerance=0.5)
+    values, errors, doubts = refine(estimate, rules=[1, 2, 3, 4], tolerance=0.5)
     assert seen == [4, 3, 2, 1]
     assert_allclose(values, [1.1, 3.3, 2.2, 9.4])
     assert_array_equal(errors, [0, 0, 0, 1])
+    assert_array_equal(doubts, errors)
+
+
+def test_refine_ends_by_the_doubt_and_reports_the_error():
+    def estimate(rule, which):
+        error = torch.tensor([9.0, 0.1]).double()[which]
+        doubt = torch.tensor([0.1, 9.0]).double()[which] / rule**2
+        return torch.full_like(error, rule), error, doubt
+
+    values, errors, _ = refine(estimate, rules=[1.0, 2.0, 10.0], tolerance=0.5)
+    assert_array_equal(values, [1, 10])
+    assert_allclose(errors, [9.0, 0.1], rtol=1e-6)
+
+
+def test_doubt_is_the_error_of_random_points():
+    rng = np.random.default_rng(0)
+    normal = torch.tensor(rng.normal(size=(4, 3000, 50)))
+    doubt = QUASI_RANDOM_GAIN * _doubt(list(normal))
+    errors = torch.logsumexp(torch.cat(list(normal), 1), 1) - np.log(200) - 0.5
+    assert_allclose(doubt.square().mean().sqrt(), errors.std(), rtol=0.1)
+
+
+def test_log_averages_are_those_of_averages():
+    rule = PosteriorMixture((8, 1), 1, "cpu", seed=[0])
+    rng = np.random.default_rng(0)
+    logs = torch.tensor(rng.normal(size=(8, 5)))
+    averages = torch.tensor(rng.uniform(0.9, 1.1, size=(8, 5, 3)))
+    average, error = rule.combine(averages, logs)
+    log_average, log_error = rule.combine_log_averages(averages.log(), logs)
+    assert_allclose(log_average, average.log())
+    assert_allclose(log_error, error / average)

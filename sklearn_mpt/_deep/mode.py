@@ -1,13 +1,85 @@
-"""The mode of the posterior of z in a deep model, and the curvature there."""
+"""Modes of the posterior of z in a deep model, and the curvature there."""
+
+import functools
 
 import torch
 
 from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.rules import Nodes, gaussian_around, standard_normal_log_prob
+from sklearn_mpt._latent.rules import (
+    Nodes,
+    Posterior,
+    gaussian_around,
+    log_peak,
+    normal_points,
+    standard_normal_log_prob,
+)
 
+# Points among which starts are looked for: of the prior, and of a wider normal, as rows
+# far from the data come from its tails. Starts are that far apart, or more.
+N_SEARCH_POINTS, WIDTHS, APART = 256, (1.0, 3.0, 8.0), 0.3
+N_STARTS, FEW_DIMS = 4, 3  # one in more dimensions
+N_MODES = 3
+SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
+
+
+def posteriors_around_modes(rows, z, module):
+    """Gaussians around the largest modes found from z (n, k) and other starts.
+
+    Where there are fewer, one twice as wide as the largest takes their places.
+    """
+    starts = torch.cat([z[:, None], search(rows, module)], 1)
+    shape = starts.shape[:2]
+    index = torch.arange(len(z), device=z.device).repeat_interleave(shape[1])
+    found = laplace(rows.take(index), starts.flatten(0, 1), module)
+    at = found.mean[:, None]
+    nodes = Nodes(at, standard_normal_log_prob(at))
+    mass = log_joint(rows.take(index), nodes, module)[:, 0] - log_peak(found)
+    return _distinct(
+        Posterior(*(p.unflatten(0, shape) for p in found)), mass.view(shape)
+    )
+
+
+def _distinct(found, mass):
+    """The posteriors of the largest masses (n, s) that are apart from each other."""
+    first, largest = _take(found, mass.argmax(1)), mass.amax(1)
+    chosen, wide = [first], first.precision_root / 2
+    for _ in range(1, N_MODES):
+        before = chosen[-1]
+        away = (found.mean - before.mean[:, None]) @ before.precision_root
+        mass = torch.where(away.norm(dim=2) > SAME, mass, -torch.inf)
+        other = _take(found, mass.argmax(1))
+        none = (mass.amax(1) < largest - NEGLIGIBLE)[:, None]
+        mean = torch.where(none, first.mean, other.mean)
+        root = torch.where(none[..., None], wide, other.precision_root)
+        chosen.append(gaussian_around(mean, root))
+    return chosen
+
+
+def _take(posteriors, which):
+    rows = torch.arange(len(which), device=which.device)
+    return Posterior(*(part[rows, which] for part in posteriors))
+
+
+def search(rows, module):
+    """The likeliest of points that all rows share, apart from each other; (n, s, k)."""
+    n_dims = module.n_dims
+    z = _search_points(n_dims).to(rows.X)
+    joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
+    chosen = []
+    for _ in range(N_STARTS if n_dims <= FEW_DIMS else 1):
+        chosen.append(z[joint.argmax(1)])
+        near = torch.cdist(chosen[-1], z) < APART * n_dims**0.5
+        joint = torch.where(near, -torch.inf, joint)
+    return torch.stack(chosen, 1)
+
+
+@functools.lru_cache(maxsize=32)
+def _search_points(n_dims):
+    normal = torch.tensor(normal_points(N_SEARCH_POINTS, n_dims, 0, 1)[0])
+    return torch.cat([width * normal for width in WIDTHS])
 
 
 def laplace(rows, z, module):

@@ -6,14 +6,24 @@ are standardised.
 
 import torch
 
-from sklearn_mpt._deep.mode import laplace
+from sklearn_mpt._deep.mode import N_MODES, posteriors_around_modes
 from sklearn_mpt._latent.model import IntegratedModel
 from sklearn_mpt._latent.rules import importance
 
-# In each replicate: around the encoder's posterior, around the mode, from the prior.
+
+def _points(power):
+    """Points in a replicate: of the encoder's posterior, of each mode, of the prior.
+
+    Where many are needed, modes do not say where; the prior knows all places.
+    """
+    of_prior = 2**power if power > 7 else 2 ** (power - 2)
+    return (*[2**power] * (1 + N_MODES), of_prior)
+
+
 # Rows share the points: their errors do not average out.
-POINTS = [(2**power, 2**power, 2 ** (power - 2)) for power in range(6, 10)]
-CONDITIONAL_POINTS = [(2**power, 2**power, 2 ** (power - 2)) for power in range(5, 8)]
+POINTS = [_points(power) for power in range(5, 11)]
+CONDITIONAL_POINTS = [_points(power) for power in range(5, 9)]
+CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 
 
 class DeepModule(torch.nn.Module):
@@ -41,9 +51,9 @@ class DeepModule(torch.nn.Module):
         return self.likelihood.entry_log_prob(X[:, None], self.decoder(z))
 
     def propose(self, rows):
-        """The encoder's posteriors, and those around the modes nearest to them."""
+        """The encoder's posteriors, and those around modes."""
         encoded = self.encoder(rows.X, rows.observed)
-        return [encoded, laplace(rows, encoded.mean, self)]
+        return [encoded, *posteriors_around_modes(rows, encoded.mean, self)]
 
 
 class DeepModel(IntegratedModel):
@@ -51,5 +61,7 @@ class DeepModel(IntegratedModel):
 
     def __init__(self, module, units, device, seed):
         scoring = importance(POINTS, module.n_dims, device, seed)
-        predicting = importance(CONDITIONAL_POINTS, module.n_dims, device, seed)
+        predicting = importance(
+            CONDITIONAL_POINTS, module.n_dims, device, seed, CONDITIONAL_TOLERANCE
+        )
         super().__init__(module, units, scoring, predicting, seed)

@@ -74,7 +74,9 @@ class BaseMPT(
             In nats.
         std_error : ndarray of shape (n_samples,)
             In nats; zero where the score is exact, or a quadrature accurate to 1e-4.
-            Only if `return_std` is True.
+            By importance sampling, from independent scramblings of the points, and so
+            large that intervals of 1.96 of them cover 95% by Student's t. Only if
+            `return_std` is True.
 
         Warns
         -----
@@ -84,8 +86,8 @@ class BaseMPT(
         check_bool(return_std, "return_std")
         X, model = self._validate_rows(X), self._model()
         scored = self._map_rows(model, lambda rows: torch.stack(model.lml(rows), 1), X)
-        log_prob, std_error = scored.T
-        _warn_if_unsure(std_error)
+        log_prob, std_error, *n_effective = scored.T
+        _warn_if_unsure(std_error, *n_effective)
         return (log_prob, std_error) if return_std else log_prob
 
     def score(self, X: ArrayLike, y: object = None) -> float:
@@ -264,12 +266,18 @@ class BaseMPT(
         return tags
 
 
-def _warn_if_unsure(std_error):
-    n_unsure = np.count_nonzero(std_error > UNSURE)
-    if n_unsure:
-        warnings.warn(
-            f"The log marginal likelihood of {n_unsure} of {len(std_error)} rows is "
-            f"uncertain by up to {std_error.max():.2g} nats: the posterior of the "
-            "latent variables is hard to integrate over.",
-            stacklevel=3,
+def _warn_if_unsure(std_error, n_effective=None):
+    unsure = std_error > UNSURE
+    if not unsure.any():
+        return
+    points = ""
+    if n_effective is not None:
+        points = (
+            f", and rest on as few as {n_effective[unsure].min():.3g} effective points"
         )
+    warnings.warn(
+        f"The log marginal likelihoods of {np.count_nonzero(unsure)} of "
+        f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"
+        f"{points}: the posterior of the latent variables is hard to integrate over.",
+        stacklevel=3,
+    )

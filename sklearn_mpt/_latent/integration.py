@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes and features
+QUASI_RANDOM_GAIN = 2  # in standard error over random points
 
 
 class Rows(NamedTuple):
@@ -57,13 +58,29 @@ def _blocks(z, rows):
 
 
 def integrate_log_prob(rows, rule, model):
-    """Log density of what is observed, and its error; (n,) each."""
+    """Log density of what is observed, its error, and the doubt about it; (n,) each.
+
+    Refining that ended where the error happens to be small would make it too small, so
+    it ends by another: the doubt is the error of random points, scaled.
+    """
     posterior = None if rule.is_shared else model.propose(rows)
-    logs = [
-        torch.logsumexp(log_joint(rows, rule.place(group, posterior), model), 1)
-        for group in rule.groups
+    joints = [
+        log_joint(rows, rule.place(group, posterior), model) for group in rule.groups
     ]
-    return rule.combine_logs(torch.stack(logs))
+    logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
+    value, error = rule.combine_logs(logs)
+    return value, error, _doubt(joints) if rule.is_random else error.clone()
+
+
+def _doubt(joints):
+    """Standard error, were the points random, but for QUASI_RANDOM_GAIN; (n,).
+
+    joints : log weights of the points of each group, (n, s).
+    """
+    joint = torch.cat(joints, 1)
+    concentration = torch.logsumexp(2 * joint, 1) - 2 * torch.logsumexp(joint, 1)
+    variance = (concentration.exp() - 1 / joint.shape[1]).clamp(min=1e-12)
+    return variance.sqrt() / QUASI_RANDOM_GAIN
 
 
 def integrate_average(function, rows, rule, model):
@@ -94,31 +111,99 @@ def _average(function, rows, z, weight):
 
 def integrate_conditionals(rows, rule, model):
     """log p(x_j | observed) of present entries that are hidden, and its error."""
-
-    def density(z):
-        return model.entry_log_prob(rows.X, z).exp()
-
-    if rule.is_shared:
-        average, error = _shared_conditionals(rows, rule, model)
-    else:
-        average, error = integrate_average(density, rows, rule, model)
-    average = average.clamp(min=torch.finfo(average.dtype).tiny)
+    conditionals = _shared_conditionals if rule.is_shared else _own_conditionals
+    log_average, error = conditionals(rows, rule, model)
     hidden = rows.present & ~rows.observed
-    return (
-        torch.where(hidden, average.log(), 0.0),
-        torch.where(hidden, error / average, 0.0),
-    )
+    return torch.where(hidden, log_average, 0.0), torch.where(hidden, error, 0.0)
+
+
+def _own_conditionals(rows, rule, model):
+    """Log mean probabilities at nodes of each row, and their error; (n, d) each."""
+    posterior = model.propose(rows)
+    logs, log_averages = [], []
+    for group in rule.groups:
+        nodes = rule.place(group, posterior)
+        joint = log_joint(rows, nodes, model)
+        logs.append(torch.logsumexp(joint, 1))
+        log_averages.append(_log_average(rows, nodes.z, joint, model))
+    log_averages, logs = torch.stack(log_averages), torch.stack(logs)
+    return rule.combine_log_averages(log_averages - logs[..., None], logs)
+
+
+def _log_average(rows, z, joint, model):
+    """Log of the sum of probabilities of entries, weighted by the nodes; (n, d)."""
+    blocks = _blocks(z, rows)
+    joints = joint.split(blocks[0].shape[1], 1)
+    parts = [
+        torch.logsumexp(model.entry_log_prob(rows.X, block) + part[..., None], 1)
+        for block, part in zip(blocks, joints, strict=True)
+    ]
+    return torch.logsumexp(torch.stack(parts), 0)
+
+
+def conditionals_by_difference(rows, entries, rule, model):
+    """log p(x_j, observed) - log p(observed) of single entries, and its error.
+
+    It has nodes where the hidden value is likely, so it serves values that are far from
+    what is expected.
+
+    entries : indices of rows and of features.
+    """
+    which, feature = entries
+    before = rows.take(which)
+    observed = before.observed.clone()
+    observed[torch.arange(len(which), device=which.device), feature] = True
+    parts = [
+        integrate_log_prob(part, rule, model)
+        for part in (before._replace(observed=observed), before)
+    ]
+    (joint, joint_error, _), (alone, alone_error, _) = parts
+    return joint - alone, torch.hypot(joint_error, alone_error)
+
+
+def refine(estimate, rules, tolerance):
+    """Estimate rows by the first rule, those not yet accurate by the next, and so on.
+
+    An entry keeps the first estimate that is accurate, so that it does not depend on
+    other rows, nor on other entries of its row.
+
+    estimate : callable
+        From a rule and the indices of rows to value and error, of shape (n, ...), and
+        the doubt that decides on refining, if it is not the error.
+    rules : iterable
+    tolerance : float
+
+    Returns value, error and doubt.
+    """
+    rules = iter(rules)
+    best = _estimated(estimate, next(rules), slice(None))
+    for rule in rules:
+        inaccurate = best[2] > tolerance
+        rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
+        if len(rows) == 0:
+            break
+        found = _estimated(estimate, rule, rows)
+        for old, new in zip(best, found, strict=True):
+            old[rows] = torch.where(inaccurate[rows], new, old[rows])
+    return best
+
+
+def _estimated(estimate, rule, rows):
+    value, error, *doubt = estimate(rule, rows)
+    return value, error, doubt[0] if doubt else error.clone()
 
 
 def _shared_conditionals(rows, rule, model):
-    """Mean probabilities by products of two matrices, and their error; (n, d) each."""
+    """Log mean probabilities by products of two matrices, and error; (n, d) each."""
     logs, averages = [], []
     for nodes in (rule.place(group, None) for group in rule.groups):
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         r, location = torch.softmax(joint, 1), model.location(nodes.z)
         averages.append(model.likelihood.expected_prob(rows.X, r, location))
-    return rule.combine(torch.stack(averages), torch.stack(logs))
+    average, error = rule.combine(torch.stack(averages), torch.stack(logs))
+    average = average.clamp(min=torch.finfo(average.dtype).tiny)
+    return average.log(), error / average
 
 
 def draw_latent(rows, nodes, level, model):

@@ -13,20 +13,24 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.integration import (
+    QUASI_RANDOM_GAIN,
+    conditionals_by_difference,
     draw_latent,
     integrate_average,
     integrate_conditionals,
     integrate_log_prob,
+    refine,
     rows_of,
 )
 from sklearn_mpt._latent.prefixes import prefix_scores
-from sklearn_mpt._latent.rules import mixture_nodes, refine
+from sklearn_mpt._latent.rules import mixture_nodes
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8
 N_TENSORS = 3  # over rows, nodes and features, that scoring holds at a time
 # To draw z from: around the posteriors, shared among them, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
+UNSURE_CONDITIONAL = 0.2  # error, in nats, of those computed in another way
 
 
 def as_tensor(array, device):
@@ -67,7 +71,10 @@ class Model(ABC):
 
     @abstractmethod
     def lml(self, X):
-        """Return log p(present entries), and its standard error; (n,) each."""
+        """Return log p(present entries), and its standard error; (n,) each.
+
+        Where it is by importance sampling, also the effective number of points.
+        """
 
     @abstractmethod
     def conditional_log_prob(self, X, mask):
@@ -185,19 +192,32 @@ class IntegratedModel(Model):
 
     def lml(self, X):
         rows = self._rows(X)
-        value, error = self._estimate(integrate_log_prob, rows, self.scoring)
-        if self.scoring.is_quadrature:
-            error = torch.where(error > self.scoring.tolerance, error, 0.0)
+        value, error, doubt = self._estimate(integrate_log_prob, rows, self.scoring)
         n_seen = rows.observed.sum(1)
         value = value - (rows.observed * self.units.log_scale).sum(1)
-        return torch.where(n_seen > 0, value, 0.0), torch.where(n_seen > 0, error, 0.0)
+        value = torch.where(n_seen > 0, value, 0.0)
+        if self.scoring.is_quadrature:
+            return value, torch.where(error > self.scoring.tolerance, error, 0.0)
+        error = torch.where(n_seen > 0, error, 0.0)
+        return value, error, (QUASI_RANDOM_GAIN * doubt) ** -2
 
     def conditional_log_prob(self, X, mask):
         rows = self._rows(X, mask)
         return self._in_units(rows, self._conditionals(rows))
 
     def _conditionals(self, rows):
-        return self._estimate(integrate_conditionals, rows, self.predicting)[0]
+        value, error, _ = self._estimate(integrate_conditionals, rows, self.predicting)
+        far = (error > UNSURE_CONDITIONAL).nonzero()
+        if self.predicting.is_quadrature or len(far) == 0:
+            return value
+        *_, rule = self.predicting.rules()
+        for which, feature in (part.T for part in far.split(len(value))):
+            other, other_error = conditionals_by_difference(
+                rows, (which, feature), rule, self.latent
+            )
+            better = other_error < error[which, feature]
+            value[which, feature] = torch.where(better, other, value[which, feature])
+        return value
 
     def _in_units(self, rows, log_prob):
         """Those of standardised entries, where asked for, in the units of X."""
@@ -262,7 +282,7 @@ class IntegratedModel(Model):
         return self._estimate(average, self._rows(X), self.scoring)[0]
 
     def _estimate(self, function, rows, accuracy):
-        """Refine a function of rows, rule and joint distribution; value and error."""
+        """Refine a function of rows, rule and joint distribution; see `refine`."""
         return refine(
             lambda rule, which: function(rows.take(which), rule, self.latent),
             accuracy.rules(),

@@ -46,7 +46,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
 
 def _by_order(X, order, model, n_dims, seed):
     key = zlib.crc32(np.ascontiguousarray(order.cpu().numpy()))
-    n_nodes = 5 * n_points(n_dims)  # at most four posteriors
+    n_nodes = 9 * n_points(n_dims)  # at most eight posteriors
     size = max(1, BLOCK_BYTES // (8 * X.shape[1] * n_nodes))
     order = order.expand(len(X), -1)
     sums = 0
@@ -115,13 +115,15 @@ def _score_level(X, order, model, nodes, bounds):
     present = (~torch.isnan(X)).gather(1, order).to(log_prob.dtype)
     seen = log_prob * present[:, None]
     joint = nodes.log_weight + seen[..., :first].sum(2)
-    running = seen[..., first : last - 1].cumsum(2)
+    running = seen[..., first:last].cumsum(2)
     joint = torch.cat([joint[..., None], joint[..., None] + running], 2)
-    later = log_prob[..., first:]
+    following = torch.logsumexp(joint, 1).diff(dim=1)  # of the next feature alone
+    joint, later = joint[..., :-1], log_prob[..., first:]
     peak = later.amax(1, keepdim=True)
     average = torch.softmax(joint, 1).mT @ (later - peak).exp_()
     tiny = torch.finfo(average.dtype).tiny
     predicted = (average.clamp_(min=tiny).log_() + peak) * present[:, None, first:]
     by_place = predicted.sum(0).triu()  # shape: (t, d - first); features to come
+    by_place.diagonal().copy_(following.sum(0))  # never an underflow
     n_left = n_features - torch.arange(first, last, device=X.device)
     return torch.stack([by_place.sum(1) / n_left, by_place.diagonal()])

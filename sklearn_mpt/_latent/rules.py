@@ -90,7 +90,7 @@ class GaussHermite:
        computation of posterior distributions", Applied Statistics 31, 1982.
     """
 
-    is_shared = False
+    is_shared = is_random = False
 
     def __init__(self, n_per_dim, n_dims, device):
         self.groups = [
@@ -113,6 +113,10 @@ class GaussHermite:
     def combine(self, averages, logs):
         """Posterior averages of the groups, of shape (n_groups, n, d), and error."""
         return averages[-1], (averages[-1] - averages[:-1]).abs().amax(0)
+
+    def combine_log_averages(self, log_averages, logs):
+        """Logs of posterior averages, (n_groups, n, d), and error."""
+        return self.combine_logs(log_averages)
 
 
 def _grid(n_per_dim, n_dims):
@@ -137,7 +141,7 @@ class PosteriorMixture:
        distributions", Technometrics 37, 1995.
     """
 
-    is_shared = False
+    is_shared, is_random = False, True
 
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         parts = [
@@ -164,6 +168,13 @@ class PosteriorMixture:
         spread = (len(logs) * share * (averages - pooled)).std(0, correction=1)
         return pooled, CAUTION * spread / math.sqrt(len(logs))
 
+    def combine_log_averages(self, log_averages, logs):
+        """Logs of posterior averages, (n_groups, n, d), and error."""
+        share = torch.log_softmax(logs, 0)[..., None]
+        pooled = torch.logsumexp(share + log_averages, 0)
+        part = (share + log_averages - pooled).exp() - share.exp()
+        return pooled, CAUTION * math.sqrt(len(logs)) * part.std(0, correction=1)
+
 
 class PriorGrids:
     """Two grids over the prior, each between the nodes of the other, for all rows.
@@ -171,7 +182,7 @@ class PriorGrids:
     Their mean is a grid twice as fine, whose error their difference exceeds by far.
     """
 
-    is_shared = True
+    is_shared, is_random = True, False
 
     def __init__(self, grids):
         self.groups = grids  # tuples of nodes (s, k) and log weights (s,)
@@ -211,30 +222,6 @@ def mixture_nodes(normal, posteriors):
     return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0))
 
 
-def refine(estimate, rules, tolerance):
-    """Estimate rows by the first rule, those not yet accurate by the next, and so on.
-
-    An entry keeps the first estimate that is accurate, so that it does not depend on
-    other rows, nor on other entries of its row.
-
-    estimate : callable
-        From a rule and the indices of rows to value and error, of shape (n, ...).
-    rules : iterable
-    tolerance : float
-    """
-    rules = iter(rules)
-    values, errors = estimate(next(rules), slice(None))
-    for rule in rules:
-        inaccurate = errors > tolerance
-        rows = inaccurate.reshape(len(values), -1).any(1).nonzero()[:, 0]
-        if len(rows) == 0:
-            break
-        value, error = estimate(rule, rows)
-        values[rows] = torch.where(inaccurate[rows], value, values[rows])
-        errors[rows] = torch.where(inaccurate[rows], error, errors[rows])
-    return values, errors
-
-
 def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
     """Scrambled Sobol points, 2^i, of the standard normal: (n_replicates, 2^i, k)."""
     engines = (
@@ -253,6 +240,7 @@ def pool(log_means):
     """Pool the replicates' log averages: the log of their mean, its standard error.
 
     The error is so large that intervals of 1.96 of them cover 95%.
+
     log_means : shape (n_replicates, ...)
     """
     pooled = log_mean_exp(log_means, 0)
