@@ -11,7 +11,7 @@ from sklearn_mpt._deep import objectives as _deep_objectives
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
-from sklearn_mpt._deep.mode import laplace
+from sklearn_mpt._deep.mode import N_MODES, laplace
 from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
@@ -28,6 +28,7 @@ from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 N_DIMS, N_FEATURES = 2, 5
+UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
 
 
 def tensor(*shape, seed=0):
@@ -188,7 +189,7 @@ def test_bounds_are_exact_where_the_encoder_is():
     X = tensor(40, N_FEATURES, seed=1)
     observed = tensor(1, 40, N_FEATURES, seed=2) > 0
     noise = tensor(40, 200, N_DIMS, seed=3)
-    bound, posterior_fit = shared_bounds(model, X, observed, noise)
+    bound, posterior_fit = shared_bounds(model, X, observed, noise, noise[:0, 0])
     expected = log_density(X.numpy(), observed[0].numpy(), mean, covariance)
     assert_allclose(bound[0].detach(), expected, atol=0.05)
     entropy = model.encoder(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -206,45 +207,59 @@ def test_bounds_are_below_the_density_and_approach_it(name):
     X[0, :2] = torch.nan
     z, log_weight = dense_grid(N_DIMS, n_per_dim=101)
     observed = ~torch.isnan(X)
+
+    def of_shared_points(seed, n_prior):
+        noise = tensor(4, 2, N_DIMS, seed=seed)
+        prior_points = tensor(n_prior, N_DIMS, seed=seed + 1000)
+        return shared_bounds(model, X, observed[None], noise, prior_points)[0][0]
+
     with torch.no_grad():
         nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
         exact = torch.logsumexp(log_joint(rows_of(X), nodes, model), 1)
-        elbo, iwae, shared = (
+        elbo, iwae, shared, with_prior = (
             torch.stack([bound(seed) for seed in range(200)])
             for bound in (
                 lambda seed: own_bound(model, X, tensor(4, 1, N_DIMS, seed=seed)),
                 lambda seed: own_bound(model, X, tensor(4, 8, N_DIMS, seed=seed)),
-                lambda seed: shared_bounds(
-                    model, X, observed[None], tensor(4, 2, N_DIMS, seed=seed)
-                )[0][0],
+                lambda seed: of_shared_points(seed, 0),
+                lambda seed: of_shared_points(seed, 6),
             )
         )
     assert (elbo.mean(0) < iwae.mean(0)).all()
-    for bound in (iwae, shared):
+    for bound in (iwae, shared, with_prior):
         mass = (bound - exact).exp()  # unbiased: its mean is 1
         assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
 
 
-@pytest.mark.parametrize("n_features", [1, 3, 40])
+@pytest.mark.parametrize("n_features", [1, 3, 8, 40])
 def test_runs_of_uniform_masks_sum_to_the_whole(n_features):
     rng = np.random.default_rng(0)
-    (before, after), weight = _deep_objectives.draw_sets(
+    (before, after), weights = _deep_objectives.draw_sets(
         "uniform", 20000, n_features, rng
     )
     assert (before <= after).all()
     # any sum over features is recovered, so is any sum over sizes
     sizes = np.arange(n_features + 1)
     for value in (sizes, sizes**2):
-        gain = weight * (value[after.sum(1)] - value[before.sum(1)])
+        gain = weights[0] * value[before.sum(1)] + weights[1] * value[after.sum(1)]
         error = gain.std() / len(gain) ** 0.5
-        assert abs(gain.mean() - value[-1]) < 4 * error
+        assert abs(gain.mean() - value[-1]) <= 4 * error
+
+
+def test_few_features_are_scored_in_all_runs():
+    rng = np.random.default_rng(0)
+    (before, after), weights = _deep_objectives.draw_sets("uniform", 30, 3, rng)
+    assert_array_equal(np.bincount(before.sum(1)), [10, 10, 10])
+    assert after.all()
+    assert weights == [0, 1]
 
 
 @pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])
 def test_fixed_masks_reveal_single_features(mask_rate, size):
     rng = np.random.default_rng(0)
-    sets, weight = _deep_objectives.draw_sets(mask_rate, 50, 10, rng)
-    assert weight == 10
+    sets, weights = _deep_objectives.draw_sets(mask_rate, 50, 10, rng)
+    assert weights[0] == -10
+    assert np.isclose(sum(weights), 0)
     assert_array_equal(sets[0].sum(1), 10 - size)
     assert_array_equal(sets[1:].sum(2), 11 - size)
     assert (sets[0] <= sets[1:]).all()
@@ -254,8 +269,8 @@ def test_fixed_masks_reveal_single_features(mask_rate, size):
 @pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
 def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
     rng = np.random.default_rng(0)
-    sets, weight = _deep_objectives.draw_sets(size, 50, 64, rng)
-    assert weight == 64 / length
+    sets, weights = _deep_objectives.draw_sets(size, 50, 64, rng)
+    assert weights[0] == -64 / length
     n_hidden = 64 - sets.sum(2)
     assert_array_equal(n_hidden[0], size + length // 2)
     assert_array_equal(n_hidden[1:], size + length // 2 - length)
@@ -278,6 +293,30 @@ def test_laplace_finds_the_mode(name):
     assert_allclose(posterior.root[1], np.eye(N_DIMS))
 
 
+class Fold(torch.nn.Module):
+    """A decoder of one number by z squared: the posterior has two modes."""
+
+    def forward(self, z):
+        return z**2
+
+    def value_and_jacobian(self, z):
+        return z**2, 2 * z[:, :, None]
+
+
+def test_both_modes_of_a_folded_decoder_are_found():
+    likelihood = Gaussian(torch.tensor(0.01, dtype=torch.float64))
+    nothing = torch.zeros(2, 1, dtype=torch.float64)
+    module = DeepModule(Fold(), Encoder(nothing, nothing[:1], None), likelihood)
+    with torch.no_grad():
+        rows = rows_of(torch.tensor([[4.0], [0.25], [100.0]], dtype=torch.float64))
+        _, *found = module.propose(rows)
+    means = torch.stack([posterior.mean[:, 0] for posterior in found], 1)
+    assert len(found) == N_MODES
+    for row, root in zip(means.numpy(), (2, 0.5, 10), strict=True):
+        # the prior pulls the modes towards 0
+        assert_allclose([row.min(), row.max()], [-root, root], rtol=0.02)
+
+
 def test_points_of_the_mixture_integrate_to_one():
     observed = torch.ones(3, N_FEATURES, dtype=torch.bool)
     encoder = some_encoder()
@@ -294,8 +333,7 @@ def test_points_of_the_mixture_integrate_to_one():
 
 
 def predict_by_chains(module, X, mask):
-    units = Units(torch.zeros(()), torch.ones(()))
-    model = EncodeDecodeModel(module, units, X.device, seed=(0,))
+    model = EncodeDecodeModel(module, UNITS, X.device, seed=(0,))
     with torch.no_grad():
         return model.conditional_log_prob(X, mask)
 

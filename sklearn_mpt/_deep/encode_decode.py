@@ -76,15 +76,15 @@ class EncodeDecodeModel(DeepModel):
 class EncodeDecodeRows(SampledRows):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
-    def __init__(self, X, batch_size, noise_shape, held_out, masks):
-        super().__init__(X, batch_size, noise_shape, held_out)
+    def __init__(self, X, batch_size, points, held_out, masks):
+        super().__init__(X, batch_size, points, held_out)
         self.masks = masks
 
     def batches(self, rng):
         mask_rate, n_masks = self.masks
         n_features = self.X.shape[1]
-        n_chains, n_dims = self.noise_shape
-        for X, _ in super().batches(rng):
+        n_chains, _, n_dims = self.points
+        for X, *_ in super().batches(rng):
             sizes = training_sizes(mask_rate, n_masks, n_features, rng)
             masks = draw_masks(sizes, n_features, rng)[np.arange(len(X)) % n_masks]
             normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))

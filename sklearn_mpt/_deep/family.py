@@ -12,19 +12,31 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
 from sklearn_mpt._deep.model import DeepModel
-from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains
-from sklearn_mpt._deep.start import check_architecture, check_fitted_sizes, start
+from sklearn_mpt._deep.objectives import (
+    BoundRows,
+    HeldOutRows,
+    MaskedGains,
+    Points,
+    n_prior_points,
+)
+from sklearn_mpt._deep.start import (
+    MANY_FEATURES,
+    check_architecture,
+    check_fitted_sizes,
+    other_kinds,
+    start,
+)
 from sklearn_mpt._deep.state import attributes_of, module_of
+from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units
-from sklearn_mpt._latent.trainer import Trainer
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-# Points per row if n_importance_samples is "auto". The more features a row has, the
-# narrower is its posterior, and the less do the points of other rows serve it.
-OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
-MANY_FEATURES = 256
+# Points per row if n_importance_samples is "auto".
+OWN_POINTS, SHARED_POINTS = 16, 4
 HELD_OUT_POINTS, HELD_OUT_BATCH = 8, 256
+# Rows per step: each costs as many products of features as there are rows.
+SMALLEST_BATCH, LARGEST_BATCH, BATCH_IF_MANY = 32, 128, 64
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),
@@ -81,12 +93,30 @@ class DeepFamily(Family):
     def trainer(self, settings, problem):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
+        module = self._module(settings, fitted, device).float()
         return Trainer(
-            self._module(settings, fitted, device).float(),
+            module,
             _objective(settings, problem, units.standardise(problem.rows).float()),
             learning_rate=settings.learning_rate,
             rng=problem.rng,
+            others=self._other_starts(settings, problem),
+            resting=list(module.likelihood.parameters()) if problem.is_new else [],
         )
+
+    def _other_starts(self, settings, problem):
+        """States of the module that training may also start from."""
+        if not (problem.is_new and problem.is_all):
+            return []
+        sizes = settings.hidden_layer_sizes, problem.X.shape[1]
+        seeds = np.random.SeedSequence(problem.fitted["_seed"].tolist()).spawn(4)
+        starts = [
+            start(settings, self.likelihood, problem.X, np.random.default_rng(s), kind)
+            for s, kind in zip(seeds, other_kinds(*sizes), strict=False)
+        ]
+        return [
+            self._module(settings, fitted, problem.device).float().state_dict()
+            for fitted in starts
+        ]
 
     def trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
@@ -107,20 +137,25 @@ class DeepFamily(Family):
 def _objective(settings, problem, rows):
     size = settings.batch_size
     if size == "auto":
-        size = int(np.clip(len(rows) // 16, 32, 128))
+        largest = BATCH_IF_MANY if rows.shape[1] >= MANY_FEATURES else LARGEST_BATCH
+        size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, largest))
     rows, held_out = _split(settings, problem, rows)
+    points = Points(
+        _points_per_row(settings),
+        n_prior_points(settings.n_components),
+        settings.n_components,
+    )
     if len(held_out):
-        noise_shape = (HELD_OUT_POINTS, settings.n_components)
         seed = problem.fitted["_seed"]
-        held_out = HeldOutRows(held_out, HELD_OUT_BATCH, noise_shape, seed)
+        more = points._replace(per_row=HELD_OUT_POINTS)
+        held_out = HeldOutRows(held_out, HELD_OUT_BATCH, more, seed)
     else:
         held_out = None
-    noise_shape = (_points_per_row(settings, rows.shape[1]), settings.n_components)
     if settings.objective != "mpt":
-        return BoundRows(rows, size, noise_shape, held_out)
+        return BoundRows(rows, size, points, held_out)
     _, kind = CONDITIONALS[settings.conditional]
     masks = (settings.mask_rate, settings.n_masks)
-    return kind(rows, size, noise_shape, held_out, masks)
+    return kind(rows, size, points, held_out, masks)
 
 
 def _split(settings, problem, rows):
@@ -132,11 +167,11 @@ def _split(settings, problem, rows):
     return rows[order[n_held_out:]], rows[order[:n_held_out]]
 
 
-def _points_per_row(settings, n_features):
+def _points_per_row(settings):
     if settings.objective == "elbo":
         return 1
     if settings.n_importance_samples != "auto":
         return settings.n_importance_samples
     if settings.objective == "iwae":
         return OWN_POINTS
-    return SHARED_POINTS_IF_MANY if n_features >= MANY_FEATURES else SHARED_POINTS
+    return SHARED_POINTS

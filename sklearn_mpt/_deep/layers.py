@@ -68,3 +68,22 @@ def initial_layers(sizes, rng):
         coefs.append(rng.uniform(-bound, bound, (n_in, n_out)))
         intercepts.append(rng.uniform(-bound, bound, n_out))
     return coefs, intercepts
+
+
+def spread_layers(coefs, intercepts, activation, inputs, how):
+    """Scale hidden layers to their inputs, in place; return the last one's values.
+
+    What enters an activation gets a standard deviation, and is zero at one of the
+    inputs, which is where the activation bends.
+
+    how : the standard deviation, and a generator.
+    """
+    bend, rng = how
+    for coef, intercept in zip(coefs[:-1], intercepts[:-1], strict=True):
+        coef *= bend / np.maximum((inputs @ coef).std(0), 1e-6)
+        entering = inputs @ coef
+        chosen = rng.integers(len(inputs), size=coef.shape[1])
+        intercept[:] = -entering[chosen, np.arange(coef.shape[1])]
+        entering = torch.from_numpy(entering + intercept)
+        inputs = ACTIVATIONS[activation](entering).numpy()
+    return inputs

@@ -1,11 +1,12 @@
 r"""What a deep model is trained on: masked scores, and bounds for comparison.
 
-Points of all rows of a minibatch, drawn from their approximate posteriors, are shared:
-weighted by the mixture that they come from [1]_, each serves every row. One
-product of matrices gives the log-probabilities of any subset of any row at all of them,
+Points of all rows of a minibatch, drawn from their approximate posteriors, are shared,
+and so are points of the prior: weighted by the mixture that they come from [1]_, each
+serves every row. One product of matrices gives the log-probabilities of any subset of
+any row at all of them,
 
 .. math:: L(R) = \log \frac{1}{M} \sum_s
-          \frac{p(x_R \mid z_s) \, p(z_s)}{\frac1N \sum_n q_n(z_s)},
+          \frac{p(x_R \mid z_s) \, p(z_s)}{\sum_n w_n q_n(z_s) + w_0 p(z_s)},
 
 and :math:`\log p(x_B \mid x_R)` is estimated by L(R and B) - L(R). At fixed points that
 is exact for a finite mixture, so masked scores add up to L(all).
@@ -17,23 +18,28 @@ References
 .. [2] J. Bornschein and Y. Bengio, "Reweighted wake-sleep", ICLR 2015.
 """
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 import torch
 
+from sklearn_mpt._deep.trainer import Objective, shuffled_batches
 from sklearn_mpt._latent.rules import (
     log_mean_exp,
     moments,
     natural_parameters,
     standard_normal_log_prob,
 )
-from sklearn_mpt._latent.trainer import Objective, shuffled_batches
 from sklearn_mpt._measure.masks import fixed_size
 
 N_CUTS = 4  # of a random order of the features, into runs that are scored at once
 N_RUNS = 4  # scored given each mask of a fixed size
+PRIOR_POINTS = 256  # in one and two dimensions
+SHORTEST_EPOCH = 16  # steps
 
 
-def shared_bounds(module, X, observed, noise):
+def shared_bounds(module, X, observed, noise, prior_points):
     """Lower bounds on log p(x_R), and what trains the posteriors that they stand on.
 
     Parameters
@@ -43,6 +49,8 @@ def shared_bounds(module, X, observed, noise):
         Sets R of features of each row.
     noise : Tensor of shape (n, s, k)
         Standard normal.
+    prior_points : Tensor of shape (m, k)
+        Points of the prior.
 
     Returns
     -------
@@ -58,17 +66,15 @@ def shared_bounds(module, X, observed, noise):
     coefs, constant = natural_parameters(posterior)
     with torch.no_grad():
         z, n_used = _pooled_points(posterior, shape, noise)
-        z_moments = moments(z.double())
-        log_density = torch.addmm(constant[:n_used, None], coefs[:n_used], z_moments.T)
-        log_ratio = standard_normal_log_prob(z) - log_mean_exp(
-            log_density.to(z.dtype), 0
-        )
+        densities = coefs[:n_used], constant[:n_used]
+        z, z_moments, log_ratio = _with_prior(z, prior_points, densities)
     log_joint = log_ratio + module.likelihood.pair_log_prob(
         rows, observed.to(X.dtype), module.decoder(z)
     )
-    weight = torch.softmax(log_joint.detach(), 1).double()
-    posterior_fit = constant + (coefs * (weight @ z_moments)).sum(1)
     bounds = log_mean_exp(log_joint, 1)
+    with torch.no_grad():
+        weight = (log_joint - bounds[:, None]).exp_().double() / len(z)
+    posterior_fit = constant + (coefs * (weight @ z_moments)).sum(1)
     return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
 
 
@@ -84,6 +90,21 @@ def _pooled_points(posterior, shape, noise):
     parts = parts.transpose(0, 1).flatten(0, 1)
     z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
     return z.flatten(0, 1), n_used
+
+
+def _with_prior(z, prior_points, densities):
+    """Add points of the prior; return all points, their moments and log weights."""
+    share = len(z) / (len(z) + len(prior_points))
+    z = torch.cat([z, prior_points])
+    z_moments = moments(z.double())
+    coefs, constant = densities
+    log_mixture = log_mean_exp(constant[:, None] + coefs @ z_moments.T, 0).to(z.dtype)
+    log_prior = standard_normal_log_prob(z)
+    if share < 1:
+        log_mixture = torch.logaddexp(
+            log_mixture + math.log(share), log_prior + math.log1p(-share)
+        )
+    return z, z_moments, log_prior - log_mixture
 
 
 def own_bound(module, X, noise):
@@ -102,37 +123,58 @@ def own_bound(module, X, noise):
     return log_mean_exp(log_likelihood + log_ratio, 1)
 
 
-def _batches_with_noise(X, batch_size, noise_shape, rng):
-    for rows in shuffled_batches(len(X), batch_size, rng):
-        noise = rng.standard_normal((len(rows), *noise_shape), dtype=np.float32)
-        yield X[rows], torch.tensor(noise, device=X.device)
+class Points(NamedTuple):
+    """How many points there are, and in how many dimensions."""
+
+    per_row: int
+    of_prior: int
+    n_dims: int
+
+    def draw(self, n_rows, device, rng):
+        """Standard normal: shapes (n_rows, per_row, n_dims), (of_prior, n_dims)."""
+        shapes = (n_rows, self.per_row, self.n_dims), (self.of_prior, self.n_dims)
+        return tuple(
+            torch.tensor(rng.standard_normal(shape, dtype=np.float32), device=device)
+            for shape in shapes
+        )
+
+
+def n_prior_points(n_dims):
+    """Number of points of the prior: they serve only where there are few dimensions."""
+    return PRIOR_POINTS // 2 ** (n_dims - 2) if n_dims > 2 else PRIOR_POINTS
 
 
 class SampledRows(Objective):
     """Minibatches of rows with standard normal noise for their points.
 
+    In an epoch, rows are passed over until there are at least SHORTEST_EPOCH steps.
+
     held_out : HeldOutRows or None
         Rows whose losses `validate` returns.
     """
 
-    def __init__(self, X, batch_size, noise_shape, held_out=None):
+    def __init__(self, X, batch_size, points, held_out=None):
         self.X = X
         self.batch_size = batch_size
-        self.noise_shape = noise_shape
+        self.points = points
         self.held_out = held_out
 
     def validate(self, module):
         return None if self.held_out is None else self.held_out.losses(module)
 
     def batches(self, rng):
-        yield from _batches_with_noise(self.X, self.batch_size, self.noise_shape, rng)
+        n_batches = math.ceil(len(self.X) / self.batch_size)
+        for _ in range(max(1, round(SHORTEST_EPOCH / n_batches))):
+            for rows in shuffled_batches(len(self.X), self.batch_size, rng):
+                yield self.X[rows], *self.points.draw(len(rows), self.X.device, rng)
 
 
 class BoundRows(SampledRows):
     """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
 
     def losses(self, module, batch):
-        return -own_bound(module, *batch)
+        X, noise, _ = batch
+        return -own_bound(module, X, noise)
 
 
 class MaskedGains(SampledRows):
@@ -142,20 +184,21 @@ class MaskedGains(SampledRows):
         Mask rate, and number of masks in a step. Rows get them in turn.
     """
 
-    def __init__(self, X, batch_size, noise_shape, held_out, masks):
-        super().__init__(X, batch_size, noise_shape, held_out)
+    def __init__(self, X, batch_size, points, held_out, masks):
+        super().__init__(X, batch_size, points, held_out)
         self.masks = masks
 
     def batches(self, rng):
-        for X, noise in super().batches(rng):
-            sets, weight = draw_sets(*self.masks, X.shape[1], rng)
+        for X, *points in super().batches(rng):
+            sets, weights = draw_sets(*self.masks, X.shape[1], rng)
             turn = np.arange(len(X)) % sets.shape[1]
-            yield X, torch.tensor(sets[:, turn], device=X.device), weight, noise
+            yield X, torch.tensor(sets[:, turn], device=X.device), weights, points
 
     def losses(self, module, batch):
-        X, sets, weight, noise = batch
-        bounds, posterior_fit = shared_bounds(module, X, sets & ~torch.isnan(X), noise)
-        gain = weight * (bounds[1:].mean(0) - bounds[0])
+        X, sets, weights, points = batch
+        observed = sets & ~torch.isnan(X)
+        bounds, posterior_fit = shared_bounds(module, X, observed, *points)
+        gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True))
         posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
         return posterior_fit.detach() - posterior_fit - gain
@@ -164,41 +207,54 @@ class MaskedGains(SampledRows):
 class HeldOutRows:
     """Minus the log marginal likelihood of held-out rows, always at the same points."""
 
-    def __init__(self, X, batch_size, noise_shape, seed):
+    def __init__(self, X, batch_size, points, seed):
         rng = np.random.default_rng(seed)
-        self.parts = list(_batches_with_noise(X, batch_size, noise_shape, rng))
+        self.parts = [
+            (rows, *points.draw(len(rows), X.device, rng))
+            for rows in X.split(batch_size)
+        ]
 
     @torch.no_grad()
     def losses(self, module):
         bounds = [
-            shared_bounds(module, X, ~torch.isnan(X)[None], noise)[0][0]
-            for X, noise in self.parts
+            shared_bounds(module, X, ~torch.isnan(X)[None], *points)[0][0]
+            for X, *points in self.parts
         ]
         return -torch.cat(bounds)
 
 
 def draw_sets(mask_rate, n_masks, n_features, rng):
-    """Draw what is observed, and then revealed, in each of the masks of a step.
+    """Draw sets of features, the weighted sum of whose bounds is the objective.
 
     A uniform rate cuts a random order of the features at N_CUTS places, equally spaced
     from a random first one, and reveals one run: log p(run | before), summed over runs,
-    is the sum of the scores of all sizes. A fixed size m reveals single features or, if
-    there are many, a run with scores of the sizes m - h..m + h, for a smaller variance.
+    is the sum of the scores of all sizes. Where there are no more features than runs,
+    all of them are scored, at no more cost: at shared points they sum to L(all). A
+    fixed size m reveals single features or, if there are many, a run with scores of the
+    sizes m - h..m + h, for a smaller variance.
 
-    Returns bool (n_sets, n_masks, d), and the weight that makes the gain of the second
-    set (or later ones, on average) over the first an estimate of the objective.
+    Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
     ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
-    if mask_rate == "uniform":
-        run = (rng.permutation(n_masks) + rng.integers(N_CUTS + 1)) % (N_CUTS + 1)
-        start = run - 1 + rng.random(n_masks)
-        cuts = np.stack([start, start + 1]) * n_features / N_CUTS
-        n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
-        return ranks < n_observed[..., None], N_CUTS + 1
-    size = fixed_size(mask_rate, n_features)
+    if mask_rate != "uniform":
+        return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
+    n_runs = min(N_CUTS + 1, n_features)
+    run = (rng.permutation(n_masks) + rng.integers(n_runs)) % n_runs
+    if n_runs == n_features:
+        before = ranks < run[:, None]
+        return np.stack([before, np.ones_like(before)]), [0, 1]
+    start = run - 1 + rng.random(n_masks)
+    cuts = np.stack([start, start + 1]) * n_features / N_CUTS
+    n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
+    return ranks < n_observed[..., None], [-n_runs, n_runs]
+
+
+def _fixed_sets(size, ranks):
+    n_features = ranks.shape[1]
     half = min(n_features // 16, size - 1, n_features - size)
     n_observed, length = n_features - size - half, 2 * half + 1
     n_runs = min(N_RUNS, (size + half) // length)
     run_of = (ranks - n_observed) // length
     revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
-    return (ranks < n_observed) | revealed, n_features / length
+    weight = n_features / length
+    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent import steps
+from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
 from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix, move_of
-from sklearn_mpt._latent.trainer import warn_diverged, warn_unconverged
 
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps

@@ -1,5 +1,6 @@
 """How an estimator is trained: its family, fit, partial_fit and their callbacks."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple, Self
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import check_device, check_training_parameters
 from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
@@ -19,12 +21,14 @@ class Problem(NamedTuple):
     """What training goes on with.
 
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
-    X is all there is to learn from, not a part of a stream.
+    X is all there is to learn from, not a part of a stream. is_new : whether nothing
+    has been trained before.
     """
 
     X: np.ndarray
     fitted: Mapping
     is_all: bool
+    is_new: bool
     device: torch.device
     rng: np.random.Generator
 
@@ -68,7 +72,7 @@ class Family(ABC):
 
     @abstractmethod
     def trainer(self, settings, problem):
-        """Return a `Trainer` or `Ascent` that starts from the problem's attributes."""
+        """Return a trainer that starts from the problem's attributes: see `Ascent`."""
 
     @abstractmethod
     def trained_attributes(self, result, fitted):
@@ -146,7 +150,8 @@ class TrainingMixin(CallbackSupportMixin):
             fitted |= self._family.start(self, X, rng)
         fitted |= history([])
         if self.max_iter > 0:
-            fitted |= self._train(self._problem(X, fitted, True, rng), context)
+            problem = self._problem(X, fitted, (True, not go_on), rng)
+            fitted |= self._train(problem, context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
@@ -186,7 +191,8 @@ class TrainingMixin(CallbackSupportMixin):
             rng = np.random.default_rng(fitted["_seed"])
             fitted |= self._family.start(self, X, rng) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-        trainer = self._family.trainer(self, self._problem(X, fitted, False, rng))
+        problem = self._problem(X, fitted, (False, first), rng)
+        trainer = self._family.trainer(self, problem)
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
         fitted |= self._family.trained_attributes(trainer.result, fitted)
@@ -207,8 +213,8 @@ class TrainingMixin(CallbackSupportMixin):
                     "fitted model; clone the estimator to fit another one."
                 )
 
-    def _problem(self, X, fitted, is_all, rng):
-        return Problem(X, fitted, is_all, check_device(self.device), rng)
+    def _problem(self, X, fitted, how, rng):
+        return Problem(X, fitted, *how, check_device(self.device), rng)
 
     def _train(self, problem, context):
         """Train to convergence; return the fitted attributes, changed."""
@@ -270,3 +276,21 @@ class TrainingMixin(CallbackSupportMixin):
 
 def history(loss_curve):
     return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}
+
+
+def warn_unconverged(max_iter, stacklevel):
+    warnings.warn(
+        f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
+        "converged yet.",
+        ConvergenceWarning,
+        stacklevel=stacklevel,
+    )
+
+
+def warn_diverged(n_epochs, stacklevel):
+    warnings.warn(
+        f"Training diverged after {n_epochs} epochs: the objective is not finite. The "
+        "best parameters so far are kept; try a smaller learning_rate.",
+        ConvergenceWarning,
+        stacklevel=stacklevel,
+    )

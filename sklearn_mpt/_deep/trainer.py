@@ -1,0 +1,254 @@
+"""The training loop: follow a noisy objective down, and average on the way.
+
+A torch module is trained on an `Objective`. Neither knows about scikit-learn.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch.nn.utils import vector_to_parameters
+
+from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
+from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
+
+_DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
+
+TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
+
+
+class Objective(ABC):
+    """What is minimised in training."""
+
+    @abstractmethod
+    def batches(self, rng):
+        """Yield the minibatches of one epoch."""
+
+    @abstractmethod
+    def losses(self, module, batch):
+        """Return losses that are to be averaged."""
+
+    def validate(self, module):
+        """Return the losses of held-out rows; None if none are held out."""
+        return None
+
+
+def shuffled_batches(n_rows, batch_size, rng):
+    n_batches = int(np.ceil(n_rows / batch_size))
+    return np.array_split(rng.permutation(n_rows), n_batches)
+
+
+class Descent:
+    """A way down from where a module stands, and the losses along it."""
+
+    def __init__(self, module, objective, optimizer):
+        self.module = module
+        self.objective = objective
+        self.optimizer = optimizer
+        self.loss_curve: list[float] = []
+        self.validation_curve: list[float] = []
+        self.best = optimizer.average.clone()
+        losses = objective.validate(module)
+        self.lowest = np.inf if losses is None else float(losses.mean())
+        self.validates = losses is not None
+
+    def epoch(self, rng):
+        """Take one pass over the minibatches; leave the module at the average."""
+        start = self.optimizer.average.clone()
+        self.optimizer.resume()
+        loss = float(np.mean([self._step(b) for b in self.objective.batches(rng)]))
+        self.optimizer.show_average()
+        if not self.optimizer.average.isfinite().all():
+            raise FloatingPointError
+        if self.validates:
+            self._validate()
+        elif loss <= self.lowest:
+            self.lowest, self.best = loss, start
+        self.loss_curve.append(loss)
+
+    def _step(self, batch):
+        loss = self.objective.losses(self.module, batch).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError
+        for parameter in self.optimizer.parameters:
+            parameter.grad = None
+        loss.backward()
+        self.optimizer.step(
+            torch.cat([_gradient(p).flatten() for p in self.optimizer.parameters])
+        )
+        return loss.item()
+
+    @torch.no_grad()
+    def check(self, rng):
+        """Raise if the very last step diverged; held-out rows have shown it."""
+        if self.validates:
+            return
+        batch = next(iter(self.objective.batches(rng)))
+        if not self.objective.losses(self.module, batch).isfinite().all():
+            raise FloatingPointError
+
+    def _validate(self):
+        loss = float(self.objective.validate(self.module).mean())
+        if not np.isfinite(loss):
+            raise FloatingPointError
+        if loss <= self.lowest:
+            self.lowest, self.best = loss, self.optimizer.average.clone()
+        self.validation_curve.append(loss)
+
+    def show_best(self):
+        """Give the module the best parameters: of all epochs, if rows are held out."""
+        self.optimizer.point.copy_(self.best)
+        vector_to_parameters(self.optimizer.point, self.optimizer.parameters)
+
+    def is_flat(self, window, tol):
+        """Whether the last window improves on the one before by no more than noise.
+
+        Held-out losses share their noise, and only the best will count.
+        """
+        curve = self.validation_curve or self.loss_curve
+        if len(curve) < 2 * window:
+            return False
+        if self.validates:
+            return min(curve[:-window]) - min(curve[-window:]) <= tol
+        before, last = np.reshape(curve[-2 * window :], (2, window))
+        noise = np.sqrt((before.var() + last.var()) / window)
+        return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+
+
+def _gradient(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+class Trainer:
+    """Minimise an objective: try several starts, then go on from the best of them.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Trained in place.
+    objective : Objective
+        What is minimised. Where it has held-out losses, their mean decides which start
+        is best, when to stop, and the parameters of which epoch are kept.
+    learning_rate : float
+        Step size.
+    rng : numpy.random.Generator
+        Source of minibatches and masks.
+    others : sequence of dict
+        States of the module, to start from instead of its own.
+    resting : list of torch.nn.Parameter
+        Parameters that rest at first.
+
+    Attributes
+    ----------
+    plateau : bool
+        Whether the loss stopped improving.
+    """
+
+    def __init__(self, module, objective, *, learning_rate, rng, others=(), resting=()):
+        self.module = module
+        self.objective = objective
+        self.learning_rate = learning_rate
+        self.rng = rng
+        self.others = others
+        self.resting = resting
+        self.plateau = False
+        self._descent = self._descend()
+
+    def _descend(self):
+        optimizer = ScheduleFreeAdam(self.module, self.learning_rate, self.resting)
+        return Descent(self.module, self.objective, optimizer)
+
+    @property
+    def result(self):
+        return self.module
+
+    @property
+    def loss_curve(self):
+        """Mean loss of each epoch."""
+        return self._descent.loss_curve
+
+    @property
+    def validation_curve(self):
+        """Mean held-out loss after each epoch, if rows are held out."""
+        return self._descent.validation_curve
+
+    def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
+        """Train to convergence; on interruption or divergence keep the best so far.
+
+        around_epoch : callable
+            Called with `epoch`, which it must call; returns True to stop training.
+        """
+        try:
+            self._follow(max_iter, tol, n_iter_no_change, around_epoch)
+            self._descent.check(self.rng)
+        except _DIVERGENCE:
+            self._restore()
+        if self._descent.validates:
+            self._descent.show_best()
+
+    def run_once(self):
+        """Train for one epoch, or undo it if it diverges."""
+        try:
+            self.epoch()
+            self._descent.check(self.rng)
+        except _DIVERGENCE:
+            self._restore()
+
+    def epoch(self):
+        self._descent.epoch(self.rng)
+
+    def _follow(self, max_iter, tol, window, around_epoch):
+        try:
+            self._choose_start(max_iter)
+            for _ in range(max_iter):
+                if around_epoch(self.epoch):
+                    return
+                if self._descent.is_flat(window, tol):
+                    self.plateau = True
+                    return
+            warn_unconverged(max_iter, stacklevel=8)
+        except KeyboardInterrupt:
+            self._descent.optimizer.show_average()
+            warnings.warn("Training interrupted by user.", stacklevel=6)
+
+    def _choose_start(self, max_iter):
+        """Go down from every start for a while, and from the best one on."""
+        n_epochs = int(TRIAL_SHARE * max_iter)
+        if not self.others or n_epochs == 0:
+            return
+        tried = [self._tried(self._descent, n_epochs)]
+        for state in self.others:
+            self.module.load_state_dict(state)
+            tried.append(self._tried(self._descend(), n_epochs))
+        self._descent = min(tried, key=lambda descent: descent.lowest)
+        self._descent.optimizer.show_average()
+        self._descent.loss_curve.clear()
+        self._descent.validation_curve.clear()
+
+    def _tried(self, descent, n_epochs):
+        try:
+            while len(descent.loss_curve) < n_epochs:
+                descent.epoch(self.rng)
+                if descent.optimizer.n_steps >= TRIAL_STEPS:
+                    break
+        except _DIVERGENCE:
+            descent.lowest = np.inf
+        return descent
+
+    def _restore(self):
+        warn_diverged(len(self.loss_curve), stacklevel=7)
+        descent = self._descent
+        descent.show_best()
+        descent.optimizer = ScheduleFreeAdam(
+            self.module, self.learning_rate, self.resting
+        )
+
+    def state(self):
+        """Return the state of the optimizer as NumPy arrays."""
+        return self._descent.optimizer.state()
+
+    def load(self, arrays):
+        """Restore what `state` returned."""
+        if arrays:
+            self._descent.optimizer.load(arrays)
