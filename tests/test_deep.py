@@ -11,7 +11,7 @@ from sklearn_mpt._deep import objectives as _deep_objectives
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
-from sklearn_mpt._deep.mode import N_MODES, laplace
+from sklearn_mpt._deep.mode import laplace, n_modes
 from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
@@ -311,7 +311,7 @@ def test_both_modes_of_a_folded_decoder_are_found():
         rows = rows_of(torch.tensor([[4.0], [0.25], [100.0]], dtype=torch.float64))
         _, *found = module.propose(rows)
     means = torch.stack([posterior.mean[:, 0] for posterior in found], 1)
-    assert len(found) == N_MODES
+    assert len(found) == n_modes(1)
     for row, root in zip(means.numpy(), (2, 0.5, 10), strict=True):
         # the prior pulls the modes towards 0
         assert_allclose([row.min(), row.max()], [-root, root], rtol=0.02)

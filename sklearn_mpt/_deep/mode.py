@@ -18,11 +18,15 @@ from sklearn_mpt._latent.rules import (
 # far from the data come from its tails. Starts are that far apart, or more.
 N_SEARCH_POINTS, WIDTHS, APART = 256, (1.0, 3.0, 8.0), 0.3
 N_STARTS, FEW_DIMS = 4, 3  # one in more dimensions
-N_MODES = 3
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
+
+
+def n_modes(n_dims):
+    """How many there are Gaussians for: in many dimensions more are found in vain."""
+    return 3 if n_dims <= FEW_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):
@@ -46,7 +50,7 @@ def _distinct(found, mass):
     """The posteriors of the largest masses (n, s) that are apart from each other."""
     first, largest = _take(found, mass.argmax(1)), mass.amax(1)
     chosen, wide = [first], first.precision_root / 2
-    for _ in range(1, N_MODES):
+    for _ in range(1, n_modes(found.mean.shape[2])):
         before = chosen[-1]
         away = (found.mean - before.mean[:, None]) @ before.precision_root
         mass = torch.where(away.norm(dim=2) > SAME, mass, -torch.inf)

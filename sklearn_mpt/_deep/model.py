@@ -6,24 +6,34 @@ are standardised.
 
 import torch
 
-from sklearn_mpt._deep.mode import N_MODES, posteriors_around_modes
+from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._latent.model import IntegratedModel
 from sklearn_mpt._latent.rules import importance
 
+CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
+# Powers of two: points of each part, in rule after rule. Rows share the points, so that
+# their errors do not average out.
+POWERS, POWERS_IF_MANY_DIMS, CONDITIONAL_POWERS = (
+    range(5, 11),
+    range(5, 10),
+    range(5, 9),
+)
 
-def _points(power):
+
+def points(powers, n_dims):
     """Points in a replicate: of the encoder's posterior, of each mode, of the prior.
 
-    Where many are needed, modes do not say where; the prior knows all places.
+    Where many are needed, modes do not say where; the prior knows all places, if there
+    are few dimensions.
     """
-    of_prior = 2**power if power > 7 else 2 ** (power - 2)
-    return (*[2**power] * (1 + N_MODES), of_prior)
+    return [
+        (*[2**power] * (1 + n_modes(n_dims)), 2**power // _prior_part(power, n_dims))
+        for power in powers
+    ]
 
 
-# Rows share the points: their errors do not average out.
-POINTS = [_points(power) for power in range(5, 11)]
-CONDITIONAL_POINTS = [_points(power) for power in range(5, 9)]
-CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
+def _prior_part(power, n_dims):
+    return 1 if power > 7 and n_dims <= FEW_DIMS else 4
 
 
 class DeepModule(torch.nn.Module):
@@ -60,8 +70,9 @@ class DeepModel(IntegratedModel):
     """A fitted model; its integrals are by importance sampling."""
 
     def __init__(self, module, units, device, seed):
-        scoring = importance(POINTS, module.n_dims, device, seed)
-        predicting = importance(
-            CONDITIONAL_POINTS, module.n_dims, device, seed, CONDITIONAL_TOLERANCE
-        )
+        n_dims = module.n_dims
+        powers = POWERS if n_dims <= FEW_DIMS else POWERS_IF_MANY_DIMS
+        scoring = importance(points(powers, n_dims), n_dims, device, seed)
+        few = points(CONDITIONAL_POWERS, n_dims)
+        predicting = importance(few, n_dims, device, seed, CONDITIONAL_TOLERANCE)
         super().__init__(module, units, scoring, predicting, seed)
