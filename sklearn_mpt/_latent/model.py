@@ -30,6 +30,7 @@ FLOAT_BYTES = 8
 N_TENSORS = 3  # over rows, nodes and features, that scoring holds at a time
 # To draw z from: around the posteriors, shared among them, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
+AVERAGE_TOLERANCE = 0.05  # of z and of standardised features, by importance sampling
 UNSURE_CONDITIONAL = 0.2  # error, in nats, of those computed in another way
 
 
@@ -279,7 +280,10 @@ class IntegratedModel(Model):
 
     def _average(self, of_latent, X):
         average = partial(integrate_average, of_latent)
-        return self._estimate(average, self._rows(X), self.scoring)[0]
+        accuracy = self.scoring
+        if not accuracy.is_quadrature:
+            accuracy = accuracy._replace(tolerance=AVERAGE_TOLERANCE)
+        return self._estimate(average, self._rows(X), accuracy)[0]
 
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
