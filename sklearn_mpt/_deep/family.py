@@ -34,7 +34,7 @@ from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 # Points per row if n_importance_samples is "auto".
 OWN_POINTS, SHARED_POINTS = 16, 4
-HELD_OUT_POINTS, HELD_OUT_BATCH = 8, 256
+HELD_OUT_POINTS, HELD_OUT_BATCH = 32, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH, BATCH_IF_MANY = 32, 128, 64
 # How features are predicted from others: the model, and what trains it.

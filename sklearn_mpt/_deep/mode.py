@@ -82,7 +82,7 @@ def search(rows, module):
 
 @functools.lru_cache(maxsize=32)
 def _search_points(n_dims):
-    normal = torch.tensor(normal_points(N_SEARCH_POINTS, n_dims, 0, 1)[0])
+    normal = torch.from_numpy(normal_points(N_SEARCH_POINTS, n_dims, 0, 1)[0])
     return torch.cat([width * normal for width in WIDTHS])
 
 

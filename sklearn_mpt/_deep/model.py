@@ -7,7 +7,7 @@ are standardised.
 import torch
 
 from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
-from sklearn_mpt._latent.model import IntegratedModel
+from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel
 from sklearn_mpt._latent.rules import importance
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
@@ -18,6 +18,8 @@ POWERS, POWERS_IF_MANY_DIMS, CONDITIONAL_POWERS = (
     range(5, 10),
     range(5, 9),
 )
+# Of averages in many dimensions, where more points gain little.
+AVERAGE_POWERS = (5, 7)
 
 
 def points(powers, n_dims):
@@ -76,3 +78,6 @@ class DeepModel(IntegratedModel):
         few = points(CONDITIONAL_POWERS, n_dims)
         predicting = importance(few, n_dims, device, seed, CONDITIONAL_TOLERANCE)
         super().__init__(module, units, scoring, predicting, seed)
+        if n_dims > FEW_DIMS:
+            few = points(AVERAGE_POWERS, n_dims)
+            self.averaging = importance(few, n_dims, device, seed, AVERAGE_TOLERANCE)

@@ -104,12 +104,14 @@ class Descent:
     def is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
-        Held-out losses share their noise, and only the best will count.
+        Held-out losses share their noise, and only the best will count: the best of
+        the last half of the epochs, as long plateaus come late, against those before.
         """
         curve = self.validation_curve or self.loss_curve
         if len(curve) < 2 * window:
             return False
         if self.validates:
+            window = max(window, len(curve) // 2)
             return min(curve[:-window]) - min(curve[-window:]) <= tol
         before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)

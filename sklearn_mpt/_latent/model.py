@@ -186,6 +186,9 @@ class IntegratedModel(Model):
         self.units = units
         self.scoring = scoring
         self.predicting = predicting
+        self.averaging = scoring
+        if not scoring.is_quadrature:
+            self.averaging = scoring._replace(tolerance=AVERAGE_TOLERANCE)
 
     @property
     def row_bytes(self):
@@ -280,10 +283,7 @@ class IntegratedModel(Model):
 
     def _average(self, of_latent, X):
         average = partial(integrate_average, of_latent)
-        accuracy = self.scoring
-        if not accuracy.is_quadrature:
-            accuracy = accuracy._replace(tolerance=AVERAGE_TOLERANCE)
-        return self._estimate(average, self._rows(X), accuracy)[0]
+        return self._estimate(average, self._rows(X), self.averaging)[0]
 
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
