@@ -11,7 +11,7 @@ from sklearn_mpt._checks import (
     check_real,
 )
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
-from sklearn_mpt._deep.model import DeepModel
+from sklearn_mpt._deep.model import DeepModel, attributes_of, module_of
 from sklearn_mpt._deep.objectives import (
     BoundRows,
     HeldOutRows,
@@ -26,7 +26,6 @@ from sklearn_mpt._deep.start import (
     other_kinds,
     start,
 )
-from sklearn_mpt._deep.state import attributes_of, module_of
 from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units
@@ -34,7 +33,7 @@ from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 # Points per row if n_importance_samples is "auto".
 OWN_POINTS, SHARED_POINTS = 16, 4
-HELD_OUT_POINTS, HELD_OUT_BATCH = 32, 256
+HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH, BATCH_IF_MANY = 32, 128, 64
 # How features are predicted from others: the model, and what trains it.

@@ -15,6 +15,7 @@ from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
+PATIENCE = 4  # windows in which held-out losses must improve, late in training
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
 
@@ -104,14 +105,14 @@ class Descent:
     def is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
-        Held-out losses share their noise, and only the best will count: the best of
-        the last half of the epochs, as long plateaus come late, against those before.
+        Held-out losses share their noise, and only the best will count. Plateaus grow
+        longer as training goes on, and so does their window, up to PATIENCE of them.
         """
         curve = self.validation_curve or self.loss_curve
         if len(curve) < 2 * window:
             return False
         if self.validates:
-            window = max(window, len(curve) // 2)
+            window = max(window, min(len(curve) // 2, PATIENCE * window))
             return min(curve[:-window]) - min(curve[-window:]) <= tol
         before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)

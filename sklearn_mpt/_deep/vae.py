@@ -62,8 +62,8 @@ class MPTDeepVAE(BaseMPT):
         Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
         below which training counts as converged.
     n_iter_no_change : int, default=20
-        Number of epochs over which improvement is judged; with `early_stopping` at
-        least the last half of all.
+        Number of epochs over which improvement is judged. With `early_stopping` it
+        grows to four times as many, as half of the epochs so far.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.
@@ -153,8 +153,8 @@ class MPTDeepVAE(BaseMPT):
     the one reported would be too small where it ended the refining. A conditional that
     points around the posterior of the visible features do not reach is the difference
     of two likelihoods. What `transform` and `impute` average takes up to 128 points of
-    each part in more than three dimensions. A row's points depend on nothing but the row and a seed fixed by
-    `fit`.
+    each part in more than three dimensions. A row's points depend on nothing but the
+    row and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
     :math:`O(B^2 S (D + K^2))` and B S passes through the nets. Memory beside X is a few
