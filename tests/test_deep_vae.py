@@ -242,7 +242,7 @@ def test_warm_start_refuses_other_nets():
 @pytest.mark.parametrize(
     ("parameter", "value", "error", "message"),
     [
-        ("likelihood", "student", ValueError, "likelihood must be one of 'gaussian'"),
+        ("likelihood", "student", ValueError, "likelihood must be one of 'bernoulli'"),
         ("activation", "step", ValueError, "activation must be one of .* got 'step'"),
         ("conditional", "guess", ValueError, "conditional must be one of 'importance'"),
         ("hidden_layer_sizes", 8, TypeError, "hidden_layer_sizes must be a sequence"),
