@@ -119,7 +119,7 @@ def test_encoder_can_be_the_posterior_of_a_linear_decoder():
     seen = observed[0].numpy()
     W = model.decoder.coefs[0].detach().numpy()
     gain = W[:, seen] @ np.linalg.inv(covariance[np.ix_(seen, seen)])
-    posterior = model.encoder(X, observed)
+    posterior = model.posterior(X, observed)
     expected = gain @ (X[0].numpy() - mean)[seen]
     assert_allclose(posterior.mean[0].detach(), expected)
     root = posterior.root[0].detach().numpy()
@@ -192,7 +192,7 @@ def test_bounds_are_exact_where_the_encoder_is():
     bound, posterior_fit = shared_bounds(model, X, observed, noise, noise[:0, 0])
     expected = log_density(X.numpy(), observed[0].numpy(), mean, covariance)
     assert_allclose(bound[0].detach(), expected, atol=0.05)
-    entropy = model.encoder(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
+    entropy = model.posterior(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
     exact_fit = -entropy - N_DIMS * (0.5 + 0.5 * np.log(2 * np.pi))
     assert_allclose(posterior_fit[0].detach(), exact_fit.detach(), atol=0.25)
     own = own_bound(model, X, noise[:, :1])

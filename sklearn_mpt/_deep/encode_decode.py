@@ -52,7 +52,7 @@ def chain_log_prob(module, X, observed, noise):
 
 def _draw(module, X, observed, normal):
     """Draw z from the encoder for every row of every chain; (n * s, k)."""
-    posterior = module.encoder(X, observed)
+    posterior = module.posterior(X, observed)
     each = normal.expand(len(X) // normal.shape[1], -1, -1).flatten(0, 1)
     return posterior.mean + (each[:, None] @ posterior.root)[:, 0]
 

@@ -1,6 +1,7 @@
 r"""The approximate posterior of z given any set R of observed features.
 
-Each observed feature adds to the natural parameters of the prior N(0, I),
+A feature is read as one number x_j, or one for each of its categories. Each observed
+one adds to the natural parameters of the prior N(0, I),
 
 .. math:: \Lambda_R = I + \sum_{j \in R} v_j v_j^\top, \quad
           h_R = \sum_{j \in R} (x_j a_j + b_j),
@@ -22,12 +23,12 @@ class Encoder(torch.nn.Module):
 
     Parameters
     ----------
-    information : Tensor of shape (2 * d, k)
+    information : Tensor of shape (2 * l, k)
         The vectors a_j, then the b_j.
-    precision : Tensor of shape (k, d)
+    precision : Tensor of shape (k, l)
         The vectors v_j, as columns.
     net : Layers or None
-        From 2 d inputs to k + k (k + 1) / 2 outputs.
+        From 2 l inputs to k + k (k + 1) / 2 outputs.
     """
 
     def __init__(self, information, precision, net):
@@ -36,10 +37,14 @@ class Encoder(torch.nn.Module):
         self.precision = torch.nn.Parameter(precision)
         self.net = net
 
-    def forward(self, X, observed):
-        """X : shape (n, d), any number where not observed; observed : bool (n, d)."""
+    def forward(self, inputs, observed):
+        """Return the posteriors of rows.
+
+        inputs : what is read of them, shape (n, l), any number where not observed.
+        observed : bool (n, l).
+        """
         seen = observed.to(self.precision.dtype)
-        inputs = torch.cat([torch.where(observed, X, 0.0), seen], 1)
+        inputs = torch.cat([torch.where(observed, inputs, 0.0), seen], 1)
         root = precision_root_of(seen, self.precision)
         mean = torch.cholesky_solve((inputs @ self.information)[..., None], root)[
             ..., 0

@@ -121,14 +121,15 @@ class DeepFamily(Family):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
 
     def warn(self, fitted, n_samples):
-        floor = NOISE_FLOOR * fitted["_scale"] ** 2
-        noise_variance = fitted.get("noise_variance_", np.inf)
-        if noise_variance < 10 * floor:
+        floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
+        noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
+        low = noise_variance < 10 * floor
+        if low.any():
             warnings.warn(
-                f"noise_variance_={noise_variance:.3g} fell towards its floor of "
-                f"{floor:.3g}: the model explains the rows almost without error, and "
-                "the likelihood may have no maximum. Use fewer components or smaller "
-                "nets.",
+                f"noise_variance_={noise_variance[low].min():.3g} fell towards its "
+                f"floor of {floor[low].min():.3g}: the model explains the rows almost "
+                "without error, and the likelihood may have no maximum. Use fewer "
+                "components or smaller nets.",
                 stacklevel=5,
             )
 

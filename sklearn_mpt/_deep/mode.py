@@ -109,12 +109,10 @@ def laplace(rows, z, module):
 def _gauss_newton(rows, z, module):
     """Full step to the mode, and the root of the precision, at z (n, k)."""
     location, jacobian = module.decoder.value_and_jacobian(z)
-    slope, curvature = module.likelihood.derivatives(rows.X, location)
-    slope, curvature = (
-        torch.where(rows.observed, term, 0.0) for term in (slope, curvature)
-    )
+    kind, observed = module.likelihood, rows.observed.to(z.dtype)
+    slope, information = kind.derivatives(rows.X, location)
+    slope = kind.spread(observed) * slope
     gradient = (jacobian @ slope[..., None])[..., 0] - z
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    precision = eye + (jacobian * curvature[:, None]) @ jacobian.mT
-    root = torch.linalg.cholesky(precision)
+    root = torch.linalg.cholesky(eye + kind.precision(information, observed, jacobian))
     return torch.cholesky_solve(gradient[..., None], root)[..., 0], root

@@ -64,9 +64,14 @@ class DeepModule(torch.nn.Module):
         """log p(x_j | z) of rows X, of shape (n, d), at z (n, s, k); (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.decoder(z))
 
+    def posterior(self, X, observed):
+        """The encoder's posteriors of rows, given what is observed of them."""
+        kind = self.likelihood
+        return self.encoder(kind.inputs(X), kind.spread(observed))
+
     def propose(self, rows):
         """The encoder's posteriors, and those around modes."""
-        encoded = self.encoder(rows.X, rows.observed)
+        encoded = self.posterior(rows.X, rows.observed)
         return [encoded, *posteriors_around_modes(rows, encoded.mean, self)]
 
 
@@ -90,7 +95,7 @@ def module_of(fitted, activation, likelihood, device):
 
     activation : name of that of the nets; likelihood : whatever its parameters are.
     """
-    shift, scale = fitted["_shift"], fitted["_scale"]
+    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
     *coefs, last_coef = fitted["decoder_coefs_"]
     *intercepts, last = fitted["decoder_intercepts_"]
     decoder = (
@@ -105,7 +110,7 @@ def module_of(fitted, activation, likelihood, device):
             as_tensor(fitted["encoder_precision_"], device),
             _layers(*encoder, activation, device),
         ),
-        likelihood.from_attributes(fitted, scale).to(device),
+        likelihood.from_attributes(fitted, fitted["_scale"]).to(device),
     )
 
 
@@ -122,8 +127,9 @@ def _layers(coefs, intercepts, activation, device):
 def attributes_of(module, shift, scale):
     """Return the fitted arrays of a module."""
     coefs, intercepts = _arrays(module.decoder)
-    coefs[-1] *= scale
-    intercepts[-1] = scale * intercepts[-1] + shift
+    size = module.likelihood.spread_units(scale)
+    coefs[-1] *= size
+    intercepts[-1] = size * intercepts[-1] + module.likelihood.spread_units(shift)
     encoder_coefs, encoder_intercepts = _arrays(module.encoder.net)
     return module.likelihood.attributes(scale) | {
         "decoder_coefs_": coefs,

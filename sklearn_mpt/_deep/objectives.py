@@ -62,7 +62,7 @@ def shared_bounds(module, X, observed, noise, prior_points):
     shape = observed.shape[:2]
     observed = observed.flatten(0, 1)
     rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
-    posterior = module.encoder(rows, observed)
+    posterior = module.posterior(rows, observed)
     coefs, constant = natural_parameters(posterior)
     with torch.no_grad():
         z, n_used = _pooled_points(posterior, shape, noise)
@@ -112,11 +112,10 @@ def own_bound(module, X, noise):
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
     """
-    observed = ~torch.isnan(X)
-    posterior = module.encoder(X, observed)
+    observed, filled = ~torch.isnan(X), torch.nan_to_num(X)
+    posterior = module.posterior(filled, observed)
     z = posterior.mean[:, None] + noise @ posterior.root
-    filled = torch.nan_to_num(X)[:, None]
-    log_prob = module.likelihood.entry_log_prob(filled, module.decoder(z))
+    log_prob = module.entry_log_prob(filled, z)
     log_likelihood = (log_prob @ observed.to(X.dtype)[..., None])[..., 0]
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
     log_ratio = 0.5 * ((noise**2).sum(-1) - (z**2).sum(-1)) - log_det[:, None]

@@ -63,31 +63,46 @@ def other_kinds(hidden_layer_sizes, n_features):
 
 def start(settings, likelihood, X, rng, kind=SMOOTH):
     """Return fitted attributes from which training starts."""
-    n_components, n_features = settings.n_components, X.shape[1]
-    hidden = list(settings.hidden_layer_sizes)
-    location = likelihood.start_location(X)
-    sizes = [n_components, *hidden[::-1], len(location)]
-    coefs, intercepts = initial_layers(sizes, rng)
     shift, scale = likelihood.units(X)
-    points = rng.normal(size=(N_POINTS, n_components))
-    activation = settings.activation
-    last = spread_layers(coefs, intercepts, activation, points, (kind.bend, rng))
-    size = min(1.0, np.sqrt(VIVID / n_features))
-    coefs[-1] *= scale * size / max((last @ coefs[-1]).std(), 1e-12)
-    intercepts[-1] = location - (last @ coefs[-1]).mean(0)
+    rows = (X - shift) / scale
+    location = likelihood.start_location(rows)
+    decoder, basis = _decoder_start(settings, location, kind.bend, rng)
     own = likelihood.start_attributes(scale)
-    if hidden:
-        own = _with_less_noise(own, n_features)
-    fitted = own | {
-        "_shift": shift,
-        "_scale": scale,
-        "decoder_coefs_": coefs,
-        "decoder_intercepts_": intercepts,
-        **_encoder_start(settings, (X - shift) / scale, rng),
+    if len(settings.hidden_layer_sizes):
+        own = _with_less_noise(own, X.shape[1])
+    fitted = own | {"_shift": shift, "_scale": scale}
+    fitted |= _encoder_start(settings, likelihood, rows, rng)
+    if kind.is_linear:
+        fitted |= linear_part(likelihood, fitted, rows, (location, decoder, basis))
+    return fitted | _restored(likelihood, fitted, decoder)
+
+
+def _decoder_start(settings, location, bend, rng):
+    """Return coefficients and intercepts, and the basis for `linear_part`.
+
+    The locations that suit the rows best are the averages over z.
+    """
+    n_components = settings.n_components
+    hidden = list(settings.hidden_layer_sizes)
+    coefs, intercepts = initial_layers(
+        [n_components, *hidden[::-1], len(location)], rng
+    )
+    points = rng.normal(size=(N_POINTS, n_components))
+    last = spread_layers(coefs, intercepts, settings.activation, points, (bend, rng))
+    size = min(1.0, np.sqrt(VIVID / len(location)))
+    coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
+    intercepts[-1] = location - (last @ coefs[-1]).mean(0)
+    return (coefs, intercepts), (points, last)
+
+
+def _restored(likelihood, fitted, decoder):
+    """Attributes of a decoder, in the units of the rows."""
+    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
+    (*coefs, last_coef), (*intercepts, last) = decoder
+    return {
+        "decoder_coefs_": [*coefs, scale * last_coef],
+        "decoder_intercepts_": [*intercepts, scale * last + shift],
     }
-    if kind.is_linear and likelihood.is_separable:
-        fitted |= linear_part(likelihood, fitted, X, location, (points, last))
-    return fitted
 
 
 def _with_less_noise(attributes, n_features):
@@ -98,75 +113,84 @@ def _with_less_noise(attributes, n_features):
     return attributes | {"noise_variance_": share * attributes["noise_variance_"]}
 
 
-def _encoder_start(settings, X, rng):
+def _encoder_start(settings, likelihood, X, rng):
     """The net's last layer is zero: it starts from the additive posterior.
 
     X : standardised rows.
     """
-    n_features, n_components = X.shape[1], settings.n_components
+    inputs, seen = _read(likelihood, X[rng.permutation(len(X))[:N_POINTS]])
+    n_inputs, n_components = inputs.shape[1], settings.n_components
     n_outputs = n_components + n_components * (n_components + 1) // 2
-    unit = 1 / np.sqrt(n_features)
-    slope = 0.1 * unit * rng.normal(size=(n_features, n_components))
+    unit = 1 / np.sqrt(n_inputs)
+    slope = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
     if len(settings.hidden_layer_sizes):
-        sizes = [2 * n_features, *settings.hidden_layer_sizes, n_outputs]
+        sizes = [2 * n_inputs, *settings.hidden_layer_sizes, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        rows = X[rng.permutation(len(X))[:N_POINTS]]
-        inputs = np.concatenate([np.nan_to_num(rows), ~np.isnan(rows)], 1)
+        inputs = np.concatenate([inputs, seen], 1)
         spread_layers(coefs, intercepts, settings.activation, inputs, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
-    centre = np.nanmean(X, axis=0)
+    centre = inputs[:, :n_inputs].sum(0) / np.maximum(seen.sum(0), 1)
     return {
         "encoder_information_": np.concatenate([slope, -centre[:, None] * slope]),
-        "encoder_precision_": unit * rng.normal(size=(n_components, n_features)),
+        "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),
         "encoder_coefs_": coefs,
         "encoder_intercepts_": intercepts,
     }
 
 
-def linear_part(likelihood, fitted, X, location, basis):
-    """Return attributes that make the decoder linear in z, as principal components do.
+def _read(likelihood, X):
+    """Return what the encoder reads of rows, 0.0 where missing, and what it sees."""
+    seen = likelihood.spread(torch.from_numpy(~np.isnan(X))).numpy()
+    inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
+    return inputs * seen, seen
+
+
+def linear_part(likelihood, fitted, X, start):
+    """Make a decoder linear in z, as principal components are; return attributes.
 
     Rows enter by their slopes in the location, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
 
-    location : where the slopes are taken, (d,). basis : points z, and the values of the
-    decoder's last hidden layer there.
+    X : standardised rows. start : where slopes are taken, (l,); coefficients and
+    intercepts, of which the last change; points z, and values of the last hidden layer.
     """
-    shift, scale = fitted["_shift"], fitted["_scale"]
-    rows, centre = (X - shift) / scale, (location - shift) / scale
-    kind = likelihood.from_attributes(fitted, scale)
-    slope, information = _derivatives(kind, rows, centre)
-    n_components = fitted["decoder_coefs_"][0].shape[0]
-    W, noise = _principal(slope / np.sqrt(information), n_components)
+    location, (coefs, intercepts), (points, last) = start
+    kind = likelihood.from_attributes(fitted, fitted["_scale"])
+    slope, information = _derivatives(kind, X, location)
+    W, noise = _principal(slope / np.sqrt(information), points.shape[1])
     W = W / np.sqrt(information)
-    points, last = basis
-    inputs = np.column_stack([last, np.ones(len(last))])
-    solution = np.linalg.lstsq(inputs, points @ W, rcond=1e-6)[0]
-    unit = _derivatives(kind, np.ones_like(centre)[None], centre)[0][0]
-    zero = _derivatives(kind, np.zeros_like(centre)[None], centre)[0][0]
-    pull = np.concatenate([(unit - zero)[:, None], zero[:, None]]) / noise
+    basis = np.column_stack([last, np.ones(len(last))])
+    solution = np.linalg.lstsq(basis, points @ W, rcond=1e-6)[0]
+    coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
+    pull = _line(*_read(likelihood, X), slope)
     own = {}
     if "noise_variance_" in fitted:
         own = {"noise_variance_": noise * fitted["noise_variance_"]}
     return own | {
-        "decoder_coefs_": [*fitted["decoder_coefs_"][:-1], scale * solution[:-1]],
-        "decoder_intercepts_": [
-            *fitted["decoder_intercepts_"][:-1],
-            location + scale * solution[-1],
-        ],
-        "encoder_information_": pull * np.concatenate([W.T, W.T]),
+        "encoder_information_": pull / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * np.sqrt(information / noise),
     }
 
 
+def _line(inputs, seen, slope):
+    """Coefficients, then constants, of slopes that are linear in inputs; (2 l, 1)."""
+    count = np.maximum(seen.sum(0), 1)
+    centres = inputs.sum(0) / count, slope.sum(0) / count
+    apart = seen * (inputs - centres[0])
+    coefs = (apart * slope).sum(0) / np.maximum((apart**2).sum(0), 1e-12)
+    return np.concatenate([coefs, centres[1] - coefs * centres[0]])[:, None]
+
+
 def _derivatives(likelihood, X, location):
-    """Slope of each entry, 0 if missing, and the information of a feature; arrays."""
+    """Slope of each location, 0 if missing, and the information on it; arrays."""
+    seen = likelihood.spread(torch.from_numpy(~np.isnan(X)))
+    entries = torch.from_numpy(np.nan_to_num(X))
     with torch.no_grad():
         slope, information = likelihood.derivatives(
-            torch.from_numpy(X), torch.from_numpy(location).expand(X.shape)
+            entries, torch.from_numpy(location).expand(seen.shape)
         )
-    return np.nan_to_num(slope.numpy()), information[0].numpy()
+    return (seen * slope).numpy(), information[0].numpy()
 
 
 def _principal(slope, n_components):

@@ -3,30 +3,32 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_choice
 from sklearn_mpt._deep.family import DeepFamily
-from sklearn_mpt._latent.estimator import BaseMPT
-from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 
-class MPTDeepVAE(BaseMPT):
+class MPTDeepVAE(TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     A fully connected net, the decoder, maps z, standard normal, to the location of each
-    feature: the mean of a Gaussian whose variance the features share, or the logit of a
-    Bernoulli. A second net, the encoder, approximates the posterior of z given any set
-    of observed features. Training hides random features and maximises the
-    log-probability of those revealed next given the others; with a uniform mask rate
-    that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
-    Proposition 1).
+    feature: the mean of a number, the logit of a yes or no, the logits of categories,
+    the logarithm of the rate of a count. A second net, the encoder, approximates the
+    posterior of z given any set of observed features. Training hides random features
+    and maximises the log-probability of those revealed next given the others; with a
+    uniform mask rate that is, in expectation over masks, the log marginal likelihood
+    (LML) ([1]_, Proposition 1).
 
     Parameters
     ----------
     n_components : int, default=2
         Number K of latent variables.
-    likelihood : {"gaussian", "bernoulli"}, default="gaussian"
-        Distribution of a feature given z. "bernoulli" takes rows of 0 and 1.
+    likelihood : str, sequence of str or dict, default="gaussian"
+        Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
+        booleans), "categorical" or "poisson" (counts). One name for all columns; a
+        sequence of names, one for each; a dict from columns, by name or number, to
+        names, the others Gaussian; or "from_dtype", as `MPTLinearVAE` takes them.
+        Gaussian features share one noise variance, if all are, or have each its own.
     hidden_layer_sizes : sequence of int, default=(128, 128)
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear.
@@ -84,20 +86,25 @@ class MPTDeepVAE(BaseMPT):
     Attributes
     ----------
     decoder_coefs_ : list of ndarray of shape (n_in, n_out)
-        Coefficients of the decoder's layers, from z to the features (in the units of
-        X, or logits).
+        Coefficients of the decoder's layers, from z to the locations (in the units of
+        X, logits or logarithms of rates): one for each feature, or one for each
+        category, in the order of `categories_`.
     decoder_intercepts_ : list of ndarray of shape (n_out,)
         Intercepts of the decoder's layers.
     encoder_coefs_, encoder_intercepts_ : list of ndarray
-        The layers of the encoder's net, empty if linear. It sees standardised rows, 0
-        where not observed, and then which features are.
-    encoder_information_ : ndarray of shape (2 * n_features, n_components)
+        The layers of the encoder's net, empty if linear. It sees standardised rows, a
+        category as as many numbers 0 and 1, 0 where not observed, and then which are.
+    encoder_information_ : ndarray of shape (2 * n_locations, n_components)
         What each observed feature adds to precision times mean of the posterior:
         multiples of its value, and constants.
-    encoder_precision_ : ndarray of shape (n_components, n_features)
+    encoder_precision_ : ndarray of shape (n_components, n_locations)
         Columns whose outer products observed features add to its precision.
-    noise_variance_ : float
-        Variance of the noise. Only with a Gaussian likelihood.
+    noise_variance_ : float or ndarray of shape (n_features,)
+        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+    likelihoods_ : list of str
+        Kind of each feature. Only if `likelihood` tells kinds of columns.
+    categories_ : list of ndarray, or None
+        Categories of each feature, None where it has none. Only with `likelihoods_`.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
@@ -195,7 +202,7 @@ class MPTDeepVAE(BaseMPT):
     encoder_intercepts_: list[np.ndarray]
     encoder_information_: np.ndarray
     encoder_precision_: np.ndarray
-    noise_variance_: float
+    noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "activation")
 
@@ -203,7 +210,7 @@ class MPTDeepVAE(BaseMPT):
         self,
         n_components: int = 2,
         *,
-        likelihood: str = "gaussian",
+        likelihood: LikelihoodNames = "gaussian",
         hidden_layer_sizes: tuple[int, ...] = (128, 128),
         activation: str = "silu",
         n_importance_samples: int | str = "auto",
@@ -246,7 +253,5 @@ class MPTDeepVAE(BaseMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    @property
-    def _family(self):
-        check_choice(self.likelihood, "likelihood", ["bernoulli", "gaussian"])
-        return DeepFamily(LIKELIHOODS[self.likelihood]())
+    def _family_of(self, likelihood):
+        return DeepFamily(likelihood)

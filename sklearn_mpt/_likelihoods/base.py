@@ -97,6 +97,19 @@ class Likelihood(torch.nn.Module, ABC):
         """Repeat what is said of features for each of their locations; (..., l)."""
         return entries
 
+    def spread_units(self, array: Scale) -> Scale:
+        """Return the shift or the scale of each location, from that of the rows."""
+        if np.ndim(array) == 0:
+            return array
+        return self.spread(torch.from_numpy(array)).numpy()
+
+    def inputs(self, X: torch.Tensor) -> torch.Tensor:
+        """Return what a net reads of entries; (..., l).
+
+        `derivatives` are linear in it.
+        """
+        return X
+
     def precision(
         self, information: torch.Tensor, observed: torch.Tensor, jacobian: torch.Tensor
     ) -> torch.Tensor:

@@ -62,7 +62,11 @@ class Categorical(Likelihood):
 
     def derivatives(self, X, location):
         prob = self.mean(location)
-        return self._indicators(X).flatten(-2) - prob, prob
+        return self.inputs(X) - prob, prob
+
+    def inputs(self, X):
+        """Return 1.0 for the category that each feature is of, else 0.0."""
+        return self._indicators(X).flatten(-2)
 
     def spread(self, entries):
         return entries.repeat_interleave(self.n_categories, -1)

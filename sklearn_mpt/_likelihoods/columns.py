@@ -166,6 +166,11 @@ class Columns(Likelihood):
     def spread(self, entries):
         return entries[..., self.feature_of]
 
+    def inputs(self, X):
+        return self._by_location(
+            part.inputs(X[..., columns]) for part, columns, _ in self._each()
+        )
+
     def precision(self, information, observed, jacobian):
         return sum(
             part.precision(

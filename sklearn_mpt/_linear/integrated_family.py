@@ -94,16 +94,16 @@ class IntegratedFamily(Family):
 
     def _restored(self, components, intercept, fitted):
         """Attributes in the units of the rows."""
-        shift, scale = self._spread(fitted["_shift"]), self._spread(fitted["_scale"])
+        shift, scale = self._units(fitted)
         return {
             "components_": components * scale,
             "intercept_": intercept * scale + shift,
         }
 
-    def _spread(self, array):
-        if np.ndim(array) == 0:
-            return array
-        return self.likelihood.spread(torch.from_numpy(array)).numpy()
+    def _units(self, fitted):
+        """Shift and scale of the locations."""
+        names = ("_shift", "_scale")
+        return (self.likelihood.spread_units(fitted[name]) for name in names)
 
     def _best_of_short_runs(self, settings, X, intercept, rng):
         """Components of which a few steps come farthest: there are local maxima."""
@@ -147,7 +147,7 @@ class IntegratedFamily(Family):
 
     def _latent(self, fitted, device):
         """The maths of standardised rows."""
-        shift, scale = self._spread(fitted["_shift"]), self._spread(fitted["_scale"])
+        shift, scale = self._units(fitted)
         arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
         likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])
         likelihood = likelihood.to(device).requires_grad_(False)
