@@ -15,6 +15,7 @@ READING = [
     "plot_compare_models.py",
     "plot_choose_n_components.py",
     "plot_outliers.py",
+    "plot_two_moons.py",
     "plot_monitor.py",
     "plot_minimal_pairs.py",
     "plot_text_features.py",

@@ -108,7 +108,7 @@ class MPTDeepVAE(TableMPT):
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective after each epoch, in nats per row.
+        Minus the training objective in each epoch, in nats per row.
     lml_method_ : str
         How `score_samples` computes the LML: "importance".
     n_features_in_ : int
