@@ -123,3 +123,13 @@ def test_the_same_seed_gives_the_same_fit():
         one, two = (clone(model).fit(X) for _ in range(2))
     assert torch.equal(torch.tensor(one.loss_curve_), torch.tensor(two.loss_curve_))
     assert_allclose(one.score_samples(X), two.score_samples(X), rtol=1e-12)
+
+
+def test_losses_are_in_the_units_of_the_rows():
+    X, curves = low_rank(), []
+    for scale in (1, 1000):
+        model = MPTDeepVAE(hidden_layer_sizes=(), max_iter=2, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            curves.append(model.fit(scale * X).loss_curve_)
+    assert_allclose(np.subtract(*curves[::-1]), 6 * np.log(1000), atol=0.01)

@@ -93,9 +93,12 @@ class DeepFamily(Family):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
         module = self._module(settings, fitted, device).float()
+        rows = units.standardise(problem.rows)
+        objective = _objective(settings, problem, rows.float())
+        objective.log_scale = float((~rows.isnan() * units.log_scale).sum(1).mean())
         return Trainer(
             module,
-            _objective(settings, problem, units.standardise(problem.rows).float()),
+            objective,
             learning_rate=settings.learning_rate,
             rng=problem.rng,
             others=self._other_starts(settings, problem),

@@ -20,7 +20,12 @@ TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_it
 
 
 class Objective(ABC):
-    """What is minimised in training."""
+    """What is minimised in training.
+
+    log_scale : what losses lack for the units of the rows.
+    """
+
+    log_scale = 0.0
 
     @abstractmethod
     def batches(self, rng):
@@ -66,7 +71,7 @@ class Descent:
             self._validate()
         elif loss <= self.lowest:
             self.lowest, self.best = loss, start
-        self.loss_curve.append(loss)
+        self.loss_curve.append(loss + self.objective.log_scale)
 
     def _step(self, batch):
         loss = self.objective.losses(self.module, batch).mean()
