@@ -32,10 +32,12 @@ from sklearn_mpt._latent.model import Units
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 # Points per row if n_importance_samples is "auto".
-OWN_POINTS, SHARED_POINTS = 16, 4
+# The more features a row has, the narrower is its posterior, and the less do points of
+# other rows serve it.
+OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
-SMALLEST_BATCH, LARGEST_BATCH, BATCH_IF_MANY = 32, 128, 64
+SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),
@@ -140,11 +142,10 @@ class DeepFamily(Family):
 def _objective(settings, problem, rows):
     size = settings.batch_size
     if size == "auto":
-        largest = BATCH_IF_MANY if rows.shape[1] >= MANY_FEATURES else LARGEST_BATCH
-        size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, largest))
+        size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, LARGEST_BATCH))
     rows, held_out = _split(settings, problem, rows)
     points = Points(
-        _points_per_row(settings),
+        _points_per_row(settings, rows.shape[1]),
         n_prior_points(settings.n_components),
         settings.n_components,
     )
@@ -170,11 +171,11 @@ def _split(settings, problem, rows):
     return rows[order[n_held_out:]], rows[order[:n_held_out]]
 
 
-def _points_per_row(settings):
+def _points_per_row(settings, n_features):
     if settings.objective == "elbo":
         return 1
     if settings.n_importance_samples != "auto":
         return settings.n_importance_samples
     if settings.objective == "iwae":
         return OWN_POINTS
-    return SHARED_POINTS
+    return SHARED_POINTS_IF_MANY if n_features >= MANY_FEATURES else SHARED_POINTS

@@ -118,7 +118,7 @@ def _encoder_start(settings, likelihood, X, rng):
 
     X : standardised rows.
     """
-    inputs, seen = _read(likelihood, X[rng.permutation(len(X))[:N_POINTS]])
+    inputs, seen = _read(likelihood, X)
     n_inputs, n_components = inputs.shape[1], settings.n_components
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
@@ -127,10 +127,11 @@ def _encoder_start(settings, likelihood, X, rng):
     if len(settings.hidden_layer_sizes):
         sizes = [2 * n_inputs, *settings.hidden_layer_sizes, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        inputs = np.concatenate([inputs, seen], 1)
-        spread_layers(coefs, intercepts, settings.activation, inputs, (1.0, rng))
+        some = rng.permutation(len(X))[:N_POINTS]
+        rows = np.concatenate([inputs[some], seen[some]], 1)
+        spread_layers(coefs, intercepts, settings.activation, rows, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
-    centre = inputs[:, :n_inputs].sum(0) / np.maximum(seen.sum(0), 1)
+    centre = inputs.sum(0) / np.maximum(seen.sum(0), 1)
     return {
         "encoder_information_": np.concatenate([slope, -centre[:, None] * slope]),
         "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),

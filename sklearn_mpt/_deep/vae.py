@@ -37,8 +37,8 @@ class MPTDeepVAE(TableMPT):
         or "tanh".
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4; otherwise
-        it is 16. ``objective="elbo"`` uses one.
+        uses the points of all of them, and "auto" is 4, or 8 from 256 features on;
+        otherwise it is 16. ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
         the conditional of the model; or, for comparison, by a short chain that draws z
@@ -57,9 +57,8 @@ class MPTDeepVAE(TableMPT):
     learning_rate : float, default=0.015
         Step size of Adam, whose iterates are averaged [5]_.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128, or
-        at most 64 from 256 features on. An epoch passes over the rows until it has
-        about 16 steps, or once if it has more.
+        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128. An epoch
+        passes over the rows until it has about 16 steps, or once if it has more.
     tol : float, default=1e-3
         Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
         below which training counts as converged.
