@@ -93,9 +93,9 @@ class Gaussian(Likelihood):
 
     def pair_log_prob(self, X, observed, location):
         variance = self.noise_variance
-        fit = (X / variance) @ location.T - 0.5 * (observed / variance) @ (
-            location**2
-        ).T
+        scaled = location / variance
+        # shape: (n, m); the gradient of the variance needs no product more
+        fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
         return fit - 0.5 * size.sum(1, keepdim=True)
 
