@@ -231,7 +231,7 @@ def test_bounds_are_below_the_density_and_approach_it(name):
         assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
 
 
-@pytest.mark.parametrize("n_features", [1, 3, 8, 40])
+@pytest.mark.parametrize("n_features", [1, 3, 8, 40, 300])
 def test_runs_of_uniform_masks_sum_to_the_whole(n_features):
     rng = np.random.default_rng(0)
     (before, after), weights = _deep_objectives.draw_sets(

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._deep.start import MANY_FEATURES
 from sklearn_mpt._deep.trainer import Objective, shuffled_batches
 from sklearn_mpt._latent.rules import (
     log_mean_exp,
@@ -33,7 +34,9 @@ from sklearn_mpt._latent.rules import (
 )
 from sklearn_mpt._measure.masks import fixed_size
 
-N_CUTS = 4  # of a random order of the features, into runs that are scored at once
+# Of a random order of the features, into runs that are scored at once. Where posteriors
+# are narrow, gains of bounds vary much, and few of them vary less.
+N_CUTS, N_CUTS_IF_MANY = 4, 1
 N_RUNS = 4  # scored given each mask of a fixed size
 PRIOR_POINTS = 256  # in one and two dimensions
 SHORTEST_EPOCH = 16  # steps
@@ -225,25 +228,26 @@ class HeldOutRows:
 def draw_sets(mask_rate, n_masks, n_features, rng):
     """Draw sets of features, the weighted sum of whose bounds is the objective.
 
-    A uniform rate cuts a random order of the features at N_CUTS places, equally spaced
-    from a random first one, and reveals one run: log p(run | before), summed over runs,
-    is the sum of the scores of all sizes. Where there are no more features than runs,
-    all of them are scored, at no more cost: at shared points they sum to L(all). A
-    fixed size m reveals single features or, if there are many, a run with scores of the
-    sizes m - h..m + h, for a smaller variance.
+    A uniform rate cuts a random order of the features at N_CUTS places, or fewer if
+    there are MANY_FEATURES, equally spaced from a random first one, and reveals one
+    run: log p(run | before), summed over runs, is the sum of the scores of all sizes.
+    Where there are no more features than runs, all of them are scored, at no more cost:
+    at shared points they sum to L(all). A fixed size m reveals single features or, if
+    there are many, a run with scores of the sizes m - h..m + h, for a smaller variance.
 
     Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
     ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
     if mask_rate != "uniform":
         return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
-    n_runs = min(N_CUTS + 1, n_features)
+    n_cuts = N_CUTS_IF_MANY if n_features >= MANY_FEATURES else N_CUTS
+    n_runs = min(n_cuts + 1, n_features)
     run = (rng.permutation(n_masks) + rng.integers(n_runs)) % n_runs
     if n_runs == n_features:
         before = ranks < run[:, None]
         return np.stack([before, np.ones_like(before)]), [0, 1]
     start = run - 1 + rng.random(n_masks)
-    cuts = np.stack([start, start + 1]) * n_features / N_CUTS
+    cuts = np.stack([start, start + 1]) * n_features / n_cuts
     n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
     return ranks < n_observed[..., None], [-n_runs, n_runs]
 
