@@ -60,7 +60,7 @@ def integrate_log_prob(rows, rule, model):
     """Log density of what is observed, and its error; (n,) each."""
     posterior = None if rule.is_shared else model.propose(rows)
     logs = [
-        torch.logsumexp(log_joint(rows, rule.place(group, posterior), model), 1)
+        torch.logsumexp(log_joint(rows, rule.place(group, posterior, rows), model), 1)
         for group in rule.groups
     ]
     return rule.combine_logs(torch.stack(logs))
@@ -74,7 +74,7 @@ def integrate_average(function, rows, rule, model):
     posterior = None if rule.is_shared else model.propose(rows)
     logs, averages = [], []
     for group in rule.groups:
-        nodes = rule.place(group, posterior)
+        nodes = rule.place(group, posterior, rows)
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
@@ -113,12 +113,36 @@ def integrate_conditionals(rows, rule, model):
 def _shared_conditionals(rows, rule, model):
     """Mean probabilities by products of two matrices, and their error; (n, d) each."""
     logs, averages = [], []
-    for nodes in (rule.place(group, None) for group in rule.groups):
+    for nodes in (rule.place(group, None, rows) for group in rule.groups):
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         r, location = torch.softmax(joint, 1), model.location(nodes.z)
         averages.append(model.likelihood.expected_prob(rows.X, r, location))
     return rule.combine(torch.stack(averages), torch.stack(logs))
+
+
+def refine(estimate, rules, tolerance):
+    """Estimate rows by the first rule, those not yet accurate by the next, and so on.
+
+    An entry keeps the first estimate that is accurate, so that it does not depend on
+    other rows, nor on other entries of its row.
+
+    estimate : callable
+        From a rule and the indices of rows to value and error, of shape (n, ...).
+    rules : iterable
+    tolerance : float
+    """
+    rules = iter(rules)
+    values, errors = estimate(next(rules), slice(None))
+    for rule in rules:
+        inaccurate = errors > tolerance
+        rows = inaccurate.reshape(len(values), -1).any(1).nonzero()[:, 0]
+        if len(rows) == 0:
+            break
+        value, error = estimate(rule, rows)
+        values[rows] = torch.where(inaccurate[rows], value, values[rows])
+        errors[rows] = torch.where(inaccurate[rows], error, errors[rows])
+    return values, errors
 
 
 def draw_latent(rows, nodes, level, model):

@@ -17,10 +17,11 @@ from sklearn_mpt._latent.integration import (
     integrate_average,
     integrate_conditionals,
     integrate_log_prob,
+    refine,
     rows_of,
 )
 from sklearn_mpt._latent.prefixes import prefix_scores
-from sklearn_mpt._latent.rules import mixture_nodes, refine
+from sklearn_mpt._latent.rules import mixture_nodes
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8
