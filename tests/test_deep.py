@@ -323,7 +323,8 @@ def test_points_of_the_mixture_integrate_to_one():
     with torch.no_grad():
         posteriors = [encoder(tensor(3, N_FEATURES, seed=s), observed) for s in (1, 2)]
     rule = PosteriorMixture((256, 256, 64), N_DIMS, "cpu", (0,))
-    nodes = [rule.place(group, posteriors) for group in rule.groups]
+    rows = rows_of(tensor(3, N_FEATURES, seed=3))
+    nodes = [rule.place(group, posteriors, rows) for group in rule.groups]
     mass = torch.stack([node.log_weight.exp().sum(1) for node in nodes])
     second = torch.stack(
         [(n.log_weight.exp()[..., None] * n.z**2).sum(1) for n in nodes]

@@ -233,7 +233,8 @@ def test_gaussian_features_agree_with_their_closed_form():
     rows = rows_of(X, hidden)
     latent = latent_at(Point(coefs, None), likelihood)
     (group,) = grids((60,), 1, "cpu").groups[-1:]
-    nodes = GaussHermite([60], 1, "cpu").place(group, [laplace(rows, latent)])
+    posterior = laplace(rows, latent)
+    nodes = GaussHermite([60], 1, "cpu").place(group, [posterior], rows)
     with torch.no_grad():
         point = Point(coefs, coefs.new_zeros(0))
         own = own_sums(rows, nodes, point, likelihood, UNIFORM)

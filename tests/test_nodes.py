@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
+from scipy.stats import kstest
 
 torch = pytest.importorskip("torch")
 
@@ -9,12 +10,17 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     QUASI_RANDOM_GAIN,
     _doubt,
     refine,
+    rows_of,
 )
 from sklearn_mpt._latent.rules import (  # noqa: E402
+    N_BITS,
     GaussHermite,
     Posterior,
     PosteriorMixture,
+    row_shifts,
 )
+
+ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def test_weights_integrate_over_the_prior(make, tolerance, posterior):
     rule = make()
     logs = []
     for group in rule.groups:
-        nodes = rule.place(group, [posterior])
+        nodes = rule.place(group, [posterior], ROWS)
         logs.append(torch.logsumexp(nodes.log_weight + log_linear(nodes.z), 1))
     log_integral, error = rule.combine_logs(torch.stack(logs))
     assert_allclose(log_integral, (0.8**2 + 0.4**2) / 2, atol=tolerance)
@@ -54,12 +60,53 @@ def test_grid_is_exact_for_the_posterior_it_is_placed_on():
     precision_root = torch.tensor([[[2.0]]]).double()
     at = Posterior(torch.tensor([[0.75]]).double(), 1 / precision_root, precision_root)
     rule = GaussHermite([2], 1, "cpu")
-    nodes = rule.place(rule.groups[0], [at])
+    nodes = rule.place(rule.groups[0], [at], ROWS.take([0]))
     log_factor = -0.5 * 3 * (nodes.z[..., 0] - 1) ** 2  # 3 = 2^2 - 1, 0.75 = 3 / 4
     # N(z; 0, 1) exp(-3 (z - 1)^2 / 2) integrates to exp(-3 / 8) / 2
     assert_allclose(
         logsumexp(nodes.log_weight + log_factor, axis=1), -3 / 8 - np.log(2)
     )
+
+
+def test_rows_shift_the_points_by_what_is_observed_of_them():
+    X = torch.tensor([[1.0, 0.0, 2.0], [1.0, 0.0, 2.0], [1.0, 0.0, -3.0]]).double()
+    hidden = torch.tensor([[False, False, True]])
+    shifts = row_shifts(rows_of(X, hidden), 2, (0,))
+    assert_allclose(shifts, shifts[:1].expand(3, -1))
+    assert ((shifts >= 0) & (shifts < 2**N_BITS)).all()
+    seen = row_shifts(rows_of(X), 2, (0,))
+    assert_allclose(seen[0], seen[1])
+    assert (seen[2] != seen[0]).all()
+    assert (seen != shifts).all()
+    assert (row_shifts(rows_of(X), 2, (1,)) != seen).all()
+
+
+def test_shifts_of_binary_rows_are_uniform():
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.integers(2, size=(4000, 30)), dtype=torch.float64).unique(
+        dim=0
+    )
+    shifts = row_shifts(rows_of(X), 3, (0,)).numpy() / 2**N_BITS
+    assert all(kstest(shift, "uniform").pvalue > 1e-3 for shift in shifts.T)
+    assert np.abs(np.corrcoef(shifts.T) - np.eye(3)).max() < 4 / len(X) ** 0.5
+
+
+def test_errors_of_rows_average_out():
+    """Each row has points of its own: errors do not move together."""
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(400, 3)))
+    rows, wide = rows_of(X), torch.eye(2).double().expand(400, -1, -1)
+    posterior = Posterior(torch.zeros(400, 2).double(), 1.5 * wide, wide / 1.5)
+    offs = []
+    for seed in range(10):
+        rule = PosteriorMixture((16, 2), 2, "cpu", seed=[seed])
+        logs = [
+            torch.logsumexp(nodes.log_weight + log_linear(nodes.z), 1)
+            for nodes in (rule.place(g, [posterior], rows) for g in rule.groups)
+        ]
+        offs.append(rule.combine_logs(torch.stack(logs))[0] - 0.4)
+    offs = torch.stack(offs)
+    assert (offs.mean(1) ** 2).mean() < 0.1 * (offs**2).mean()
 
 
 def test_grids_give_the_finer_value_and_their_difference():

@@ -13,8 +13,7 @@ from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel, as_ten
 from sklearn_mpt._latent.rules import importance
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
-# Powers of two: points of each part, in rule after rule. Rows share the points, so that
-# their errors do not average out.
+# Powers of two: points of each part, in rule after rule.
 POWERS, POWERS_IF_MANY_DIMS, CONDITIONAL_POWERS = (
     range(5, 11),
     range(5, 10),

@@ -65,7 +65,8 @@ def integrate_log_prob(rows, rule, model):
     """
     posterior = None if rule.is_shared else model.propose(rows)
     joints = [
-        log_joint(rows, rule.place(group, posterior), model) for group in rule.groups
+        log_joint(rows, rule.place(group, posterior, rows), model)
+        for group in rule.groups
     ]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
@@ -91,7 +92,7 @@ def integrate_average(function, rows, rule, model):
     posterior = None if rule.is_shared else model.propose(rows)
     logs, averages = [], []
     for group in rule.groups:
-        nodes = rule.place(group, posterior)
+        nodes = rule.place(group, posterior, rows)
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
@@ -122,7 +123,7 @@ def _own_conditionals(rows, rule, model):
     posterior = model.propose(rows)
     logs, log_averages = [], []
     for group in rule.groups:
-        nodes = rule.place(group, posterior)
+        nodes = rule.place(group, posterior, rows)
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         log_averages.append(_log_average(rows, nodes.z, joint, model))
@@ -196,7 +197,7 @@ def _estimated(estimate, rule, rows):
 def _shared_conditionals(rows, rule, model):
     """Log mean probabilities by products of two matrices, and error; (n, d) each."""
     logs, averages = [], []
-    for nodes in (rule.place(group, None) for group in rule.groups):
+    for nodes in (rule.place(group, None, rows) for group in rule.groups):
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
         r, location = torch.softmax(joint, 1), model.location(nodes.z)

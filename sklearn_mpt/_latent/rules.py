@@ -23,6 +23,8 @@ GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
+N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
+TURNS = 30.0  # of the shift for each unit of a row
 IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
 
 
@@ -98,7 +100,7 @@ class GaussHermite:
             for n in n_per_dim
         ]
 
-    def place(self, group, posteriors):
+    def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row, around its only posterior."""
         u, log_weight = group
         (posterior,) = posteriors
@@ -130,7 +132,8 @@ def _grid(n_per_dim, n_dims):
 class PosteriorMixture:
     """Quasi-random points of a mixture of approximate posteriors and the prior.
 
-    Weights are bounded as the prior takes part [1]_.
+    Weights are bounded as the prior takes part [1]_. Each row has a digital shift of
+    the points of its own [2]_, so that errors of rows average out.
 
     counts : points in each group from each approximate posterior, and from the prior;
         powers of 2.
@@ -139,13 +142,16 @@ class PosteriorMixture:
     ----------
     .. [1] T. Hesterberg, "Weighted average importance sampling and defensive mixture
        distributions", Technometrics 37, 1995.
+    .. [2] P. L'Ecuyer and C. Lemieux, "Recent advances in randomized quasi-Monte Carlo
+       methods", in: Modeling Uncertainty, Springer, 2002.
     """
 
     is_shared, is_random = False, True
 
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
+        self.n_dims, self.seed = n_dims, tuple(seed)
         parts = [
-            normal_points(count, n_dims, [*seed, part], n_replicates)
+            _digits(normal_points(count, n_dims, [*seed, part], n_replicates))
             for part, count in enumerate(counts)
         ]
         self.groups = [
@@ -153,9 +159,11 @@ class PosteriorMixture:
             for group in zip(*parts, strict=True)
         ]
 
-    def place(self, group, posteriors):
+    def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row."""
-        return mixture_nodes([points[None] for points in group], posteriors)
+        shift = row_shifts(rows, self.n_dims, self.seed)[:, None]
+        uniform = [((points ^ shift).double() + 0.5) / 2**N_BITS for points in group]
+        return mixture_nodes([torch.special.ndtri(u) for u in uniform], posteriors)
 
     def combine_logs(self, logs):
         """Log integrals of the groups, of shape (n_groups, n): value and error."""
@@ -187,7 +195,7 @@ class PriorGrids:
     def __init__(self, grids):
         self.groups = grids  # tuples of nodes (s, k) and log weights (s,)
 
-    def place(self, group, posteriors):
+    def place(self, group, posteriors, rows):
         return Nodes(*group)
 
     def combine_logs(self, logs):
@@ -229,6 +237,26 @@ def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
         for child in np.random.SeedSequence(seed).spawn(n_replicates)
     )
     return np.stack([engine.random(n_points) for engine in engines])
+
+
+def _digits(normal):
+    """Integers of N_BITS that stand for points of the standard normal."""
+    return (norm.cdf(normal) * 2**N_BITS).astype(np.int64)
+
+
+def row_shifts(rows, n_dims, seed):
+    """Integers of N_BITS, as good as random, that what is observed decides; (n, k)."""
+    directions = _directions(2 * rows.X.shape[1], n_dims, seed).to(rows.X)
+    observed = rows.observed.to(rows.X.dtype)
+    turns = torch.cat([rows.X * observed, observed], 1) @ directions % 1
+    # few bits: rounding of the product hardly ever changes them
+    return (turns * 2**N_SHIFT_BITS).long() << (N_BITS - N_SHIFT_BITS)
+
+
+@functools.lru_cache(maxsize=16)
+def _directions(n_numbers, n_dims, seed):
+    rng = np.random.default_rng([*seed, n_numbers, n_dims])
+    return torch.from_numpy(TURNS * rng.normal(size=(n_numbers, n_dims)))
 
 
 def log_mean_exp(log_values, axis):

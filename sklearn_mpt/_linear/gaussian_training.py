@@ -20,7 +20,7 @@ from sklearn_mpt._measure.masks import fixed_size
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
 LARGEST_SIGNAL = 1e6  # variance of a feature over the noise, to be left out of itself
-BLOCK_BYTES = 2**26  # of what is held for a block of rows
+BLOCK_BYTES = 2**24  # of what is held for a block of rows: caches are not much larger
 MAX_BATCH = 2**17  # rows of a step, if they are not told
 FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
 

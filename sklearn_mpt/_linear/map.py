@@ -16,7 +16,8 @@ from sklearn_mpt._latent.rules import (
     normal_points,
 )
 
-PROPOSAL_STEPS, PROPOSAL_WIDTH = 6, 1.2  # of where importance sampling draws
+PROPOSAL_STEPS = 6  # to where importance sampling draws
+WIDENING = 0.4  # of what is drawn from, over the root of the number of dimensions
 RADIUS, CORE = 5.5, 3.0  # of the shared grid, and of where posteriors are resolved
 N_CELLS = 12  # across the core, in each of which the information is bounded
 WIDEST = 0.8  # spacing of the shared grid
@@ -127,7 +128,8 @@ def variational_posterior(rows, latent, grid, n_steps=4, start=None):
 def proposal(rows, latent):
     """A Gaussian to draw from: the better of two by its evidence lower bound, widened.
 
-    At the mode of a steep posterior the curvature tells little of its width.
+    At the mode of a steep posterior the curvature tells little of its width. Where the
+    Gaussian is exact, widening costs the same in any number of dimensions.
     """
     grid, peak = bound_grid(latent, [0]), laplace(rows, latent)
     other = variational_posterior(rows, latent, grid, PROPOSAL_STEPS, peak)
@@ -137,7 +139,8 @@ def proposal(rows, latent):
         torch.where(is_better.reshape(-1, *[1] * (b.ndim - 1)), b, a)
         for a, b in zip(peak, other, strict=True)
     )
-    return Posterior(mean, PROPOSAL_WIDTH * root, precision_root / PROPOSAL_WIDTH)
+    width = 1 + WIDENING / math.sqrt(latent.n_dims)
+    return Posterior(mean, width * root, precision_root / width)
 
 
 def location_points(posterior, latent, grid):
@@ -178,7 +181,8 @@ class OwnNodes:
 
     def place(self, rows, latent, turn):
         group = self.rule.groups[turn % len(self.rule.groups)]
-        return self.rule.place(group, [laplace(rows, latent, tol=OWN_TOLERANCE)])
+        posterior = laplace(rows, latent, tol=OWN_TOLERANCE)
+        return self.rule.place(group, [posterior], rows)
 
 
 def bound_grid(latent, seed):
