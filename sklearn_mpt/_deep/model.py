@@ -9,8 +9,8 @@ import torch
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import Layers
 from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
+from sklearn_mpt._latent.integration import importance
 from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel, as_tensor
-from sklearn_mpt._latent.rules import importance
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Powers of two: points of each part, in rule after rule.

@@ -8,12 +8,52 @@ rule's estimate of the error. A model says how:
   its own, of shape (n, s, k); of shape (n, s, d).
 """
 
+import itertools
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._latent.rules import grids, mixtures
+
+GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
+MAX_GRID_NODES = 2**15
+QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
+IMPORTANCE_TOLERANCE = 0.02
+IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes and features
 QUASI_RANDOM_GAIN = 2  # in standard error over random points
+
+
+class Accuracy(NamedTuple):
+    """How finely integrals are done: rules, and the error at which refining ends."""
+
+    rules: Callable[[], Iterator]  # yields rules, each finer than the one before
+    tolerance: float
+    n_nodes: int  # that a chunk of rows is made for
+    is_quadrature: bool  # whose errors below the tolerance count as none
+
+
+def quadrature(n_dims, device):
+    """Refine product grids, three at a time: two may agree by chance."""
+
+    def rules():
+        for few, many in itertools.pairwise(GRID_SIZES):
+            if many**n_dims <= MAX_GRID_NODES:
+                yield grids((few, (few + many) // 2, many), n_dims, device)
+
+    n_nodes = GRID_SIZES[1] ** n_dims
+    return Accuracy(rules, QUADRATURE_TOLERANCE, n_nodes, is_quadrature=True)
+
+
+def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
+    """Refine mixtures: `counts` has the points of each part, for rule after rule."""
+
+    def rules():
+        for count in counts:
+            yield mixtures(count, n_dims, device, seed)
+
+    return Accuracy(rules, tolerance, IMPORTANCE_NODES, is_quadrature=False)
 
 
 class Rows(NamedTuple):

@@ -6,9 +6,7 @@ error is.
 """
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +17,8 @@ from scipy.stats import norm, qmc, t
 N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
-GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
-MAX_GRID_NODES = 2**15
-QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
-IMPORTANCE_TOLERANCE = 0.02
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
 TURNS = 30.0  # of the shift for each unit of a row
-IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
 
 
 class Posterior(NamedTuple):
@@ -275,37 +268,6 @@ def pool(log_means):
     spread = (log_means - pooled).exp().std(0, correction=1)
     of_logs = log_means.std(0, correction=1)  # tells how much where it is large
     return pooled, CAUTION * spread.maximum(of_logs) / math.sqrt(len(log_means))
-
-
-class Accuracy(NamedTuple):
-    """How finely integrals are done: rules, and the error at which refining ends."""
-
-    rules: Callable[[], Iterator]  # yields rules, each finer than the one before
-    tolerance: float
-    n_nodes: int  # that a chunk of rows is made for
-    is_quadrature: bool  # whose errors below the tolerance count as none
-
-
-def quadrature(n_dims, device):
-    """Refine product grids, three at a time: two may agree by chance."""
-
-    def rules():
-        for few, many in itertools.pairwise(GRID_SIZES):
-            if many**n_dims <= MAX_GRID_NODES:
-                yield grids((few, (few + many) // 2, many), n_dims, device)
-
-    n_nodes = GRID_SIZES[1] ** n_dims
-    return Accuracy(rules, QUADRATURE_TOLERANCE, n_nodes, is_quadrature=True)
-
-
-def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
-    """Refine mixtures: `counts` has the points of each part, for rule after rule."""
-
-    def rules():
-        for count in counts:
-            yield mixtures(count, n_dims, device, seed)
-
-    return Accuracy(rules, tolerance, IMPORTANCE_NODES, is_quadrature=False)
 
 
 grids = functools.lru_cache(maxsize=32)(GaussHermite)

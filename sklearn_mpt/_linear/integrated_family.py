@@ -5,8 +5,9 @@ import torch
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
+from sklearn_mpt._latent.integration import importance, quadrature
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
-from sklearn_mpt._latent.rules import PriorGrids, importance, quadrature
+from sklearn_mpt._latent.rules import PriorGrids
 from sklearn_mpt._linear.gaussian_family import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
