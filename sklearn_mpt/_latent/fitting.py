@@ -27,6 +27,7 @@ class Problem(NamedTuple):
     is_all: bool
     device: torch.device
     rng: np.random.Generator
+    weight: np.ndarray | None = None  # of each row, for families that take it
 
     @property
     def has_gaps(self):
@@ -133,7 +134,7 @@ class TrainingMixin(CallbackSupportMixin):
             return self._fit(X)
 
     @with_callbacks
-    def _fit(self, X):
+    def _fit(self, X, **weight):
         go_on = self.warm_start and hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
@@ -143,10 +144,11 @@ class TrainingMixin(CallbackSupportMixin):
         if go_on:
             fitted = vars(self) | fitted
         else:
-            fitted |= self._family.start(self, X, rng)
+            fitted |= self._family.start(self, X, rng, **weight)
         fitted |= history([])
         if self.max_iter > 0:
-            fitted |= self._train(self._problem(X, fitted, True, rng), context)
+            problem = self._problem(X, fitted, True, rng)._replace(**weight)
+            fitted |= self._train(problem, context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
@@ -177,16 +179,17 @@ class TrainingMixin(CallbackSupportMixin):
         with own_mode(with_grad=True):
             return self._partial_fit(X)
 
-    def _partial_fit(self, X):
+    def _partial_fit(self, X, **weight):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         fitted = vars(self).copy()
         if first:
             fitted |= self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
-            fitted |= self._family.start(self, X, rng) | history([])
+            fitted |= self._family.start(self, X, rng, **weight) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-        trainer = self._family.trainer(self, self._problem(X, fitted, False, rng))
+        problem = self._problem(X, fitted, False, rng)._replace(**weight)
+        trainer = self._family.trainer(self, problem)
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
         fitted |= self._family.trained_attributes(trainer.result, fitted)

@@ -9,7 +9,7 @@ from scipy.linalg import eigh
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
-from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
@@ -59,10 +59,10 @@ class GaussianFamily(Family):
     def n_components(self, fitted):
         return len(fitted["components_"])
 
-    def start(self, settings, X, rng):
+    def start(self, settings, X, rng, weight=None):
         init = settings.init
         shape = (settings.n_components, X.shape[1])
-        shift, scale = self._likelihood(shape[1]).units(X)
+        shift, scale = self._likelihood(shape[1]).units(X, weight)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
@@ -74,7 +74,7 @@ class GaussianFamily(Family):
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
         if init == "pca" or not self.is_shared:
-            first = self._closed_form(X, shift, scale, shape[0])
+            first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "random":  # factors have local maxima: not far from the best
                 first["components_"] = first["components_"] + START_NOISE * noise
             return own | first
@@ -89,11 +89,13 @@ class GaussianFamily(Family):
             return Gaussian()
         return Columns(["gaussian"] * n_features, [1] * n_features)
 
-    def _closed_form(self, X, shift, scale, n_components):
+    def _closed_form(self, X, units, n_components, weight):
+        shift, scale = units
         if self.is_shared:
-            return closed_form(X, shift, n_components, NOISE_FLOOR * scale**2)
-        zero = np.zeros(X.shape[1])
-        standard = closed_form((X - shift) / scale, zero, n_components, NOISE_FLOOR)
+            floor = NOISE_FLOOR * scale**2
+            return closed_form(X, shift, n_components, floor, weight)
+        X, zero = (X - shift) / scale, np.zeros(X.shape[1])
+        standard = closed_form(X, zero, n_components, NOISE_FLOOR, weight)
         components = standard["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
         return {
@@ -166,10 +168,11 @@ class ClosedForm:
 
     def epoch(self):
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
-        mean = Gaussian.start_location(self.problem.X)
-        solution = closed_form(self.problem.X, mean, self.n_components, floor)
+        X, weight = self.problem.X, self.problem.weight
+        mean = Gaussian.start_location(X, weight)
+        solution = closed_form(X, mean, self.n_components, floor, weight)
         self.result = _point({"_noise_floor": floor, **solution}, device)
-        moments = moments_of(self.problem.rows_to_read)
+        moments = _moments(self.problem)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
     def state(self):
@@ -259,20 +262,29 @@ def _pose(settings, problem):
     floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
     floor = as_tensor(floor, problem.device)
     rate = settings.mask_rate
-    if settings.objective != "mpt":
-        return GaussianRows(problem.rows, n_dims, None, settings.batch_size, floor)
-    if problem.has_gaps or not problem.is_all:
-        masks = uniform_or_fixed(rate, n_features)
-        return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
-    moments = moments_of(problem.rows_to_read)
+    is_masked = settings.objective == "mpt"
+    if problem.has_gaps or not problem.is_all or not is_masked:
+        masks = uniform_or_fixed(rate, n_features) if is_masked else None
+        how = masks, settings.batch_size, floor
+        return GaussianRows(problem.rows, n_dims, *how, problem.weight)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+    moments = _moments(problem)
     return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
 
 
-def closed_form(X, mean, n_components, noise_floor):
+def _moments(problem):
+    rows = problem.rows_to_read
+    return moments_of(rows, Weights.of(problem.weight, rows).each)
+
+
+def closed_form(X, mean, n_components, noise_floor, weight=None):
     """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    blocks = (np.nan_to_num(block - mean) for block in row_blocks(X))
-    values, vectors = eigh(sum(block.T @ block for block in blocks) / len(X))
+    total = len(X) if weight is None else weight.sum()
+    blocks = (
+        (np.nan_to_num(block - mean), share[:, None] / total)
+        for block, share in row_blocks(X, weight)
+    )
+    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
     values, vectors = values[::-1], vectors[:, ::-1]
     rest = values[n_components:] if n_components < len(values) else values[-1:]
     noise_variance = max(float(rest.mean()), noise_floor)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.steps import axes_of
+from sklearn_mpt._latent.steps import Weights, axes_of
 from sklearn_mpt._linear.gaussian_sums import (
     Symmetric,
     likelihood_sums,
@@ -102,14 +102,16 @@ class GaussianRows:
     batch_size : int or "auto"
     floor : Tensor
         Least log noise.
+    weight : ndarray of shape (n,), or None
     """
 
     longest = math.inf
     expand = True
     least = 10
 
-    def __init__(self, X, n_dims, masks, batch_size, floor):
+    def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
+        self.weights = Weights.of(weight, X)
         self.masks = masks
         self.floor = floor
         self.symmetric = Symmetric(n_dims, X.device)
@@ -162,15 +164,17 @@ class GaussianRows:
         return functools.reduce(operator.add, parts)
 
     def _block(self, point, batch, first):
-        X = self.X[batch.rows[first : first + self.n_block]]
+        rows = batch.rows[first : first + self.n_block]
+        X, weight = self.X[rows], self.weights.each[rows]
         present = (~torch.isnan(X)).to(X.dtype)
         X = torch.nan_to_num(X)
         if self.masks is None:
-            return likelihood_sums(X, present, point, self.symmetric)
+            return likelihood_sums(X, present, point, self.symmetric, weight)
         seen, target = self.masks(present, batch, first)
         target = _resolved(point, seen, target)
         informed = batch.turn % 2 == 0  # that of the complements is much the same
-        return masked_sums(X, present, seen, target, point, self.symmetric, informed)
+        of = X, present, seen, target, point, self.symmetric
+        return masked_sums(*of, informed, weight)
 
 
 class GaussianMoments(GaussianRows):
