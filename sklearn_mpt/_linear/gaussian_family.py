@@ -4,27 +4,28 @@ import warnings
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
+from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
     GaussianMoments,
     GaussianRows,
+    closed_form,
     uniform_or_fixed,
 )
 from sklearn_mpt._linear.map import (
     check_init,
     initial_arrays,
-    principal_axes,
     simple_axes,
 )
+from sklearn_mpt._tables.information import Information, information_by_hessian
+from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -32,7 +33,7 @@ START_NOISE = 0.01  # of components that start near those of other factors
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
-class GaussianFamily(Family):
+class GaussianFamily(InformedFamily, Family):
     """Linear models with Gaussian noise.
 
     Parameters
@@ -106,6 +107,21 @@ class GaussianFamily(Family):
 
     def model(self, settings, fitted, device):
         return _model(fitted, device)
+
+    def information(self, settings, fitted, X, weight):
+        point = _point(fitted, X.device)
+        unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
+        log_noise, unit = point.log_noise - 2 * unit.log(), unit.expand(X.shape[1])
+        rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
+
+        def log_prob(moved, log_noise):
+            mean = moved[:, -1] - coefs[:, -1]
+            return weight @ _of(moved[:, :-1].T, mean, log_noise.exp()).lml(rows)[0]
+
+        matrix = information_by_hessian(log_prob, coefs, log_noise)
+        every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
+        numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
+        return Information(*numbers, free, every)
 
     def trainer(self, settings, problem):
         is_exact = settings.objective != "mpt" and self.is_shared
@@ -241,13 +257,14 @@ class Rescaled(Model):
 
 def _model(fitted, device):
     names = ("components_", "mean_", "noise_variance_")
-    components, mean, noise_variance = (
-        as_tensor(np.asarray(fitted[name]), device) for name in names
-    )
+    return _of(*(as_tensor(np.asarray(fitted[name]), device) for name in names))
+
+
+def _of(components, mean, noise_variance):
     if noise_variance.ndim == 0:
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
-    noise = torch.ones((), dtype=scale.dtype, device=device)
+    noise = torch.ones_like(scale[0])
     return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
 
@@ -275,22 +292,3 @@ def _pose(settings, problem):
 def _moments(problem):
     rows = problem.rows_to_read
     return moments_of(rows, Weights.of(problem.weight, rows).each)
-
-
-def closed_form(X, mean, n_components, noise_floor, weight=None):
-    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    total = len(X) if weight is None else weight.sum()
-    blocks = (
-        (np.nan_to_num(block - mean), share[:, None] / total)
-        for block, share in row_blocks(X, weight)
-    )
-    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
-    return {
-        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": mean,
-        "noise_variance_": noise_variance,
-    }

@@ -5,9 +5,10 @@ import torch
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
+from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids, importance, quadrature
-from sklearn_mpt._linear.gaussian_family import closed_form
+from sklearn_mpt._linear.gaussian_training import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     point_of,
@@ -23,6 +24,8 @@ from sklearn_mpt._linear.map import (
     simple_axes,
     spacing,
 )
+from sklearn_mpt._tables.information import Information, information_by_nodes
+from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
@@ -34,7 +37,7 @@ N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
 START_ROWS, START_NOISE = 5000, 0.1
 
 
-class IntegratedFamily(Family):
+class IntegratedFamily(InformedFamily, Family):
     """Linear models with a likelihood whose integrals over z have no closed form.
 
     Parameters
@@ -146,6 +149,20 @@ class IntegratedFamily(Family):
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedModel(latent, units, scoring, predicting, seed)
 
+    def information(self, settings, fitted, X, weight):
+        model = self.model(settings, fitted, X.device)
+        rows, latent = rows_of(model.units.standardise(X)), model.latent
+        matrix = information_by_nodes(rows, weight, latent, model.scoring)
+        coefs = point_of(latent.components, latent.intercept).coefs
+        free = self.likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
+        return Information(
+            matrix.cpu().numpy(),
+            coefs.cpu().numpy(),
+            np.broadcast_to(self._spread(fitted["_scale"]), len(coefs)),
+            free.numpy(),
+            _varies(X.cpu().numpy(), self.likelihood) > 0,
+        )
+
     def _latent(self, fitted, device):
         """The maths of standardised rows."""
         shift, scale = self._spread(fitted["_shift"]), self._spread(fitted["_scale"])
@@ -237,5 +254,6 @@ def _taken(weight, rows):
 
 def _varies(X, likelihood):
     """1.0 for locations of features that are not constant."""
-    varies = np.nanmin(X, axis=0) != np.nanmax(X, axis=0)
+    low = np.where(np.isnan(X), np.inf, X).min(axis=0)
+    varies = low < np.where(np.isnan(X), -np.inf, X).max(axis=0)
     return likelihood.spread(torch.from_numpy(varies.astype(float))).numpy()

@@ -10,10 +10,11 @@ from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._linear.map import check_rotation
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
 from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTLinearVAE(WeightedMixin, TableMPT):
+class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Every feature has a location that is linear in z, standard normal: the mean of a
