@@ -52,7 +52,7 @@ def survey():
 
 
 TABLES = {
-    "survey": (survey, [1, 2, 3]),
+    "survey": (survey, [1, 2]),
     "wine": (lambda: load_wine(as_frame=True).data, [2, 4, 6]),
     "diabetes": (lambda: load_diabetes(as_frame=True).data, [2, 4, 6]),
     "breast cancer": (lambda: load_breast_cancer(as_frame=True).data, [4, 8, 12]),

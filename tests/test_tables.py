@@ -193,3 +193,14 @@ def test_posterior_is_that_of_a_grid(fitted, frame):
     assert_allclose(mean[:, 0], expected, atol=1e-4)
     assert_allclose(covariance[:, 0, 0], weight @ z**2 - expected**2, atol=1e-3)
     assert_allclose(mean, fitted.transform(rows), atol=1e-4)
+
+
+def test_training_starts_from_fitted_parameters(fitted, frame):
+    init = {
+        name: getattr(fitted, f"{name}_")
+        for name in ("components", "intercept", "noise_variance")
+    }
+    again = model(init=init, max_iter=0).fit(with_gaps(frame))
+    assert_allclose(again.score_samples(frame), fitted.score_samples(frame), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"init\['noise_variance'\] must be > 0"):
+        model(init=init | {"noise_variance": -init["noise_variance"]}).fit(frame)

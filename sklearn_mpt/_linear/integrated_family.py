@@ -92,9 +92,13 @@ class IntegratedFamily(InformedFamily, Family):
             "components": (settings.n_components, n_locations),
             "intercept": (n_locations,),
         }
-        if "noise_variance_" in own:
-            shapes["noise_variance"] = own["noise_variance_"].shape
-        return initial_arrays(settings.init, shapes)
+        if "noise_variance_" not in own:
+            return initial_arrays(settings.init, shapes)
+        noisy = ~np.isnan(own["noise_variance_"])
+        shapes["noise_variance"] = noisy.shape
+        arrays = initial_arrays(settings.init, shapes, {"noise_variance": noisy})
+        noise_variance = np.where(noisy, arrays["noise_variance_"], np.nan)
+        return arrays | {"noise_variance_": noise_variance}
 
     def _restored(self, components, intercept, fitted):
         """Attributes in the units of the rows."""

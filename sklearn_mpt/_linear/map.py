@@ -275,25 +275,28 @@ def check_init(init):
         check_choice(init, "init", ["random", "pca"])
 
 
-def initial_arrays(init, shapes):
+def initial_arrays(init, shapes, used=None):
     """Return the fitted attributes that a dict of initial arrays stands for.
 
-    shapes : dict from each key to the shape its array must have.
+    shapes : dict from each key to the shape its array must have. used : dict from keys
+    to where their arrays matter, if not everywhere.
     """
     if set(init) != set(shapes):
         raise ValueError(
             f"init must have the keys {sorted(shapes)}, got {sorted(init)}."
         )
-    return {f"{key}_": _initial(init, key, shape) for key, shape in shapes.items()}
+    used = dict.fromkeys(shapes, True) | (used or {})
+    return {f"{k}_": _initial(init, k, shapes[k], used[k]) for k in shapes}
 
 
-def _initial(init, key, shape):
+def _initial(init, key, shape, used):
     value = np.array(init[key], dtype=np.float64)
-    if value.shape != shape or not np.isfinite(value).all():
+    if value.shape != shape or not np.isfinite(value[used]).all():
         raise ValueError(
             f"init[{key!r}] must be finite and of shape {shape}, got shape "
             f"{value.shape}."
         )
-    if key == "noise_variance" and (value <= 0).any():
-        raise ValueError(f"init['noise_variance'] must be > 0, got {value.min()}.")
+    if key == "noise_variance" and (value[used] <= 0).any():
+        least = value[used].min()
+        raise ValueError(f"init['noise_variance'] must be > 0, got {least}.")
     return value if shape else float(value)

@@ -24,9 +24,9 @@ from scipy.linalg import eigh, null_space
 from sklearn_mpt._latent.integration import log_joint
 from sklearn_mpt._latent.rules import Nodes
 
-BLOCK = 2**23  # numbers in one tensor over rows, nodes and parameters
+BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
 # Of rules in turn, relative to the information of each parameter.
-AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-5, 1e-2
+AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
 SINGULAR = 1e-6  # relative information in a direction that rows do not determine
 TOUCHED = 1e-6  # share of such a direction in a parameter
 

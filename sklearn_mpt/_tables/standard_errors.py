@@ -84,7 +84,7 @@ class StandardErrorsMixin:
         the fit. They grow large where two axes are nearly as long.
 
         Up to three components nodes of quadrature are refined until they agree to a
-        relative 1e-5; for more, points of importance sampling to 1e-2. N rows with S
+        relative 1e-4; for more, points of importance sampling to 1e-2. N rows with S
         nodes and P parameters cost :math:`O(N S P^2)`. If all features are Gaussian the
         second derivatives are exact, at P passes over the rows.
 
