@@ -6,6 +6,7 @@ from sphinx_gallery.sorting import ExampleTitleSortKey
 
 SECTIONS = [
     "../examples/likelihood",
+    "../examples/tables",
     "../examples/text",
     "../examples/paper",
     "../examples/inside",
@@ -16,6 +17,9 @@ READING = [
     "plot_choose_n_components.py",
     "plot_outliers.py",
     "plot_monitor.py",
+    "plot_survey.py",
+    "plot_item_response.py",
+    "plot_anomalies.py",
     "plot_minimal_pairs.py",
     "plot_text_features.py",
     "plot_protein_variants.py",

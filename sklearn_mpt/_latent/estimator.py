@@ -254,8 +254,12 @@ class BaseMPT(
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
         )
-        self._family.check_rows(X)
+        self._check_values(X)
         return X
+
+    def _check_values(self, X):
+        """Refuse rows with values that no feature takes."""
+        self._family.check_rows(X)
 
     def _check_is_fitted(self):
         check_is_fitted(self)

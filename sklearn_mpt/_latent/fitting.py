@@ -255,9 +255,10 @@ class TrainingMixin(CallbackSupportMixin):
             return X
         empty = np.flatnonzero(np.isnan(X).all(axis=0))
         if len(empty):
+            names = getattr(self, "feature_names_in_", np.arange(n_features))
             raise ValueError(
-                f"All entries of column(s) {empty[:10].tolist()} of X are missing; "
-                "drop the column(s)."
+                f"All entries of column(s) {names[empty[:10]].tolist()} of X are "
+                "missing; drop the column(s)."
             )
         return X
 

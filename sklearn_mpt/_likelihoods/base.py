@@ -44,6 +44,14 @@ class Likelihood(torch.nn.Module, ABC):
     def check_rows(X: np.ndarray) -> None:
         """Refuse rows, NaN where missing, that hold what is no value of a feature."""
 
+    def check_columns(self, X: np.ndarray, names: Sequence) -> None:
+        """Do so column by column, and name the first that does."""
+        for j, name in enumerate(names):
+            try:
+                self.check_rows(X[:, [j]])
+            except ValueError as error:
+                raise ValueError(f"Column {name!r}: {error}") from None
+
     @staticmethod
     def units(
         X: np.ndarray, weight: np.ndarray | None = None

@@ -83,11 +83,11 @@ class Columns(Likelihood):
 
     def check_rows(self, X):
         for part, columns, _ in self._each():
-            for j in columns.tolist():
-                try:
-                    part.check_rows(X[:, [j]])
-                except ValueError as error:
-                    raise ValueError(f"Column {self.names[j]!r}: {error}") from error
+            j = columns.numpy()
+            part.check_columns(X[:, j], [self.names[i] for i in j.tolist()])
+
+    def check_columns(self, X, names):
+        self.check_rows(X)
 
     def units(self, X, weight=None):
         """Return a shift and a scale of each column."""
