@@ -178,7 +178,7 @@ def test_codes_not_seen_in_training_are_refused():
     with pytest.raises(
         ValueError, match=r"Column 2 has categories .* \[3\.0\]; it had"
     ):
-        fitted.score(CODES + [0, 0, 1, 0])
+        fitted.score(np.add(CODES, [0, 0, 1, 0]))
     with pytest.raises(ValueError, match="Column 3: likelihood='poisson' takes counts"):
         fitted.score(CODES - [0, 0, 0, 3])
 
