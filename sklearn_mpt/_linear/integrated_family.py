@@ -96,7 +96,7 @@ class IntegratedFamily(InformedFamily, Family):
             return initial_arrays(settings.init, shapes)
         noisy = ~np.isnan(own["noise_variance_"])
         shapes["noise_variance"] = noisy.shape
-        arrays = initial_arrays(settings.init, shapes, {"noise_variance": noisy})
+        arrays = initial_arrays(settings.init, shapes, noise_variance=noisy)
         noise_variance = np.where(noisy, arrays["noise_variance_"], np.nan)
         return arrays | {"noise_variance_": noise_variance}
 

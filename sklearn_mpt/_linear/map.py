@@ -275,18 +275,16 @@ def check_init(init):
         check_choice(init, "init", ["random", "pca"])
 
 
-def initial_arrays(init, shapes, used=None):
+def initial_arrays(init, shapes, **used):
     """Return the fitted attributes that a dict of initial arrays stands for.
 
-    shapes : dict from each key to the shape its array must have. used : dict from keys
-    to where their arrays matter, if not everywhere.
+    shapes : shape that the array of each key must have. used : where it matters.
     """
     if set(init) != set(shapes):
         raise ValueError(
             f"init must have the keys {sorted(shapes)}, got {sorted(init)}."
         )
-    used = dict.fromkeys(shapes, True) | (used or {})
-    return {f"{k}_": _initial(init, k, shapes[k], used[k]) for k in shapes}
+    return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
 
 
 def _initial(init, key, shape, used):
@@ -296,7 +294,7 @@ def _initial(init, key, shape, used):
             f"init[{key!r}] must be finite and of shape {shape}, got shape "
             f"{value.shape}."
         )
-    if key == "noise_variance" and (value[used] <= 0).any():
-        least = value[used].min()
+    least = value[used].min()
+    if key == "noise_variance" and least <= 0:
         raise ValueError(f"init['noise_variance'] must be > 0, got {least}.")
     return value if shape else float(value)

@@ -162,7 +162,7 @@ def _nodes(rows, latent, rule, is_exact):
     """Those of the finest grid, or of all independent scramblings."""
     posteriors = latent.propose(rows)
     groups = rule.groups[-1:] if is_exact else rule.groups
-    placed = [rule.place(group, posteriors) for group in groups]
+    placed = [rule.place(group, posteriors, rows) for group in groups]
     z, log_weight = (torch.cat(parts, 1) for parts in zip(*placed, strict=True))
     return Nodes(z, log_weight)
 
