@@ -109,7 +109,7 @@ for rows, label, color in (
 left.axvline(threshold, color="black", lw=1, label="threshold")
 left.set(xlabel="Log marginal likelihood (nats; lower ones at the left edge)")
 left.set(ylabel="Density of rows")
-left.legend(loc="upper center")
+left.legend(loc=(0.12, 0.7), fontsize="small")
 right.barh(data.feature_names[lowest][::-1], blame[lowest][::-1], color="#D55E00")
 right.set(xlabel="Contribution less that of usual rows (nats)")
 plt.show()
