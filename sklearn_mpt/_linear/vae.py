@@ -177,7 +177,8 @@ class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
     logit: it keeps the one at which half an observation of each value is added. Nor has
     one that separates the rows a finite slope. Slopes in units of z have a normal prior
     of standard deviation 4, on the scale of logits and log rates, that keeps them
-    finite, and counts as a sixteenth of an observation elsewhere.
+    finite, and counts as a sixteenth of an observation elsewhere; of weighted rows, by
+    their weights.
 
     Where kinds are mixed, a score adds log-densities and log-probabilities: compare
     models of the same kinds. A Gaussian feature has nodes of its own for each row, as
