@@ -6,6 +6,7 @@ from sphinx_gallery.sorting import ExampleTitleSortKey
 
 SECTIONS = [
     "../examples/likelihood",
+    "../examples/tables",
     "../examples/text",
     "../examples/paper",
     "../examples/inside",
@@ -17,6 +18,9 @@ READING = [
     "plot_outliers.py",
     "plot_two_moons.py",
     "plot_monitor.py",
+    "plot_survey.py",
+    "plot_item_response.py",
+    "plot_anomalies.py",
     "plot_minimal_pairs.py",
     "plot_text_features.py",
     "plot_protein_variants.py",

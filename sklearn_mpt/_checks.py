@@ -5,7 +5,7 @@ import warnings
 from numbers import Integral
 
 import numpy as np
-from sklearn.utils.validation import check_scalar
+from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
 
@@ -108,6 +108,17 @@ def check_mask(mask, n_samples, n_features):
             f"(n_samples, n_features) = ({n_samples}, {n_features}), got {mask.shape}."
         )
     return mask.reshape(-1, n_features)
+
+
+def check_sample_weight(sample_weight, X):
+    """Return what each row counts: finite numbers from 0 on, not all 0; float64."""
+    weight = _check_sample_weight(
+        sample_weight, X, dtype=np.float64, ensure_non_negative=True
+    )
+    with np.errstate(over="ignore"):
+        if weight.sum() == np.inf:
+            raise ValueError("The sum of sample_weight is infinite.")
+    return weight
 
 
 def check_training_parameters(estimator, objectives, n_features):

@@ -24,6 +24,7 @@ from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E4
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     Targets,
     bound_sums,
+    distinct,
     indicators,
     own_sums,
     shared_likelihood_sums,
@@ -34,7 +35,6 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     EnumeratedRows,
     IntegratedRows,
     LikelihoodRows,
-    distinct,
     point_of,
     pose,
 )

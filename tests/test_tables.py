@@ -155,6 +155,58 @@ def test_columns_that_are_no_categories_are_refused(frame):
         model(likelihood=KINDS).fit(np.full((5, 4), 0.5))
 
 
+CODES = np.array([[1.0, 0, 0, 2], [2.0, 1, 1, 0], [3.0, 0, 2, 1], [0.5, 1, 0, 3]])
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ([0, 0, 0, -3], "Column 3: likelihood='poisson' takes counts .*as -3, -2, -1"),
+        ([0, 0, 0, 0.5], "Column 3: likelihood='poisson' takes counts .* as 0.5"),
+        ([0, 0.5, 0, 0], "Column 1: likelihood='bernoulli' takes rows of 0, 1"),
+        ([0, 0, 0.5, 0], "Column 2: categories of an array are codes"),
+        ([0, 0, -1, 0], r"Column 2: categories .* found \[-1\.0\]"),
+    ],
+)
+def test_values_that_no_feature_takes_are_refused(change, match):
+    with pytest.raises(ValueError, match=match):
+        model(likelihood=KINDS).fit(CODES + change)
+
+
+def test_codes_not_seen_in_training_are_refused():
+    fitted = model(likelihood=KINDS, max_iter=0).fit(CODES)
+    with pytest.raises(
+        ValueError, match=r"Column 2 has categories .* \[3\.0\]; it had"
+    ):
+        fitted.score(np.add(CODES, [0, 0, 1, 0]))
+    with pytest.raises(ValueError, match="Column 3: likelihood='poisson' takes counts"):
+        fitted.score(CODES - [0, 0, 0, 3])
+
+
+def test_a_column_that_broke_a_rule_of_all_is_named():
+    with pytest.raises(ValueError, match="Column 0: likelihood='poisson' takes counts"):
+        model(likelihood="poisson").fit(CODES)
+    frame = pd.DataFrame(CODES[:, [1, 2]], columns=["fine", "more"])
+    for likelihood in ("bernoulli", ["bernoulli"] * 2):
+        with pytest.raises(ValueError, match=r"Column 'more': .* other values, .* 2\."):
+            model(likelihood=likelihood).fit(frame)
+    empty = frame.assign(none=np.nan)
+    with pytest.raises(ValueError, match=r"entries of column\(s\) \['none'\] of X"):
+        model(likelihood="poisson").fit(empty)
+
+
+def test_objects_that_are_no_categories_are_refused(fitted, frame):
+    lists = frame.assign(level=pd.Series([[1]] * len(frame), dtype=object))
+    match = "Column 'level' holds objects that are no categories: unhashable type"
+    with pytest.raises(TypeError, match=match):
+        model(likelihood="from_dtype").fit(lists)
+    with pytest.raises(TypeError, match=match):
+        fitted.score(lists)
+    days = frame.assign(day=pd.Timestamp("2020-01-01"))
+    with pytest.raises(TypeError, match="Column 'day' has dtype Datetime"):
+        model(likelihood="from_dtype").fit(days)
+
+
 def test_categories_not_seen_in_training_are_refused(fitted, frame):
     strange = frame.assign(level=frame["level"].astype(object).replace("low", "top"))
     with pytest.raises(ValueError, match="Column 'level' has categories that it did"):
@@ -193,3 +245,14 @@ def test_posterior_is_that_of_a_grid(fitted, frame):
     assert_allclose(mean[:, 0], expected, atol=1e-4)
     assert_allclose(covariance[:, 0, 0], weight @ z**2 - expected**2, atol=1e-3)
     assert_allclose(mean, fitted.transform(rows), atol=1e-4)
+
+
+def test_training_starts_from_fitted_parameters(fitted, frame):
+    init = {
+        name: getattr(fitted, f"{name}_")
+        for name in ("components", "intercept", "noise_variance")
+    }
+    again = model(init=init, max_iter=0).fit(with_gaps(frame))
+    assert_allclose(again.score_samples(frame), fitted.score_samples(frame), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"init\['noise_variance'\] must be > 0"):
+        model(init=init | {"noise_variance": -init["noise_variance"]}).fit(frame)

@@ -16,7 +16,12 @@ from sklearn.base import (
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_mpt._checks import check_bool, check_choice, check_int
+from sklearn_mpt._checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_sample_weight,
+)
 from sklearn_mpt._latent.fitting import TrainingMixin
 from sklearn_mpt._latent.measured import MeasuredMixin
 from sklearn_mpt._measure.contract import own_setting
@@ -90,7 +95,9 @@ class BaseMPT(
         _warn_if_unsure(std_error, *n_effective)
         return (log_prob, std_error) if return_std else log_prob
 
-    def score(self, X: ArrayLike, y: object = None) -> float:
+    def score(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> float:
         """Compute the mean log marginal likelihood of the rows.
 
         Parameters
@@ -99,13 +106,18 @@ class BaseMPT(
             Rows to score; NaN marks missing entries.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts in the mean; None is 1.
 
         Returns
         -------
         float
             In nats per row.
         """
-        return float(np.mean(self.score_samples(X)))
+        log_prob = self.score_samples(X)
+        if sample_weight is not None:
+            sample_weight = check_sample_weight(sample_weight, log_prob)
+        return float(np.average(log_prob, weights=sample_weight))
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the posterior mean of the latent variables of each row.
@@ -244,8 +256,12 @@ class BaseMPT(
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
         )
-        self._family.check_rows(X)
+        self._check_values(X)
         return X
+
+    def _check_values(self, X):
+        """Refuse rows with values that no feature takes."""
+        self._family.check_rows(X)
 
     def _check_is_fitted(self):
         check_is_fitted(self)

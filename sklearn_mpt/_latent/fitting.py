@@ -31,6 +31,7 @@ class Problem(NamedTuple):
     is_new: bool
     device: torch.device
     rng: np.random.Generator
+    weight: np.ndarray | None = None  # of each row, for families that take it
 
     @property
     def has_gaps(self):
@@ -137,7 +138,7 @@ class TrainingMixin(CallbackSupportMixin):
             return self._fit(X)
 
     @with_callbacks
-    def _fit(self, X):
+    def _fit(self, X, **weight):
         go_on = self.warm_start and hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
@@ -147,10 +148,11 @@ class TrainingMixin(CallbackSupportMixin):
         if go_on:
             fitted = vars(self) | fitted
         else:
-            fitted |= self._family.start(self, X, rng)
+            fitted |= self._family.start(self, X, rng, **weight)
         fitted |= history([])
         if self.max_iter > 0:
             problem = self._problem(X, fitted, (True, not go_on), rng)
+            problem = problem._replace(**weight)
             fitted |= self._train(problem, context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
@@ -182,16 +184,16 @@ class TrainingMixin(CallbackSupportMixin):
         with own_mode(with_grad=True):
             return self._partial_fit(X)
 
-    def _partial_fit(self, X):
+    def _partial_fit(self, X, **weight):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         fitted = vars(self).copy()
         if first:
             fitted |= self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
-            fitted |= self._family.start(self, X, rng) | history([])
+            fitted |= self._family.start(self, X, rng, **weight) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-        problem = self._problem(X, fitted, (False, first), rng)
+        problem = self._problem(X, fitted, (False, first), rng)._replace(**weight)
         trainer = self._family.trainer(self, problem)
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
@@ -258,9 +260,10 @@ class TrainingMixin(CallbackSupportMixin):
             return X
         empty = np.flatnonzero(np.isnan(X).all(axis=0))
         if len(empty):
+            names = getattr(self, "feature_names_in_", np.arange(n_features))
             raise ValueError(
-                f"All entries of column(s) {empty[:10].tolist()} of X are missing; "
-                "drop the column(s)."
+                f"All entries of column(s) {names[empty[:10]].tolist()} of X are "
+                "missing; drop the column(s)."
             )
         return X
 

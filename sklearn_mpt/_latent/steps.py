@@ -47,6 +47,20 @@ class Point(NamedTuple):
         return all(bool(part.isfinite().all()) for part in self)
 
 
+class Weights(NamedTuple):
+    """What each row counts, and all of them."""
+
+    each: torch.Tensor  # shape: (n,), of mean 1
+    total: float
+
+    @classmethod
+    def of(cls, weight, X):
+        """Those of the rows X; None is 1 for each."""
+        weight = np.ones(len(X)) if weight is None else weight
+        total = float(weight.sum())
+        return cls(X.new_tensor(weight * (len(X) / total)), total)
+
+
 class Sums(NamedTuple):
     """What one pass over rows adds up; a part of the rows gives a part of the sums."""
 
@@ -54,17 +68,20 @@ class Sums(NamedTuple):
     square: torch.Tensor  # of its rows
     gradient: Point
     information: Point | None  # coefs: (d, k + 1, k + 1); None if that before will do
-    n_rows: int
+    n_rows: float  # sum of their weights
+
+    @classmethod
+    def of(cls, value, weight, gradient, information):
+        """Sums of rows with these values and weights, (n,) each."""
+        n_rows, square = float(weight.sum()), (weight * value**2).sum()
+        return cls((weight * value).sum(), square, gradient, information, n_rows)
 
     def __add__(self, other):
-        information = self.information
-        if information is not None:
-            information = information.plus(other.information)
         return Sums(
             self.value + other.value,
             self.square + other.square,
             self.gradient.plus(other.gradient),
-            information,
+            self.information and self.information.plus(other.information),
             self.n_rows + other.n_rows,
         )
 

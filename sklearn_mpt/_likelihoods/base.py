@@ -11,6 +11,15 @@ import torch
 Scale = float | np.ndarray  # of standardised rows: one, or one for each column
 
 
+def totals(X, weight=None):
+    """Sums of the present entries of each column, and their numbers.
+
+    weight : what each row counts, (n,); None is 1.
+    """
+    weight = np.ones(len(X)) if weight is None else weight
+    return weight @ np.nan_to_num(X), weight @ ~np.isnan(X)
+
+
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
@@ -35,14 +44,27 @@ class Likelihood(torch.nn.Module, ABC):
     def check_rows(X: np.ndarray) -> None:
         """Refuse rows, NaN where missing, that hold what is no value of a feature."""
 
+    def check_columns(self, X: np.ndarray, names: Sequence) -> None:
+        """Do so column by column, and name the first that does."""
+        for j, name in enumerate(names):
+            try:
+                self.check_rows(X[:, [j]])
+            except ValueError as error:
+                raise ValueError(f"Column {name!r}: {error}") from None
+
     @staticmethod
-    def units(X: np.ndarray) -> tuple[np.ndarray, Scale]:
-        """Return the shift of each column, and the scale, that standardise X."""
+    def units(
+        X: np.ndarray, weight: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Scale]:
+        """Return the shift of each column, and the scale, that standardise X.
+
+        weight : of each row, (n,); None is 1.
+        """
         return np.zeros(X.shape[1]), 1.0
 
     @staticmethod
     @abstractmethod
-    def start_location(X: np.ndarray) -> np.ndarray:
+    def start_location(X: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """Return the locations that suit X best, of shape (l,)."""
 
     @staticmethod

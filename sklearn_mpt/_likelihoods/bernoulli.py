@@ -5,7 +5,7 @@ import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid, softplus
 
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 
 class Bernoulli(Likelihood):
@@ -26,9 +26,9 @@ class Bernoulli(Likelihood):
             )
 
     @staticmethod
-    def start_location(X):
+    def start_location(X, weight=None):
         """Log odds of a one, half an observation of each value added: always finite."""
-        ones, present = np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0)
+        ones, present = totals(X, weight)
         return logit((ones + 0.5) / (present + 1))
 
     def entry_log_prob(self, X, location):

@@ -7,7 +7,7 @@ locations diag(p) stands for it: it is larger, and leads to the same step.
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 
 class Categorical(Likelihood):
@@ -42,9 +42,10 @@ class Categorical(Likelihood):
                 f"NaN (missing); found {len(strange)} other values, such as {found}."
             )
 
-    def start_location(self, X):
+    def start_location(self, X, weight=None):
         """Log shares, half an observation of each category added: always finite."""
-        counts = np.stack([(X == c).sum(axis=0) for c in range(self.n_categories)], 1)
+        codes = range(self.n_categories)
+        counts = np.stack([totals(X == c, weight)[0] for c in codes], 1)
         shares = (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
         logits = np.log(shares)
         return (logits - logits.mean(axis=1, keepdims=True)).ravel()

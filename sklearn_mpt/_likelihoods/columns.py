@@ -83,24 +83,25 @@ class Columns(Likelihood):
 
     def check_rows(self, X):
         for part, columns, _ in self._each():
-            for j in columns.tolist():
-                try:
-                    part.check_rows(X[:, [j]])
-                except ValueError as error:
-                    raise ValueError(f"Column {self.names[j]!r}: {error}") from error
+            j = columns.numpy()
+            part.check_columns(X[:, j], [self.names[i] for i in j.tolist()])
 
-    def units(self, X):
+    def check_columns(self, X, names):
+        self.check_rows(X)
+
+    def units(self, X, weight=None):
         """Return a shift and a scale of each column."""
         shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
         for part, columns, _ in self._each():
             for j in columns.tolist():
-                shift[j : j + 1], scale[j] = part.units(X[:, [j]])
+                shift[j : j + 1], scale[j] = part.units(X[:, [j]], weight)
         return shift, scale
 
-    def start_location(self, X):
+    def start_location(self, X, weight=None):
         start = np.empty(len(self.feature_of))
         for part, columns, locations in self._each():
-            start[locations.numpy()] = part.start_location(X[:, columns.numpy()])
+            some = X[:, columns.numpy()]
+            start[locations.numpy()] = part.start_location(some, weight)
         return start
 
     def start_attributes(self, scale):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**24  # of rows at a time
@@ -13,11 +13,16 @@ NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precisi
 LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
 
 
-def row_blocks(X):
-    """Yield double precision blocks of the rows, so that no copy of all is made."""
+def row_blocks(X, weight=None):
+    """Yield double precision blocks of the rows, so that no copy of all is made.
+
+    And the weight of each row, which is 1 where None is given.
+    """
+    weight = np.ones(len(X)) if weight is None else weight
     n_rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
     for first in range(0, len(X), n_rows):
-        yield X[first : first + n_rows].astype(np.float64, copy=False)
+        part = slice(first, first + n_rows)
+        yield X[part].astype(np.float64, copy=False), weight[part]
 
 
 class Gaussian(Likelihood):
@@ -46,17 +51,20 @@ class Gaussian(Likelihood):
         """Any real number is a value."""
 
     @staticmethod
-    def units(X):
+    def units(X, weight=None):
         """Mean of each column, and one standard deviation for all, ignoring NaN."""
         with np.errstate(over="ignore", invalid="ignore"):
-            shift = Gaussian.start_location(X)
-            sizes = [np.nanmax(np.abs(b - shift), initial=0) for b in row_blocks(X)]
+            shift = Gaussian.start_location(X, weight)
+            sizes = [np.nanmax(np.abs(b - shift), initial=0) for b, _ in row_blocks(X)]
             largest = max(sizes)
             if largest == 0:
                 return shift, 1.0
-            squares = (((b - shift) / largest) ** 2 for b in row_blocks(X))
-            n_present = sum(np.count_nonzero(~np.isnan(b)) for b in row_blocks(X))
-            scale = largest * np.sqrt(sum(map(np.nansum, squares)) / n_present)
+            parts = [
+                totals(((b - shift) / largest) ** 2, w)
+                for b, w in row_blocks(X, weight)
+            ]
+            square, n_present = np.sum(parts, axis=(0, 2))
+            scale = largest * np.sqrt(square / n_present)
         if not 1e-150 < scale < 1e150:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
@@ -65,9 +73,9 @@ class Gaussian(Likelihood):
         return shift, float(scale)
 
     @staticmethod
-    def start_location(X):
-        n_present = sum((~np.isnan(block)).sum(axis=0) for block in row_blocks(X))
-        return sum(np.nansum(block, axis=0) for block in row_blocks(X)) / n_present
+    def start_location(X, weight=None):
+        total, n_present = sum(np.array(totals(*b)) for b in row_blocks(X, weight))
+        return total / n_present
 
     @staticmethod
     def start_attributes(scale):

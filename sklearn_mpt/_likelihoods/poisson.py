@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.stats import poisson
 
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 LARGEST_LOG_RATE = 50.0  # beyond: a line, so that no rate is infinite
 
@@ -25,9 +25,9 @@ class Poisson(Likelihood):
             )
 
     @staticmethod
-    def start_location(X):
+    def start_location(X, weight=None):
         """Log of the mean count, half a count added: always finite."""
-        total, present = np.nansum(X, axis=0), np.sum(~np.isnan(X), axis=0)
+        total, present = totals(X, weight)
         return np.log((total + 0.5) / (present + 0.5))
 
     def entry_log_prob(self, X, location):

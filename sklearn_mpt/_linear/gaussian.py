@@ -41,14 +41,16 @@ class Moments(NamedTuple):
         return flat.reshape(V.shape)
 
 
-def moments_of(X):
-    """Return the moments of complete rows X, of shape (n, d)."""
-    mean, n_rows = X.mean(0), max(1, BLOCK_BYTES // (FLOAT_BYTES * X.shape[1]))
+def moments_of(X, weight=None):
+    """Return the moments of complete rows X, (n, d); weight : of each, of mean 1."""
+    weight = X.new_ones(len(X)) if weight is None else weight
+    mean, share = weight @ X / len(X), weight[:, None] / len(X)
     if 2 * len(X) < X.shape[1]:
-        centred = (X - mean) / math.sqrt(len(X))
+        centred = share.sqrt() * (X - mean)
         return Moments(mean, (centred**2).sum(0), (centred.T, centred))
-    blocks = (part - mean for part in X.split(n_rows))
-    covariance = sum(block.T @ block for block in blocks) / len(X)
+    n_rows = max(1, BLOCK_BYTES // (FLOAT_BYTES * X.shape[1]))
+    blocks = zip(X.split(n_rows), share.split(n_rows), strict=True)
+    covariance = sum((b - mean).T @ (s * (b - mean)) for b, s in blocks)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
@@ -61,9 +63,8 @@ def _second_moment_about(mean, moments, V):
     return product, moments.variance + offset**2
 
 
-def _identity(components):
-    k = len(components)
-    return torch.eye(k, dtype=components.dtype, device=components.device)
+def _identity(W):
+    return torch.eye(len(W), dtype=W.dtype, device=W.device)
 
 
 def _posterior_root(observed, components, noise_variance):
@@ -211,8 +212,7 @@ class LinearGaussian(Model):
 def chain_scores(X, orders, model):
     """Average over rows what is scored along the orders; (2, n_orders, d).
 
-    X : shape (n, d), NaN where missing; orders : (n_orders, d) or (n_orders, n, d).
-    See the contract of `mean_chain_scores`.
+    X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d), as in the contract.
     """
     if orders.ndim == 3 or torch.isnan(X).any():
         return _by_rows(X, orders, model)

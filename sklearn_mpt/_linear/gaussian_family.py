@@ -4,27 +4,28 @@ import warnings
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
-from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian, row_blocks
+from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
     GaussianMoments,
     GaussianRows,
+    closed_form,
     uniform_or_fixed,
 )
 from sklearn_mpt._linear.map import (
     check_init,
     initial_arrays,
-    principal_axes,
     simple_axes,
 )
+from sklearn_mpt._tables.information import Information, information_by_hessian
+from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -32,7 +33,7 @@ START_NOISE = 0.01  # of components that start near those of other factors
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
-class GaussianFamily(Family):
+class GaussianFamily(InformedFamily, Family):
     """Linear models with Gaussian noise.
 
     Parameters
@@ -59,10 +60,10 @@ class GaussianFamily(Family):
     def n_components(self, fitted):
         return len(fitted["components_"])
 
-    def start(self, settings, X, rng):
+    def start(self, settings, X, rng, weight=None):
         init = settings.init
         shape = (settings.n_components, X.shape[1])
-        shift, scale = self._likelihood(shape[1]).units(X)
+        shift, scale = self._likelihood(shape[1]).units(X, weight)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
@@ -74,7 +75,7 @@ class GaussianFamily(Family):
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
         if init == "pca" or not self.is_shared:
-            first = self._closed_form(X, shift, scale, shape[0])
+            first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "random":  # factors have local maxima: not far from the best
                 first["components_"] = first["components_"] + START_NOISE * noise
             return own | first
@@ -89,11 +90,13 @@ class GaussianFamily(Family):
             return Gaussian()
         return Columns(["gaussian"] * n_features, [1] * n_features)
 
-    def _closed_form(self, X, shift, scale, n_components):
+    def _closed_form(self, X, units, n_components, weight):
+        shift, scale = units
         if self.is_shared:
-            return closed_form(X, shift, n_components, NOISE_FLOOR * scale**2)
-        zero = np.zeros(X.shape[1])
-        standard = closed_form((X - shift) / scale, zero, n_components, NOISE_FLOOR)
+            floor = NOISE_FLOOR * scale**2
+            return closed_form(X, shift, n_components, floor, weight)
+        X, zero = (X - shift) / scale, np.zeros(X.shape[1])
+        standard = closed_form(X, zero, n_components, NOISE_FLOOR, weight)
         components = standard["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
         return {
@@ -104,6 +107,21 @@ class GaussianFamily(Family):
 
     def model(self, settings, fitted, device):
         return _model(fitted, device)
+
+    def information(self, settings, fitted, X, weight):
+        point = _point(fitted, X.device)
+        unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
+        log_noise, unit = point.log_noise - 2 * unit.log(), unit.expand(X.shape[1])
+        rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
+
+        def log_prob(moved, log_noise):
+            mean = moved[:, -1] - coefs[:, -1]
+            return weight @ _of(moved[:, :-1].T, mean, log_noise.exp()).lml(rows)[0]
+
+        matrix = information_by_hessian(log_prob, coefs, log_noise)
+        every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
+        numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
+        return Information(*numbers, free, every)
 
     def trainer(self, settings, problem):
         is_exact = settings.objective != "mpt" and self.is_shared
@@ -166,10 +184,11 @@ class ClosedForm:
 
     def epoch(self):
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
-        mean = Gaussian.start_location(self.problem.X)
-        solution = closed_form(self.problem.X, mean, self.n_components, floor)
+        X, weight = self.problem.X, self.problem.weight
+        mean = Gaussian.start_location(X, weight)
+        solution = closed_form(X, mean, self.n_components, floor, weight)
         self.result = _point({"_noise_floor": floor, **solution}, device)
-        moments = moments_of(self.problem.rows_to_read)
+        moments = _moments(self.problem)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
     def state(self):
@@ -238,13 +257,14 @@ class Rescaled(Model):
 
 def _model(fitted, device):
     names = ("components_", "mean_", "noise_variance_")
-    components, mean, noise_variance = (
-        as_tensor(np.asarray(fitted[name]), device) for name in names
-    )
+    return _of(*(as_tensor(np.asarray(fitted[name]), device) for name in names))
+
+
+def _of(components, mean, noise_variance):
     if noise_variance.ndim == 0:
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
-    noise = torch.ones((), dtype=scale.dtype, device=device)
+    noise = torch.ones_like(scale[0])
     return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
 
@@ -259,26 +279,16 @@ def _pose(settings, problem):
     floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
     floor = as_tensor(floor, problem.device)
     rate = settings.mask_rate
-    if settings.objective != "mpt":
-        return GaussianRows(problem.rows, n_dims, None, settings.batch_size, floor)
-    if problem.has_gaps or not problem.is_all:
-        masks = uniform_or_fixed(rate, n_features)
-        return GaussianRows(problem.rows, n_dims, masks, settings.batch_size, floor)
-    moments = moments_of(problem.rows_to_read)
+    is_masked = settings.objective == "mpt"
+    if problem.has_gaps or not problem.is_all or not is_masked:
+        masks = uniform_or_fixed(rate, n_features) if is_masked else None
+        how = masks, settings.batch_size, floor
+        return GaussianRows(problem.rows, n_dims, *how, problem.weight)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+    moments = _moments(problem)
     return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
 
 
-def closed_form(X, mean, n_components, noise_floor):
-    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
-    blocks = (np.nan_to_num(block - mean) for block in row_blocks(X))
-    values, vectors = eigh(sum(block.T @ block for block in blocks) / len(X))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
-    return {
-        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": mean,
-        "noise_variance_": noise_variance,
-    }
+def _moments(problem):
+    rows = problem.rows_to_read
+    return moments_of(rows, Weights.of(problem.weight, rows).each)

@@ -79,14 +79,15 @@ class Model:
         return of_features.sum() if self.is_shared else of_features
 
 
-def masked_sums(X, present, seen, target, point, symmetric, informed=True):
+def masked_sums(X, present, seen, target, point, symmetric, informed=True, weight=None):
     """The masked score of rows; each target is given the entries seen but itself.
 
     X : shape (n, d), any number where missing. present, seen, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
-    information, too.
+    information, too. weight : of each row, (n,).
     """
-    m = Model(point)
+    m, weight = Model(point), _weight(weight, X)
+    target = target * weight[:, None]
     residual = (X - m.mean) * present
     C = symmetric.covariance(seen, m.scaled)
     z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
@@ -94,7 +95,7 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True):
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
-    value = -0.5 * (target * log_scale + a * error).sum(1)
+    value = -0.5 * (target * log_scale + a * error).sum(1) / weight
     b = 0.5 * (target - sign * a * error) / ratio
     v = (C @ (a @ m.W)[..., None])[..., 0]
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
@@ -105,8 +106,13 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True):
     pull = error * (v @ m.W.T)
     noise_slope = _noise_slope(spread, pull, (v * z).sum(), m, symmetric)
     gradient = _point(slope, direct.sum(0), noise_slope)
-    information = _information(C, z, present, m, symmetric) if informed else None
-    return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
+    share = present * weight[:, None]
+    information = _information(C, z, share, m, symmetric) if informed else None
+    return Sums.of(value, weight, gradient, information)
+
+
+def _weight(weight, X):
+    return X.new_ones(len(X)) if weight is None else weight
 
 
 def _curved(C, G, b, seen, m, symmetric):
@@ -144,36 +150,41 @@ def _trace(matrices):
     return matrices.diagonal(dim1=1, dim2=2).sum()
 
 
-def likelihood_sums(X, present, point, symmetric):
+def likelihood_sums(X, present, point, symmetric, weight=None):
     """The log density of rows; a natural step on it is a step of EM."""
-    m = Model(point)
+    m, weight = Model(point), _weight(weight, X)
+    share = present * weight[:, None]
     residual = (X - m.mean) * present
     C = symmetric.covariance(present, m.scaled)
     z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
     error = (residual - z @ m.W.T) * present
-    covered = symmetric.unpack(present.T @ symmetric.pack(C))
+    covered = symmetric.unpack(share.T @ symmetric.pack(C))
     spread = (covered @ m.W[..., None])[..., 0]
     distance = (error**2 / m.noise).sum(1) + (z**2).sum(1)
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
-    squares = (error**2).sum(0) + (spread * m.W).sum(1)
-    noise_slope = m.of_noise(0.5 * (squares / m.noise - present.sum(0)))
+    squares = (share * error**2).sum(0) + (spread * m.W).sum(1)
+    noise_slope = m.of_noise(0.5 * (squares / m.noise - share.sum(0)))
+    error = share * error
     gradient = _point(
         (error.T @ z - spread) / m.noise[:, None], error.sum(0) / m.noise, noise_slope
     )
-    information = _information(C, z, present, m, symmetric)
-    return Sums(value.sum(), (value**2).sum(), gradient, information, len(X))
+    information = _information(C, z, share, m, symmetric)
+    return Sums.of(value, weight, gradient, information)
 
 
 def _point(weights, mean, log_noise):
     return Point(torch.cat([weights, mean[:, None]], 1), log_noise)
 
 
-def _information(C, z, present, m, symmetric):
-    """Sum over rows where an entry is present of E (z, 1)(z, 1)' / noise."""
-    second = present.T @ (symmetric.pack(C) + symmetric.outer(z))
-    full = _bordered(symmetric.unpack(second), present.T @ z, present.sum(0))
-    return Point(full / m.noise[:, None, None], m.of_noise(present.sum(0) / 2))
+def _information(C, z, share, m, symmetric):
+    """Sum over rows where an entry is present of E (z, 1)(z, 1)' / noise.
+
+    share : weights of the rows where it is, (n, d).
+    """
+    second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
+    full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
+    return Point(full / m.noise[:, None, None], m.of_noise(share.sum(0) / 2))
 
 
 def _bordered(second, first, count):

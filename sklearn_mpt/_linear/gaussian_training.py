@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import eigh
 
-from sklearn_mpt._latent.steps import axes_of
+from sklearn_mpt._latent.steps import Weights, axes_of
+from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Symmetric,
     likelihood_sums,
     masked_sums,
     moment_sums,
 )
+from sklearn_mpt._linear.map import principal_axes
 from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -102,14 +105,16 @@ class GaussianRows:
     batch_size : int or "auto"
     floor : Tensor
         Least log noise.
+    weight : ndarray of shape (n,), or None
     """
 
     longest = math.inf
     expand = True
     least = 10
 
-    def __init__(self, X, n_dims, masks, batch_size, floor):
+    def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
+        self.weights = Weights.of(weight, X)
         self.masks = masks
         self.floor = floor
         self.symmetric = Symmetric(n_dims, X.device)
@@ -162,15 +167,17 @@ class GaussianRows:
         return functools.reduce(operator.add, parts)
 
     def _block(self, point, batch, first):
-        X = self.X[batch.rows[first : first + self.n_block]]
+        rows = batch.rows[first : first + self.n_block]
+        X, weight = self.X[rows], self.weights.each[rows]
         present = (~torch.isnan(X)).to(X.dtype)
         X = torch.nan_to_num(X)
         if self.masks is None:
-            return likelihood_sums(X, present, point, self.symmetric)
+            return likelihood_sums(X, present, point, self.symmetric, weight)
         seen, target = self.masks(present, batch, first)
         target = _resolved(point, seen, target)
         informed = batch.turn % 2 == 0  # that of the complements is much the same
-        return masked_sums(X, present, seen, target, point, self.symmetric, informed)
+        of = X, present, seen, target, point, self.symmetric
+        return masked_sums(*of, informed, weight)
 
 
 class GaussianMoments(GaussianRows):
@@ -221,3 +228,22 @@ def uniform_or_fixed(mask_rate, n_features, few=None):
     if mask_rate == "uniform":
         return UniformMasks(few)
     return FixedMasks(fixed_size(mask_rate, n_features))
+
+
+def closed_form(X, mean, n_components, noise_floor, weight=None):
+    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
+    total = len(X) if weight is None else weight.sum()
+    blocks = (
+        (np.nan_to_num(block - mean), share[:, None] / total)
+        for block, share in row_blocks(X, weight)
+    )
+    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rest = values[n_components:] if n_components < len(values) else values[-1:]
+    noise_variance = max(float(rest.mean()), noise_floor)
+    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
+    return {
+        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
+        "mean_": mean,
+        "noise_variance_": noise_variance,
+    }

@@ -5,10 +5,10 @@ import torch
 
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.integration import importance, quadrature
+from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids
-from sklearn_mpt._linear.gaussian_family import closed_form
+from sklearn_mpt._linear.gaussian_training import closed_form
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     point_of,
@@ -24,6 +24,8 @@ from sklearn_mpt._linear.map import (
     simple_axes,
     spacing,
 )
+from sklearn_mpt._tables.information import Information, information_by_nodes
+from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
@@ -35,7 +37,7 @@ N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
 START_ROWS, START_NOISE = 5000, 0.1
 
 
-class IntegratedFamily(Family):
+class IntegratedFamily(InformedFamily, Family):
     """Linear models with a likelihood whose integrals over z have no closed form.
 
     Parameters
@@ -60,27 +62,28 @@ class IntegratedFamily(Family):
     def n_components(self, fitted):
         return len(fitted["components_"])
 
-    def start(self, settings, X, rng):
+    def start(self, settings, X, rng, weight=None):
         is_quadrature = settings.n_components <= MAX_QUADRATURE_DIMS
-        shift, scale = self.likelihood.units(X)
+        shift, scale = self.likelihood.units(X, weight)
         own = {
             "lml_method_": "quadrature" if is_quadrature else "importance",
             "_shift": shift,
             "_scale": scale,
             **self.likelihood.start_attributes(scale),
         }
-        intercept = self.likelihood.start_location((X - shift) / scale)
+        X = (X - shift) / scale
+        intercept = self.likelihood.start_location(X, weight)
         if isinstance(settings.init, dict):
             return own | self._given(settings, own, len(intercept))
-        X = (X - shift) / scale
+        of = intercept, settings, self.likelihood
         if settings.init == "pca":
-            components = first_components(X, intercept, settings, self.likelihood)
+            components = first_components(X, *of, weight)
         elif settings.max_iter == 0:
             shape = settings.n_components, len(intercept)
             components = START_NOISE * rng.normal(size=shape)
             components *= _varies(X, self.likelihood)
         else:
-            components = self._best_of_short_runs(settings, X, intercept, rng)
+            components = self._best_of_short_runs(X, of, rng, weight)
         return own | self._restored(components, intercept, own)
 
     def _given(self, settings, own, n_locations):
@@ -89,9 +92,13 @@ class IntegratedFamily(Family):
             "components": (settings.n_components, n_locations),
             "intercept": (n_locations,),
         }
-        if "noise_variance_" in own:
-            shapes["noise_variance"] = own["noise_variance_"].shape
-        return initial_arrays(settings.init, shapes)
+        if "noise_variance_" not in own:
+            return initial_arrays(settings.init, shapes)
+        noisy = ~np.isnan(own["noise_variance_"])
+        shapes["noise_variance"] = noisy.shape
+        arrays = initial_arrays(settings.init, shapes, noise_variance=noisy)
+        noise_variance = np.where(noisy, arrays["noise_variance_"], np.nan)
+        return arrays | {"noise_variance_": noise_variance}
 
     def _restored(self, components, intercept, fitted):
         """Attributes in the units of the rows."""
@@ -106,25 +113,25 @@ class IntegratedFamily(Family):
         names = ("_shift", "_scale")
         return (self.likelihood.spread_units(fitted[name]) for name in names)
 
-    def _best_of_short_runs(self, settings, X, intercept, rng):
+    def _best_of_short_runs(self, X, of, rng, weight):
         """Components of which a few steps come farthest: there are local maxima."""
-        rows = torch.from_numpy(
-            np.array(X[rng.permutation(len(X))[:SHORT_ROWS]], float)
-        )
+        few = rng.permutation(len(X))[:SHORT_ROWS]
+        rows = torch.from_numpy(np.array(X[few], float)), _taken(weight, few)
         runs = []
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
-            return first_components(X, intercept, settings, self.likelihood)
+            return first_components(X, *of, weight)
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
-            start = first_components(X[drawn], intercept, settings, self.likelihood)
+            start = first_components(X[drawn], *of, _taken(weight, drawn))
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, self.likelihood)
-            runs.append(self._short_run(settings, rows, start, intercept))
+            runs.append(self._short_run(rows, of, start))
         return max(runs, key=lambda run: run[0])[1]
 
-    def _short_run(self, settings, rows, components, intercept):
+    def _short_run(self, rows, of, components):
         """Value after some steps on the same masks for all, and where they started."""
-        posed = pose(rows, self.likelihood, settings, len(components))
+        (X, weight), (intercept, settings, likelihood) = rows, of
+        posed = pose(X, likelihood, settings, len(components), weight=weight)
         arrays = torch.from_numpy(components), torch.from_numpy(intercept)
         start = point_of(*arrays, self.likelihood.log_variance)
         rng = np.random.default_rng(0)
@@ -146,6 +153,20 @@ class IntegratedFamily(Family):
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedModel(latent, units, scoring, predicting, seed)
 
+    def information(self, settings, fitted, X, weight):
+        model = self.model(settings, fitted, X.device)
+        rows, latent = rows_of(model.units.standardise(X)), model.latent
+        matrix = information_by_nodes(rows, weight, latent, model.scoring)
+        coefs = point_of(latent.components, latent.intercept).coefs
+        free = self.likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
+        return Information(
+            matrix.cpu().numpy(),
+            coefs.cpu().numpy(),
+            np.broadcast_to(self.likelihood.spread_units(fitted["_scale"]), len(coefs)),
+            free.numpy(),
+            _varies(X.cpu().numpy(), self.likelihood) > 0,
+        )
+
     def _latent(self, fitted, device):
         """The maths of standardised rows."""
         shift, scale = self._units(fitted)
@@ -157,10 +178,12 @@ class IntegratedFamily(Family):
     def trainer(self, settings, problem):
         latent = self._latent(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
-        rows = units.standardise(problem.rows)
+        rows, weight = units.standardise(problem.rows), problem.weight
         seed = (*problem.fitted["_seed"].tolist(), 1)
-        posed = pose(rows, latent.likelihood, settings, settings.n_components, seed)
-        posed.log_scale = float((~rows.isnan() * units.log_scale).sum(1).mean())
+        n_dims = settings.n_components
+        posed = pose(rows, latent.likelihood, settings, n_dims, seed, weight)
+        log_scales = (~rows.isnan() * units.log_scale).sum(1)
+        posed.log_scale = float((posed.weights.each * log_scales).mean())
         if not problem.is_all:  # what is constant here may vary in another part
             posed.varies = torch.ones_like(posed.varies)
         return Ascent(
@@ -205,7 +228,7 @@ def _shared_first(latent, accuracy):
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
-def first_components(X, intercept, settings, likelihood):
+def first_components(X, intercept, settings, likelihood, weight=None):
     """Components under which the features correlate as they do, to first order.
 
     With small weights, the slopes of entries at the intercepts, divided by the square
@@ -219,7 +242,8 @@ def first_components(X, intercept, settings, likelihood):
     spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
     size = np.sqrt(information.numpy())
     slopes = np.where(spread, slope.numpy() / size, np.nan)
-    start = closed_form(slopes, np.zeros(len(intercept)), settings.n_components, 0)
+    zero = np.zeros(len(intercept))
+    start = closed_form(slopes, zero, settings.n_components, 0, weight)
     components = start["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))
@@ -228,7 +252,12 @@ def first_components(X, intercept, settings, likelihood):
     return np.concatenate([components, more])
 
 
+def _taken(weight, rows):
+    return None if weight is None else weight[rows]
+
+
 def _varies(X, likelihood):
     """1.0 for locations of features that are not constant."""
-    varies = np.nanmin(X, axis=0) != np.nanmax(X, axis=0)
+    low = np.where(np.isnan(X), np.inf, X).min(axis=0)
+    varies = low < np.where(np.isnan(X), -np.inf, X).max(axis=0)
     return likelihood.spread(torch.from_numpy(varies.astype(float))).numpy()

@@ -66,42 +66,60 @@ def indicators(X, likelihood):
     return torch.stack([X == value for value in likelihood.values], 1).to(X.dtype)
 
 
-def shared_masked_sums(it, mask, table, targets):
+def distinct(X, weight=None):
+    """Distinct rows, and how often each occurs, or the sum of its weights."""
+    coded = torch.nan_to_num(X, nan=torch.inf)
+    rows, which = coded.unique(dim=0, return_inverse=True)
+    count = X.new_zeros(len(rows)).index_add_(0, which, _weight(weight, X))
+    return torch.where(rows.isinf(), torch.nan, rows), count
+
+
+def shared_masked_sums(it, mask, table, targets, weight=None):
     """Masked score of rows that share a mask, by products of two matrices.
 
-    it : indicators of the rows. mask : bool (d,), True where hidden.
+    it : indicators of the rows. mask : bool (d,), True where hidden. weight : of each
+    row, (n,).
     """
+    weight = _weight(weight, it)
     off, on = it[..., mask].flatten(1), it[..., ~mask].flatten(1)
     on_log_prob = table.log_prob[..., ~mask].flatten(1)
     r, _ = _weights(on, on_log_prob, table.log_weight)
     prob = table.log_prob[..., mask].flatten(1).exp()
-    off_value, off_share, through_r = _target_terms(r, off, prob, targets.hidden)
+    off_value, off_share, through_r = _target_terms(
+        r, off, prob, targets.hidden * weight
+    )
     on_value, on_share, through_on = _target_terms(
-        r, on, (-on_log_prob).exp(), targets.seen
+        r, on, (-on_log_prob).exp(), targets.seen * weight
     )
     on_share += (r * (through_r - through_on)).T @ on
     share = torch.empty_like(table.log_prob)
     share[..., mask] = off_share.unflatten(1, (it.shape[1], -1))
     share[..., ~mask] = on_share.unflatten(1, (it.shape[1], -1))
-    return shared_sums(off_value - on_value, share, r, it, table)
+    return shared_sums((off_value - on_value) / weight, share, r, it, table, weight)
 
 
 def _target_terms(r, it, ratio, weight):
     """Targets of one kind: sums of logs, shares of nodes, and what reaches r.
 
-    ratio : p for hidden entries, 1 / p for those seen, of shape (s, columns).
+    ratio : p for hidden entries, 1 / p for those seen, of shape (s, columns). weight :
+    of each row, (n,).
     """
     average = torch.where(it > 0, r @ ratio, 1.0)
-    gain = weight * it / average
-    through_r = torch.addmm(-weight * it.sum(1, keepdim=True), gain, ratio.T)
+    gain = weight[:, None] * it / average
+    through_r = torch.addmm(-(weight * it.sum(1))[:, None], gain, ratio.T)
     return weight * average.log().sum(1), ratio * (r.T @ gain), through_r
 
 
-def shared_likelihood_sums(it, table):
+def shared_likelihood_sums(it, table, weight=None):
     """Log marginal likelihood of rows, at shared nodes."""
+    weight = _weight(weight, it)
     r, value = _weights(it.flatten(1), table.log_prob.flatten(1), table.log_weight)
-    share = (r.T @ it.flatten(1)).unflatten(1, it.shape[1:])
-    return shared_sums(value, share, r, it, table)
+    share = ((weight[:, None] * r).T @ it.flatten(1)).unflatten(1, it.shape[1:])
+    return shared_sums(value, share, r, it, table, weight)
+
+
+def _weight(weight, X):
+    return X.new_ones(len(X)) if weight is None else weight
 
 
 def _weights(seen, log_prob, log_weight):
@@ -111,12 +129,13 @@ def _weights(seen, log_prob, log_weight):
     return joint.sub_(total).exp_(), total[:, 0]
 
 
-def shared_sums(value, share, r, it, table):
+def shared_sums(value, share, r, it, table, weight):
     """Turn shares of nodes and values, (s, v, d), into gradient and information."""
     gradient = (table.slope * share).sum(1).T @ table.z
-    present = it.sum(1)
+    present, r = it.sum(1), weight[:, None] * r
     count = r.T @ present if (present == 0).any() else r.sum(0)[:, None]
-    return sums_of(value, gradient, _outer_sums(count * table.information, table.z))
+    information = _outer_sums(count * table.information, table.z)
+    return sums_of(value, weight, gradient, information)
 
 
 def _outer_sums(weight, z):
@@ -125,16 +144,11 @@ def _outer_sums(weight, z):
     return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
 
 
-def sums_of(value, gradient, information, noise=None):
+def sums_of(value, weight, gradient, information, noise=None):
     """noise : slope and information of log noise variances, if features have any."""
     log_noise = noise or (gradient.new_zeros(0),) * 2
-    return Sums(
-        value.sum(),
-        (value**2).sum(),
-        Point(gradient, log_noise[0]),
-        Point(information, log_noise[1]),
-        len(value),
-    )
+    points = Point(gradient, log_noise[0]), Point(information, log_noise[1])
+    return Sums.of(value, weight, *points)
 
 
 def own_sums(rows, nodes, point, likelihood, targets, weight=None):
@@ -142,7 +156,7 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
 
     targets : None for the likelihood of what is observed. weight : of each row.
     """
-    z, X = with_one(nodes.z), rows.X[:, None]
+    z, X, weight = with_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
     on = rows.observed.to(z.dtype)
@@ -155,16 +169,15 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
         off = rows.present.to(z.dtype) - on
         value, share = _own_shares(log_prob, log_r, on, off, targets)
     known = log_r.exp()[..., None] * rows.present[:, None]
-    if weight is not None:
-        value = weight * value
-        share, known = (weight[:, None, None] * t for t in (share, known))
+    share, known = (weight[:, None, None] * t for t in (share, known))
     noise = _noise_sums(share, known, likelihood, X, location)
     slope, information = likelihood.derivatives(X, location)
     slope *= likelihood.spread(share)
     information = likelihood.spread(known) * information
     flat = z.flatten(0, 1)
     gradient = slope.flatten(0, 1).T @ flat
-    return sums_of(value, gradient, _outer_sums(information.flatten(0, 1), flat), noise)
+    information = _outer_sums(information.flatten(0, 1), flat)
+    return sums_of(value, weight, gradient, information, noise)
 
 
 def _noise_sums(share, known, likelihood, X, location):
@@ -194,16 +207,19 @@ def _own_shares(log_prob, log_r, on, off, targets):
     return (gain * sign * average).sum(1), share
 
 
-def bound_sums(rows, latent, grid):
+def bound_sums(rows, latent, grid, weight=None):
     """Evidence lower bound of rows, each with its best Gaussian posterior (nearly).
 
     The gradient is that at fixed posteriors, which are best. By Stein's identity the
     mean of slope times z needs the means of slope and information alone.
     """
-    posterior = variational_posterior(rows, latent, grid)
-    points, weight = location_points(posterior, latent, grid), grid[1].exp()
+    posterior, weight = (
+        variational_posterior(rows, latent, grid),
+        _weight(weight, rows.X),
+    )
+    points, of_node = location_points(posterior, latent, grid), grid[1].exp()
     likelihood, X = latent.likelihood, rows.X[:, None]
-    seen = weight[:, None] * rows.observed.to(points.dtype)[:, None]
+    seen = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
     noise = _noise_sums(seen, seen, likelihood, X, points)
     slope, information = likelihood.derivatives(X, points)
     slope, information = (likelihood.spread(seen) * t for t in (slope, information))
@@ -220,4 +236,4 @@ def bound_sums(rows, latent, grid):
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
     value = evidence_lower_bound(rows, posterior, latent, grid)
-    return sums_of(value, gradient, full, noise)
+    return sums_of(value, weight, gradient, full, noise)

@@ -14,11 +14,12 @@ import torch
 
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import Nodes
-from sklearn_mpt._latent.steps import Point
+from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
     Targets,
     bound_sums,
+    distinct,
     indicators,
     own_sums,
     shared_likelihood_sums,
@@ -74,6 +75,7 @@ class IntegratedRows:
     settings : object
         With `mask_rate`, `n_masks`, `batch_size` and `objective`.
     seed : tuple of int, of points around posteriors of many dimensions
+    weight : ndarray of shape (n,), or None
     """
 
     is_noisy = True
@@ -84,8 +86,9 @@ class IntegratedRows:
     log_scale = 0.0  # what units of the rows add to a row's value, on average
     ratio = SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
         self.X = X
+        self.weights = Weights.of(weight, X)
         self.likelihood = likelihood
         self.n_dims = n_dims
         self.seed = seed
@@ -147,7 +150,7 @@ class IntegratedRows:
 
     def _kept_finite(self, sums, point):
         """Add the prior of slopes, and keep constant features where they are."""
-        of_row = 1 / (self.n_rows * SLOPE_SCALE**2)
+        of_row = 1 / (self.weights.total * SLOPE_SCALE**2)
         slopes = point.coefs.clone()
         slopes[:, -1] = 0
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
@@ -175,21 +178,29 @@ class IntegratedRows:
         groups = np.array_split(batch.rows, n_groups)
         for group, mask in zip(groups, masks, strict=True):
             for rows in np.array_split(group, n_parts):
-                it = self.indicators[torch.from_numpy(rows)]
-                yield shared_masked_sums(it, mask, table, self.targets)
+                it, weight = self._taken(rows)
+                yield shared_masked_sums(it, mask, table, self.targets, weight)
+
+    def _taken(self, rows):
+        """Indicators and weights of some rows."""
+        index = torch.from_numpy(rows)
+        return self.indicators[index], self.weights.each[index]
 
     def _own_parts(self, batch, point, latent):
         """Sums of blocks of rows with nodes of their own."""
-        size = max(1, BLOCK // (len(point.coefs) * self.own.n_nodes))
-        for start in range(0, len(batch.rows), size):
-            rows = self._rows(batch, slice(start, start + size))
+        for rows, weight in self._blocks(batch, len(point.coefs) * self.own.n_nodes):
             nodes = self.own.place(rows, latent, batch.turn)
-            yield own_sums(rows, nodes, point, latent.likelihood, self.targets)
+            yield own_sums(rows, nodes, point, latent.likelihood, self.targets, weight)
 
-    def _rows(self, batch, part):
-        X = self.X[torch.from_numpy(batch.rows[part])]
-        which = np.arange(len(batch.rows))[part] % len(batch.masks)
-        return rows_of(X, torch.from_numpy(batch.masks[which]).to(X.device))
+    def _blocks(self, batch, width):
+        """Rows and their weights, few at a time; width : numbers that a row takes."""
+        size = max(1, BLOCK // width)
+        for start in range(0, len(batch.rows), size):
+            part = slice(start, start + size)
+            index = torch.from_numpy(batch.rows[part])
+            which = np.arange(len(batch.rows))[part] % len(batch.masks)
+            masks = torch.from_numpy(batch.masks[which]).to(self.X.device)
+            yield rows_of(self.X[index], masks), self.weights.each[index]
 
 
 class LikelihoodRows(IntegratedRows):
@@ -197,8 +208,8 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
-        super().__init__(X, likelihood, settings, n_dims, seed)
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
+        super().__init__(X, likelihood, settings, n_dims, seed, weight)
         self.is_noisy = self.n_batches > 1
         self.bounds = settings.objective == "elbo"
         self.targets = None
@@ -221,18 +232,16 @@ class LikelihoodRows(IntegratedRows):
     def _shared_parts(self, batch, table):
         n_parts = math.ceil(len(batch.rows) * len(table.z) / BLOCK)
         for rows in np.array_split(batch.rows, n_parts):
-            it = self.indicators[torch.from_numpy(rows)]
-            yield shared_likelihood_sums(it, table)
+            it, weight = self._taken(rows)
+            yield shared_likelihood_sums(it, table, weight)
 
     def _own_parts(self, batch, point, latent):
         if not self.bounds:
             yield from super()._own_parts(batch, point, latent)
             return
         grid = bound_grid(latent, self.seed)
-        size = max(1, BLOCK // (len(point.coefs) * len(grid[1])))
-        for start in range(0, len(batch.rows), size):
-            rows = self._rows(batch, slice(start, start + size))
-            yield bound_sums(rows, latent, grid)
+        for rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
+            yield bound_sums(rows, latent, grid, weight)
 
 
 class EnumeratedRows(IntegratedRows):
@@ -241,16 +250,14 @@ class EnumeratedRows(IntegratedRows):
     is_noisy = False
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,)):
-        super().__init__(X, likelihood, settings, n_dims, seed)
-        masks, weight = map(
-            torch.from_numpy, all_masks(self.mask_rate, self.n_features)
-        )
-        rows, count = distinct(X)
+    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
+        super().__init__(X, likelihood, settings, n_dims, seed, weight)
+        masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
+        rows, count = distinct(X, self.weights.each)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
-        self.weight = (count[:, None] * weight).flatten()
+        self.weight = (count[:, None] * share).flatten()
 
     def batches(self, rng):
         yield None
@@ -269,15 +276,8 @@ class EnumeratedRows(IntegratedRows):
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 
 
-def distinct(X):
-    """Distinct rows, and how often each occurs."""
-    coded = torch.nan_to_num(X, nan=torch.inf)
-    rows, count = coded.unique(dim=0, return_counts=True)
-    return torch.where(rows.isinf(), torch.nan, rows), count.to(X.dtype)
-
-
-def pose(X, likelihood, settings, n_dims, seed=(0,)):
-    arguments = X, likelihood, settings, n_dims, seed
+def pose(X, likelihood, settings, n_dims, seed=(0,), weight=None):
+    arguments = X, likelihood, settings, n_dims, seed, weight
     if settings.objective != "mpt":
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS

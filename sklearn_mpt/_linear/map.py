@@ -275,25 +275,26 @@ def check_init(init):
         check_choice(init, "init", ["random", "pca"])
 
 
-def initial_arrays(init, shapes):
+def initial_arrays(init, shapes, **used):
     """Return the fitted attributes that a dict of initial arrays stands for.
 
-    shapes : dict from each key to the shape its array must have.
+    shapes : shape that the array of each key must have. used : where it matters.
     """
     if set(init) != set(shapes):
         raise ValueError(
             f"init must have the keys {sorted(shapes)}, got {sorted(init)}."
         )
-    return {f"{key}_": _initial(init, key, shape) for key, shape in shapes.items()}
+    return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
 
 
-def _initial(init, key, shape):
+def _initial(init, key, shape, used):
     value = np.array(init[key], dtype=np.float64)
-    if value.shape != shape or not np.isfinite(value).all():
+    if value.shape != shape or not np.isfinite(value[used]).all():
         raise ValueError(
             f"init[{key!r}] must be finite and of shape {shape}, got shape "
             f"{value.shape}."
         )
-    if key == "noise_variance" and (value <= 0).any():
-        raise ValueError(f"init['noise_variance'] must be > 0, got {value.min()}.")
+    least = value[used].min()
+    if key == "noise_variance" and least <= 0:
+        raise ValueError(f"init['noise_variance'] must be > 0, got {least}.")
     return value if shape else float(value)

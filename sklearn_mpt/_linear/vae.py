@@ -10,9 +10,11 @@ from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._linear.map import check_rotation
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
+from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTLinearVAE(TableMPT):
+class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Every feature has a location that is linear in z, standard normal: the mean of a
@@ -175,7 +177,8 @@ class MPTLinearVAE(TableMPT):
     logit: it keeps the one at which half an observation of each value is added. Nor has
     one that separates the rows a finite slope. Slopes in units of z have a normal prior
     of standard deviation 4, on the scale of logits and log rates, that keeps them
-    finite, and counts as a sixteenth of an observation elsewhere.
+    finite, and counts as a sixteenth of an observation elsewhere; of weighted rows, by
+    their weights.
 
     Where kinds are mixed, a score adds log-densities and log-probabilities: compare
     models of the same kinds. A Gaussian feature has nodes of its own for each row, as

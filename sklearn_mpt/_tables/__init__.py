@@ -1,1 +1,1 @@
-"""Tables: kinds and categories of columns, and a transformer that fills gaps in."""
+"""Tables: kinds and categories of columns, weights, standard errors, an imputer."""

@@ -86,8 +86,16 @@ class TableMPT(BaseMPT):
             estimator=self,
             input_name="X",
         )
-        self._family.check_rows(codes)
+        self._check_values(codes)
         return codes
+
+    def _check_values(self, X):
+        try:
+            super()._check_values(X)
+        except ValueError:
+            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+            self._likelihood().check_columns(X, names.tolist())
+            raise
 
     def _validate_table(self, X, reset):
         if is_into_dataframe(X):

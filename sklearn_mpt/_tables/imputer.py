@@ -11,7 +11,11 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_is_fitted,
+    has_fit_parameter,
+    validate_data,
+)
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._persistence import VersionedPickleMixin
@@ -89,7 +93,9 @@ class MPTImputer(
         self.method = method
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Fit the model to X.
 
         Parameters
@@ -98,6 +104,8 @@ class MPTImputer(
             Training rows; NaN or None marks missing entries.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts in the fit of the estimator, which must take it.
 
         Returns
         -------
@@ -113,7 +121,7 @@ class MPTImputer(
         self._check_estimator()
         estimator = self.estimator
         estimator = self._default(X) if estimator is None else clone(estimator)
-        self.estimator_ = estimator.fit(X)
+        self.estimator_ = estimator.fit(X, **_weights_for(estimator, sample_weight))
         validate_data(self, X, skip_check_array=True)
         return self
 
@@ -156,3 +164,15 @@ class MPTImputer(
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _weights_for(estimator, sample_weight):
+    """Weights of rows as an argument of the estimator's fit, if there are any."""
+    if sample_weight is None:
+        return {}
+    if not has_fit_parameter(estimator, "sample_weight"):
+        raise TypeError(
+            f"{type(estimator).__name__}.fit takes no sample_weight, and so MPTImputer "
+            "takes none with it."
+        )
+    return {"sample_weight": sample_weight}

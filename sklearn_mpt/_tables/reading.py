@@ -177,7 +177,12 @@ def _categories(column):
             f"Column {column.name!r} mixes {' and '.join(sorted(kinds))}: categories "
             "must be of one type."
         )
-    categories = np.array(sorted(set(present.tolist())))
+    try:
+        categories = np.array(sorted(set(present.tolist())))
+    except TypeError as error:
+        raise TypeError(
+            f"Column {column.name!r} holds objects that are no categories: {error}."
+        ) from error
     if len(categories) == 1:
         raise ValueError(
             f"Column {column.name!r} has one category, {categories.tolist()[0]!r}; "
@@ -207,7 +212,12 @@ def _kind_of_value(value):
 def _codes(column, categories):
     place = {value: code for code, value in enumerate(categories.tolist())}
     values = column.values.tolist()
-    codes = np.array([place.get(value, -1) for value in values], dtype=np.float64)
+    try:
+        codes = np.array([place.get(value, -1) for value in values], dtype=np.float64)
+    except TypeError as error:
+        raise TypeError(
+            f"Column {column.name!r} holds objects that are no categories: {error}."
+        ) from error
     codes[column.missing] = np.nan
     unseen = {value for value, code in zip(values, codes, strict=True) if code == -1}
     if unseen:

@@ -1,0 +1,132 @@
+"""
+======================================
+A survey with holes, filled in and not
+======================================
+
+Answers to a survey are scales, a yes or no, and numbers, and some are missing. One
+model of all columns fills them in inside a Pipeline, for predictions; and draws them
+several times, for standard errors that know what was missing.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from sklearn_mpt import MPTImputer, MPTLinearVAE
+
+# %%
+# 944 people, before the election of 1996: where they place themselves and the two
+# candidates from left (1) to right (7), their party from Democrat (0) to Republican
+# (6), education, evenings of television news, age, income, and for whom they will vote.
+# A fifth of all answers goes missing, and half of those in which Democrats (0 to 2) say
+# where they stand.
+
+raw = pd.read_csv("anes96.csv")
+scales = ["selfLR", "ClinLR", "DoleLR", "PID", "educ", "TVnews"]
+survey = raw[scales].astype(int).astype("category")
+survey = survey.assign(**raw[["age", "income"]])
+for_dole = raw["vote"] == 1
+rng = np.random.default_rng(0)
+gaps = survey.mask(rng.random(survey.shape) < 0.2)
+is_silent = (raw["PID"] <= 2) & (rng.random(len(survey)) < 0.5)
+gaps["selfLR"] = gaps["selfLR"].mask(is_silent)
+print(gaps.head().to_string(na_rep=""))
+
+# %%
+# Fill in, and predict
+# --------------------
+#
+# ``likelihood="from_dtype"`` gives each column a distribution by its dtype. What comes
+# out is a table of the same dtypes, so that the rest of the Pipeline need not know.
+
+model = MPTLinearVAE(n_components=1, likelihood="from_dtype", tol=1e-3, random_state=0)
+pipe = make_pipeline(
+    MPTImputer(model),
+    make_column_transformer(
+        (OneHotEncoder(), make_column_selector(dtype_include="category")),
+        (StandardScaler(), make_column_selector(dtype_include="number")),
+    ),
+    LogisticRegression(max_iter=1000),
+)
+accuracy = cross_val_score(pipe, gaps, for_dole, cv=3)
+print(f"Accuracy with gaps: {accuracy.mean():.3f}")
+print(f"Without: {cross_val_score(pipe[1:], survey, for_dole, cv=3).mean():.3f}")
+
+# %%
+# What people are like
+# --------------------
+#
+# The one component is a scale from left to right that nobody was asked for. The
+# probability of each answer along it:
+
+model = model.fit(gaps)
+ends = np.cumsum(
+    [len(known) if known is not None else 1 for known in model.categories_]
+)
+z = np.linspace(-2.5, 2.5, 101)
+figure, axes = plt.subplots(1, 3, figsize=(9.5, 3), layout="constrained", sharey=True)
+for ax, name in zip(axes, ["selfLR", "ClinLR", "PID"], strict=True):
+    column = survey.columns.get_loc(name)
+    known = model.categories_[column]
+    places = slice(ends[column] - len(known), ends[column])
+    logits = np.outer(z, model.components_[0, places]) + model.intercept_[places]
+    share = np.exp(logits - np.logaddexp.reduce(logits, axis=1)[:, None])
+    colors = plt.get_cmap("PuOr_r")(np.linspace(0, 1, len(known)))
+    ax.stackplot(z, share.T, labels=known, colors=colors, edgecolor="white", lw=0.3)
+    ax.set(title=name, xlabel="z", xlim=(z[0], z[-1]), ylim=(0, 1))
+    below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": len(known)}
+    ax.legend(**below, fontsize="x-small", handlelength=0.8, columnspacing=0.8)
+axes[0].set_ylabel("Probability of answers")
+plt.show()
+
+# %%
+# Fill in several times, and infer
+# --------------------------------
+#
+# Where do people stand on average? Those who say are further to the right than those
+# who do not, whose other answers tell. Filling in the most probable answer makes the
+# mean surer than it is: filled cells count as if they had been asked. Multiple
+# imputation draws them instead. Each of ten tables comes from a model of other people,
+# drawn with replacement by ``sample_weight``, so that the model's own uncertainty
+# counts too. Rubin's rules pool what the tables say: the estimate is the mean; its
+# variance is the mean of theirs, and 1 + 1 / 10 times that between them.
+
+
+def place(answers):
+    """Mean of the answers, and its variance."""
+    answers = answers.dropna().astype(float)
+    return answers.mean(), answers.var() / len(answers)
+
+
+def drawn(seed):
+    """The table filled in by draws of a model of a resampled survey."""
+    rng = np.random.default_rng(seed)
+    weight = rng.multinomial(len(gaps), np.full(len(gaps), 1 / len(gaps)))
+    start = {
+        name: getattr(model, f"{name}_")
+        for name in ("components", "intercept", "noise_variance")
+    }
+    resampled = MPTLinearVAE(
+        n_components=1, likelihood="from_dtype", init=start, tol=1e-3, random_state=seed
+    )
+    imputer = MPTImputer(resampled, method="sample", random_state=seed)
+    return imputer.fit(gaps, sample_weight=weight).transform(gaps)
+
+
+estimates, variances = np.transpose(
+    [place(drawn(seed)["selfLR"]) for seed in range(10)]
+)
+pooled = variances.mean() + (1 + 1 / 10) * estimates.var(ddof=1)
+answers = {
+    "nothing missing": place(survey["selfLR"]),
+    "those who say": place(gaps["selfLR"]),
+    "most probable answers": place(MPTImputer(model).fit_transform(gaps)["selfLR"]),
+    "ten draws, pooled": (estimates.mean(), pooled),
+}
+for name, (estimate, variance) in answers.items():
+    print(f"{name:22} {estimate:.3f} +- {variance**0.5:.3f}")

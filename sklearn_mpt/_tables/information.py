@@ -1,0 +1,260 @@
+r"""Observed information of a model's coefficients, and the covariances it leaves.
+
+Parameters are the coefficients of locations, (l, k + 1), row by row: weights and
+intercept; and the logarithms of noise variances, (g,). With the scores s and the
+curvatures -H of complete data, z included, Louis' identity [1]_ is for each row
+
+.. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
+    = E[-H \mid x] - \mathrm{Cov}[s \mid x].
+
+References
+----------
+.. [1] T. A. Louis, "Finding the observed information matrix when using the EM
+   algorithm", Journal of the Royal Statistical Society B 44, 1982.
+"""
+
+import itertools
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import eigh, null_space
+
+from sklearn_mpt._latent.integration import log_joint
+from sklearn_mpt._latent.rules import Nodes
+
+BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
+# Of rules in turn, relative to the information of each parameter.
+AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
+SINGULAR = 1e-6  # relative information in a direction that rows do not determine
+TOUCHED = 1e-6  # share of such a direction in a parameter
+
+
+class Information(NamedTuple):
+    """Observed information in standardised units, and what the units are.
+
+    matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
+    each location. free : (l, l), the projection of coefficients on those that count.
+    varies : (l,), False for locations that are not estimated.
+    """
+
+    matrix: np.ndarray
+    coefs: np.ndarray
+    scale: np.ndarray
+    free: np.ndarray
+    varies: np.ndarray
+
+    def covariance(self, rotation):
+        """Covariance of the parameters on the axes that `rotation` fixes; (p, p)."""
+        covariance = _covariance(self.matrix, self._constraints(rotation))
+        n_coefs = self.coefs.size
+        fixed = np.repeat(~self.varies, self.coefs.shape[1])
+        covariance[:n_coefs][fixed] = covariance[:, :n_coefs][:, fixed] = np.nan
+        return covariance
+
+    def _constraints(self, rotation):
+        """Gradients of what is zero however the rows are; (q, p)."""
+        n_locations, width = self.coefs.shape
+        axes = [
+            _axes_gradient(self.coefs, pair, rotation)
+            for pair in itertools.combinations(range(width - 1), 2)
+        ]
+        tied = np.kron(np.eye(n_locations) - self.free, np.eye(width))
+        fixed = np.eye(self.coefs.size)[np.repeat(~self.varies, width)]
+        rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied, fixed])
+        return np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
+
+
+def _axes_gradient(coefs, pair, rotation):
+    """Gradient of what two components that are rotated to simple axes have zero.
+
+    Principal axes are orthogonal; on the others the criterion of the rotation does not
+    change as one component turns towards the other.
+    """
+    a, b = (coefs[:, k] for k in pair)
+    gradient = np.zeros_like(coefs)
+    if rotation is None:
+        of_a, of_b = b, a
+    else:
+        of_a, of_b = 3 * a**2 * b - b**3, a**3 - 3 * b**2 * a
+    if rotation == "varimax":
+        product, excess = a @ b, a @ a - b @ b
+        of_a = of_a - (2 * a * product + excess * b) / len(a)
+        of_b = of_b - (excess * a - 2 * b * product) / len(a)
+    gradient[:, pair[0]], gradient[:, pair[1]] = of_a, of_b
+    return gradient
+
+
+def _covariance(information, constraints):
+    """Inverse of the information among parameters that keep the constraints.
+
+    NaN, and a warning, for parameters that the rows do not determine.
+    """
+    diagonal = information.diagonal()
+    unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
+    basis = null_space(constraints * unit, rcond=1e-9) if constraints.any() else None
+    basis = np.eye(len(unit)) if basis is None else basis
+    values, vectors = eigh(basis.T @ (unit[:, None] * information * unit) @ basis)
+    vectors, known = basis @ vectors, values > SINGULAR
+    spread = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
+    covariance = spread @ spread.T
+    open_ended = (vectors[:, ~known] ** 2).sum(axis=1) > TOUCHED
+    if open_ended.any():
+        covariance[open_ended] = covariance[:, open_ended] = np.nan
+        warnings.warn(
+            f"The rows do not determine {np.count_nonzero(open_ended)} of "
+            f"{len(unit)} parameters, or the model is not at a maximum of their "
+            "likelihood: these have no standard errors.",
+            stacklevel=4,
+        )
+    return covariance
+
+
+def information_by_hessian(log_prob, *parameters):
+    """Minus the second derivatives of a function of tensors, the parameters; (p, p)."""
+    shapes = [parameter.shape for parameter in parameters]
+    sizes = [parameter.numel() for parameter in parameters]
+
+    def flat(theta):
+        parts = zip(theta.split(sizes), shapes, strict=True)
+        return log_prob(*(part.reshape(shape) for part, shape in parts))
+
+    theta = torch.cat([parameter.flatten() for parameter in parameters])
+    return -torch.autograd.functional.hessian(flat, theta)
+
+
+def information_by_nodes(rows, weight, latent, accuracy):
+    """Observed information by Louis' identity, sums over nodes for expectations.
+
+    rows : `Rows`. weight : (n,). latent : joint distribution of z and rows, with
+    locations linear in z. Rules are refined until they agree.
+    """
+    is_exact = accuracy.is_quadrature
+    near = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
+    now = None
+    for rule in accuracy.rules():
+        if rule.is_shared:
+            continue
+        before, now = now, _by_rule(rows, weight, latent, (rule, is_exact))
+        if before is None:
+            continue
+        unit = now.diagonal().clamp(min=1e-300).rsqrt()
+        if ((now - before) * unit * unit[:, None]).abs().max() < near:
+            break
+    return now
+
+
+def _by_rule(rows, weight, latent, rule):
+    parts, size, total = _Parts(latent), len(rows.X), 0.0
+    n_nodes = len(_nodes(rows.take(slice(1)), latent, *rule).z[0])
+    step = max(1, BLOCK // (n_nodes * parts.n_parameters))
+    for start in range(0, size, step):
+        block = slice(start, start + step)
+        part = rows.take(block)
+        nodes = _nodes(part, latent, *rule)
+        r = torch.softmax(log_joint(part, nodes, latent), 1)
+        total = total + parts.information(part, nodes.z, r, weight[block])
+    return total
+
+
+def _nodes(rows, latent, rule, is_exact):
+    """Those of the finest grid, or of all independent scramblings."""
+    posteriors = latent.propose(rows)
+    groups = rule.groups[-1:] if is_exact else rule.groups
+    placed = [rule.place(group, posteriors, rows) for group in groups]
+    z, log_weight = (torch.cat(parts, 1) for parts in zip(*placed, strict=True))
+    return Nodes(z, log_weight)
+
+
+class _Parts:
+    """What nodes of z and the entries of rows say of the parameters."""
+
+    def __init__(self, latent):
+        self.latent = latent
+        likelihood, W = latent.likelihood, latent.components
+        self.width, n_locations = W.shape[0] + 1, W.shape[1]
+        noisy = torch.as_tensor(likelihood.noisy, dtype=torch.long, device=W.device)
+        self.noisy, self.n_noise = noisy, len(noisy)
+        numbers = torch.arange(n_locations, device=W.device)  # at least one a feature
+        self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
+        self.first = torch.searchsorted(self.feature, self.feature)
+        self.n_coefs = n_locations * self.width
+        self.n_parameters = self.n_coefs + self.n_noise
+
+    def information(self, rows, z, r, weight):
+        """Sum over rows; r : weights of the nodes, (n, s)."""
+        on = rows.observed.to(z.dtype)[:, None]
+        on_locations = self.latent.likelihood.spread(on)
+        z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
+        location = self.latent.location(z).requires_grad_()
+        slope, noise = self._slopes(rows.X[:, None], location)
+        slope = on_locations * slope
+        noise = tuple(on[..., self.noisy] * part for part in noise)
+        share = weight[:, None, None] * r[..., None]
+        complete = self._complete(slope, noise, location, z1, share)
+        with torch.no_grad():
+            scores = torch.cat(
+                [(slope[..., None] * z1[:, :, None]).flatten(2), noise[0]], 2
+            )
+            deviation = scores - (r[:, None] @ scores)
+            deviation = (share.sqrt() * deviation).flatten(0, 1)
+            return complete - deviation.T @ deviation
+
+    def _slopes(self, X, location):
+        slope, _ = self.latent.likelihood.derivatives(X, location)
+        if self.n_noise == 0:
+            none = location[..., :0]
+            return slope, (none, none)
+        return slope, self.latent.likelihood.noise_derivatives(X, location)
+
+    def _complete(self, slope, noise, location, z1, share):
+        """Curvatures of complete data, averaged over nodes; (p, p)."""
+        result = z1.new_zeros(self.n_parameters, self.n_parameters)
+        coefs = result[: self.n_coefs, : self.n_coefs]
+        blocks = coefs.view(-1, self.width, coefs.shape[1] // self.width, self.width)
+        outer = (z1[..., None] * z1[..., None, :]).flatten(2).flatten(0, 1)
+        for here, partner, chosen in self._partners():
+            curvature = -share * _gradient(slope[..., chosen].sum(), location)
+            sums = curvature.flatten(0, 1).T @ outer
+            sums = sums.unflatten(1, (self.width, self.width))
+            blocks[here, :, partner] += sums[here]
+        if self.n_noise:
+            self._add_noise(result, noise, location, (z1, share))
+        return result
+
+    def _partners(self):
+        """Locations of a feature, each with the first of them, the second, and so on.
+
+        What all features say of their c-th location takes one gradient.
+        """
+        place = torch.arange(len(self.first), device=self.first.device) - self.first
+        for c in range(int(place.max()) + 1):
+            chosen = (place == c).nonzero()[:, 0]
+            partner = torch.full_like(place, -1)
+            partner[self.feature[chosen]] = chosen
+            partner = partner[self.feature]
+            here = (partner >= 0).nonzero()[:, 0]
+            yield here, partner[here], chosen
+
+    def _add_noise(self, result, noise, location, weighted):
+        """Add the curvatures in log noise variances, of Gaussian features.
+
+        There the observed information is the slope plus the Fisher information.
+        """
+        z1, share = weighted
+        slope, information = noise
+        cross = -share * _gradient(slope.sum(), location)
+        cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
+        for i, feature in enumerate(self.noisy.tolist()):
+            place, own = (
+                int((self.feature == feature).nonzero()[0, 0]),
+                self.n_coefs + i,
+            )
+            part = slice(place * self.width, (place + 1) * self.width)
+            result[part, own] = result[own, part] = cross[place]
+            result[own, own] = (share * (slope + information))[..., i].sum()
+
+
+def _gradient(total, at):
+    return torch.autograd.grad(total, at, retain_graph=True)[0].detach()

@@ -1,0 +1,196 @@
+"""Weights of rows: 2 is a row twice, 0 a row left out, in fit and in score."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tables import some_table
+
+from sklearn_mpt import MPTDeepVAE, MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
+
+
+def rows(n_samples=150, n_features=4):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_samples, 1)) * np.linspace(0.5, 1.5, n_features)
+    return X + rng.normal(size=X.shape)
+
+
+def holes(X):
+    return np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
+
+
+def binary(n_samples=150, n_features=4):
+    return (rows(n_samples, n_features) > 0.3).astype(float)
+
+
+def table():
+    """Counts, counts and one of three categories, with holes."""
+    rate = np.exp(0.5 * rows()[:, :2])
+    counts = np.random.default_rng(3).poisson(rate).astype(float)
+    return holes(np.column_stack([counts, rows()[:, 2].round().clip(-1, 1) + 1]))
+
+
+KINDS = ["poisson", "poisson", "categorical"]
+LINEAR = {
+    "ppca": (MPTProbabilisticPCA(1), rows()),
+    "ppca with gaps": (MPTProbabilisticPCA(1), holes(rows())),
+    "factor analysis": (MPTLinearVAE(1, noise="per_feature"), rows()),
+    "factor analysis with gaps": (MPTLinearVAE(1, noise="per_feature"), holes(rows())),
+    "every mask": (MPTLinearVAE(1, likelihood="bernoulli"), binary()),
+    "shared nodes": (MPTLinearVAE(1, likelihood="bernoulli"), binary(n_features=10)),
+    "own nodes": (MPTLinearVAE(1, likelihood=KINDS), table()),
+}
+WEIGHT = np.random.default_rng(2).integers(0, 4, 150)
+
+
+def repeated(X):
+    index = np.repeat(np.arange(len(X)), WEIGHT)
+    return X[index]
+
+
+@pytest.fixture(params=LINEAR)
+def case(request):
+    model, X = LINEAR[request.param]
+    return clone(model).set_params(random_state=0), X
+
+
+@pytest.fixture
+def model(case):
+    return case[0]
+
+
+@pytest.fixture
+def X(case):
+    return case[1]
+
+
+def test_likelihood_of_weighted_rows_is_that_of_repeated_ones(model, X):
+    model.set_params(objective="lml", tol=1e-6)
+    weighted = clone(model).fit(X, sample_weight=WEIGHT)
+    twice = clone(model).fit(repeated(X))
+    assert weighted.loss_curve_[-1] == pytest.approx(twice.loss_curve_[-1], abs=1e-5)
+    assert_allclose(weighted.score_samples(X), twice.score_samples(X), atol=2e-3)
+
+
+def test_masks_reach_the_same_optimum(model, X):
+    exact = clone(model).set_params(objective="lml", tol=1e-6)
+    best = exact.fit(X, sample_weight=WEIGHT).score(X, sample_weight=WEIGHT)
+    unweighted = clone(exact).fit(X).score(X, sample_weight=WEIGHT)
+    by_masks = model.fit(X, sample_weight=WEIGHT).score(X, sample_weight=WEIGHT)
+    assert best - by_masks < 2e-3
+    assert best - unweighted > 5e-3
+
+
+def test_bound_of_weighted_rows_is_that_of_repeated_ones():
+    model = MPTLinearVAE(
+        1, likelihood="bernoulli", objective="elbo", random_state=0, tol=1e-8
+    )
+    weighted, twice = (
+        clone(model).fit(binary(), None, WEIGHT),
+        model.fit(repeated(binary())),
+    )
+    assert weighted.loss_curve_[-1] == pytest.approx(twice.loss_curve_[-1], abs=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_of_zero_leave_rows_out(model, X):
+    kept = (WEIGHT > 0).astype(float)
+    without = X[WEIGHT > 0]
+    fitted = clone(model).set_params(max_iter=3).fit(X, sample_weight=kept)
+    alone = clone(model).set_params(max_iter=3).fit(without)
+    assert_allclose(fitted.score_samples(X), alone.score_samples(X), rtol=1e-12)
+
+
+def test_rows_of_a_frame_are_left_out():
+    frame, weight = some_table(150), (WEIGHT > 0).astype(float)
+    model = MPTLinearVAE(1, likelihood="from_dtype", init="pca", max_iter=0)
+    fitted = clone(model).fit(frame, sample_weight=weight)
+    alone = clone(model).fit(frame[WEIGHT > 0])
+    assert_allclose(fitted.components_, alone.components_)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_of_one_change_nothing(model, X):
+    model.set_params(max_iter=3)
+    weighted = clone(model).fit(X, sample_weight=np.ones(len(X)))
+    assert_allclose(weighted.score_samples(X), model.fit(X).score_samples(X))
+
+
+def test_gaussian_rows_take_weights_of_any_size():
+    model = MPTProbabilisticPCA(1, objective="lml", random_state=0)
+    small = clone(model).fit(holes(rows()), sample_weight=WEIGHT / 1e6)
+    assert_allclose(
+        small.components_, model.fit(holes(rows()), None, WEIGHT).components_
+    )
+
+
+def test_starts_are_those_of_repeated_rows(X, model):
+    model.set_params(init="pca", max_iter=0)
+    weighted, twice = clone(model).fit(X, None, WEIGHT), clone(model).fit(repeated(X))
+    assert_allclose(weighted.components_, twice.components_, atol=1e-10)
+    assert_allclose(weighted.score_samples(X), twice.score_samples(X))
+
+
+def test_a_stream_of_weighted_parts_is_that_of_repeated_ones():
+    X, model = rows(), MPTProbabilisticPCA(1, objective="lml", random_state=0)
+    weighted, twice = clone(model), clone(model)
+    for _ in range(5):
+        weighted.partial_fit(X, sample_weight=WEIGHT)
+        twice.partial_fit(repeated(X))
+    assert_allclose(weighted.components_, twice.components_)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MPTProbabilisticPCA(1, max_iter=5),
+        MPTDeepVAE(1, hidden_layer_sizes=(4,), max_iter=2, early_stopping=False),
+    ],
+    ids=["ppca", "deep"],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_score_is_a_weighted_mean(model):
+    X, model = rows(), clone(model).set_params(random_state=0).fit(rows())
+    weighted = model.score(X, sample_weight=WEIGHT)
+    assert weighted == pytest.approx(model.score(repeated(X)), rel=1e-12)
+    assert model.score(X, sample_weight=np.ones(len(X))) == model.score(X)
+
+
+def test_weights_that_are_none_are_refused():
+    model, X = MPTProbabilisticPCA(1, max_iter=0), rows(5)
+    for wrong, match in (
+        (-np.ones(5), "Negative values in data passed to `sample_weight`"),
+        (np.zeros(5), "at least one non-zero"),
+        (np.ones(4), r"sample_weight.shape == \(4,\), expected \(5,\)"),
+        (np.full(5, np.nan), "sample_weight contains NaN"),
+        (np.full(5, 1e308), "sum of sample_weight is infinite"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            model.fit(X, sample_weight=wrong)
+        with pytest.raises(ValueError, match=match):
+            clone(model).fit(X).score(X, sample_weight=wrong)
+
+
+def test_weights_find_their_way_through_a_pipeline():
+    with config_context(enable_metadata_routing=True):
+        model = MPTProbabilisticPCA(1, objective="lml").set_fit_request(
+            sample_weight=True
+        )
+        pipe = make_pipeline(
+            StandardScaler().set_fit_request(sample_weight=False), model
+        )
+        pipe.fit(rows(), sample_weight=WEIGHT)
+    Z = StandardScaler().fit_transform(rows())
+    expected = clone(model).fit(Z, sample_weight=WEIGHT)
+    assert_array_equal(pipe[-1].components_, expected.components_)
+
+
+def test_an_imputer_hands_weights_on():
+    X, model = holes(rows()), MPTProbabilisticPCA(1, objective="lml", random_state=0)
+    imputer = MPTImputer(model).fit(X, sample_weight=WEIGHT)
+    assert_array_equal(imputer.transform(X), model.fit(X, None, WEIGHT).impute(X))
+    with pytest.raises(TypeError, match=r"MPTDeepVAE\.fit takes no sample_weight"):
+        MPTImputer(MPTDeepVAE(1)).fit(X, sample_weight=WEIGHT)
