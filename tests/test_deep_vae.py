@@ -199,7 +199,7 @@ def test_constant_features_are_harmless():
 
 
 def test_rows_without_noise_warn():
-    X = np.ones((40, 3))
+    X = np.full((40, 3), 2.0)
     with pytest.warns(UserWarning, match="fell towards its floor of 1e-05"):
         quiet_fit(quick(max_iter=200), X)
 
@@ -242,7 +242,7 @@ def test_warm_start_refuses_other_nets():
 @pytest.mark.parametrize(
     ("parameter", "value", "error", "message"),
     [
-        ("likelihood", "student", ValueError, "likelihood must be one of 'bernoulli'"),
+        ("likelihood", "student", ValueError, "likelihood must be one of 'gaussian'"),
         ("activation", "step", ValueError, "activation must be one of .* got 'step'"),
         ("conditional", "guess", ValueError, "conditional must be one of 'importance'"),
         ("hidden_layer_sizes", 8, TypeError, "hidden_layer_sizes must be a sequence"),

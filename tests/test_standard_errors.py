@@ -12,8 +12,11 @@ from sklearn_mpt._linear.map import simple_axes
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.integration import rows_of  # noqa: E402
-from sklearn_mpt._latent.rules import importance, quadrature  # noqa: E402
+from sklearn_mpt._latent.integration import (  # noqa: E402
+    importance,
+    quadrature,
+    rows_of,
+)
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
 from sklearn_mpt._linear.gaussian_family import _of  # noqa: E402
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
