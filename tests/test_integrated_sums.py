@@ -27,6 +27,7 @@ from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     distinct,
     indicators,
     own_sums,
+    point_of,
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
@@ -35,7 +36,6 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     EnumeratedRows,
     IntegratedRows,
     LikelihoodRows,
-    point_of,
     pose,
 )
 from sklearn_mpt._linear.map import (  # noqa: E402

@@ -9,9 +9,10 @@ from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids
 from sklearn_mpt._linear.gaussian_training import closed_form
+from sklearn_mpt._linear.integrated_sums import Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
-    point_of,
+    LikelihoodRows,
     pose,
 )
 from sklearn_mpt._linear.map import (
@@ -30,7 +31,8 @@ from sklearn_mpt._tables.standard_errors import InformedFamily
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 # Grids over the prior: in standard deviations of the narrowest posterior; radii; nodes.
-SCORING_SPACING, SCORING_RADII, MAX_SHARED = 1.0, (7.0, 6.0), 2**13
+SCORING_SPACING, SCORING_RADII = 1.0, (7.0, 6.0)
+MAX_SHARED, MAX_TABLE = 2**16, 2**23  # numbers of nodes, and with those of features
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # A random start is the best of short runs, from components of rows drawn at random.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
@@ -129,9 +131,10 @@ class IntegratedFamily(InformedFamily, Family):
         return max(runs, key=lambda run: run[0])[1]
 
     def _short_run(self, rows, of, components):
-        """Value after some steps on the same masks for all, and where they started."""
+        """Log-likelihood after some steps, and where they ended."""
         (X, weight), (intercept, settings, likelihood) = rows, of
-        posed = pose(X, likelihood, settings, len(components), weight=weight)
+        given = Circumstances(weight=weight)
+        posed = LikelihoodRows(X, likelihood, settings, len(components), given)
         arrays = torch.from_numpy(components), torch.from_numpy(intercept)
         start = point_of(*arrays, self.likelihood.log_variance)
         rng = np.random.default_rng(0)
@@ -139,7 +142,7 @@ class IntegratedFamily(InformedFamily, Family):
         for _ in range(N_SHORT_STEPS):
             run.epoch()
         coefs = run.point.coefs.numpy()
-        return -np.mean(run.loss_curve[-2:]), coefs[:, :-1].T.copy()
+        return -run.loss_curve[-1], coefs[:, :-1].T.copy()
 
     def model(self, settings, fitted, device):
         latent = self._latent(fitted, device)
@@ -179,15 +182,15 @@ class IntegratedFamily(InformedFamily, Family):
         latent = self._latent(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
         rows, weight = units.standardise(problem.rows), problem.weight
-        seed = (*problem.fitted["_seed"].tolist(), 1)
-        n_dims = settings.n_components
-        posed = pose(rows, latent.likelihood, settings, n_dims, seed, weight)
-        log_scales = (~rows.isnan() * units.log_scale).sum(1)
-        posed.log_scale = float((posed.weights.each * log_scales).mean())
-        if not problem.is_all:  # what is constant here may vary in another part
-            posed.varies = torch.ones_like(posed.varies)
+        log_scales = (~rows.isnan() * units.log_scale).sum(1).cpu()
+        given = Circumstances(
+            seed=(*problem.fitted["_seed"].tolist(), 1),
+            weight=weight,
+            log_scale=float(np.average(log_scales, weights=weight)),
+            is_all=problem.is_all,
+        )
         return Ascent(
-            posed,
+            pose(rows, latent.likelihood, settings, settings.n_components, given),
             point_of(
                 latent.components, latent.intercept, latent.likelihood.log_variance
             ),
@@ -211,8 +214,8 @@ def _shared_first(latent, accuracy):
     """
     if latent.likelihood.values is None:
         return accuracy
-    steps = spacing(latent, SCORING_SPACING)
-    if n_nodes_of(steps, SCORING_RADII[0]) > MAX_SHARED:
+    steps, n_features = spacing(latent, SCORING_SPACING), latent.components.shape[1]
+    if n_nodes_of(steps, SCORING_RADII[0]) > min(MAX_SHARED, MAX_TABLE // n_features):
         return accuracy
     grids = [
         prior_grid(steps, latent.components, radius, shift)
@@ -223,7 +226,6 @@ def _shared_first(latent, accuracy):
         yield PriorGrids(grids)
         yield from accuracy.rules()
 
-    n_features = latent.components.shape[1]
     n_shared = len(grids[0][0]) // n_features  # a node for each feature counts once
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 

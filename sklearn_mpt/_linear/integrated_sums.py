@@ -18,6 +18,7 @@ References
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from sklearn_mpt._latent.steps import Point, Sums
@@ -28,6 +29,23 @@ from sklearn_mpt._linear.map import (
 )
 
 LEAST_LOG_PROB = -30.0  # of an entry at a shared node: so that 1 / p is finite
+
+
+class Circumstances(NamedTuple):
+    """What else is known of rows that are trained on.
+
+    seed : of points around posteriors of many dimensions. weight : of each row, (n,).
+    log_scale : what their units add to a row's value, on average. is_all : whether a
+    feature that is constant here is so everywhere.
+    """
+
+    seed: tuple[int, ...] = (0,)
+    weight: np.ndarray | None = None
+    log_scale: float = 0.0
+    is_all: bool = True
+
+
+ORDINARY = Circumstances()
 
 
 class Targets(NamedTuple):
@@ -72,6 +90,15 @@ def distinct(X, weight=None):
     rows, which = coded.unique(dim=0, return_inverse=True)
     count = X.new_zeros(len(rows)).index_add_(0, which, _weight(weight, X))
     return torch.where(rows.isinf(), torch.nan, rows), count
+
+
+def varying(X, is_all):
+    """1.0 for features that may vary; others keep their coefficients."""
+    if not is_all:
+        return torch.ones_like(X[0])
+    low = torch.nan_to_num(X, nan=torch.inf).amin(0)
+    high = torch.nan_to_num(X, nan=-torch.inf).amax(0)
+    return (low < high).to(X.dtype)
 
 
 def shared_masked_sums(it, mask, table, targets, weight=None):
@@ -237,3 +264,8 @@ def bound_sums(rows, latent, grid, weight=None):
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
     value = evidence_lower_bound(rows, posterior, latent, grid)
     return sums_of(value, weight, gradient, full, noise)
+
+
+def point_of(components, intercept, log_noise=()):
+    coefs = torch.cat([components.T, intercept[:, None]], 1)
+    return Point(coefs, torch.as_tensor(log_noise, device=coefs.device).to(coefs))

@@ -14,9 +14,10 @@ import torch
 
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import Nodes
-from sklearn_mpt._latent.steps import Point, Weights
+from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
+    ORDINARY,
     Targets,
     bound_sums,
     distinct,
@@ -25,6 +26,7 @@ from sklearn_mpt._linear.integrated_sums import (
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
+    varying,
 )
 from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
@@ -74,8 +76,8 @@ class IntegratedRows:
     likelihood : Likelihood
     settings : object
         With `mask_rate`, `n_masks`, `batch_size` and `objective`.
-    seed : tuple of int, of points around posteriors of many dimensions
-    weight : ndarray of shape (n,), or None
+    n_dims : int
+    given : Circumstances
     """
 
     is_noisy = True
@@ -83,15 +85,14 @@ class IntegratedRows:
     expand = True
     least = 10
     floor = LOG_NOISE_FLOOR
-    log_scale = 0.0  # what units of the rows add to a row's value, on average
     ratio = SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
+    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
         self.X = X
-        self.weights = Weights.of(weight, X)
+        self.given = given
+        self.weights = Weights.of(given.weight, X)
         self.likelihood = likelihood
         self.n_dims = n_dims
-        self.seed = seed
         self.n_rows, self.n_features = X.shape
         self.mask_rate, self.n_masks = settings.mask_rate, settings.n_masks
         uniform = settings.mask_rate == "uniform"
@@ -100,9 +101,9 @@ class IntegratedRows:
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
         count = MAX_BATCH if settings.batch_size == "auto" else settings.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
-        self.varies = likelihood.spread(_varies(X))
+        self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
-        self.own = OwnNodes(n_dims, X.device, seed, many)
+        self.own = OwnNodes(n_dims, X.device, given.seed, many)
         self._turn = 0
 
     @functools.cached_property
@@ -156,7 +157,9 @@ class IntegratedRows:
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
         diagonal[:, :-1] += sums.n_rows * of_row
         gradient = sums.gradient.coefs - sums.n_rows * of_row * slopes
-        sums = sums.lowered(self.log_scale + 0.5 * of_row * float((slopes**2).sum()))
+        sums = sums.lowered(
+            self.given.log_scale + 0.5 * of_row * float((slopes**2).sum())
+        )
         coefs = gradient * self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
@@ -208,8 +211,8 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
-        super().__init__(X, likelihood, settings, n_dims, seed, weight)
+    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
+        super().__init__(X, likelihood, settings, n_dims, given)
         self.is_noisy = self.n_batches > 1
         self.bounds = settings.objective == "elbo"
         self.targets = None
@@ -239,7 +242,7 @@ class LikelihoodRows(IntegratedRows):
         if not self.bounds:
             yield from super()._own_parts(batch, point, latent)
             return
-        grid = bound_grid(latent, self.seed)
+        grid = bound_grid(latent, self.given.seed)
         for rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
             yield bound_sums(rows, latent, grid, weight)
 
@@ -250,8 +253,8 @@ class EnumeratedRows(IntegratedRows):
     is_noisy = False
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, seed=(0,), weight=None):
-        super().__init__(X, likelihood, settings, n_dims, seed, weight)
+    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
+        super().__init__(X, likelihood, settings, n_dims, given)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
         rows, count = distinct(X, self.weights.each)
         self.pairs = rows_of(
@@ -276,8 +279,8 @@ class EnumeratedRows(IntegratedRows):
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 
 
-def pose(X, likelihood, settings, n_dims, seed=(0,), weight=None):
-    arguments = X, likelihood, settings, n_dims, seed, weight
+def pose(X, likelihood, settings, n_dims, given=ORDINARY):
+    arguments = X, likelihood, settings, n_dims, given
     if settings.objective != "mpt":
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
@@ -286,15 +289,3 @@ def pose(X, likelihood, settings, n_dims, seed=(0,), weight=None):
         if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)
-
-
-def _varies(X):
-    """1.0 for features that are not constant; others keep their coefficients."""
-    low = torch.nan_to_num(X, nan=torch.inf).amin(0)
-    high = torch.nan_to_num(X, nan=-torch.inf).amax(0)
-    return (low < high).to(X.dtype)
-
-
-def point_of(components, intercept, log_noise=()):
-    coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(coefs, torch.as_tensor(log_noise, device=coefs.device).to(coefs))
