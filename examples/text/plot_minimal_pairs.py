@@ -205,9 +205,10 @@ for offset, name in zip((-0.2, 0.2), language_models, strict=True):
 left.set_xticks(range(len(pairs)), pairs)
 left.set_ylabel("Good minus bad sentence (nats)")
 left.legend()
-for text, marker in ((good, "o"), (bad, "s")):
+for offset, text in ((-0.2, good), (0.2, bad)):
     (part,) = scorer.token_scores([text])
-    right.plot(part.log_prob, marker=marker, label=text)
+    places = np.arange(len(part)) + offset
+    right.bar(places, part.log_prob, width=0.4, label=text)
 right.set_xticks(
     range(len(part)),
     [
