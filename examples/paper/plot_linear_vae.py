@@ -81,9 +81,9 @@ for n_points in [4, 8, 16, 32]:
 
 # %%
 # On the left, how far each is below the highest LML that any of them reached, on a
-# logarithmic scale that ends at 0.001. On the right, posteriors of single images, drawn at one and two
-# standard deviations: they fit between the points of the grid. (The error left with many
-# points is that of the weights, which count one cell too many.)
+# logarithmic scale that ends at 0.001. On the right, posteriors of single images, drawn
+# at one and two standard deviations: they fit between the points of the grid. (The
+# error left with many points is that of the weights, which count one cell too many.)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
 names = {"mpt": "masked scores", "elbo": "ELBO", "lml": "LML"}

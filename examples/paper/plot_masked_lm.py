@@ -157,8 +157,8 @@ for name, model in language_models.items():
 
 # %%
 # The areas that the authors report for BERT and the sentences of CoLA. They have a
-# vocabulary of 30522 pieces of words, so that they do not compare with those above. Bands
-# are of 95%, for other masks.
+# vocabulary of 30522 pieces of words, so that they do not compare with those above.
+# Bands hold 95% of what other masks would give.
 
 for name, area in {"random weights": -5283.52, "trained": -1657.68}.items():
     print(f"{name}: area {area}, in the paper")
