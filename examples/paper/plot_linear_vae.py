@@ -95,7 +95,7 @@ gap = best - independent
 left.axhline(gap, color="0.5", linewidth=0.8, label="independent pixels")
 left.set(xlabel="Epoch", ylabel="LML below the best (nats per image)")
 left.set(xscale="log", yscale="log", ylim=(1e-3, 5))
-left.legend(title="Trained by")
+left.legend(title="Trained by", loc="lower left")
 
 Z, log_joint = grid_log_joint(X[:6], 201, span=3)
 x_axis = np.unique(Z[:, 0])

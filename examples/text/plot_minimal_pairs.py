@@ -186,7 +186,8 @@ print(
 # Where the model sees it
 # -----------------------
 #
-# Each word given all others (``method="pll"``), in the good sentence and in the bad.
+# Each word given all others (``method="pll"``), in the good sentence and in the bad. On
+# the left, the differences from above, with intervals of 95% over pairs.
 
 good, bad = pairs["attraction"][0]
 scorer = MPTScorer(language_models["400 steps"], tokenizer, method="pll").fit()
