@@ -47,6 +47,12 @@ html_theme_options = {
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
+if "VERSIONS_URL" in os.environ:  # of a JSON file, where several stand side by side
+    html_theme_options |= {
+        "switcher": {"json_url": os.environ["VERSIONS_URL"], "version_match": version},
+        "check_switcher": False,
+        "navbar_end": ["version-switcher", "theme-switcher"],
+    }
 WITHOUT_CHILDREN = [
     "add_a_model",
     "contributing",
@@ -83,7 +89,6 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_mpt",),
-    "reference_url": {"sklearn_mpt": None},
     "subsection_order": ExplicitOrder(SECTIONS),
     "within_subsection_order": "gallery_order.ReadingOrder",
     "abort_on_example_error": True,

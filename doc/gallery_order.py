@@ -12,6 +12,8 @@ SECTIONS = [
     "../examples/inside",
 ]
 READING = [
+    "plot_digits.py",
+    "plot_natural_steps.py",
     "plot_missing_values.py",
     "plot_compare_models.py",
     "plot_choose_n_components.py",
@@ -32,7 +34,6 @@ READING = [
     "plot_area.py",
     "plot_curve_over_epochs.py",
     "plot_masked_lm.py",
-    "plot_natural_steps.py",
     "plot_add_a_model.py",
 ]
 

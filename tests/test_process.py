@@ -32,22 +32,13 @@ def default_dtype(dtype):
         torch.set_default_dtype(before)
 
 
-@contextmanager
-def meta_device():
-    torch.set_default_device("meta")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
 MODES = {
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "float64": lambda: default_dtype(torch.float64),
     "float16": lambda: default_dtype(torch.float16),
-    "meta": meta_device,
+    "meta": lambda: torch.device("meta"),
     "errstate": lambda: np.errstate(all="raise"),
 }
 

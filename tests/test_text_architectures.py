@@ -108,7 +108,11 @@ REFUSED = {
 }
 WITH_IMAGES = {"modernvbert", "ultravbert"}  # their smallest vision parts are large
 
-TYPES = sorted({*MODEL_FOR_MASKED_LM_MAPPING_NAMES, *SETTINGS} - WITH_IMAGES)
+TYPES = sorted(  # of those that the installed transformers has
+    kind
+    for kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, *SETTINGS} - WITH_IMAGES
+    if kind.split("+")[0] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+)
 TEXTS = [
     "the cat sat on a mat fast . the dog ran",
     "fast",

@@ -29,7 +29,7 @@ from sklearn_mpt import (
     mpt_curve,
 )
 from sklearn_mpt._latent.estimator import BaseMPT
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, totals
 from sklearn_mpt._linear.integrated_family import IntegratedFamily
 
 # %%
@@ -141,9 +141,9 @@ class OverdispersedCounts(Likelihood):
             raise ValueError("Counts must be 0, 1, 2, ..., or NaN where missing.")
 
     @staticmethod
-    def start_location(X):
-        n_present = np.sum(~np.isnan(X), axis=0)
-        return np.log((np.nansum(X, axis=0) + 0.5) / (n_present + 0.5))
+    def start_location(X, weight=None):
+        total, present = totals(X, weight)
+        return np.log((total + 0.5) / (present + 0.5))
 
     def entry_log_prob(self, X, location):
         return self._constant(X) + X * location - self._log_norm(X, location)

@@ -39,13 +39,13 @@ datasets = {
 }
 
 
-def remove(X, share=1 / 3):
+def remove(X, seed, share=1 / 3):
     """Replace random entries by NaN."""
-    return np.where(np.random.default_rng(0).random(X.shape) < share, np.nan, X)
+    return np.where(np.random.default_rng(seed).random(X.shape) < share, np.nan, X)
 
 
-def fit_best(X):
-    """Fit the model whose held-out rows are the most likely."""
+def choose(X):
+    """Return the number of components that makes held-out rows the most likely."""
     train, test = train_test_split(X, random_state=0)
     candidates = [
         MPTProbabilisticPCA(n_components, random_state=0).fit(train)
@@ -59,21 +59,22 @@ def fit_best(X):
         f"{best.n_components:2} components, held-out LML {best.score(test):.2f} nats;"
     )
     print(f"{'':14}independent features have {independent:.2f}")
-    return MPTProbabilisticPCA(best.n_components, random_state=0).fit(X)
+    return best.n_components
 
 
-incomplete = {name: remove(scale(X)) for name, X in datasets.items()}
-models = {}
-for name, X in incomplete.items():
+complete = {name: scale(X) for name, X in datasets.items()}
+n_components = {}
+for name, X in complete.items():
     print(f"{name:14}", end="")
-    models[name] = fit_best(X)
+    n_components[name] = choose(remove(X, seed=0))
 
 # %%
 # Compare imputations
 # -------------------
 #
-# Every method sees the incomplete rows only. The imputers of scikit-learn have their
-# default parameters; the iterative one says that it would like more iterations.
+# Every method sees the incomplete rows only, and three draws of what is missing. The
+# imputers of scikit-learn have their default parameters; the iterative one says that it
+# would like more iterations.
 
 imputers = {
     "column means": SimpleImputer(),
@@ -81,29 +82,45 @@ imputers = {
     "IterativeImputer": IterativeImputer(random_state=0),
 }
 OURS = "MPTProbabilisticPCA"
-errors = {method: [] for method in [*imputers, OURS]}
-for name, X in incomplete.items():
-    complete, gone = scale(datasets[name]), np.isnan(X)
+
+
+def fill_in(X, n_components):
+    """Fill in the missing entries by every method."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         filled = {key: imputer.fit_transform(X) for key, imputer in imputers.items()}
-    filled[OURS] = models[name].impute(X)
-    for method, result in filled.items():
-        errors[method].append(np.sqrt(np.mean((result - complete)[gone] ** 2)))
-    best = min(errors, key=lambda method: errors[method][-1])
-    print(f"{name}: {best} has the smallest error, {errors[best][-1]:.3f}")
-    print(f"    ours {errors[OURS][-1]:.3f}, means {errors['column means'][-1]:.3f}")
+    model = MPTProbabilisticPCA(n_components, random_state=0).fit(X)
+    return {**filled, OURS: model.impute(X)}
+
+
+means, spreads = {}, {}
+for name, X in complete.items():
+    errors = {method: [] for method in [*imputers, OURS]}
+    for seed in range(3):
+        incomplete = remove(X, seed)
+        gone = np.isnan(incomplete)
+        for method, result in fill_in(incomplete, n_components[name]).items():
+            errors[method].append(np.sqrt(np.mean((result - X)[gone] ** 2)))
+    means[name] = [np.mean(values) for values in errors.values()]
+    spreads[name] = [np.std(values, ddof=1) for values in errors.values()]
+    best = list(errors)[np.argmin(means[name])]
+    print(f"{name}: {best} has the smallest error, {min(means[name]):.3f}")
+    print(f"    ours {means[name][-1]:.3f}, column means {means[name][0]:.3f}")
 
 # %%
 # A linear Gaussian model is the best guess for some data and not for other: the digits
-# form groups, of which near neighbours know more than principal axes do.
+# form groups, of which near neighbours know more than principal axes do. Error bars are
+# standard deviations over the draws of what is missing.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 position = np.arange(len(datasets))
 colors = ["0.75", "#E69F00", "#009E73", "#0072B2"]
-for i, (method, color) in enumerate(zip(errors, colors, strict=True)):
+for i, (method, color) in enumerate(zip([*imputers, OURS], colors, strict=True)):
+    height, spread = (
+        [table[name][i] for name in datasets] for table in (means, spreads)
+    )
     bars = position + 0.2 * (i - 1.5)
-    ax.bar(bars, errors[method], width=0.18, color=color, label=method)
+    ax.bar(bars, height, 0.18, yerr=spread, color=color, label=method, capsize=3)
 ax.set_xticks(position, datasets)
 ax.set_ylabel("Error of imputed entries\n(root mean square, in standard deviations)")
 ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)

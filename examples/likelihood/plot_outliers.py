@@ -55,19 +55,22 @@ lowest = np.argsort(contributions, axis=1)[:, :4]
 found = np.take_along_axis(damage, lowest, axis=1).sum(axis=1)
 print(f"Damaged pixels among the four lowest of each image: {found}")
 
-figure, axes = plt.subplots(2, 5, figsize=(9.5, 4.3), layout="constrained")
-limit = np.abs(contributions).max()
+# %%
+# Each image has a colour scale of its own, as their contributions differ in size.
+
+figure, axes = plt.subplots(2, 5, figsize=(10, 5), layout="constrained")
 for image, (above, below) in enumerate(axes.T):
+    limit = np.abs(contributions[image]).max()
     above.imshow(rows[image].reshape(8, 8), cmap="gray_r")
     above.set_title(f"{log_prob[image]:.0f} nats")
     map_ = below.imshow(
         contributions[image].reshape(8, 8), cmap="PuOr", vmin=-limit, vmax=limit
     )
+    figure.colorbar(map_, ax=below, location="bottom", label="nats")
     for ax in (above, below):
         corner = corners[image, ::-1] - 0.5
         ax.add_patch(Rectangle(corner, 2, 2, fill=False, edgecolor="#0072B2", lw=2))
         ax.set(xticks=[], yticks=[])
 axes[0, 0].set_ylabel("Image, damaged\nin the square")
 axes[1, 0].set_ylabel("Contributions")
-figure.colorbar(map_, ax=axes[1], label="Contribution (nats)", shrink=0.9)
 plt.show()

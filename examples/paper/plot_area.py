@@ -34,7 +34,8 @@ def simulate(n_components, noise_variance=0.2):
 
 
 # %%
-# Standard errors need two masks or more for each size; with one they are nan.
+# Standard errors need two masks or more for each size; with one they are nan. Areas and
+# the exact LML are in nats per row.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 4), sharey=True, layout="constrained")
 for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True):
@@ -46,15 +47,16 @@ for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True)
         design="independent",
         random_state=0,
         ax=ax,
-        name=f"P = {n_masks}",
     )
     curve = display.curve
-    ax.set_title(f"K = {n_components} latent variables")
+    exact = model.score(X)
+    display.line_.set_label(f"P = {n_masks}: area {curve.lml:.2f}")
+    ax.set_title(f"K = {n_components} latent variables, LML {exact:.2f}")
     ax.set_xticks([2, 30, 60, 100, 140, 170, 200], [1, 15, 30, 50, 70, 85, 100])
     ax.set(xlabel="Hidden features (% of 200)", ylim=(-4.3, 0.2))
     ax.legend(loc="lower left", framealpha=1)
     print(f"K = {n_components}, P = {n_masks}")
-    print(f"    LML                 {model.score(X):8.2f} nats per row")
+    print(f"    LML                 {exact:8.2f} nats per row")
     print(f"    area                {curve.lml:8.2f} (± {curve.lml_std_error:.2f})")
     print(f"    200 times S at 15%  {curve.fixed_rate(0.15):8.2f}")
     print(f"    200 times S at 85%  {curve.fixed_rate(0.85):8.2f}")

@@ -37,7 +37,7 @@ for epoch in range(1, epochs[-1] + 1):
     model.partial_fit(X)
     if epoch in epochs:
         curves[epoch] = mpt_curve(
-            model, X, n_masks=50, design="independent", random_state=0
+            model, X, n_masks=200, design="balanced", random_state=0
         )
         area, error = curves[epoch].lml, curves[epoch].lml_std_error
         print(f"Epoch {epoch}: LML {model.score(X):.2f}, area {area:.2f} ± {error:.2f}")

@@ -158,13 +158,17 @@ for name, model in language_models.items():
 # %%
 # The areas that the authors report for BERT and the sentences of CoLA. They have a
 # vocabulary of 30522 pieces of words, so that they do not compare with those above.
+# Bands hold 95% of what other masks would give.
 
 for name, area in {"random weights": -5283.52, "trained": -1657.68}.items():
     print(f"{name}: area {area}, in the paper")
 
 figure, ax = plt.subplots(layout="constrained")
 for name, curve in curves.items():
-    ax.plot(curve.mask_sizes, curve.scores, label=name)
+    (line,) = ax.plot(curve.mask_sizes, curve.scores, label=name)
+    reach = 1.96 * curve.std_errors
+    band = (curve.scores - reach, curve.scores + reach)
+    ax.fill_between(curve.mask_sizes, *band, color=line.get_color(), alpha=0.3, lw=0)
 ax.axhline(uniform, color="0.5", linestyle="--", label="all tokens equally likely")
 ax.set(xlabel="Hidden tokens (%)", ylabel="Masked score (nats per token)")
 ax.legend()

@@ -186,7 +186,8 @@ print(
 # Where the model sees it
 # -----------------------
 #
-# Each word given all others (``method="pll"``), in the good sentence and in the bad.
+# Each word given all others (``method="pll"``), in the good sentence and in the bad. On
+# the left, the differences from above, with intervals of 95% over pairs.
 
 good, bad = pairs["attraction"][0]
 scorer = MPTScorer(language_models["400 steps"], tokenizer, method="pll").fit()
@@ -205,9 +206,10 @@ for offset, name in zip((-0.2, 0.2), language_models, strict=True):
 left.set_xticks(range(len(pairs)), pairs)
 left.set_ylabel("Good minus bad sentence (nats)")
 left.legend()
-for text, marker in ((good, "o"), (bad, "s")):
+for offset, text in ((-0.2, good), (0.2, bad)):
     (part,) = scorer.token_scores([text])
-    right.plot(part.log_prob, marker=marker, label=text)
+    places = np.arange(len(part)) + offset
+    right.bar(places, part.log_prob, width=0.4, label=text)
 right.set_xticks(
     range(len(part)),
     [

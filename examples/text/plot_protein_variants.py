@@ -155,17 +155,18 @@ for name, values in scores.items():
     print(f"{name}: correlation with the truth {np.corrcoef(values, exact)[0, 1]:.2f}")
 
 # %%
-# The places in contact and those conserved stand out.
+# The places in contact and those conserved stand out. On the right, dots stand a little
+# to the side of the log-ratio, so that they do not hide each other.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 image = axes[0].imshow(marginals.reshape(LENGTH, -1).T, cmap="RdBu", vmin=-4, vmax=4)
 axes[0].set_xticks(range(LENGTH), wild)
 axes[0].set_yticks(range(len(RESIDUES)), RESIDUES)
 axes[0].set(xlabel="Wild type", ylabel="Mutation", title="Masked marginals (nats)")
-figure.colorbar(image, ax=axes[0], shrink=0.7)
-for name, values in scores.items():
-    axes[1].plot(exact, values, ".", label=name)
-axes[1].axline((0, 0), slope=1, color="0.5", linestyle="--")
+figure.colorbar(image, ax=axes[0], shrink=0.7, extend="both")
+for side, (name, values) in zip((-0.1, 0.1), scores.items(), strict=True):
+    axes[1].plot(exact + side, values, ".", alpha=0.6, label=name)
+axes[1].axline((0, 0), slope=1, color="0.5", linestyle="--", label="equal")
 axes[1].set(xlabel="Log-ratio in the family (nats)", ylabel="Score (nats)")
 axes[1].legend()
 plt.show()

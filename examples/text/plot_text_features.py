@@ -114,20 +114,29 @@ by_letters = make_pipeline(CountVectorizer(analyzer="char"), LogisticRegression(
 texts = real + shuffled
 is_real = np.repeat([True, False], 100)
 folds = {"cv": GroupKFold(5), "groups": np.tile(np.arange(100), 2)}
+accuracies = {}
 for name, pipeline in [("letters", by_letters), ("masked scores", by_scores)]:
-    accuracy = cross_val_score(pipeline, texts, is_real, **folds)
-    print(f"Accuracy by {name}: {accuracy.mean():.3f}")
+    accuracies[name] = cross_val_score(pipeline, texts, is_real, **folds)
+    mean, error = accuracies[name].mean(), accuracies[name].std(ddof=1) / np.sqrt(5)
+    print(f"Accuracy by {name}: {mean:.3f} ± {error:.3f}")
 
 # %%
-# Context tells most where most of it is visible.
+# Context tells most where most of it is visible: there the scores of a sentence and of
+# its shuffled letters lie farthest apart. Bars on the left are standard errors over
+# folds; boxes on the right hold half of the sentences.
 
 scores = scorer.fit(texts).transform(texts)
-figure, ax = plt.subplots(layout="constrained")
-ax.scatter(*scores[is_real][:, [3, 1]].T, marker="o", label="sentences")
-ax.scatter(*scores[~is_real][:, [3, 1]].T, marker="x", label="letters shuffled")
-ax.set(
-    xlabel="Score with 80% hidden (nats per token)",
-    ylabel="Score with 20% hidden (nats per token)",
+differences = scores[is_real] - scores[~is_real]
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(9, 4), layout="constrained", width_ratios=[1, 1.6]
 )
-ax.legend()
+values = np.array(list(accuracies.values()))
+error = values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+left.bar(list(accuracies), values.mean(axis=1), yerr=error, width=0.6, capsize=4)
+left.axhline(0.5, color="black", linestyle="--", label="guessing")
+left.set(ylabel="Accuracy in cross-validation", ylim=(0, 1))
+left.legend(loc="upper left")
+right.boxplot(differences, tick_labels=[f"{rate:.0%}" for rate in rates])
+right.axhline(0, color="0.5", linewidth=0.8)
+right.set(xlabel="Hidden tokens", ylabel="Sentence minus shuffled\n(nats per token)")
 plt.show()

@@ -244,6 +244,7 @@ class LMLComparisonDisplay:
         )
         ax.axvline(0, color="0.5", linewidth=0.8)
         ax.set_yticks(places, table.names)
+        ax.margins(y=0.1)
         ax.invert_yaxis()
         best = f"{table.names[0]}, {table.lml[0]:.2f}"
         ax.set_xlabel(f"LML less that of {best} (nats per row)")
