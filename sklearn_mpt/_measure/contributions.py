@@ -1,5 +1,6 @@
 """The log marginal likelihood of each row, and how features contribute to it."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
     check_rows,
     conditional_log_prob_of,
-    hidden_log_prob,
+    log_prob_along,
     own_setting,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
@@ -133,17 +134,7 @@ def _map_orders(function, estimator, X, orders, n_jobs):
 
 
 def _sums_along(conditional, X, orders):
-    return np.stack([_along(conditional, X, order).sum(axis=1) for order in orders])
-
-
-def _along(conditional, X, order):
-    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
-    terms = np.empty(np.shape(X))
-    mask = np.ones(len(order), dtype=bool)
-    for feature in order:
-        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
-        mask[feature] = False
-    return terms
+    return np.stack([log_prob_along(conditional, X, o).sum(axis=1) for o in orders])
 
 
 def feature_contributions(
@@ -254,11 +245,12 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
     pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
     moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
-    total, squares = np.sum(moments, axis=0)
-    mean = total / n_orders
+    mean, variance = functools.reduce(np.add, moments)  # so far, sums
+    mean /= n_orders
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
-    variance = (squares - n_orders * mean**2) / (n_orders * degrees)
-    errors = np.sqrt(np.maximum(variance, 0))
+    variance -= n_orders * mean**2
+    variance /= n_orders * degrees
+    errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
     names = getattr(X, "columns", getattr(estimator, "feature_names_in_", None))
     return Contributions(mean, errors, np.asarray(X), names)
 
@@ -295,6 +287,9 @@ def _moments_of_pairs(conditional, X, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *np.shape(X)))
     for pair in pairs:
-        total = sum(_along(conditional, X, order) for order in pair)
-        moments += total, total**2 / len(pair)
+        total = log_prob_along(conditional, X, pair[0])
+        for order in pair[1:]:
+            total += log_prob_along(conditional, X, order)
+        moments[0] += total
+        moments[1] += np.square(total, out=total) / len(pair)
     return moments
