@@ -130,7 +130,8 @@ CASES = [
     ("fit", 10**5, 500, "gaps", 2),
     ("partial_fit", 10**5, 500, "gaps", 2),
     ("score_samples", 10**5, 500, "gaps", 2),
-    ("curve", 10**5, 20, "binary", 2),
+    ("curve", 10**6, 4, "gaps", 2),
+    ("curve", 10**4, 20, "binary", 2),
     ("score_samples", 10**5, 10, "binary", 2),
     ("conditionals", 10**5, 10, "binary", 2),
     ("score_samples", 200, 10, "binary", 300),
@@ -160,7 +161,7 @@ def memory(*only):
         command = [sys.executable, __file__, "measure_case", *map(str, case)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            print(f"{name:28}{done.stderr.splitlines()[-1]}")
+            print(f"{name:28}{done.stderr}")
             continue
         added, of_rows, _, seconds = json.loads(done.stdout.splitlines()[-1])
         what = "" if kind == "gaussian" else f", {kind}"
@@ -372,6 +373,90 @@ def stream(power="7"):
             os.remove(path)
     n_whole = min(n_rows, 10**6)
     show("fit", n_whole, apart("measure_whole", n_whole))
+
+
+# ---------------------------------------------------------------- precision
+
+
+def precision():
+    """Run the maths of PPCA on rows with gaps in both precisions, and compare."""
+    import torch
+
+    from sklearn_mpt._latent.steps import Point
+    from sklearn_mpt._linear.gaussian import LinearGaussian
+    from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums
+
+    X = torch.from_numpy(block_of(0, 10_000)).double()
+    seen = (torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.5) * 1.0
+    present = (~X.isnan()).double()
+    print(f"{'K':>4}{'noise':>8}{'':>14}{'s, 64':>9}{'s, 32':>9}{'largest error':>15}")
+    for k, noise in [(5, 0.5), (5, 1e-4), (20, 0.5)]:
+        W = np.random.default_rng(0).normal(size=(k, N_FEATURES))
+        numbers = {}
+        for dtype in (torch.float64, torch.float32):
+            arrays = torch.from_numpy(W), torch.zeros(N_FEATURES), torch.tensor(noise)
+            model = LinearGaussian(*(array.to(dtype) for array in arrays))
+            rows, there = X.to(dtype), present.to(dtype)
+            coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+            point = Point(coefs, model.noise_variance.log())
+            symmetric = Symmetric(k, "cpu")
+            symmetric.twice = symmetric.twice.to(dtype)
+            full, masks = rows.nan_to_num(), there * seen.to(dtype)
+            numbers[dtype] = {
+                "score_samples": timed_best(lambda: model.log_prob(rows)),
+                "step of a fit": timed_best(
+                    lambda: masked_sums(
+                        full, there, masks, there, point, symmetric
+                    ).gradient.coefs
+                ),
+            }
+        for name, (seconds, value) in numbers[torch.float64].items():
+            fast, rough = numbers[torch.float32][name]
+            off = (rough.double() - value).abs().max() / value.abs().max()
+            print(f"{k:4}{noise:8.0e}{name:>14}{seconds:9.4f}{fast:9.4f}{off:15.1e}")
+
+
+def timed_best(function, n_times=5):
+    """Least processor time of several runs, and the result."""
+    seconds = []
+    for _ in range(n_times):
+        start = time.process_time()
+        result = function()
+        seconds.append(time.process_time() - start)
+    return min(seconds), result
+
+
+# ---------------------------------------------------------------- start
+
+IMPORTS = {
+    "nothing": "pass",
+    "numpy": "import numpy",
+    "scikit-learn's base": "import sklearn.base",
+    "sklearn_mpt": "import sklearn_mpt",
+    "torch": "import torch",
+    "torch and sklearn.base": "import torch, sklearn.base",
+    "mpt_curve": "from sklearn_mpt import mpt_curve",
+    "MPTProbabilisticPCA": "from sklearn_mpt import MPTProbabilisticPCA",
+    "MPTLinearVAE": "from sklearn_mpt import MPTLinearVAE",
+    "MPTDeepVAE": "from sklearn_mpt import MPTDeepVAE",
+    "transformers' BertForMaskedLM": "from transformers import BertForMaskedLM",
+    "MPTScorer": "from sklearn_mpt import MPTScorer",
+}
+CLOCK = "; import time; print(time.process_time())"
+
+
+def start():
+    """Print the processor time of imports: the least of three."""
+    print(f"{'':32}{'CPU s':>8}{'modules':>10}")
+    for name, code in IMPORTS.items():
+        command = [sys.executable, "-c", f"{code}{CLOCK}; import sys; "]
+        command[-1] += "print(len(sys.modules))"
+        runs = [
+            subprocess.run(command, capture_output=True, text=True, check=True)
+            for _ in range(3)
+        ]
+        least = min(float(run.stdout.split()[-2]) for run in runs)
+        print(f"{name:32}{least:8.2f}{runs[0].stdout.split()[-1]:>10}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.decomposition._factor_analysis import _ortho_rotation
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
@@ -262,6 +261,8 @@ def simple_axes(components, rotation):
     components = principal_axes(components)
     if rotation is None or len(components) == 1:
         return components
+    from sklearn.decomposition._factor_analysis import _ortho_rotation  # 0.3 s
+
     return _ortho_rotation(components.T, method=rotation)
 
 

@@ -129,17 +129,23 @@ def _loop_over_order(conditional, X, order):
 
 def log_prob_along(conditional, X, order):
     """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
+    terms = np.empty(np.shape(X))
+    mask = np.ones(len(order), dtype=bool)
+    for feature in order:
+        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
+        mask[feature] = False
+    return terms
+
+
+def row_blocks(X):
+    """Yield slices of rows, and those rows, so that few are worked on at a time."""
     from sklearn.utils import _safe_indexing, gen_batches  # models load without sklearn
 
-    terms = np.empty(np.shape(X))
-    for rows in gen_batches(len(terms), max(1, BLOCK_ENTRIES // len(order))):
-        is_all = rows.stop - rows.start == len(terms)
-        part = X if is_all else _safe_indexing(X, np.arange(rows.start, rows.stop))
-        mask = np.ones(len(order), dtype=bool)
-        for feature in order:
-            terms[rows, feature] = hidden_log_prob(conditional, part, mask)[:, feature]
-            mask[feature] = False
-    return terms
+    n_rows, n_features = np.shape(X)
+    for rows in gen_batches(n_rows, max(1, BLOCK_ENTRIES // n_features)):
+        is_all = rows.stop - rows.start == n_rows
+        which = np.arange(rows.start, rows.stop)
+        yield rows, X if is_all else _safe_indexing(X, which)
 
 
 def takes_row_masks(conditional, X):

@@ -15,6 +15,7 @@ from sklearn_mpt._measure.contract import (
     conditional_log_prob_of,
     log_prob_along,
     own_setting,
+    row_blocks,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -134,7 +135,11 @@ def _map_orders(function, estimator, X, orders, n_jobs):
 
 
 def _sums_along(conditional, X, orders):
-    return np.stack([log_prob_along(conditional, X, o).sum(axis=1) for o in orders])
+    sums = np.empty((len(orders), np.shape(X)[0]))
+    for rows, part in row_blocks(X):
+        for total, order in zip(sums, orders, strict=True):
+            total[rows] = log_prob_along(conditional, part, order).sum(axis=1)
+    return sums
 
 
 def feature_contributions(
@@ -248,8 +253,9 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     mean, variance = functools.reduce(np.add, moments)  # so far, sums
     mean /= n_orders
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
-    variance -= n_orders * mean**2
-    variance /= n_orders * degrees
+    variance /= n_orders
+    variance -= mean**2
+    variance /= degrees
     errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
     names = getattr(X, "columns", getattr(estimator, "feature_names_in_", None))
     return Contributions(mean, errors, np.asarray(X), names)
@@ -286,10 +292,8 @@ def _order_pair(seed, n_features):
 def _moments_of_pairs(conditional, X, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *np.shape(X)))
-    for pair in pairs:
-        total = log_prob_along(conditional, X, pair[0])
-        for order in pair[1:]:
-            total += log_prob_along(conditional, X, order)
-        moments[0] += total
-        moments[1] += np.square(total, out=total) / len(pair)
+    for rows, part in row_blocks(X):
+        for pair in pairs:
+            total = sum(log_prob_along(conditional, part, order) for order in pair)
+            moments[:, rows] += total, total**2 / len(pair)
     return moments
