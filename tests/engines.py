@@ -42,7 +42,11 @@ def spark_engine():
     sql = pytest.importorskip("pyspark.sql")
     joblibspark = pytest.importorskip("joblibspark")
     builder = sql.SparkSession.builder.master(f"local[{N_WORKERS}]")
-    settings = {"spark.ui.enabled": "false", "spark.log.level": "OFF"}
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }
     session = builder.config(map=settings).getOrCreate()
     try:
         joblibspark.register_spark()
