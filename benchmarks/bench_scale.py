@@ -4,19 +4,18 @@ Run ``python benchmarks/bench_scale.py [part ...]``, with the parts
 
 - ``memory``: for each method the memory resident at its peak, beyond what it was given,
   in MB and as a share of the rows; each in a process of its own.
-- ``engines``: for each of joblib's engines that is installed, its start, the overhead of
-  a task, and the time of a curve of 40 MB of rows; bytes that each task takes along; and
-  from these a projection to 100 nodes.
+- ``engines``: for each of joblib's engines that is installed, its start, the time of a
+  curve of 40 MB of rows, and the overhead of a task, from which follows how long tasks
+  must take on 100 nodes; and the bytes that tasks take along.
 - ``stream``: a model of 10^7 x 50 rows with gaps, from a memory map and from a Parquet
   file (``stream 6``: of 10^6), against ``fit`` of the first 10^6.
 - ``precision``: scores and conditionals in single precision: time, and what is lost.
 - ``start``: processor time of imports and of a scorer's first call.
 
-Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise. The files of ``stream`` go
-to the folder ``TMPDIR``.
+Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise. The files of ``stream``
+go to the folder ``TMPDIR``.
 """
 
-import importlib.util
 import json
 import os
 import resource
@@ -387,31 +386,30 @@ def precision():
     from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums
 
     X = torch.from_numpy(block_of(0, 10_000)).double()
-    seen = (torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.5) * 1.0
-    present = (~X.isnan()).double()
+    seen = torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.5
+
+    def measure(k, noise, dtype):
+        W = torch.from_numpy(np.random.default_rng(0).normal(size=(k, N_FEATURES)))
+        rows, present = X.to(dtype), (~X.isnan()).to(dtype)
+        arrays = W, torch.zeros(N_FEATURES), torch.tensor(noise)
+        model = LinearGaussian(*(array.to(dtype) for array in arrays))
+        coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+        point = Point(coefs, model.noise_variance.log())
+        symmetric = Symmetric(k, "cpu")
+        symmetric.twice = symmetric.twice.to(dtype)
+        entries = rows.nan_to_num(), present, present * seen, present
+        return {
+            "score_samples": timed_best(lambda: model.log_prob(rows)),
+            "step of a fit": timed_best(
+                lambda: masked_sums(*entries, point, symmetric).gradient.coefs
+            ),
+        }
+
     print(f"{'K':>4}{'noise':>8}{'':>14}{'s, 64':>9}{'s, 32':>9}{'largest error':>15}")
     for k, noise in [(5, 0.5), (5, 1e-4), (20, 0.5)]:
-        W = np.random.default_rng(0).normal(size=(k, N_FEATURES))
-        numbers = {}
-        for dtype in (torch.float64, torch.float32):
-            arrays = torch.from_numpy(W), torch.zeros(N_FEATURES), torch.tensor(noise)
-            model = LinearGaussian(*(array.to(dtype) for array in arrays))
-            rows, there = X.to(dtype), present.to(dtype)
-            coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
-            point = Point(coefs, model.noise_variance.log())
-            symmetric = Symmetric(k, "cpu")
-            symmetric.twice = symmetric.twice.to(dtype)
-            full, masks = rows.nan_to_num(), there * seen.to(dtype)
-            numbers[dtype] = {
-                "score_samples": timed_best(lambda: model.log_prob(rows)),
-                "step of a fit": timed_best(
-                    lambda: masked_sums(
-                        full, there, masks, there, point, symmetric
-                    ).gradient.coefs
-                ),
-            }
-        for name, (seconds, value) in numbers[torch.float64].items():
-            fast, rough = numbers[torch.float32][name]
+        double, single = (measure(k, noise, d) for d in (torch.float64, torch.float32))
+        for name, (seconds, value) in double.items():
+            fast, rough = single[name]
             off = (rough.double() - value).abs().max() / value.abs().max()
             print(f"{k:4}{noise:8.0e}{name:>14}{seconds:9.4f}{fast:9.4f}{off:15.1e}")
 

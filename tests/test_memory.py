@@ -120,7 +120,7 @@ def test_many_latent_variables_take_few_rows_at_a_time():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "times_rows"),
-    [(lml_samples, 0), (feature_contributions, 3), (mpt_curve, 3)],
+    [(lml_samples, 1), (feature_contributions, 3), (mpt_curve, 3)],
 )
 def test_orders_of_many_rows_take_few_copies(function, times_rows):
     """Contributions and their errors are as large as the rows, each."""

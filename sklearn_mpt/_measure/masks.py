@@ -119,7 +119,7 @@ def draw_order(index, seed, n_rows, n_features):
     rng, starts = np.random.default_rng(seed), range(0, n_rows, ROWS_TOGETHER)
     counts = (min(ROWS_TOGETHER, n_rows - start) for start in starts)
     keys = (rng.random((count, len(orders))) for count in counts)
-    return orders[np.concatenate([part.argsort(axis=1)[:, index] for part in keys])]
+    return np.concatenate([orders[key.argsort(axis=1)[:, index]] for key in keys])
 
 
 def child_generator(seed, *key):
