@@ -152,7 +152,7 @@ def measure_case(name, n, d, kind, k):
 
 
 def memory(*only):
-    print(f"{'':28}{'rows':>16}{'K':>5}{'X MB':>8}{'added':>8}{'/ X':>7}{'s':>8}")
+    print(f"{'':28}{'rows':>16}{'K':>5}{'X MB':>8}{'added':>8}{'/ X':>10}{'s':>8}")
     for case in CASES:
         name, n, d, kind, k = case
         if only and name not in only and kind not in only:
@@ -166,7 +166,7 @@ def memory(*only):
         what = "" if kind == "gaussian" else f", {kind}"
         print(
             f"{name + what:28}{n:>10}x{d:<5}{k:>5}{of_rows / MB:8.0f}{added / MB:8.0f}"
-            f"{added / of_rows:7.2f}{seconds:8.1f}",
+            f"{added / of_rows:10.2f}{seconds:8.1f}",
             flush=True,
         )
 
