@@ -44,6 +44,14 @@ def lowest(session):
     install_and_test(session, *constraints, options=OLD)
 
 
+@nox.session(python="3.11")
+def scale(session):
+    """Run the tests on Dask, Ray and Spark, which needs Java, and of blocks of rows."""
+    session.install(*PINNED, "-e", ".[test,scale]")
+    paths = ["tests/test_engines.py", "tests/test_blocks.py"]
+    session.run("python", "-m", "pytest", *paths, *session.posargs)
+
+
 @nox.session(python="3.14")
 def upcoming(session):
     """Run the tests with the next scikit-learn, whatever bound the package sets."""

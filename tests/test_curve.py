@@ -1,4 +1,3 @@
-import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -113,20 +112,6 @@ def test_the_same_masks_and_numbers_for_every_n_jobs(known):
     )
     assert_allclose(one.scores, two.scores, rtol=1e-10)
     assert_allclose(one.std_errors, two.std_errors, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # distributed's own
-def test_the_same_numbers_on_a_dask_cluster(known):
-    distributed = pytest.importorskip("distributed")
-    model, X = known
-    expected = mpt_curve(model, X, n_masks=3, random_state=0)
-    cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None
-    )
-    with cluster, distributed.Client(cluster):
-        with joblib.parallel_config(backend="dask"):
-            curve = mpt_curve(model, X, n_masks=3, random_state=0)
-    assert_allclose(curve.scores, expected.scores, rtol=1e-10)
 
 
 def test_random_state_defaults_to_that_of_the_estimator(known):

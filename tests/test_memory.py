@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from test_common import quiet_fit
 
-from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import (
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+)
 
 STATM = Path("/proc/self/statm")
 CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps
@@ -60,6 +66,8 @@ def model(X):
         ("score_samples", 0),
         ("transform", 0),
         ("inverse_transform", 1),
+        ("impute", 1),
+        ("sample", 1),
         ("conditional_log_prob", 1),
         ("mpt_curve", 1),
         ("balanced", 0),
@@ -76,6 +84,8 @@ def test_complete_rows_are_worked_on_in_blocks(method, times_rows, X, model):
             "score_samples": lambda: model.score_samples(X),
             "transform": lambda: model.transform(X),
             "inverse_transform": lambda: model.inverse_transform(Z),
+            "impute": lambda: model.impute(X),
+            "sample": lambda: model.sample(len(X)),
             "conditional_log_prob": lambda: model.conditional_log_prob(X, mask),
             "mpt_curve": lambda: mpt_curve(model, X, n_masks=1),
             "balanced": lambda: mpt_curve(model, X, mask_sizes=[5], design="balanced"),
@@ -104,3 +114,20 @@ def test_many_latent_variables_take_few_rows_at_a_time():
     model.score(X[:2])
     added, _ = most_added(lambda: model.score_samples(X))
     assert added < CONSTANT
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "times_rows"),
+    [(lml_samples, 1), (feature_contributions, 3), (mpt_curve, 3)],
+)
+def test_orders_of_many_rows_take_few_copies(function, times_rows):
+    """Contributions and their errors are as large as the rows, each."""
+    X = np.random.default_rng(0).normal(size=(8_000_000, 4))  # 244 MiB
+    X[::2, 0] = np.nan
+    model = MPTProbabilisticPCA(2, init="pca", max_iter=0).fit(X[:100])
+    model.score(X[:100])
+    settings = {"n_masks": 1} if function is mpt_curve else {"n_orders": 1}
+    added, _ = most_added(lambda: function(model, X, **settings))
+    assert added < times_rows * X.nbytes + CONSTANT

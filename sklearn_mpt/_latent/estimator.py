@@ -211,8 +211,8 @@ class BaseMPT(
         else:
             rng = self._own_generator(random_state)
             filled = self._map_rows(model, lambda part: model.draw(part, rng), rows)
-        filled = np.where(np.isnan(rows), filled, rows).astype(rows.dtype, copy=False)
-        return self._as_given(filled, X)
+        np.copyto(filled, rows, where=~np.isnan(rows))
+        return self._as_given(filled.astype(rows.dtype, copy=False), X)
 
     def sample(
         self, n_samples: int = 1, random_state: RandomState = None
@@ -232,7 +232,7 @@ class BaseMPT(
         """
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
-        nothing = np.full((n_samples, self.n_features_in_), np.nan)
+        nothing = np.broadcast_to(np.nan, (n_samples, self.n_features_in_))
         rng, model = self._own_generator(random_state), self._model()
         drawn = self._map_rows(model, lambda rows: model.draw(rows, rng), nothing)
         return self._as_given(drawn)

@@ -104,7 +104,7 @@ class MeasuredMixin:
         """
         X, device = self._validate_rows(X), check_device(self.device)
         with own_mode():
-            orders = torch.tensor(np.asarray(orders), device=device)
+            orders = torch.from_numpy(np.require(orders, None, ["C", "W"])).to(device)
             scores = self._model().mean_chain_scores(as_view(X, device), orders)
         return scores.cpu().numpy()
 

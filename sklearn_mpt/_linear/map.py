@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.decomposition._factor_analysis import _ortho_rotation
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
@@ -255,13 +254,12 @@ def principal_axes(components):
 
 
 def simple_axes(components, rotation):
-    """Rotate components to the principal axes, or from there to simple ones.
-
-    rotation : None, "varimax" or "quartimax", as `FactorAnalysis` has them.
-    """
+    """Rotate to the principal axes, or on to those of "varimax" or "quartimax"."""
     components = principal_axes(components)
     if rotation is None or len(components) == 1:
         return components
+    from sklearn.decomposition._factor_analysis import _ortho_rotation
+
     return _ortho_rotation(components.T, method=rotation)
 
 

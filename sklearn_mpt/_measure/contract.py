@@ -17,6 +17,8 @@ they are missing, that function is called in a loop:
 
 import numpy as np
 
+BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
+
 
 def masked_score(log_prob, mask):
     """Average the log-probabilities of the hidden features, per row.
@@ -123,6 +125,27 @@ def _loop_over_order(conditional, X, order):
         scores[0, t] = masked_score(log_prob, mask).mean()
         scores[1, t] = np.where(places == t, log_prob, 0.0).sum(1).mean()
     return scores
+
+
+def log_prob_along(conditional, X, order):
+    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
+    terms = np.empty(np.shape(X))
+    mask = np.ones(len(order), dtype=bool)
+    for feature in order:
+        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
+        mask[feature] = False
+    return terms
+
+
+def row_blocks(X):
+    """Yield slices of rows, and those rows, so that few are worked on at a time."""
+    from sklearn.utils import _safe_indexing, gen_batches  # models load without sklearn
+
+    n_rows, n_features = np.shape(X)
+    for rows in gen_batches(n_rows, max(1, BLOCK_ENTRIES // n_features)):
+        is_all = rows.stop - rows.start == n_rows
+        which = np.arange(rows.start, rows.stop)
+        yield rows, X if is_all else _safe_indexing(X, which)
 
 
 def takes_row_masks(conditional, X):

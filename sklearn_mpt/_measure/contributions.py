@@ -1,5 +1,6 @@
 """The log marginal likelihood of each row, and how features contribute to it."""
 
+import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
     check_rows,
     conditional_log_prob_of,
-    hidden_log_prob,
+    log_prob_along,
     own_setting,
+    row_blocks,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -133,17 +135,11 @@ def _map_orders(function, estimator, X, orders, n_jobs):
 
 
 def _sums_along(conditional, X, orders):
-    return np.stack([_along(conditional, X, order).sum(axis=1) for order in orders])
-
-
-def _along(conditional, X, order):
-    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
-    terms = np.empty(np.shape(X))
-    mask = np.ones(len(order), dtype=bool)
-    for feature in order:
-        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
-        mask[feature] = False
-    return terms
+    sums = np.empty((len(orders), np.shape(X)[0]))
+    for rows, part in row_blocks(X):
+        for total, order in zip(sums, orders, strict=True):
+            total[rows] = log_prob_along(conditional, part, order).sum(axis=1)
+    return sums
 
 
 def feature_contributions(
@@ -254,11 +250,13 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
     pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
     moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
-    total, squares = np.sum(moments, axis=0)
-    mean = total / n_orders
+    mean, variance = functools.reduce(np.add, moments)  # so far, sums
+    mean /= n_orders
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
-    variance = (squares - n_orders * mean**2) / (n_orders * degrees)
-    errors = np.sqrt(np.maximum(variance, 0))
+    variance /= n_orders
+    variance -= mean**2
+    variance /= degrees
+    errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
     names = getattr(X, "columns", getattr(estimator, "feature_names_in_", None))
     return Contributions(mean, errors, np.asarray(X), names)
 
@@ -294,7 +292,8 @@ def _order_pair(seed, n_features):
 def _moments_of_pairs(conditional, X, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *np.shape(X)))
-    for pair in pairs:
-        total = sum(_along(conditional, X, order) for order in pair)
-        moments += total, total**2 / len(pair)
+    for rows, part in row_blocks(X):
+        for pair in pairs:
+            total = sum(log_prob_along(conditional, part, order) for order in pair)
+            moments[:, rows] += total, total**2 / len(pair)
     return moments

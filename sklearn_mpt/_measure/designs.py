@@ -3,7 +3,7 @@
 A design turns a `Measurement` into the score of each size and its `MaskNoise`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -64,13 +64,21 @@ class Measurement:
     def map(self, function, tasks):
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
-        shares = Parallel(n_jobs=self.n_jobs)(
-            delayed(function)(self, tasks[i::n_shares]) for i in range(n_shares)
+        light = replace(self, X=None)  # joblib's backends look for what is large, and
+        shares = Parallel(
+            n_jobs=self.n_jobs
+        )(  # send it once, among arguments alone
+            delayed(_on_rows)(function, light, self.X, tasks[i::n_shares])
+            for i in range(n_shares)
         )
         results = [None] * len(tasks)
         for i, share in enumerate(shares):
             results[i::n_shares] = share
         return results
+
+
+def _on_rows(function, what, X, tasks):
+    return function(replace(what, X=X), tasks)
 
 
 def chain(what):

@@ -10,6 +10,7 @@ import numpy as np
 
 MAX_ENUMERATED = 1000  # masks of one size
 MAX_ENUMERATED_ORDERS = 24
+ROWS_TOGETHER = 2**16  # that keys are drawn for
 
 
 def mask_size(rate, n_features):
@@ -112,10 +113,13 @@ def draw_order(index, seed, n_rows, n_features):
     features = np.arange(n_features)
     if count_orders(n_features) == np.inf:
         rng = child_generator(seed, index)
-        return rng.permuted(np.tile(features, (n_rows, 1)), axis=1)
+        orders = np.tile(features, (n_rows, 1))
+        return rng.permuted(orders, axis=1, out=orders)
     orders = np.array(list(permutations(features)))
-    keys = np.random.default_rng(seed).random((n_rows, len(orders)))
-    return orders[keys.argsort(axis=1)[:, index]]
+    rng, starts = np.random.default_rng(seed), range(0, n_rows, ROWS_TOGETHER)
+    counts = (min(ROWS_TOGETHER, n_rows - start) for start in starts)
+    keys = (rng.random((count, len(orders))) for count in counts)
+    return np.concatenate([orders[key.argsort(axis=1)[:, index]] for key in keys])
 
 
 def child_generator(seed, *key):

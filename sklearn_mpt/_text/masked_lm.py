@@ -1,7 +1,6 @@
 """Log-probabilities of hidden tokens under a masked language model, in batches."""
 
 import copy
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -61,6 +60,11 @@ class MaskedLM:
         if self.checkpoint is None:
             return MaskedLM, (self.model, *settings)
         return _reload, (self.checkpoint, *settings)
+
+    def __sizeof__(self):
+        """Count what is pickled: joblib's Dask backend scatters what is large."""
+        tensors = () if self.checkpoint else self.model.parameters()
+        return super().__sizeof__() + sum(tensor.nbytes for tensor in tensors)
 
     def view(self):
         """Return a copy that another thread may use; it shares all tensors."""
@@ -212,32 +216,6 @@ def _check_attention(name, config):
     raise ValueError(
         f"model must predict the same each time, but {name} has {what} {advice}"
     )
-
-
-def longest_input(model, tokenizer, max_length):
-    """Return how many tokens fit into the model, by its positions and `max_length`."""
-    limit = _n_positions(model)
-    if max_length is None:
-        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
-        return limit if unset else min(limit, tokenizer.model_max_length)
-    n_added = tokenizer.num_special_tokens_to_add()
-    if not n_added < max_length <= limit:
-        raise ValueError(
-            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
-            f"tokenizer plus one and the positions of the model, got {max_length}."
-        )
-    return max_length
-
-
-def _n_positions(model):
-    """Positions of a model; where padding has one, those up to it are not used."""
-    limit = getattr(model.config, "max_position_embeddings", math.inf)
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and hasattr(module, "weight"):
-            padding = getattr(module, "padding_idx", None)
-            n_unused = 0 if padding is None else padding + 1
-            return min(limit, len(module.weight) - n_unused)
-    return limit
 
 
 def probe(language_model, tokenizer):

@@ -9,14 +9,14 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import OpenedModelMixin
-from sklearn_mpt._text.masked_lm import longest_input, probe
+from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import Draw, check_rates
 from sklearn_mpt._text.scores import (
     Texts,
     TextScoresMixin,
     check_scorer_parameters,
 )
-from sklearn_mpt._text.windows import check_texts
+from sklearn_mpt._text.windows import check_texts, longest_input
 
 
 class MPTScorer(
@@ -78,7 +78,7 @@ class MPTScorer(
     n_jobs : int, default=None
         Number of joblib workers, threads by default. Processes, as chosen by
         ``joblib.parallel_config``, load a named model once each; a loaded one is sent
-        along with each block of texts. Not used on CUDA.
+        once to each. Not used on CUDA.
     random_state : int, RandomState instance or None, default=0
         Determines the masks, together with the tokens of a text: the same text has the
         same masks in any batch, and for any model with the same tokenisation.

@@ -1,12 +1,13 @@
 """Scoring windows of text: blocks, batches and workers."""
 
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from joblib import effective_n_jobs
+from joblib.parallel import get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
@@ -44,15 +45,25 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     n_jobs = n_jobs if language_model.device.type == "cpu" else 1
     n_workers = max(1, min(effective_n_jobs(n_jobs), len(blocks)))
     n_threads = max(1, torch.get_num_threads() // n_workers)
-    score = _score_block if n_workers == 1 else partial(_score_apart, n_threads)
+    score = _score_blocks if n_workers == 1 else partial(_score_apart, n_threads)
+    tasks = _tasks(blocks, language_model, n_workers)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
-        delayed(score)(language_model, [windows[i] for i in block], draw)
-        for block in (_followed(blocks) if verbose else blocks)
+        delayed(score)(language_model, [[windows[i] for i in b] for b in task], draw)
+        for task in (_followed(tasks) if verbose else tasks)
     )
-    for block, result in zip(blocks, results, strict=True):
-        for i, score in zip(block, result, strict=True):
+    for task, result in zip(tasks, results, strict=True):
+        for i, score in zip(chain.from_iterable(task), result, strict=True):
             scores[i] = score
     return scores
+
+
+def _tasks(blocks, language_model, n_workers):
+    """One task for each block, or where the model goes along, for each worker."""
+    backend, _ = get_active_backend(prefer="threads")
+    is_shared = getattr(backend, "supports_sharedmem", False)
+    if is_shared or language_model.checkpoint is not None:
+        return [[block] for block in blocks]
+    return [blocks[i::n_workers] for i in range(n_workers) if blocks]
 
 
 def _followed(blocks):
@@ -80,10 +91,15 @@ def _blocks(windows, draw, batch_tokens):
         yield block
 
 
-def _score_apart(n_threads, language_model, windows, draw):
-    """Score a block in a worker, with its own modules and share of the threads."""
+def _score_apart(n_threads, language_model, blocks, draw):
+    """Score blocks in a worker, with its own modules and share of the threads."""
     with threadpool_limits(n_threads, user_api="openmp"):
-        return _score_block(language_model.view(), windows, draw)
+        return _score_blocks(language_model.view(), blocks, draw)
+
+
+def _score_blocks(language_model, blocks, draw):
+    scores = (_score_block(language_model, windows, draw) for windows in blocks)
+    return list(chain.from_iterable(scores))
 
 
 def _score_block(language_model, windows, draw):
@@ -100,7 +116,7 @@ def _score_block(language_model, windows, draw):
         log_prob.append(language_model.log_prob(arrays))
         targets += [row.target.nonzero()[0] for row in batch]
         owners += [row.window for row in batch]
-    log_prob = torch.cat(log_prob).double().cpu().numpy()
+    log_prob = torch.cat(log_prob).cpu().double().numpy()
     starts = np.searchsorted(owners, range(1, len(windows)))
     parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [

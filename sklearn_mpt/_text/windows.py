@@ -1,5 +1,6 @@
 """From texts, checked, to windows of tokens that fit a model."""
 
+import math
 import warnings
 from itertools import pairwise
 
@@ -57,6 +58,32 @@ def _is_pair(text):
 
 def _kind(text):
     return "str" if isinstance(text, str) else "pair"
+
+
+def longest_input(model, tokenizer, max_length):
+    """Return how many tokens fit into the model, by its positions and `max_length`."""
+    limit = _n_positions(model)
+    if max_length is None:
+        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
+        return limit if unset else min(limit, tokenizer.model_max_length)
+    n_added = tokenizer.num_special_tokens_to_add()
+    if not n_added < max_length <= limit:
+        raise ValueError(
+            f"max_length must lie in {n_added + 1}..{limit}, the special tokens of the "
+            f"tokenizer plus one and the positions of the model, got {max_length}."
+        )
+    return max_length
+
+
+def _n_positions(model):
+    """Positions of a model; where padding has one, those up to it are not used."""
+    limit = getattr(model.config, "max_position_embeddings", math.inf)
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "weight"):
+            padding = getattr(module, "padding_idx", None)
+            n_unused = 0 if padding is None else padding + 1
+            return min(limit, len(module.weight) - n_unused)
+    return limit
 
 
 def tokenize(tokenizer, texts, input_names):

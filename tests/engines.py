@@ -1,0 +1,114 @@
+"""Engines that joblib sends work to, each on a cluster of two workers of its own."""
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+
+import cloudpickle
+import pytest
+from joblib import parallel_config, register_parallel_backend
+from joblib._parallel_backends import ThreadingBackend
+
+N_WORKERS = 2
+
+
+@contextmanager
+def dask_engine():
+    distributed = pytest.importorskip("distributed")
+    cluster = distributed.LocalCluster(
+        n_workers=N_WORKERS, threads_per_worker=1, dashboard_address=None
+    )
+    with cluster, distributed.Client(cluster):
+        yield {"backend": "dask"}
+
+
+@contextmanager
+def ray_engine():
+    ray = pytest.importorskip("ray")
+    from ray.util.joblib import register_ray
+
+    settings = {"include_dashboard": False, "log_to_driver": False}
+    ray.init(num_cpus=N_WORKERS, logging_level="ERROR", **settings)
+    try:
+        register_ray()
+        yield {"backend": "ray", "n_jobs": N_WORKERS}
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def spark_engine():
+    sql = pytest.importorskip("pyspark.sql")
+    joblibspark = pytest.importorskip("joblibspark")
+    builder = sql.SparkSession.builder.master(f"local[{N_WORKERS}]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+    }
+    session = builder.config(map=settings).getOrCreate()
+    try:
+        joblibspark.register_spark()
+        yield {"backend": "spark", "n_jobs": N_WORKERS}
+    finally:
+        session.stop()
+
+
+ENGINES = {"dask": dask_engine, "ray": ray_engine, "spark": spark_engine}
+
+
+@contextmanager
+def environment(**variables):
+    before = os.environ.copy()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def started(name):
+    """Start an engine for joblib; skip where it is not installed or does not start."""
+    engine = ENGINES[name]()
+    variables = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "RAY_AUTH_MODE": "disabled",  # or it writes a token into the home folder
+    }
+    with environment(**variables):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the engine's own
+            try:
+                options = engine.__enter__()
+            except Exception as error:  # whatever an engine raises
+                pytest.skip(f"{name} does not start here: {error}")
+        try:
+            yield options
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                engine.__exit__(None, None, None)
+
+
+class CountingBackend(ThreadingBackend):
+    """Threads that get what they work on as other processes would: pickled."""
+
+    supports_sharedmem = False
+    sizes: list[int] = []  # noqa: RUF012 - of all instances, which joblib makes
+
+    def submit(self, func, callback=None):
+        pickled = cloudpickle.dumps(func)
+        self.sizes.append(len(pickled))
+        return super().submit(cloudpickle.loads(pickled), callback)
+
+
+@contextmanager
+def counted(n_jobs):
+    """Count the bytes of each task; yields the list of their numbers."""
+    register_parallel_backend("counting", CountingBackend)
+    CountingBackend.sizes.clear()
+    with parallel_config(backend="counting", n_jobs=n_jobs):
+        yield CountingBackend.sizes
