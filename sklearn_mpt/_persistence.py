@@ -28,6 +28,13 @@ def all_or_nothing(method: Method) -> Method:
     return cast(Method, wrapped)
 
 
+def forget(estimator: object) -> None:
+    """Drop what an earlier fit set, known by the names that scikit-learn prescribes."""
+    for name in list(vars(estimator)):
+        if name.endswith("_") and not name.startswith("_"):
+            delattr(estimator, name)
+
+
 class VersionedPickleMixin:
     """Write the package's version into pickles, and warn where another one reads."""
 

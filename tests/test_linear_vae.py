@@ -250,7 +250,7 @@ def test_a_hard_integral_is_reported(many_components):
     _, intercept, X = many_components
     components = 10 * np.random.default_rng(0).normal(size=(20, 40))
     model = at(components, intercept, random_state=0).fit(X)
-    message = r"of 60 rows is uncertain by up to [\d.]+ nats"
+    message = r"of 60 rows are uncertain by up to [\d.]+ nats, .* effective points"
     with (
         sklearn.config_context(working_memory=1),
         pytest.warns(UserWarning, match=message) as warned,
@@ -263,7 +263,7 @@ def test_a_quadrature_out_of_tolerance_says_so(many_components):
     components, intercept, X = many_components
     _, error = at(components[:2], intercept).fit(X).score_samples(X, return_std=True)
     assert_array_equal(error, 0.0)
-    steps = at(4000 * components[:1], 4000 * intercept).fit(X)
+    steps = at(40000 * components[:1], 40000 * intercept).fit(X)
     with pytest.warns(UserWarning, match="hard to integrate"):
         _, error = steps.score_samples(X, return_std=True)
     assert error.max() > 0.5

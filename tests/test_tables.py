@@ -256,3 +256,12 @@ def test_training_starts_from_fitted_parameters(fitted, frame):
     assert_allclose(again.score_samples(frame), fitted.score_samples(frame), rtol=1e-6)
     with pytest.raises(ValueError, match=r"init\['noise_variance'\] must be > 0"):
         model(init=init | {"noise_variance": -init["noise_variance"]}).fit(frame)
+
+
+def test_a_refit_keeps_nothing_of_another_kind_of_model(frame):
+    binary = frame[["smokes"]].astype(float).assign(other=frame["smokes"][::-1].values)
+    refitted = model().fit(frame).set_params(likelihood="bernoulli").fit(binary)
+    once = model(likelihood="bernoulli").fit(binary)
+    assert vars(refitted).keys() == vars(once).keys()
+    assert not hasattr(refitted, "likelihoods_")
+    assert not hasattr(refitted, "noise_variance_")

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import check_device, check_training_parameters
 from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
-from sklearn_mpt._persistence import all_or_nothing
+from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import spawn_seeds
 
 
@@ -140,6 +140,8 @@ class TrainingMixin(CallbackSupportMixin):
     @with_callbacks
     def _fit(self, X, **weight):
         go_on = self.warm_start and hasattr(self, "n_iter_")
+        if not go_on:
+            forget(self)
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
         context = self._init_callback_context(max_subtasks=self.max_iter)
         context.call_on_fit_task_begin(estimator=self, X=X)
@@ -152,8 +154,7 @@ class TrainingMixin(CallbackSupportMixin):
         fitted |= history([])
         if self.max_iter > 0:
             problem = self._problem(X, fitted, (True, not go_on), rng)
-            problem = problem._replace(**weight)
-            fitted |= self._train(problem, context)
+            fitted |= self._train(problem._replace(**weight), context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
