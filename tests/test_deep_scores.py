@@ -165,7 +165,7 @@ KINDS = {
 @pytest.mark.parametrize("on_the_data", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
-    """Rows of a model share points, so that coverage varies more than of 240 rows.
+    """Rows of a model are alike, so that coverage varies more than of 240 rows.
 
     Off the data a row in a hundred may have a mode that no start leads to.
     """

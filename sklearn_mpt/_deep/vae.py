@@ -157,11 +157,13 @@ class MPTDeepVAE(TableMPT):
     independent scramblings give the standard error, by Student's t. A row gets more
     points, up to 1024 of each part (512 in more than three dimensions) in
     each scrambling, until their weights promise 0.02 nats. That is another estimate, as
-    the one reported would be too small where it ended the refining. A conditional that
-    points around the posterior of the visible features do not reach is the difference
-    of two likelihoods. What `transform` and `impute` average takes up to 128 points of
-    each part in more than three dimensions. A row's points depend on nothing but the
-    row and a seed fixed by `fit`.
+    the one reported would be too small where it ended the refining. A conditional gets
+    up to 256, until its standard error is below 0.01 nats; one that points around the
+    posterior of the visible features do not reach is the difference of two likelihoods.
+    What `transform` and `impute` average takes up to 128 points of each part in more
+    than three dimensions. A row's points have a digital shift of their own, so that
+    errors of rows average out, and depend on nothing but what is observed of the row
+    and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
     :math:`O(B^2 S (D + K^2))` and B S passes through the nets. Memory beside X is a few

@@ -177,7 +177,7 @@ class IntegratedModel(Model):
     scoring, predicting : Accuracy
         For everything, but conditionals by the second.
     seed : tuple of int
-        Of random points, which all rows share.
+        Of quasi-random points.
     """
 
     def __init__(self, latent, units, scoring, predicting, seed):

@@ -129,7 +129,7 @@ class IntegratedRows:
         return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
-        few = self.n_features < MANY_FEATURES  # else rows have nodes of their own
+        few = self.n_features < MANY_FEATURES  # else rows may have nodes of their own
         count = self.n_masks if few else max(self.n_masks, OWN_MASKS)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)

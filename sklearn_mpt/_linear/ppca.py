@@ -28,8 +28,8 @@ class MPTProbabilisticPCA(WeightedMixin, BaseMPT):
         1..n_features and is unbiased for the LML; a float in (0, 1] is a fixed rate and
         an int a fixed size, both biased.
     n_masks : int, default=64
-        Masks per step on complete rows. With missing entries each row has a mask of its
-        own in every step, and several where rows are few.
+        Masks per step on complete rows. With missing entries, and in `partial_fit`, each
+        row has a mask of its own in every step, and several where rows are few.
     objective : {"mpt", "lml"}, default="mpt"
         What is maximised: the masked scores, or the LML itself, for comparison: in
         closed form on complete rows, else by EM with parameter expansion [3]_.
@@ -44,7 +44,8 @@ class MPTProbabilisticPCA(WeightedMixin, BaseMPT):
         Size of the first steps; 1 is a full one, as EM takes it.
     batch_size : int or "auto", default="auto"
         Rows per step when entries are missing; "auto" is all of them, up to 131072.
-        Complete rows enter every step through their second moments, at no extra cost.
+        Complete rows enter every step of `fit` through their second moments, at no
+        extra cost.
     tol : float, default=1e-4
         Training ends where going on for `n_iter_no_change` epochs would gain less, in
         nats per row. (Or less than 1e-3 of the P / (2n) nats that n rows leave

@@ -55,9 +55,9 @@ class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
         Gaussian likelihood that bound is the LML. All by the same steps; the last is
         then EM with one Newton step for each M-step.
     init : {"random", "pca"} or dict, default="random"
-        Where training starts: random components, for binary features the best of three
-        short runs from resampled rows; those of principal components (on
-        mean-imputed rows if entries are missing); or given arrays, `components`
+        Where training starts: random components, unless all features are Gaussian the
+        best of three short runs; those of principal components (on mean-imputed rows if
+        entries are missing); or given arrays, `components`
         (n_components, n_locations) and `intercept` (n_locations,), and
         `noise_variance` (n_features,) if some are Gaussian; or if all are,
         `components`, `mean` (n_features,) and `noise_variance`. A random start of
@@ -129,17 +129,24 @@ class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
     Gauss-Hermite nodes. `score_samples`, `conditional_log_prob`, `transform` and
     `impute` use three grids for each row and refine them until they agree to 1e-4 nats
     (or 1e-4 in a mean); where the finest do not, their difference is the standard
-    error. For more components they are scrambled Sobol points of a mixture of the prior
-    and a Gaussian 1.2 times as wide as the one of the best evidence lower bound, in 8
-    independent scramblings that give the standard error, times what makes 1.96 of them
-    a 95% interval by Student's t; a row gets more points until it is below 0.02 nats
-    (0.1 for a conditional), or 1024 points in each scrambling are used. A row's points
-    depend on nothing but the row and `random_state`.
+    error. Rows of 0 and 1 alone first try two grids over the prior that they share, if
+    up to 65536 nodes (2^23 / D from 128 features on) resolve every posterior.
 
-    The LML of binary features has local maxima. A random start is the best of three
-    runs of eight steps, on up to 500 rows, from the components of resampled rows; where
-    the last tenth of a nat matters, fit from several `random_state` besides, and keep
-    the highest `score`.
+    For more components nodes are scrambled Sobol points of a mixture of the prior and a
+    Gaussian. Of that at the mode and the one that nearly has the best evidence lower
+    bound, it is the better by that bound, :math:`1 + 0.4 / \sqrt{K}` times as wide. 8
+    independent scramblings give the standard error, times what makes 1.96 of them a 95%
+    interval by Student's t. A row gets more points, up to 1024 from the Gaussian in
+    each scrambling, until their weights promise 0.02 nats; for a conditional or a mean,
+    until the standard error is below 0.1 nats or 0.05. A row's points have a digital
+    shift of their own, so that errors of rows average out, and depend on nothing but
+    what is observed of the row and a seed fixed by `fit`.
+
+    The LML of binary features has local maxima. A random start, unless all features are
+    Gaussian, is that of the best likelihood after eight steps, on up to 500 rows, from
+    the components of the rows and of rows resampled twice (from 200 features on, that
+    of the rows at once). Where the last tenth of a nat matters, fit from several
+    `random_state` besides, and keep the highest `score`.
 
     With a uniform mask rate every feature is a target: hidden ones given the visible
     ones R, and each visible one given the rest of R. With weights :math:`r_s` of nodes

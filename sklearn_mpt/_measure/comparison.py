@@ -147,7 +147,7 @@ def compare_lml(
     -----
     With rows i and orders o, the scores of a model, and the differences of two, have
     an error :math:`a_i + b_o + e_{io}`; the standard error of the mean is that of both
-    samples. Integration (`MPTDeepVAE`) and masks (`MPTScorer`) that differ by row
+    samples. Integration by importance sampling and masks of texts differ by row, and so
     enter through the spread of the rows.
 
     Log densities depend on the units: compare models of the same rows, and never a
