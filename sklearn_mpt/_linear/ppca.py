@@ -28,8 +28,8 @@ class MPTProbabilisticPCA(WeightedMixin, BaseMPT):
         1..n_features and is unbiased for the LML; a float in (0, 1] is a fixed rate and
         an int a fixed size, both biased.
     n_masks : int, default=64
-        Masks per step on complete rows. With missing entries, and in `partial_fit`, each
-        row has a mask of its own in every step, and several where rows are few.
+        Masks per step on complete rows. With missing entries, and in `partial_fit`,
+        each row has a mask of its own in every step, and several where rows are few.
     objective : {"mpt", "lml"}, default="mpt"
         What is maximised: the masked scores, or the LML itself, for comparison: in
         closed form on complete rows, else by EM with parameter expansion [3]_.
