@@ -25,7 +25,7 @@ from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix,
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end
-RESOLUTION, SMALLEST_SIZE = 1e-3, 1e-6
+RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 
