@@ -26,7 +26,7 @@ if FULL:
     settings = {"hidden_layer_sizes": (512, 512), "n_components": 20}
 else:
     X = load_digits().data[:500] > 7
-    settings = {"hidden_layer_sizes": (32,), "tol": 0.03, "n_iter_no_change": 10}
+    settings = {"hidden_layer_sizes": (32,)}
 X_train, X_test = train_test_split(X.astype(float), test_size=0.25, random_state=0)
 
 # %%
@@ -40,7 +40,7 @@ TRAINING = {
 }
 curves = {}
 for name, how in TRAINING.items():
-    monitor = LMLMonitor(X_test, every=10)
+    monitor = LMLMonitor(X_test, every=20)
     model = MPTDeepVAE(likelihood="bernoulli", random_state=0, **settings, **how)
     model.set_callbacks(monitor).fit(X_train)
     curves[name] = monitor.log_
