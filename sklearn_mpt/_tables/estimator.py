@@ -14,6 +14,7 @@ from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.reading import (
     FROM_DTYPE,
     Coding,
@@ -102,7 +103,7 @@ class TableMPT(BaseMPT):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        return validate_data(self, X, reset=reset, **numbers)
+        return validate_data(self, fill_masked(X), reset=reset, **numbers)
 
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)
