@@ -35,6 +35,14 @@ ROTATION = ["oblimin", 1, True, np.nan, ["varimax"]]
 N_JOBS = [0, "a", 1.5, True, np.nan, [1]]
 RANDOM_STATE = [-1, 2**32, 1.5, np.nan, "a", True, [[1]], np.random.default_rng(0)]
 DEVICE = ["toaster", "meta", 1.5, True, ["cpu"], torch.device("meta")]
+GAUSSIAN = ["gaussian"] * 5  # the rows have five columns
+LIKELIHOOD = [
+    *["magic", 1, True, None, np.nan, [], ["mpt"], GAUSSIAN[1:], GAUSSIAN * 2],
+    *[[*GAUSSIAN[1:], kind] for kind in ("magic", "from_dtype", 1, True, None, np.nan)],
+    *[{0: kind} for kind in ("magic", 1, None, ["gaussian"])],
+    *[{key: "gaussian"} for key in (5, -1, 1.5, True, "age", None)],
+    *["from_dtype", {"gaussian"}, np.array(GAUSSIAN)],
+]
 RATE = [0.0, -0.5, 1.5, np.nan, np.inf, 0, 99, True, None, "often", Fraction(1, 2), [1]]
 COUNT_OR_AUTO = [*(value for value in COUNT if value != "1"), "all"]
 INIT = ["magic", 1, None, {}, {"components": 1}, np.zeros((2, 5))]
@@ -58,10 +66,10 @@ MODEL = {
 MODELS = {
     MPTProbabilisticPCA: MODEL | {"init": INIT},
     MPTLinearVAE: MODEL
-    | {"init": INIT, "likelihood": NO_NAME, "noise": NO_NAME, "rotation": ROTATION},
+    | {"init": INIT, "likelihood": LIKELIHOOD, "noise": NO_NAME, "rotation": ROTATION},
     MPTDeepVAE: MODEL
     | {
-        "likelihood": NO_NAME,
+        "likelihood": LIKELIHOOD,
         "hidden_layer_sizes": [8, "8", None, (0,), (True,), (1.5,), (np.nan,), ("8",)],
         "activation": NO_NAME,
         "n_importance_samples": COUNT_OR_AUTO,
