@@ -123,12 +123,33 @@ class SignsVAE(MPTLinearVAE):
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
 
 
+class TakesSigns:
+    """A table of any rows, whose first column is a sign."""
+
+    def _validate_table(self, X, reset):
+        X = np.array(super()._validate_table(X, reset))
+        X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
+        return X
+
+
+class LinearTable(TakesSigns, MPTLinearVAE):
+    pass
+
+
+class DeepTable(TakesSigns, MPTDeepVAE):
+    pass
+
+
 @parametrize_with_checks(
     [
         MPTProbabilisticPCA(max_iter=5),
         MPTLinearVAE(max_iter=5),
         SignsVAE(likelihood="bernoulli", max_iter=3),
+        LinearTable(
+            likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3
+        ),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
+        DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ]
 )
 def test_scikit_learn_protocol(estimator, check):

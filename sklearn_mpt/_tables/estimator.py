@@ -80,8 +80,9 @@ class TableMPT(BaseMPT):
         if reset:
             coding = Coding.of(kinds_of(self.likelihood, X), X)
             self.likelihoods_, self.categories_ = coding
+        codes = self._coding.encode(X)
         codes = check_array(
-            self._coding.encode(X),
+            codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
             estimator=self,
