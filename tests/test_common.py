@@ -405,6 +405,24 @@ def test_bad_rows_are_refused(model, X):
         fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.inf, X))
 
 
+def test_a_refused_refit_leaves_the_estimator_as_it_was(model, X):
+    before = {name: pickle.dumps(value) for name, value in vars(model).items()}
+    empty = np.where(np.arange(3) == 1, np.nan, X[:, :3])
+    bad = X.copy()
+    bad[0, 0] = np.inf
+    for method, rows, message in (
+        ("fit", empty, r"column\(s\) \[1\] of X are missing"),
+        ("fit", X[:1, :4], "1 sample"),
+        ("fit", bad, "infinity"),
+        ("partial_fit", bad, "infinity"),
+        ("partial_fit", empty, "X has 3 features"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            getattr(model, method)(rows)
+        after = {name: pickle.dumps(value) for name, value in vars(model).items()}
+        assert after == before
+
+
 def test_hiding_everything_warns(model, X):
     with pytest.warns(UserWarning, match=r"mask_rate=1\.0 hides every feature"):
         quiet_fit(clone(model).set_params(mask_rate=1.0), X)

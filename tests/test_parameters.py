@@ -1,6 +1,7 @@
 """Every parameter of every class and function, against values that are none."""
 
 import inspect
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn_mpt import (
     LMLTrainerCallback,
     MPTCurve,
     MPTDeepVAE,
+    MPTImputer,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
@@ -269,6 +271,32 @@ def test_a_fitted_model_keeps_its_likelihood(kind):
     assert_array_equal(model.score_samples(binary), before)
     quiet_fit(model.set_params(likelihood="gaussian", warm_start=False), real_rows())
     assert hasattr(model, "noise_variance_")
+
+
+@pytest.mark.parametrize("kind", [MPTLinearVAE, MPTDeepVAE])
+@pytest.mark.parametrize("own", ["gaussian", {0: "bernoulli"}])
+@pytest.mark.parametrize("other", ["bernoulli", ["poisson"] * 5, {1: "bernoulli"}])
+def test_models_do_not_become_others(kind, own, other):
+    rows = (real_rows() > 0) + 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a Gaussian takes zeros and ones
+        model = kind(max_iter=1, likelihood=own, warm_start=True).fit(rows)
+    before = model.score_samples(rows)
+    for call in (model.fit, model.partial_fit, model.score_samples):
+        with pytest.raises(ValueError, match="likelihood=.* differs from the "):
+            call(rows if model.set_params(likelihood=other) else None)
+    model.set_params(likelihood=own)
+    assert_array_equal(model.score_samples(rows), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    pairs({"estimator": [1, "pca"], "method": NO_NAME, "random_state": RANDOM_STATE}),
+)
+def test_imputers_refuse_bad_values_by_name(name, value):
+    gaps = np.where(np.eye(30, 5), np.nan, real_rows())
+    with pytest.raises((ValueError, TypeError), match=name):
+        MPTImputer().set_params(**{name: value}).fit(gaps)
 
 
 def test_a_fitted_net_keeps_its_activation():

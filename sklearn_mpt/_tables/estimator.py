@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.estimator import BaseMPT
@@ -75,7 +75,7 @@ class TableMPT(BaseMPT):
                 check_numeric(X)
             return super()._validate_rows(X, reset, min_samples)
         if not reset:
-            check_is_fitted(self)
+            self._check_is_fitted()
         X = self._validate_table(X, reset)
         if reset:
             coding = Coding.of(kinds_of(self.likelihood, X), X)
