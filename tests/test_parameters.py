@@ -283,7 +283,7 @@ def test_models_do_not_become_others(kind, own, other):
         model = kind(max_iter=1, likelihood=own, warm_start=True).fit(rows)
     before = model.score_samples(rows)
     for call in (model.fit, model.partial_fit, model.score_samples):
-        with pytest.raises(ValueError, match="likelihood=.* differs from the "):
+        with pytest.raises(ValueError, match=r"likelihood=.* differs from the "):
             call(rows if model.set_params(likelihood=other) else None)
     model.set_params(likelihood=own)
     assert_array_equal(model.score_samples(rows), before)
