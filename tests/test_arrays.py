@@ -9,6 +9,8 @@ from sklearn.base import clone
 from test_common import MODELS, quiet_fit, with_gaps
 
 from sklearn_mpt import (
+    MPTImputer,
+    MPTLinearVAE,
     check_masked_model,
     compare_lml,
     feature_contributions,
@@ -144,12 +146,44 @@ def test_other_shapes_are_refused(case, rows):
             method(rows)
 
 
-def test_masked_arrays_are_read_as_gaps_where_they_are_taken(case):
+def hidden_by_a_mask(gaps):
+    """A masked array, with values that no gap is beneath its mask."""
+    return np.ma.array(np.nan_to_num(gaps, nan=1.0), mask=np.isnan(gaps))
+
+
+def test_masked_entries_are_gaps(case):
+    model, (_, gaps), expected = case
+    for name, method in methods(model).items():
+        truth, masked = expected[name][1], hidden_by_a_mask(gaps)
+        if truth.dtype == object:
+            assert method(masked) is None
+        else:
+            found = method(masked)
+            assert not np.ma.isMaskedArray(found)
+            assert_allclose(found, truth, rtol=1e-12, err_msg=name)
+
+
+def test_masked_entries_are_gaps_for_tables_imputers_and_functions(case):
     model, (_, gaps), _ = case
-    masked = np.ma.masked_invalid(gaps)
-    for function in (mpt_curve, lml_samples, feature_contributions):
-        settings = {"n_masks": 1} if function is mpt_curve else {"n_orders": 1}
-        found, truth = (function(model, rows, **settings) for rows in (masked, gaps))
-        if function is mpt_curve:
-            found, truth = found.scores, truth.scores
-        assert_allclose(found, truth, rtol=1e-12)
+    codes = np.where(np.isnan(gaps), np.nan, gaps > 0)
+    masked = hidden_by_a_mask(codes)
+    names = ["gaussian", "poisson", "bernoulli", "categorical", "categorical"]
+    for table in (
+        MPTLinearVAE(1, likelihood=names, max_iter=0, random_state=0),
+        MPTImputer(MPTLinearVAE(1, likelihood=names, max_iter=0, random_state=0)),
+    ):
+        method = "transform" if hasattr(table, "estimator") else "impute"
+        found, truth = (
+            getattr(clone(table).fit(rows), method)(rows) for rows in (masked, codes)
+        )
+        assert_array_equal(found, truth)
+    for dtype in (bool, np.uint8, np.int64):
+        score = model.score_samples(masked.astype(dtype))
+        assert_allclose(score, model.score_samples(codes), rtol=1e-6)
+    curves = [
+        mpt_curve(model.conditional_log_prob, rows, n_masks=1, random_state=0).scores
+        for rows in (hidden_by_a_mask(gaps), gaps)
+    ]
+    assert_allclose(*curves, rtol=1e-12)
+    with pytest.raises(ValueError, match="NaN"):
+        model.inverse_transform(np.ma.array(np.ones((2, 2)), mask=[[1, 0], [0, 0]]))

@@ -12,12 +12,13 @@ from scipy.special import expit
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent import integration as _integration  # noqa: E402
-from sklearn_mpt._latent.rules import GaussHermite  # noqa: E402
+from sklearn_mpt._latent.rules import GaussHermite, PriorGrids  # noqa: E402
 from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
 from sklearn_mpt._linear.map import (  # noqa: E402
     LinearMap,
     evidence_lower_bound,
     laplace,
+    prior_grid,
     variational_posterior,
 )
 
@@ -89,6 +90,40 @@ def test_conditionals_are_differences_of_densities(parameters, arrays, X, mask, 
     )
     truth = by_differences(X, mask, lambda rows: bernoulli_log_prob(rows, *arrays))
     assert_allclose(log_prob, truth, atol=1e-6)
+
+
+def test_errors_of_conditionals_are_in_nats(parameters, X, mask):
+    """Of two grids over the prior: by how much their own logs differ."""
+    rows, like = rows_of(X, mask), torch.zeros(0).double()
+    grids = [prior_grid([0.9, 0.9], like, shift=shift) for shift in (0.0, 0.5)]
+    value, error = _integration.integrate_conditionals(
+        rows, PriorGrids(grids), parameters
+    )
+    alone = [
+        _integration.integrate_conditionals(rows, PriorGrids([g, g]), parameters)[0]
+        for g in grids
+    ]
+    assert error.max() > 1e-3
+    assert_allclose(error, (alone[0] - alone[1]).abs(), rtol=0.05, atol=1e-5)
+    assert_allclose(value, sum(alone) / 2, atol=0.1 * error.max())
+
+
+def test_errors_of_differences_are_of_both_integrals(parameters, X):
+    """A rule that is coarse for either: no error of one hides that of the other."""
+    X, which = np.nan_to_num(X), torch.arange(12)
+    mask = np.arange(N_FEATURES) == 2
+    rows, rule = rows_of(X, mask), GaussHermite([2, 3], 2, "cpu")
+    value, error = _integration.conditionals_by_difference(
+        rows, (which, torch.full((12,), 2)), rule, parameters
+    )
+    parts = [
+        _integration.integrate_log_prob(part, rule, parameters)
+        for part in (rows_of(X), rows)
+    ]
+    (joint, joint_error, _), (alone, alone_error, _) = parts
+    assert_allclose(value, joint - alone)
+    assert (alone_error > joint_error).any()
+    assert_allclose(error**2, joint_error**2 + alone_error**2)
 
 
 def test_posterior_average_is_that_of_a_dense_grid(parameters, arrays, X, rule):

@@ -123,12 +123,33 @@ class SignsVAE(MPTLinearVAE):
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
 
 
+class TakesSigns:
+    """A table of any rows, whose first column is a sign."""
+
+    def _validate_table(self, X, reset):
+        X = np.array(super()._validate_table(X, reset))
+        X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
+        return X
+
+
+class LinearTable(TakesSigns, MPTLinearVAE):
+    pass
+
+
+class DeepTable(TakesSigns, MPTDeepVAE):
+    pass
+
+
 @parametrize_with_checks(
     [
         MPTProbabilisticPCA(max_iter=5),
         MPTLinearVAE(max_iter=5),
         SignsVAE(likelihood="bernoulli", max_iter=3),
+        LinearTable(
+            likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3
+        ),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
+        DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ]
 )
 def test_scikit_learn_protocol(estimator, check):
@@ -382,6 +403,24 @@ def test_bad_rows_are_refused(model, X):
         fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.nan, X))
     with pytest.raises(ValueError, match="infinity"):
         fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.inf, X))
+
+
+def test_a_refused_refit_leaves_the_estimator_as_it_was(model, X):
+    before = {name: pickle.dumps(value) for name, value in vars(model).items()}
+    empty = np.where(np.arange(3) == 1, np.nan, X[:, :3])
+    bad = X.copy()
+    bad[0, 0] = np.inf
+    for method, rows, message in (
+        ("fit", empty, r"column\(s\) \[1\] of X are missing"),
+        ("fit", X[:1, :4], "1 sample"),
+        ("fit", bad, "infinity"),
+        ("partial_fit", bad, "infinity"),
+        ("partial_fit", empty, "X has 3 features"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            getattr(model, method)(rows)
+        after = {name: pickle.dumps(value) for name, value in vars(model).items()}
+        assert after == before
 
 
 def test_hiding_everything_warns(model, X):

@@ -1,5 +1,7 @@
 """The designs of `mpt_curve`: no bias, and errors that cover, whatever the model."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._measure.contract import mean_chain_scores, takes_row_masks
+from sklearn_mpt._measure.designs import _contrasts, _controlled
 from sklearn_mpt._measure.masks import (
     child_generator,
     draw_distinct,
@@ -153,6 +156,32 @@ def test_two_features_have_few_masks_and_no_error(design, n_masks):
     expected = mpt_curve(no_joint, X, n_masks=50, design="independent")
     assert_allclose(curve.scores, expected.scores)
     assert_allclose(curve.std_errors, 0)
+
+
+@pytest.mark.parametrize("n_drawn", [2, 3, 5, 6])
+def test_contrasts_tell_the_variance_without_bias(n_drawn):
+    """Over all the samples without repetition that there are of six masks."""
+    values = np.random.default_rng(0).exponential(size=6)
+    means, variances = [], []
+    for sample in itertools.combinations(values, n_drawn):
+        mean, contrasts = _contrasts(np.array(sample)[:, None], np.ones(n_drawn), 6)
+        means.append(mean[0])
+        variances.append((contrasts**2).sum())
+    assert_allclose(np.mean(means), values.mean())
+    assert_allclose(np.mean(variances), np.var(means), atol=1e-15)
+
+
+def test_slopes_of_controls_come_from_the_other_chains():
+    rng = np.random.default_rng(0)
+    later, following = rng.normal(size=(2, 7, 4)) + np.arange(4)
+    later += following
+    scores = _controlled(later, following, np.inf)
+    error = (later - following).sum(1)
+    for i in range(7):
+        others = np.arange(7) != i
+        for j in range(4):
+            slope = np.polyfit(error[others], later[others, j], 1)[0]
+            assert_allclose(scores[i, j], later[i, j] - slope * error[i])
 
 
 @pytest.mark.slow

@@ -173,6 +173,65 @@ def test_gradient_of_masked_sums_is_that_of_conditionals(point, gaps, hidden):
     assert_points_close(sums.gradient, autograd(value_of, point), atol=1e-10)
 
 
+@pytest.fixture
+def uneven(point):
+    """A noise variance for each feature."""
+    log_noise = np.random.default_rng(6).normal(size=N_FEATURES)
+    return Point(point.coefs, torch.tensor(log_noise))
+
+
+def log_density_of(x, index, point):
+    """By the covariance of some entries, for autograd."""
+    W, mean = point.coefs[index, :-1], point.coefs[index, -1]
+    covariance = W @ W.T + point.log_noise.exp()[index].diag()
+    normal = torch.distributions.MultivariateNormal(mean, covariance)
+    return normal.log_prob(x[index]) if len(index) else torch.zeros(())
+
+
+def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
+    gaps, hidden = gaps[:9], hidden[:9]
+    X, present, seen, _ = entries(gaps, hidden)
+    target = present * torch.tensor(np.random.default_rng(5).random(gaps.shape))
+
+    def masked_value(point):
+        total = 0.0
+        for i, j in target.nonzero():
+            others = seen[i].clone()
+            others[j] = 0
+            index = others.nonzero()[:, 0]
+            joint = torch.cat([index, j[None]])
+            difference = log_density_of(X[i], joint, point)
+            difference = difference - log_density_of(X[i], index, point)
+            total = total + target[i, j] * difference
+        return total
+
+    def likelihood(point):
+        parts = [
+            log_density_of(x, p.nonzero()[:, 0], point)
+            for x, p in zip(X, present, strict=True)
+        ]
+        return torch.stack(parts).sum()
+
+    for sums, value_of in (
+        (masked_sums(X, present, seen, target, uneven, SYMMETRIC), masked_value),
+        (likelihood_sums(X, present, uneven, SYMMETRIC), likelihood),
+    ):
+        assert_allclose(sums.value, value_of(uneven))
+        assert_points_close(sums.gradient, autograd(value_of, uneven), atol=1e-9)
+
+
+def test_masked_sums_with_hardly_any_noise(model, X):
+    """Two entries tell less than there are latent variables: each is all but free."""
+    tiny = LinearGaussian(model.components, model.mean, torch.tensor(1e-6).double())
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    point = Point(coefs, tiny.noise_variance.log())
+    hidden = np.broadcast_to(np.arange(N_FEATURES) > 1, X.shape)
+    X, present, seen, _ = entries(X, hidden)
+    sums = masked_sums(X, present, seen, seen, point, SYMMETRIC)
+    scores = leave_one_out(X.numpy(), hidden, joint_of(tiny))[:, :2]
+    assert_allclose(sums.value, scores.sum(), rtol=1e-4)
+
+
 def test_gradient_of_likelihood_sums_is_that_of_the_density(
     model, joint, point, gaps, hidden
 ):
@@ -268,9 +327,10 @@ def test_masked_sums_of_all_masks_are_those_of_the_likelihood(joint, point, gaps
         assert_allclose(sum(p.gradient[k] for p in parts), expected[k], atol=1e-9)
 
 
+@pytest.mark.parametrize("noise", ["point", "uneven"])
 @pytest.mark.parametrize("n_rows", [25, 3], ids=["many rows", "fewer than features"])
-def test_moment_sums_are_masked_sums_of_all_rows(point, X, n_rows):
-    X = X[:n_rows]
+def test_moment_sums_are_masked_sums_of_all_rows(noise, X, n_rows, request):
+    X, point = X[:n_rows], request.getfixturevalue(noise)
     moments = moments_of(torch.tensor(X))
     point.coefs[:, -1] = moments.mean
     rng = np.random.default_rng(4)

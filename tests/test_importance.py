@@ -29,11 +29,11 @@ def test_log_mean_exp_does_not_overflow():
 
 def test_standard_error_of_pooled_replicates_is_honest():
     rng = np.random.default_rng(0)
-    means = 1 + 0.1 * rng.normal(size=(N_REPLICATES, 4000))
+    means = 1 + 0.01 * rng.normal(size=(N_REPLICATES, 100_000))
     value, error = pool(torch.tensor(np.log(means)))
     covered = np.mean(np.abs(value.numpy()) < 1.96 * error.numpy())
     # by Student's t: standard errors of eight replicates are too small as they are
-    assert abs(covered - 0.95) < 4 * (0.95 * 0.05 / 4000) ** 0.5
+    assert abs(covered - 0.95) < 4 * (0.95 * 0.05 / 100_000) ** 0.5
 
 
 def test_replicates_that_disagree_by_orders_have_the_error_of_their_logs():

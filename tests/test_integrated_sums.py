@@ -22,6 +22,7 @@ from sklearn_mpt._likelihoods import Bernoulli, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
+    LEAST_LOG_PROB,
     Targets,
     bound_sums,
     distinct,
@@ -172,14 +173,19 @@ def test_own_sums_are_those_of_sets_of_entries(point, X, grid, targets):
 
 @pytest.mark.parametrize("targets", [UNIFORM, FIXED], ids=["uniform", "fixed"])
 @pytest.mark.parametrize("n_hidden", [0, 2, 5])
-def test_shared_sums_are_own_sums_at_the_same_nodes(point, X, grid, targets, n_hidden):
+@pytest.mark.parametrize(("scale", "least"), [(1.0, -6), (4.0, -26)])
+def test_shared_sums_are_own_sums_at_the_same_nodes(
+    point, X, grid, targets, n_hidden, scale, least
+):
     rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
+    point = Point(scale * point.coefs, point.log_noise)
     table = table_of(*grid, point, BERNOULLI)
+    assert LEAST_LOG_PROB < table.log_prob.min() < least
     shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)
     own = own_sums(
         rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
     )
-    assert_sums_close(shared, own, atol=1e-10)
+    assert_sums_close(shared, own, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("gaps", [True, False])

@@ -81,6 +81,17 @@ def test_rows_shift_the_points_by_what_is_observed_of_them():
     assert (row_shifts(rows_of(X), 2, (1,)) != seen).all()
 
 
+@pytest.mark.parametrize("digit", [0, 2**N_BITS - 1])
+def test_points_at_the_edge_are_finite(posterior, digit):
+    """A row whose shift makes all digits of a point zero, or one."""
+    rule = PosteriorMixture((8, 1), 2, "cpu", seed=[0])
+    points = (row_shifts(ROWS, 2, (0,)) ^ digit)[:, None]
+    nodes = rule.place((points, points), [posterior], ROWS)
+    assert nodes.z.abs().amax() > 4
+    assert nodes.z.isfinite().all()
+    assert nodes.log_weight.isfinite().all()
+
+
 def test_shifts_of_binary_rows_are_uniform():
     rng = np.random.default_rng(0)
     X = torch.tensor(rng.integers(2, size=(4000, 30)), dtype=torch.float64).unique(

@@ -1,6 +1,7 @@
 """Every parameter of every class and function, against values that are none."""
 
 import inspect
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn_mpt import (
     LMLTrainerCallback,
     MPTCurve,
     MPTDeepVAE,
+    MPTImputer,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
@@ -35,6 +37,14 @@ ROTATION = ["oblimin", 1, True, np.nan, ["varimax"]]
 N_JOBS = [0, "a", 1.5, True, np.nan, [1]]
 RANDOM_STATE = [-1, 2**32, 1.5, np.nan, "a", True, [[1]], np.random.default_rng(0)]
 DEVICE = ["toaster", "meta", 1.5, True, ["cpu"], torch.device("meta")]
+GAUSSIAN = ["gaussian"] * 5  # the rows have five columns
+LIKELIHOOD = [
+    *["magic", 1, True, None, np.nan, [], ["mpt"], GAUSSIAN[1:], GAUSSIAN * 2],
+    *[[*GAUSSIAN[1:], kind] for kind in ("magic", "from_dtype", 1, True, None, np.nan)],
+    *[{0: kind} for kind in ("magic", 1, None, ["gaussian"])],
+    *[{key: "gaussian"} for key in (5, -1, 1.5, True, "age", None)],
+    *["from_dtype", {"gaussian"}, np.array(GAUSSIAN)],
+]
 RATE = [0.0, -0.5, 1.5, np.nan, np.inf, 0, 99, True, None, "often", Fraction(1, 2), [1]]
 COUNT_OR_AUTO = [*(value for value in COUNT if value != "1"), "all"]
 INIT = ["magic", 1, None, {}, {"components": 1}, np.zeros((2, 5))]
@@ -58,10 +68,10 @@ MODEL = {
 MODELS = {
     MPTProbabilisticPCA: MODEL | {"init": INIT},
     MPTLinearVAE: MODEL
-    | {"init": INIT, "likelihood": NO_NAME, "noise": NO_NAME, "rotation": ROTATION},
+    | {"init": INIT, "likelihood": LIKELIHOOD, "noise": NO_NAME, "rotation": ROTATION},
     MPTDeepVAE: MODEL
     | {
-        "likelihood": NO_NAME,
+        "likelihood": LIKELIHOOD,
         "hidden_layer_sizes": [8, "8", None, (0,), (True,), (1.5,), (np.nan,), ("8",)],
         "activation": NO_NAME,
         "n_importance_samples": COUNT_OR_AUTO,
@@ -261,6 +271,32 @@ def test_a_fitted_model_keeps_its_likelihood(kind):
     assert_array_equal(model.score_samples(binary), before)
     quiet_fit(model.set_params(likelihood="gaussian", warm_start=False), real_rows())
     assert hasattr(model, "noise_variance_")
+
+
+@pytest.mark.parametrize("kind", [MPTLinearVAE, MPTDeepVAE])
+@pytest.mark.parametrize("own", ["gaussian", {0: "bernoulli"}])
+@pytest.mark.parametrize("other", ["bernoulli", ["poisson"] * 5, {1: "bernoulli"}])
+def test_models_do_not_become_others(kind, own, other):
+    rows = (real_rows() > 0) + 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a Gaussian takes zeros and ones
+        model = kind(max_iter=1, likelihood=own, warm_start=True).fit(rows)
+    before = model.score_samples(rows)
+    for call in (model.fit, model.partial_fit, model.score_samples):
+        with pytest.raises(ValueError, match=r"likelihood=.* differs from the "):
+            call(rows if model.set_params(likelihood=other) else None)
+    model.set_params(likelihood=own)
+    assert_array_equal(model.score_samples(rows), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    pairs({"estimator": [1, "pca"], "method": NO_NAME, "random_state": RANDOM_STATE}),
+)
+def test_imputers_refuse_bad_values_by_name(name, value):
+    gaps = np.where(np.eye(30, 5), np.nan, real_rows())
+    with pytest.raises((ValueError, TypeError), match=name):
+        MPTImputer().set_params(**{name: value}).fit(gaps)
 
 
 def test_a_fitted_net_keeps_its_activation():

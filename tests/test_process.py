@@ -72,6 +72,7 @@ def state_of_process():
         torch.get_num_threads(),
         torch.is_autocast_enabled("cpu"),
         np.geterr(),
+        [str(rule) for rule in warnings.filters],
     )
 
 

@@ -94,6 +94,14 @@ def test_every_session_is_called_by_a_workflow():
     assert {name.split("-")[0] for name in called} == set(read_noxfile())
 
 
+def test_known_vulnerabilities_are_looked_for():
+    weekly = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text("utf-8"))
+    assert weekly[True]["schedule"]  # YAML takes "on" for True
+    assert "audit" in called_sessions(weekly["jobs"]["one"])
+    source = (ROOT / "noxfile.py").read_text("utf-8")
+    assert re.search(r'run\("pip-audit", .*"-r", "constraints\.txt"\)', source)
+
+
 def test_pythons_are_the_same_everywhere():
     listed = [c.rsplit(" ", 1)[1] for c in PROJECT["classifiers"] if ":: 3." in c]
     assert read_noxfile()["tests"] == listed

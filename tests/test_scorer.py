@@ -115,6 +115,31 @@ def test_standard_errors_cover():
     assert 0.85 < hits / 60 <= 1.0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "n_masks", "n_all"), [("mpt", 4, 10), ("chain", 10, 120)]
+)
+def test_intervals_of_scores_cover(method, n_masks, n_all):
+    """A model of no joint distribution, against all its masks or orders."""
+    texts = ["the cat sat on a", "a dog ran on the"]
+    model, tokenizer = make_model(), make_tokenizer()
+
+    def scores(n_masks, seed):
+        scorer = MPTScorer(
+            model, tokenizer, method=method, n_masks=n_masks, random_state=seed
+        )
+        return scorer.fit().score_samples(texts, return_std=True)
+
+    truth, no_error = scores(n_all, 0)
+    assert_allclose(no_error, 0, atol=1e-10)
+    value, error = np.stack([scores(n_masks, seed) for seed in range(200)], 1)
+    off = value - truth
+    assert (np.abs(off.mean(0)) < 4 * off.std(0) / np.sqrt(200)).all()
+    assert (np.abs((error**2).mean(0) / off.var(0) - 1) < 0.4).all()
+    # ten draws, taken as normal
+    assert 0.85 <= np.mean(np.abs(off) <= 1.96 * error) <= 0.99
+
+
 # Against one forward pass at a time
 
 

@@ -52,6 +52,19 @@ def test_quadrature_says_exact_where_it_is(slope):
     assert (error == 0).mean() > 0.5
 
 
+@pytest.mark.parametrize("slope", [30, 100])
+def test_errors_of_very_steep_slopes_are_told(slope):
+    """Against a line so fine that the steepest location moves by a tenth."""
+    model, X = steep_model(1, slope, 12, seed=slope)
+    value, error = model.score_samples(X, return_std=True)
+    z = np.linspace(-9, 9, 18 * 10 * slope + 1)[:, None]
+    location = z @ model.components_ + model.intercept_
+    log_prob = X @ log_expit(location).T + (1 - X) @ log_expit(-location).T
+    log_prob += np.log(z[1] - z[0]) - 0.5 * (z[:, 0] ** 2 + np.log(2 * np.pi))
+    off = np.abs(value - logsumexp(log_prob, axis=1))
+    assert (off < 5 * error + 5e-4).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_components", [5, 10])
 @pytest.mark.parametrize("slope", [3, 10])

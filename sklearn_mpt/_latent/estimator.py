@@ -24,7 +24,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._latent.fitting import TrainingMixin
 from sklearn_mpt._latent.measured import MeasuredMixin
-from sklearn_mpt._measure.contract import own_setting
+from sklearn_mpt._measure.contract import fill_masked, own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -173,7 +173,7 @@ class BaseMPT(
         X : ndarray of shape (n_samples, n_features)
         """
         self._check_is_fitted()
-        Z = check_array(Z, dtype=[np.float64, np.float32])
+        Z = check_array(fill_masked(Z), dtype=[np.float64, np.float32])
         if Z.shape[1] != self._n_features_out:
             raise ValueError(
                 f"Z must have n_components={self._n_features_out} columns, "
@@ -250,7 +250,7 @@ class BaseMPT(
             self._check_is_fitted()
         X = validate_data(
             self,
-            X,
+            fill_masked(X),
             reset=reset,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan",

@@ -51,14 +51,19 @@ def conditional_log_prob_of(model):
     return conditional
 
 
+def fill_masked(X):
+    """Return X, with the masked entries of a masked array as gaps."""
+    if not np.ma.isMaskedArray(X):
+        return X
+    return X.astype(np.result_type(X.dtype, np.float32)).filled(np.nan)
+
+
 def check_rows(model, X):
     """Return the rows as the model takes them, and whether some entries are missing.
 
     An estimator checks its own rows, and may want the names of their columns.
     """
-    if np.ma.isMaskedArray(X):
-        X = np.ma.filled(X.astype(float), np.nan)
-    rows = X
+    rows = X = fill_masked(X)
     is_function = conditional_log_prob_of(model) is model
     from sklearn.utils.validation import check_array  # models load without sklearn
 

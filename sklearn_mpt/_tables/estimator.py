@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.reading import (
     FROM_DTYPE,
     Coding,
@@ -74,13 +75,14 @@ class TableMPT(BaseMPT):
                 check_numeric(X)
             return super()._validate_rows(X, reset, min_samples)
         if not reset:
-            check_is_fitted(self)
+            self._check_is_fitted()
         X = self._validate_table(X, reset)
         if reset:
             coding = Coding.of(kinds_of(self.likelihood, X), X)
             self.likelihoods_, self.categories_ = coding
+        codes = self._coding.encode(X)
         codes = check_array(
-            self._coding.encode(X),
+            codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
             estimator=self,
@@ -102,7 +104,7 @@ class TableMPT(BaseMPT):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        return validate_data(self, X, reset=reset, **numbers)
+        return validate_data(self, fill_masked(X), reset=reset, **numbers)
 
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)

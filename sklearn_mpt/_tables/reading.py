@@ -52,7 +52,7 @@ def _kinds_from_mapping(likelihood, names):
     for key, kind in likelihood.items():
         by_number = isinstance(key, Integral) and -1 < key < len(names)
         name = names[key] if by_number else key
-        if name not in kinds:
+        if name not in kinds or isinstance(key, bool):
             raise ValueError(
                 f"likelihood names a column {key!r}, which X does not have. Its "
                 f"columns are {names[:20]}."
