@@ -100,9 +100,16 @@ class CountingBackend(ThreadingBackend):
     sizes: list[int] = []  # noqa: RUF012 - of all instances, which joblib makes
 
     def submit(self, func, callback=None):
+        return super().submit(self._sent(func), callback)
+
+    def apply_async(self, func, callback=None):
+        """What `submit` was before joblib 1.5."""
+        return super().apply_async(self._sent(func), callback)
+
+    def _sent(self, func):
         pickled = cloudpickle.dumps(func)
         self.sizes.append(len(pickled))
-        return super().submit(cloudpickle.loads(pickled), callback)
+        return cloudpickle.loads(pickled)
 
 
 @contextmanager
