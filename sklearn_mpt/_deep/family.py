@@ -31,9 +31,8 @@ from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-# Points per row if n_importance_samples is "auto".
-# The more features a row has, the narrower is its posterior, and the less do points of
-# other rows serve it.
+# Points per row if n_importance_samples is "auto". The more features a row has, the
+# narrower is its posterior, and the less do points of other rows serve it.
 OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
@@ -96,26 +95,25 @@ class DeepFamily(Family):
         units = Units.of(fitted, device)
         module = self._module(settings, fitted, device).float()
         rows = units.standardise(problem.rows)
-        objective = _objective(settings, problem, rows.float())
-        objective.log_scale = float((~rows.isnan() * units.log_scale).sum(1).mean())
         return Trainer(
             module,
-            objective,
+            _objective(settings, problem, rows.float()),
             learning_rate=settings.learning_rate,
             rng=problem.rng,
             others=self._other_starts(settings, problem),
             resting=list(module.likelihood.parameters()) if problem.is_new else [],
+            log_scale=float((~rows.isnan() * units.log_scale).sum(1).mean()),
         )
 
     def _other_starts(self, settings, problem):
         """States of the module that training may also start from."""
         if not (problem.is_new and problem.is_all):
             return []
-        sizes = settings.hidden_layer_sizes, problem.X.shape[1]
-        seeds = np.random.SeedSequence(problem.fitted["_seed"].tolist()).spawn(4)
+        kinds = other_kinds(settings.hidden_layer_sizes, problem.X.shape[1])
+        seed = np.random.SeedSequence(problem.fitted["_seed"].tolist())
         starts = [
             start(settings, self.likelihood, problem.X, np.random.default_rng(s), kind)
-            for s, kind in zip(seeds, other_kinds(*sizes), strict=False)
+            for s, kind in zip(seed.spawn(len(kinds)), kinds, strict=True)
         ]
         return [
             self._module(settings, fitted, problem.device).float().state_dict()

@@ -20,12 +20,7 @@ TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_it
 
 
 class Objective(ABC):
-    """What is minimised in training.
-
-    log_scale : what losses lack for the units of the rows.
-    """
-
-    log_scale = 0.0
+    """What is minimised in training."""
 
     @abstractmethod
     def batches(self, rng):
@@ -71,7 +66,7 @@ class Descent:
             self._validate()
         elif loss <= self.lowest:
             self.lowest, self.best = loss, start
-        self.loss_curve.append(loss + self.objective.log_scale)
+        self.loss_curve.append(loss)
 
     def _step(self, batch):
         loss = self.objective.losses(self.module, batch).mean()
@@ -146,6 +141,8 @@ class Trainer:
         States of the module, to start from instead of its own.
     resting : list of torch.nn.Parameter
         Parameters that rest at first.
+    log_scale : float
+        What losses lack for the units of the rows.
 
     Attributes
     ----------
@@ -153,13 +150,24 @@ class Trainer:
         Whether the loss stopped improving.
     """
 
-    def __init__(self, module, objective, *, learning_rate, rng, others=(), resting=()):
+    def __init__(
+        self,
+        module,
+        objective,
+        *,
+        learning_rate,
+        rng,
+        others=(),
+        resting=(),
+        log_scale=0.0,
+    ):
         self.module = module
         self.objective = objective
         self.learning_rate = learning_rate
         self.rng = rng
         self.others = others
         self.resting = resting
+        self.log_scale = log_scale
         self.plateau = False
         self._descent = self._descend()
 
@@ -173,8 +181,8 @@ class Trainer:
 
     @property
     def loss_curve(self):
-        """Mean loss of each epoch."""
-        return self._descent.loss_curve
+        """Mean loss of each epoch, in the units of the rows."""
+        return [loss + self.log_scale for loss in self._descent.loss_curve]
 
     @property
     def validation_curve(self):

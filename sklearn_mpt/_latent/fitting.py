@@ -153,8 +153,8 @@ class TrainingMixin(CallbackSupportMixin):
             fitted |= self._family.start(self, X, rng, **weight)
         fitted |= history([])
         if self.max_iter > 0:
-            problem = self._problem(X, fitted, (True, not go_on), rng)
-            fitted |= self._train(problem._replace(**weight), context)
+            how = {"is_all": True, "is_new": not go_on, **weight}
+            fitted |= self._train(self._problem(X, fitted, rng, **how), context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
@@ -194,8 +194,8 @@ class TrainingMixin(CallbackSupportMixin):
             rng = np.random.default_rng(fitted["_seed"])
             fitted |= self._family.start(self, X, rng, **weight) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-        problem = self._problem(X, fitted, (False, first), rng)._replace(**weight)
-        trainer = self._family.trainer(self, problem)
+        how = {"is_all": False, "is_new": first, **weight}
+        trainer = self._family.trainer(self, self._problem(X, fitted, rng, **how))
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
         fitted |= self._family.trained_attributes(trainer.result, fitted)
@@ -216,8 +216,8 @@ class TrainingMixin(CallbackSupportMixin):
                     "fitted model; clone the estimator to fit another one."
                 )
 
-    def _problem(self, X, fitted, how, rng):
-        return Problem(X, fitted, *how, check_device(self.device), rng)
+    def _problem(self, X, fitted, rng, **how):
+        return Problem(X, fitted, rng=rng, device=check_device(self.device), **how)
 
     def _train(self, problem, context):
         """Train to convergence; return the fitted attributes, changed."""

@@ -118,10 +118,10 @@ class IntegratedFamily(InformedFamily, Family):
     def _best_of_short_runs(self, X, of, rng, weight):
         """Components of which a few steps come farthest: there are local maxima."""
         few = rng.permutation(len(X))[:SHORT_ROWS]
-        rows = torch.from_numpy(np.array(X[few], float)), _taken(weight, few)
-        runs = []
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
             return first_components(X, *of, weight)
+        rows = torch.from_numpy(np.array(X[few], float)), _taken(weight, few)
+        runs = []
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
             start = first_components(X[drawn], *of, _taken(weight, drawn))

@@ -64,10 +64,9 @@ class Measurement:
     def map(self, function, tasks):
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
-        light = replace(self, X=None)  # joblib's backends look for what is large, and
-        shares = Parallel(
-            n_jobs=self.n_jobs
-        )(  # send it once, among arguments alone
+        # Backends look for what is large, to send it once, among the arguments alone.
+        light = replace(self, X=None)
+        shares = Parallel(n_jobs=self.n_jobs)(
             delayed(_on_rows)(function, light, self.X, tasks[i::n_shares])
             for i in range(n_shares)
         )

@@ -247,10 +247,8 @@ class _Parts:
         cross = -share * _gradient(slope.sum(), location)
         cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
         for i, feature in enumerate(self.noisy.tolist()):
-            place, own = (
-                int((self.feature == feature).nonzero()[0, 0]),
-                self.n_coefs + i,
-            )
+            place = int(torch.searchsorted(self.feature, feature))
+            own = self.n_coefs + i
             part = slice(place * self.width, (place + 1) * self.width)
             result[part, own] = result[own, part] = cross[place]
             result[own, own] = (share * (slope + information))[..., i].sum()
