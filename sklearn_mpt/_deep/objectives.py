@@ -27,6 +27,7 @@ import torch
 from sklearn_mpt._deep.start import MANY_FEATURES
 from sklearn_mpt._deep.trainer import Objective, shuffled_batches
 from sklearn_mpt._latent.rules import (
+    LogMeanExp,
     log_mean_exp,
     moments,
     natural_parameters,
@@ -74,10 +75,8 @@ def shared_bounds(module, X, observed, noise, prior_points):
     log_joint = log_ratio + module.likelihood.pair_log_prob(
         rows, observed.to(X.dtype), module.decoder(z)
     )
-    bounds = log_mean_exp(log_joint, 1)
-    with torch.no_grad():
-        weight = (log_joint - bounds[:, None]).exp_().double() / len(z)
-    posterior_fit = constant + (coefs * (weight @ z_moments)).sum(1)
+    bounds, weight = LogMeanExp.apply(log_joint)
+    posterior_fit = constant + (coefs * (weight.double() @ z_moments)).sum(1)
     return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
 
 

@@ -257,6 +257,34 @@ def log_mean_exp(log_values, axis):
     return torch.logsumexp(log_values, axis) - math.log(log_values.shape[axis])
 
 
+def total_and_shares(log_values):
+    """Log of the sum of exponentials along axis 1, and the share of each.
+
+    For finite values. Where most exponentials vanish, softmax is fast and exp is not.
+    """
+    share = log_values.softmax(1)
+    return log_values.amax(1) - share.amax(1).log(), share
+
+
+class LogMeanExp(torch.autograd.Function):
+    """Log of the mean of exponentials of each row, and the share of each.
+
+    Gradients go through the first result alone.
+    """
+
+    @staticmethod
+    def forward(ctx, log_values):
+        total, share = total_and_shares(log_values)
+        ctx.mark_non_differentiable(share)
+        ctx.save_for_backward(share)
+        return total - math.log(log_values.shape[1]), share
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        (share,) = ctx.saved_tensors
+        return gradient[:, None] * share
+
+
 def pool(log_means):
     """Pool the replicates' log averages: the log of their mean, its standard error.
 

@@ -101,9 +101,12 @@ class Gaussian(Likelihood):
 
     def pair_log_prob(self, X, observed, location):
         variance = self.noise_variance
-        scaled = location / variance
-        # shape: (n, m); the gradient of the variance needs no product more
-        fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
+        # Of one variance for all, pairs are fewer than locations; that of each goes to
+        # the locations, so that its gradient needs no product more.
+        common, scaled = variance, location
+        if variance.ndim:
+            common, scaled = 1.0, location / variance
+        fit = (X @ scaled.T - 0.5 * observed @ (scaled * location).T) / common
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
         return fit - 0.5 * size.sum(1, keepdim=True)
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.rules import total_and_shares
 from sklearn_mpt._latent.steps import Point, Sums
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
@@ -151,9 +152,8 @@ def _weight(weight, X):
 
 def _weights(seen, log_prob, log_weight):
     """Posterior weight of each shared node, (n, s), and log p(seen)."""
-    joint = torch.addmm(log_weight, seen, log_prob.T)
-    total = joint.logsumexp(1, keepdim=True)
-    return joint.sub_(total).exp_(), total[:, 0]
+    total, share = total_and_shares(torch.addmm(log_weight, seen, log_prob.T))
+    return share, total
 
 
 def shared_sums(value, share, r, it, table, weight):
@@ -225,8 +225,7 @@ def _own_shares(log_prob, log_r, on, off, targets):
     """Value, and its derivative in log p(x_j | z) at each node; (n,), (n, s, d)."""
     sign, gain = off - on, targets.hidden * off + targets.seen * on
     joint = log_r[..., None] + sign[:, None] * log_prob
-    average = joint.logsumexp(1)
-    share = joint.sub_(average[:, None]).exp_()
+    average, share = total_and_shares(joint)
     signed = (gain * sign)[..., None]
     through_r = (share @ signed)[..., 0] - log_r.exp() * signed.sum(1)
     share *= gain[:, None]
