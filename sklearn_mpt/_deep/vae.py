@@ -6,9 +6,10 @@ import torch
 from sklearn_mpt._deep.family import DeepFamily
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTDeepVAE(TableMPT):
+class MPTDeepVAE(WeightedMixin, TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     A fully connected net, the decoder, maps z, standard normal, to the location of each
@@ -144,6 +145,10 @@ class MPTDeepVAE(TableMPT):
     low, at 0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for
     120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
+
+    With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
+    held-out rows too; minibatches and held-out rows are drawn of rows that count, each
+    alike. A fit is near that of repeated rows, not the same.
 
     The same `random_state` gives the same fit on one machine with one number of
     threads. Other sums of floating point numbers, by more threads or another device,
