@@ -6,10 +6,9 @@ import torch
 from sklearn_mpt._deep.family import DeepFamily
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
-from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTDeepVAE(WeightedMixin, TableMPT):
+class MPTDeepVAE(TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     A fully connected net, the decoder, maps z, standard normal, to the location of each
