@@ -5,6 +5,7 @@ import warnings
 from numbers import Integral
 
 import numpy as np
+from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
@@ -119,6 +120,47 @@ def check_sample_weight(sample_weight, X):
         if weight.sum() == np.inf:
             raise ValueError("The sum of sample_weight is infinite.")
     return weight
+
+
+def rows_that_count(X, sample_weight):
+    """Return the rows with weights other than 0, and these; None if all are 1."""
+    if sample_weight is None:
+        return X, None
+    weight = check_sample_weight(sample_weight, X)
+    counts = np.flatnonzero(weight)
+    if len(counts) < len(weight):
+        X = _safe_indexing(X, counts)
+    return X, weight[counts]
+
+
+def check_columns_present(X, names):
+    """Refuse rows that are NaN in all of a column."""
+    empty = np.flatnonzero(np.isnan(X).all(axis=0))
+    if len(empty):
+        raise ValueError(
+            f"All entries of column(s) {names[empty[:10]].tolist()} of X are missing; "
+            "drop the column(s)."
+        )
+
+
+def check_bound_parameters(estimator, bound):
+    """Refuse parameters that differ from those, by name, of the fitted model."""
+    for name, value in bound.items():
+        if getattr(estimator, name) != value:
+            raise ValueError(
+                f"{name}={getattr(estimator, name)!r} differs from the {value!r} of "
+                "the fitted model; clone the estimator to fit another one."
+            )
+
+
+def check_fitted_components(n_components, n_fitted):
+    """Refuse another number of components than that of the model to be trained on."""
+    if n_components != n_fitted:
+        raise ValueError(
+            f"n_components={n_components} differs from the {n_fitted} of the fitted "
+            "model that training goes on with; set warm_start=False, or clone the "
+            "estimator, to start anew."
+        )
 
 
 def check_training_parameters(estimator, objectives, n_features):

@@ -76,15 +76,15 @@ class EncodeDecodeModel(DeepModel):
 class EncodeDecodeRows(SampledRows):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
-    def __init__(self, X, batch_size, points, held_out, masks):
-        super().__init__(X, batch_size, points, held_out)
+    def __init__(self, X, batch_size, points, held_out, masks, weight=None):
+        super().__init__(X, batch_size, points, held_out, weight)
         self.masks = masks
 
     def batches(self, rng):
         mask_rate, n_masks = self.masks
         n_features = self.X.shape[1]
         n_chains, _, n_dims = self.points
-        for X, *_ in super().batches(rng):
+        for X, counts, *_ in super().batches(rng):
             sizes = training_sizes(mask_rate, n_masks, n_features, rng)
             masks = draw_masks(sizes, n_features, rng)[np.arange(len(X)) % n_masks]
             normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))
@@ -93,11 +93,11 @@ class EncodeDecodeRows(SampledRows):
                 torch.tensor(u, dtype=X.dtype, device=X.device)
                 for u in (normal, uniform)
             ]
-            yield X, torch.tensor(masks, device=X.device), noise
+            yield X, counts, torch.tensor(masks, device=X.device), noise
 
     def losses(self, module, batch):
-        X, mask, noise = batch
+        X, counts, mask, noise = batch
         present = ~torch.isnan(X)
         log_prob = chain_log_prob(module, torch.nan_to_num(X), present & ~mask, noise)
         log_prob = torch.where(mask & present, log_prob, 0.0)
-        return -X.shape[1] * masked_score(log_prob, mask)
+        return -X.shape[1] * counts * masked_score(log_prob, mask)

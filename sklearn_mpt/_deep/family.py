@@ -29,6 +29,7 @@ from sklearn_mpt._deep.start import (
 from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units
+from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
 # Points per row if n_importance_samples is "auto". The more features a row has, the
@@ -77,9 +78,9 @@ class DeepFamily(Family):
     def n_components(self, fitted):
         return len(fitted["encoder_precision_"])
 
-    def start(self, settings, X, rng):
+    def start(self, settings, X, rng, weight=None):
         own = {"lml_method_": "importance"}
-        return own | start(settings, self.likelihood, X, rng)
+        return own | start(settings, self.likelihood, X, rng, weight=weight)
 
     def model(self, settings, fitted, device):
         module = self._module(settings, fitted, device)
@@ -95,6 +96,8 @@ class DeepFamily(Family):
         units = Units.of(fitted, device)
         module = self._module(settings, fitted, device).float()
         rows = units.standardise(problem.rows)
+        log_scale = (~rows.isnan() * units.log_scale).sum(1)
+        log_scale *= Weights.of(problem.weight, rows).each
         return Trainer(
             module,
             _objective(settings, problem, rows.float()),
@@ -102,7 +105,7 @@ class DeepFamily(Family):
             rng=problem.rng,
             others=self._other_starts(settings, problem),
             resting=list(module.likelihood.parameters()) if problem.is_new else [],
-            log_scale=float((~rows.isnan() * units.log_scale).sum(1).mean()),
+            log_scale=float(log_scale.mean()),
         )
 
     def _other_starts(self, settings, problem):
@@ -111,8 +114,9 @@ class DeepFamily(Family):
             return []
         kinds = other_kinds(settings.hidden_layer_sizes, problem.X.shape[1])
         seed = np.random.SeedSequence(problem.fitted["_seed"].tolist())
+        of = settings, self.likelihood, problem.X
         starts = [
-            start(settings, self.likelihood, problem.X, np.random.default_rng(s), kind)
+            start(*of, np.random.default_rng(s), kind, problem.weight)
             for s, kind in zip(seed.spawn(len(kinds)), kinds, strict=True)
         ]
         return [
@@ -141,32 +145,34 @@ def _objective(settings, problem, rows):
     size = settings.batch_size
     if size == "auto":
         size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, LARGEST_BATCH))
-    rows, held_out = _split(settings, problem, rows)
+    chosen, others = _split(settings, problem)
+    weight = np.ones(len(rows)) if problem.weight is None else problem.weight
     points = Points(
         _points_per_row(settings, rows.shape[1]),
         n_prior_points(settings.n_components),
         settings.n_components,
     )
-    if len(held_out):
+    held_out = None
+    if len(others):
+        more = HELD_OUT_BATCH, points._replace(per_row=HELD_OUT_POINTS)
         seed = problem.fitted["_seed"]
-        more = points._replace(per_row=HELD_OUT_POINTS)
-        held_out = HeldOutRows(held_out, HELD_OUT_BATCH, more, seed)
-    else:
-        held_out = None
+        held_out = HeldOutRows(rows[others], *more, seed, weight[others])
+    rows, weight = rows[chosen], weight[chosen]
     if settings.objective != "mpt":
-        return BoundRows(rows, size, points, held_out)
+        return BoundRows(rows, size, points, held_out, weight)
     _, kind = CONDITIONALS[settings.conditional]
     masks = (settings.mask_rate, settings.n_masks)
-    return kind(rows, size, points, held_out, masks)
+    return kind(rows, size, points, held_out, masks, weight)
 
 
-def _split(settings, problem, rows):
-    """Hold out rows by which training is stopped, if any."""
+def _split(settings, problem):
+    """Numbers of rows to train on, and of those by which training is stopped."""
     stops_early = settings.early_stopping and problem.is_all
     share = settings.validation_fraction if stops_early else 0
-    order = np.random.default_rng(problem.fitted["_seed"]).permutation(len(rows))
-    n_held_out = int(share * len(rows))
-    return rows[order[n_held_out:]], rows[order[:n_held_out]]
+    n_rows = len(problem.X)
+    order = np.random.default_rng(problem.fitted["_seed"]).permutation(n_rows)
+    n_held_out = int(share * n_rows)
+    return order[n_held_out:], order[:n_held_out]
 
 
 def _points_per_row(settings, n_features):

@@ -33,6 +33,7 @@ from sklearn_mpt._latent.rules import (
     natural_parameters,
     standard_normal_log_prob,
 )
+from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._measure.masks import fixed_size
 
 # Of a random order of the features, into runs that are scored at once. Where posteriors
@@ -152,10 +153,13 @@ class SampledRows(Objective):
 
     held_out : HeldOutRows or None
         Rows whose losses `validate` returns.
+    weight : ndarray of shape (n,), or None
+        What each row counts; None is 1. Losses are multiplied by it over its mean.
     """
 
-    def __init__(self, X, batch_size, points, held_out=None):
+    def __init__(self, X, batch_size, points, held_out=None, weight=None):
         self.X = X
+        self.counts = Weights.of(weight, X).each
         self.batch_size = batch_size
         self.points = points
         self.held_out = held_out
@@ -167,15 +171,16 @@ class SampledRows(Objective):
         n_batches = math.ceil(len(self.X) / self.batch_size)
         for _ in range(max(1, round(SHORTEST_EPOCH / n_batches))):
             for rows in shuffled_batches(len(self.X), self.batch_size, rng):
-                yield self.X[rows], *self.points.draw(len(rows), self.X.device, rng)
+                points = self.points.draw(len(rows), self.X.device, rng)
+                yield self.X[rows], self.counts[rows], *points
 
 
 class BoundRows(SampledRows):
     """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
 
     def losses(self, module, batch):
-        X, noise, _ = batch
-        return -own_bound(module, X, noise)
+        X, counts, noise, _ = batch
+        return -counts * own_bound(module, X, noise)
 
 
 class MaskedGains(SampledRows):
@@ -185,30 +190,31 @@ class MaskedGains(SampledRows):
         Mask rate, and number of masks in a step. Rows get them in turn.
     """
 
-    def __init__(self, X, batch_size, points, held_out, masks):
-        super().__init__(X, batch_size, points, held_out)
+    def __init__(self, X, batch_size, points, held_out, masks, weight=None):
+        super().__init__(X, batch_size, points, held_out, weight)
         self.masks = masks
 
     def batches(self, rng):
-        for X, *points in super().batches(rng):
+        for X, counts, *points in super().batches(rng):
             sets, weights = draw_sets(*self.masks, X.shape[1], rng)
-            turn = np.arange(len(X)) % sets.shape[1]
-            yield X, torch.tensor(sets[:, turn], device=X.device), weights, points
+            sets = torch.tensor(sets[:, np.arange(len(X)) % sets.shape[1]])
+            yield X, counts, sets.to(X.device), weights, points
 
     def losses(self, module, batch):
-        X, sets, weights, points = batch
+        X, counts, sets, weights, points = batch
         observed = sets & ~torch.isnan(X)
         bounds, posterior_fit = shared_bounds(module, X, observed, *points)
         gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True))
         posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
-        return posterior_fit.detach() - posterior_fit - gain
+        return counts * (posterior_fit.detach() - posterior_fit - gain)
 
 
 class HeldOutRows:
     """Minus the log marginal likelihood of held-out rows, always at the same points."""
 
-    def __init__(self, X, batch_size, points, seed):
+    def __init__(self, X, batch_size, points, seed, weight=None):
+        self.counts = Weights.of(weight, X).each
         rng = np.random.default_rng(seed)
         self.parts = [
             (rows, *points.draw(len(rows), X.device, rng))
@@ -221,7 +227,7 @@ class HeldOutRows:
             shared_bounds(module, X, ~torch.isnan(X)[None], *points)[0][0]
             for X, *points in self.parts
         ]
-        return -torch.cat(bounds)
+        return -self.counts * torch.cat(bounds)
 
 
 def draw_sets(mask_rate, n_masks, n_features, rng):

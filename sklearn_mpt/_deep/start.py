@@ -18,6 +18,7 @@ VIVID = 20
 # Noise at first, in variances of the rows: with more, rows do not tell which z is
 # theirs, and the decoder does not bend.
 NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1  # the first for each feature
+TINY = np.finfo(float).tiny
 
 
 def check_architecture(settings):
@@ -54,6 +55,28 @@ class Kind(NamedTuple):
 SMOOTH, CURLED, LINEAR = Kind(1.5), Kind(4.0), Kind(1.5, is_linear=True)
 
 
+class WeightedRows(NamedTuple):
+    """Standardised rows, NaN where missing, and what each counts, of mean 1."""
+
+    X: np.ndarray
+    weight: np.ndarray
+
+    @classmethod
+    def of(cls, X, weight):
+        weight = np.ones(len(X)) if weight is None else weight
+        return cls(X, weight * (len(X) / weight.sum()))
+
+    def total(self, entries):
+        """Sum what there is of each row, (n, m), over what the rows count; (m,)."""
+        return (self.weight[:, None] * entries).sum(0)
+
+    def some(self, n_rows, rng):
+        """Draw as many rows, each as often as it counts; return their numbers."""
+        order = rng.permutation(len(self.X))
+        ends = self.weight[order].cumsum()
+        return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
+
+
 def other_kinds(hidden_layer_sizes, n_features):
     """List what training may start from, besides SMOOTH."""
     if n_features >= MANY_FEATURES:
@@ -61,11 +84,14 @@ def other_kinds(hidden_layer_sizes, n_features):
     return [CURLED, CURLED, LINEAR] if len(hidden_layer_sizes) else [LINEAR]
 
 
-def start(settings, likelihood, X, rng, kind=SMOOTH):
-    """Return fitted attributes from which training starts."""
-    shift, scale = likelihood.units(X)
-    rows = (X - shift) / scale
-    location = likelihood.start_location(rows)
+def start(settings, likelihood, X, rng, kind=SMOOTH, weight=None):
+    """Return fitted attributes from which training starts.
+
+    weight : what each row counts, (n,); None is 1.
+    """
+    shift, scale = likelihood.units(X, weight)
+    rows = WeightedRows.of((X - shift) / scale, weight)
+    location = likelihood.start_location(rows.X, weight)
     decoder, basis = _decoder_start(settings, location, kind.bend, rng)
     own = likelihood.start_attributes(scale)
     if len(settings.hidden_layer_sizes):
@@ -113,12 +139,9 @@ def _with_less_noise(attributes, n_features):
     return attributes | {"noise_variance_": share * attributes["noise_variance_"]}
 
 
-def _encoder_start(settings, likelihood, X, rng):
-    """The net's last layer is zero: it starts from the additive posterior.
-
-    X : standardised rows.
-    """
-    inputs, seen = _read(likelihood, X)
+def _encoder_start(settings, likelihood, rows, rng):
+    """The net's last layer is zero: it starts from the additive posterior."""
+    inputs, seen = _read(likelihood, rows.X)
     n_inputs, n_components = inputs.shape[1], settings.n_components
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
@@ -127,11 +150,11 @@ def _encoder_start(settings, likelihood, X, rng):
     if len(settings.hidden_layer_sizes):
         sizes = [2 * n_inputs, *settings.hidden_layer_sizes, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        some = rng.permutation(len(X))[:N_POINTS]
-        rows = np.concatenate([inputs[some], seen[some]], 1)
-        spread_layers(coefs, intercepts, settings.activation, rows, (1.0, rng))
+        some = rows.some(N_POINTS, rng)
+        entering = np.concatenate([inputs[some], seen[some]], 1)
+        spread_layers(coefs, intercepts, settings.activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
-    centre = inputs.sum(0) / np.maximum(seen.sum(0), 1)
+    centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)
     return {
         "encoder_information_": np.concatenate([slope, -centre[:, None] * slope]),
         "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),
@@ -147,24 +170,25 @@ def _read(likelihood, X):
     return inputs * seen, seen
 
 
-def linear_part(likelihood, fitted, X, start):
+def linear_part(likelihood, fitted, rows, start):
     """Make a decoder linear in z, as principal components are; return attributes.
 
     Rows enter by their slopes in the location, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
 
-    X : standardised rows. start : where slopes are taken, (l,); coefficients and
-    intercepts, of which the last change; points z, and values of the last hidden layer.
+    start : where slopes are taken, (l,); coefficients and intercepts, of which the last
+    change; points z, and values of the last hidden layer.
     """
     location, (coefs, intercepts), (points, last) = start
     kind = likelihood.from_attributes(fitted, fitted["_scale"])
-    slope, information = _derivatives(kind, X, location)
-    W, noise = _principal(slope / np.sqrt(information), points.shape[1])
+    slope, information = _derivatives(kind, rows.X, location)
+    size = np.sqrt(rows.weight)[:, None]
+    W, noise = _principal(size * (slope / np.sqrt(information)), points.shape[1])
     W = W / np.sqrt(information)
     basis = np.column_stack([last, np.ones(len(last))])
     solution = np.linalg.lstsq(basis, points @ W, rcond=1e-6)[0]
     coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
-    pull = _line(*_read(likelihood, X), slope)
+    pull = _line(*_read(likelihood, rows.X), slope, rows.total)
     own = {}
     if "noise_variance_" in fitted:
         own = {"noise_variance_": noise * fitted["noise_variance_"]}
@@ -174,12 +198,15 @@ def linear_part(likelihood, fitted, X, start):
     }
 
 
-def _line(inputs, seen, slope):
-    """Coefficients, then constants, of slopes that are linear in inputs; (2 l, 1)."""
-    count = np.maximum(seen.sum(0), 1)
-    centres = inputs.sum(0) / count, slope.sum(0) / count
+def _line(inputs, seen, slope, total):
+    """Coefficients, then constants, of slopes that are linear in inputs; (2 l, 1).
+
+    total : what sums over rows.
+    """
+    count = np.maximum(total(seen), TINY)
+    centres = total(inputs) / count, total(slope) / count
     apart = seen * (inputs - centres[0])
-    coefs = (apart * slope).sum(0) / np.maximum((apart**2).sum(0), 1e-12)
+    coefs = total(apart * slope) / np.maximum(total(apart**2), 1e-12)
     return np.concatenate([coefs, centres[1] - coefs * centres[0]])[:, None]
 
 

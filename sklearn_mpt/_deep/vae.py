@@ -145,6 +145,10 @@ class MPTDeepVAE(TableMPT):
     120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
 
+    With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
+    held-out rows too; minibatches and held-out rows are drawn of rows that count, each
+    alike. A fit is near that of repeated rows, not the same.
+
     The same `random_state` gives the same fit on one machine with one number of
     threads. Other sums of floating point numbers, by more threads or another device,
     are small differences that grow in training as noise does; so does another

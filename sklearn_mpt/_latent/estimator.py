@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_mpt._checks import (
     check_bool,
+    check_bound_parameters,
     check_choice,
     check_int,
     check_sample_weight,
@@ -265,7 +266,7 @@ class BaseMPT(
 
     def _check_is_fitted(self):
         check_is_fitted(self)
-        self._check_bound_parameters()
+        check_bound_parameters(self, self._bound)
 
     @property
     def _n_features_out(self):

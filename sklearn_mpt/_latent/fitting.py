@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._checks import check_device, check_training_parameters
+from sklearn_mpt._checks import (
+    check_columns_present,
+    check_device,
+    check_fitted_components,
+    check_training_parameters,
+    rows_that_count,
+)
 from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
 from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import spawn_seeds
@@ -22,7 +28,7 @@ class Problem(NamedTuple):
 
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
     X is all there is to learn from, not a part of a stream. is_new : whether nothing
-    has been trained before.
+    has been trained before. weight : what each row counts, (n,); None is 1.
     """
 
     X: np.ndarray
@@ -31,7 +37,7 @@ class Problem(NamedTuple):
     is_new: bool
     device: torch.device
     rng: np.random.Generator
-    weight: np.ndarray | None = None  # of each row, for families that take it
+    weight: np.ndarray | None
 
     @property
     def has_gaps(self):
@@ -51,7 +57,7 @@ class Family(ABC):
     """How models of one kind start, are trained, and become maths.
 
     It has no state. `settings` is what has an estimator's parameters as attributes,
-    `fitted` a dict of its fitted attributes.
+    `fitted` a dict of its fitted attributes, `weight` what each row counts, None for 1.
     """
 
     objectives: tuple[str, ...]  # allowed values of `objective`
@@ -68,7 +74,7 @@ class Family(ABC):
         """Return the number of latent variables of a fitted model."""
 
     @abstractmethod
-    def start(self, settings, X, rng):
+    def start(self, settings, X, rng, weight=None):
         """Return the fitted attributes from which training starts."""
 
     @abstractmethod
@@ -109,7 +115,9 @@ class TrainingMixin(CallbackSupportMixin):
         """What kind of model this is."""
 
     @all_or_nothing
-    def fit(self, X: ArrayLike, y: object = None) -> Self:
+    def fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Fit the model to X.
 
         Parameters
@@ -118,6 +126,8 @@ class TrainingMixin(CallbackSupportMixin):
             Training rows; NaN marks missing entries.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
 
         Returns
         -------
@@ -134,11 +144,12 @@ class TrainingMixin(CallbackSupportMixin):
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
+        X, weight = rows_that_count(X, sample_weight)
         with own_mode(with_grad=True):
-            return self._fit(X)
+            return self._fit(X, weight)
 
     @with_callbacks
-    def _fit(self, X, **weight):
+    def _fit(self, X, weight):
         go_on = self.warm_start and hasattr(self, "n_iter_")
         if not go_on:
             forget(self)
@@ -150,10 +161,10 @@ class TrainingMixin(CallbackSupportMixin):
         if go_on:
             fitted = vars(self) | fitted
         else:
-            fitted |= self._family.start(self, X, rng, **weight)
+            fitted |= self._family.start(self, X, rng, weight)
         fitted |= history([])
         if self.max_iter > 0:
-            how = {"is_all": True, "is_new": not go_on, **weight}
+            how = {"is_all": True, "is_new": not go_on, "weight": weight}
             fitted |= self._train(self._problem(X, fitted, rng, **how), context)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
@@ -163,7 +174,9 @@ class TrainingMixin(CallbackSupportMixin):
         return self
 
     @all_or_nothing
-    def partial_fit(self, X: ArrayLike, y: object = None) -> Self:
+    def partial_fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
         """Update the model by one pass over X.
 
         The first call initialises the model, unless it is fitted; later ones go on
@@ -176,25 +189,28 @@ class TrainingMixin(CallbackSupportMixin):
             Training rows; NaN marks missing entries.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts beside the others of this part. None is 1.
 
         Returns
         -------
         self : object
             The updated estimator.
         """
+        X, weight = rows_that_count(X, sample_weight)
         with own_mode(with_grad=True):
-            return self._partial_fit(X)
+            return self._partial_fit(X, weight)
 
-    def _partial_fit(self, X, **weight):
+    def _partial_fit(self, X, weight):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
         fitted = vars(self).copy()
         if first:
             fitted |= self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
-            fitted |= self._family.start(self, X, rng, **weight) | history([])
+            fitted |= self._family.start(self, X, rng, weight) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
-        how = {"is_all": False, "is_new": first, **weight}
+        how = {"is_all": False, "is_new": first, "weight": weight}
         trainer = self._family.trainer(self, self._problem(X, fitted, rng, **how))
         trainer.load(fitted["_optimizer_state"])
         trainer.run_once()
@@ -207,14 +223,6 @@ class TrainingMixin(CallbackSupportMixin):
         bound = {name: getattr(self, name) for name in self._bound_parameters}
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
-
-    def _check_bound_parameters(self):
-        for name, value in self._bound.items():
-            if getattr(self, name) != value:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} differs from the {value!r} of the "
-                    "fitted model; clone the estimator to fit another one."
-                )
 
     def _problem(self, X, fitted, rng, **how):
         return Problem(X, fitted, rng=rng, device=check_device(self.device), **how)
@@ -259,22 +267,12 @@ class TrainingMixin(CallbackSupportMixin):
         if not reset:
             self._check_sizes_fitted()
             return X
-        empty = np.flatnonzero(np.isnan(X).all(axis=0))
-        if len(empty):
-            names = getattr(self, "feature_names_in_", np.arange(n_features))
-            raise ValueError(
-                f"All entries of column(s) {names[empty[:10]].tolist()} of X are "
-                "missing; drop the column(s)."
-            )
+        names = getattr(self, "feature_names_in_", np.arange(n_features))
+        check_columns_present(X, names)
         return X
 
     def _check_sizes_fitted(self):
-        if self._n_features_out != self.n_components:
-            raise ValueError(
-                f"n_components={self.n_components} differs from the "
-                f"{self._n_features_out} of the fitted model that training goes on "
-                "with; set warm_start=False, or clone the estimator, to start anew."
-            )
+        check_fitted_components(self.n_components, self._n_features_out)
         self._family.check_fitted(self, vars(self))
 
 

@@ -6,10 +6,9 @@ import torch
 from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTProbabilisticPCA(WeightedMixin, BaseMPT):
+class MPTProbabilisticPCA(BaseMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal

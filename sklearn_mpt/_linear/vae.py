@@ -11,10 +11,9 @@ from sklearn_mpt._linear.map import check_rotation
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
-from sklearn_mpt._tables.weighted import WeightedMixin
 
 
-class MPTLinearVAE(WeightedMixin, StandardErrorsMixin, TableMPT):
+class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Every feature has a location that is linear in z, standard normal: the mean of a

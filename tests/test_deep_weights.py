@@ -1,0 +1,165 @@
+"""What weights of rows do to deep models: starts, losses, held-out rows, and fits."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from reference import log_density, low_rank_rows, ml_optimum
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from test_deep_start import ring
+from test_deep_vae import mean_and_covariance
+
+from sklearn_mpt import MPTDeepVAE
+from sklearn_mpt._deep.encode_decode import EncodeDecodeRows
+from sklearn_mpt._deep.model import module_of
+from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains, Points
+from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
+from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
+
+WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
+KINDS = {
+    "gaussian": Gaussian(),
+    "bernoulli": Bernoulli(),
+    "table": Columns(["poisson", "categorical", "gaussian", "gaussian"], [1, 3, 1, 1]),
+}
+
+
+def rows(kind="gaussian"):
+    """Sixty rows with gaps, with values of the kind."""
+    X = low_rank_rows(60, 4, 1, 0.3, seed=0)
+    if kind == "bernoulli":
+        X = (X > 0.2).astype(float)
+    if kind == "table":
+        X[:, 0], X[:, 1] = np.exp(X[:, 0]).round(), X[:, 1].round().clip(-1, 1) + 1
+    return np.where(np.random.default_rng(1).random(X.shape) < 0.2, np.nan, X)
+
+
+def quiet_fit(model, X, weight=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(X, sample_weight=weight)
+
+
+def quick(**settings):
+    defaults = {"hidden_layer_sizes": (8,), "max_iter": 10, "random_state": 0}
+    return MPTDeepVAE(1, **{**defaults, **settings})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_starts_are_those_of_repeated_rows(name):
+    kind, X, settings = KINDS[name], rows(name), MPTDeepVAE(1, hidden_layer_sizes=())
+    by_weight, repeated = (
+        start(settings, kind, *of)
+        for of in (
+            (X, np.random.default_rng(0), LINEAR, WEIGHT),
+            (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), LINEAR),
+        )
+    )
+    for attribute in ("_shift", "_scale", "noise_variance_", "decoder_intercepts_"):
+        if attribute in repeated:
+            assert_allclose(by_weight[attribute], repeated[attribute], atol=1e-9)
+    for one, two in (
+        ("decoder_coefs_", "decoder_coefs_"),
+        ("encoder_information_", "encoder_precision_"),
+    ):
+        # whatever the sign of z
+        products = (np.outer(own[one], own[two]) for own in (by_weight, repeated))
+        assert_allclose(*products, atol=1e-9)
+
+
+def test_nets_are_scaled_to_rows_as_often_as_they_count():
+    chosen = WeightedRows.of(rows(), WEIGHT).some(60, np.random.default_rng(0))
+    often = np.bincount(chosen, minlength=60)
+    assert (abs(often - WEIGHT * 60 / WEIGHT.sum()) < 1).all()
+    few = WeightedRows.of(rows(), None).some(50, np.random.default_rng(0))
+    assert_array_equal(few, np.random.default_rng(0).permutation(60)[:50])
+
+
+@pytest.mark.parametrize("kind", [BoundRows, MaskedGains, EncodeDecodeRows])
+def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
+    module = module_of(vars(quiet_fit(quick(), rows())), "silu", Gaussian(), "cpu")
+    X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
+    masks = () if kind is BoundRows else (("uniform", 8),)
+    module, weight = module.float(), 1.0 + WEIGHT
+
+    def losses(*weight):
+        objective = kind(X, 60, points, None, *masks, *weight)
+        batch = next(iter(objective.batches(np.random.default_rng(0))))
+        with torch.no_grad():
+            return objective.losses(module, batch).numpy()
+
+    order = np.random.default_rng(0).permutation(60)
+    expected = np.average(losses(), weights=weight[order])
+    assert losses(weight).mean() == pytest.approx(expected, rel=1e-5)
+
+
+def test_held_out_losses_are_weighted():
+    module = module_of(vars(quiet_fit(quick(), rows())), "silu", Gaussian(), "cpu")
+    X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
+    module = module.float()
+    plain, by_weight = (
+        HeldOutRows(X, 25, points, 0, *weight).losses(module).numpy()
+        for weight in ((), (1.0 + WEIGHT,))
+    )
+    expected = np.average(plain, weights=1.0 + WEIGHT)
+    assert by_weight.mean() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_linear_decoder_reaches_the_weighted_optimum():
+    X = low_rank_rows(400, 5, 1, 0.3, seed=0)
+    weight = np.array([0, 1, 5])[np.digitize(X[:, 0] + X[:, 1], [-1, 0.5])]
+    model = MPTDeepVAE(
+        1, hidden_layer_sizes=(), n_iter_no_change=5, random_state=0, max_iter=200
+    )
+
+    def reached(**settings):
+        model.set_params(**settings)
+        parameters = mean_and_covariance(quiet_fit(clone(model), X, weight))
+        return np.average(log_density(X, *parameters), weights=weight)
+
+    optimum = ml_optimum(np.repeat(X, weight, 0), 1)
+    unweighted = mean_and_covariance(quiet_fit(clone(model), X))
+    assert optimum - np.average(log_density(X, *unweighted), weights=weight) > 0.2
+    assert 0 < optimum - reached() < 0.03
+    assert 0 < optimum - reached(objective="iwae") < 0.03
+
+
+def test_a_stream_is_weighted():
+    X = low_rank_rows(400, 5, 1, 0.3, seed=0)
+    weight = np.array([0, 1, 5])[np.digitize(X[:, 0] + X[:, 1], [-1, 0.5])]
+    model = MPTDeepVAE(1, hidden_layer_sizes=(), random_state=0)
+    for _ in range(40):
+        model.partial_fit(X, sample_weight=weight)
+    reached = np.average(log_density(X, *mean_and_covariance(model)), weights=weight)
+    assert 0 < ml_optimum(np.repeat(X, weight, 0), 1) - reached < 0.05
+
+
+def test_the_heavier_half_of_a_ring_is_drawn_more_often():
+    X = ring(400, 0)
+    weight = np.where(X[:, 0] > 0, 4.0, 1.0)
+    model = quick(hidden_layer_sizes=(32, 32), max_iter=60)
+    drawn = quiet_fit(model, X, weight).sample(4000, random_state=0)
+    share = np.average(X[:, 0] > 0, weights=weight)
+    assert abs(np.mean(drawn[:, 0] > 0) - share) < 0.05
+    assert abs(np.mean(X[:, 0] > 0) - share) > 0.2
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_weights_of_zero_leave_rows_out(method):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        by_weight = getattr(quick(), method)(rows(), sample_weight=WEIGHT > 0)
+        without = getattr(quick(), method)(rows()[WEIGHT > 0])
+    assert by_weight.loss_curve_ == without.loss_curve_
+    assert_array_equal(by_weight.score_samples(rows()), without.score_samples(rows()))
+
+
+@pytest.mark.parametrize("weight", [1, 2.0**20])
+def test_weights_that_are_all_the_same_change_nothing(weight):
+    fitted = quiet_fit(quick(), rows(), np.full(60, weight))
+    unweighted = quiet_fit(quick(), rows())
+    assert fitted.loss_curve_ == unweighted.loss_curve_
+    assert_array_equal(fitted.score_samples(rows()), unweighted.score_samples(rows()))
