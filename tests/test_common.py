@@ -16,7 +16,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._likelihoods import Bernoulli
-from sklearn_mpt._linear.integrated_family import IntegratedFamily
 from sklearn_mpt._measure.contract import (
     loop_over_masks,
     masked_score,
@@ -106,21 +105,30 @@ def with_gaps(X):
     return np.where(gaps, np.nan, X)
 
 
-class OfAnyRows(IntegratedFamily):
-    def check_rows(self, X):
+class OfSigns(Bernoulli):
+    @staticmethod
+    def check_rows(X):
         """Signs are taken later."""
 
 
-class SignsVAE(MPTLinearVAE):
+class BySigns:
     """A model of the signs of any rows: scikit-learn's checks draw real ones."""
 
     @property
     def _family(self):
-        return OfAnyRows(Bernoulli())
+        return self._family_of(OfSigns())
 
     def _validate_rows(self, X, **settings):
         X = super()._validate_rows(X, **settings)
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
+
+
+class SignsVAE(BySigns, MPTLinearVAE):
+    pass
+
+
+class DeepSigns(BySigns, MPTDeepVAE):
+    pass
 
 
 class TakesSigns:
@@ -156,6 +164,7 @@ def failures_expected_of(estimator):
             likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3
         ),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
+        DeepSigns(hidden_layer_sizes=(8,), likelihood="bernoulli", max_iter=3),
         DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ],
     expected_failed_checks=failures_expected_of,

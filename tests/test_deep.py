@@ -296,6 +296,8 @@ def test_laplace_finds_the_mode(name):
 class Fold(torch.nn.Module):
     """A decoder of one number by z squared: the posterior has two modes."""
 
+    intercepts = (torch.zeros(1),)
+
     def forward(self, z):
         return z**2
 

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from test_common import quiet_fit
 
 from sklearn_mpt import (
+    MPTDeepVAE,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     feature_contributions,
     lml_samples,
     mpt_curve,
 )
+from sklearn_mpt._latent.integration import log_joint, rows_of
+from sklearn_mpt._latent.rules import Nodes, standard_normal_log_prob
 
 STATM = Path("/proc/self/statm")
 CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps
@@ -106,13 +110,45 @@ def test_a_fit_with_gaps_copies_the_rows_once(X):
 
 @needs_proc
 @pytest.mark.slow
-def test_many_latent_variables_take_few_rows_at_a_time():
-    X = (np.random.default_rng(0).random((100, 10)) < 0.5).astype(float)
+@pytest.mark.parametrize(("n_components", "n_rows"), [(100, 100), (300, 20)])
+def test_many_latent_variables_take_few_rows_at_a_time(n_components, n_rows):
+    X = (np.random.default_rng(0).random((n_rows, 10)) < 0.5).astype(float)
     model = MPTLinearVAE(
-        n_components=100, likelihood="bernoulli", max_iter=0, random_state=0
+        n_components, likelihood="bernoulli", max_iter=0, random_state=0
     ).fit(X)
     model.score(X[:2])
     added, _ = most_added(lambda: model.score_samples(X))
+    assert added < CONSTANT
+
+
+@pytest.fixture
+def deep():
+    """A model of few features with wide nets: their layers take the most."""
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    return MPTDeepVAE(max_iter=0, random_state=0).fit(X), X
+
+
+@needs_proc
+@pytest.mark.slow
+def test_nets_take_few_nodes_at_a_time(deep):
+    """One hidden layer of all nodes would be 879 MiB."""
+    model, X = deep
+    module, z = model._model().latent, torch.randn(300, 3000, 2).double()
+    nodes, rows = Nodes(z, standard_normal_log_prob(z)), rows_of(torch.tensor(X))
+    with torch.no_grad():
+        log_joint(rows, Nodes(*(part[:, :2] for part in nodes)), module)
+        added, joint = most_added(lambda: log_joint(rows, nodes, module))
+    assert joint.shape == (300, 3000)
+    assert added < CONSTANT
+
+
+@needs_proc
+@pytest.mark.slow
+def test_chains_of_nets_take_few_rows_at_a_time(deep):
+    model, X = deep
+    order = np.arange(4)[None]
+    model.mean_chain_scores(X[:2], order)
+    added, _ = most_added(lambda: model.mean_chain_scores(X, order))
     assert added < CONSTANT
 
 

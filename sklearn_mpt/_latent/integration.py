@@ -5,7 +5,8 @@ rule's estimate of the error. A model says how:
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), each at nodes of
-  its own, of shape (n, s, k); of shape (n, s, d).
+  its own, of shape (n, s, k); of shape (n, s, d);
+- ``width``: how many numbers a node takes at its widest on the way there.
 """
 
 import itertools
@@ -79,11 +80,12 @@ def log_joint(rows, nodes, model):
     if nodes.z.ndim == 2:  # shared by all rows
         return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
     observed = rows.observed.to(rows.X.dtype)[..., None]
-    shares = [
-        (model.entry_log_prob(rows.X, z) @ observed)[..., 0]
-        for z in _blocks(nodes.z, rows)
-    ]
-    return nodes.log_weight + torch.cat(shares, 1)
+    # small results that are kept between large ones would split the heap
+    share, end = rows.X.new_empty(len(rows.X), nodes.z.shape[1]), 0
+    for z in _blocks(nodes.z, rows, model):
+        first, end = end, end + z.shape[1]
+        share[:, first:end] = (model.entry_log_prob(rows.X, z) @ observed)[..., 0]
+    return nodes.log_weight + share
 
 
 def _shared_log_prob(rows, z, model):
@@ -92,9 +94,14 @@ def _shared_log_prob(rows, z, model):
     return model.likelihood.pair_log_prob(X, observed, model.location(z))
 
 
-def _blocks(z, rows):
-    """Split the nodes so that a tensor over rows, nodes and features fits."""
-    return z.split(max(1, BLOCK_BYTES // (8 * rows.X.numel())), 1)
+def _blocks(z, rows, model):
+    """Split the nodes so that a tensor over rows, nodes and features fits.
+
+    And one of the numbers that a node takes at its widest.
+    """
+    n_rows, n_features = rows.X.shape
+    width = max(n_features, model.width)
+    return z.split(max(1, BLOCK_BYTES // (8 * n_rows * width)), 1)
 
 
 def integrate_log_prob(rows, rule, model):
@@ -135,14 +142,15 @@ def integrate_average(function, rows, rule, model):
         nodes = rule.place(group, posterior, rows)
         joint = log_joint(rows, nodes, model)
         logs.append(torch.logsumexp(joint, 1))
-        averages.append(_average(function, rows, nodes.z, torch.softmax(joint, 1)))
+        weight = torch.softmax(joint, 1)
+        averages.append(_average(function, rows, nodes.z, weight, model))
     return rule.combine(torch.stack(averages), torch.stack(logs))
 
 
-def _average(function, rows, z, weight):
+def _average(function, rows, z, weight, model):
     if z.ndim == 2:
         return weight @ function(z)
-    blocks = _blocks(z, rows)
+    blocks = _blocks(z, rows, model)
     weights = weight.split(blocks[0].shape[1], 1)
     return sum(
         (w[:, None] @ function(block))[:, 0]
@@ -173,7 +181,7 @@ def _own_conditionals(rows, rule, model):
 
 def _log_average(rows, z, joint, model):
     """Log of the sum of probabilities of entries, weighted by the nodes; (n, d)."""
-    blocks = _blocks(z, rows)
+    blocks = _blocks(z, rows, model)
     joints = joint.split(blocks[0].shape[1], 1)
     parts = [
         torch.logsumexp(model.entry_log_prob(rows.X, block) + part[..., None], 1)

@@ -157,6 +157,10 @@ class _InUnits(NamedTuple):
     latent: object
     log_scale: torch.Tensor
 
+    @property
+    def width(self):
+        return self.latent.width
+
     def propose(self, rows):
         return self.latent.propose(rows)
 

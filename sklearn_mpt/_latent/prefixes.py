@@ -36,7 +36,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
         NaN where missing.
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
-        With `propose` and `entry_log_prob` (see `integration`).
+        With `propose`, `entry_log_prob` and `width` (see `integration`).
     n_dims : int
         Number of latent variables.
     seed : list of int
@@ -47,7 +47,8 @@ def prefix_scores(X, orders, model, n_dims, seed):
 def _by_order(X, order, model, n_dims, seed):
     key = zlib.crc32(np.ascontiguousarray(order.cpu().numpy()))
     n_nodes = 9 * n_points(n_dims)  # at most eight posteriors
-    size = max(1, BLOCK_BYTES // (8 * X.shape[1] * n_nodes))
+    width = max(X.shape[1], model.width)
+    size = max(1, BLOCK_BYTES // (8 * width * n_nodes))
     order = order.expand(len(X), -1)
     sums = 0
     for rows, places in zip(X.split(size), order.split(size), strict=True):
