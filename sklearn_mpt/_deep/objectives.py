@@ -24,14 +24,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._deep.mode import laplace
 from sklearn_mpt._deep.start import MANY_FEATURES
 from sklearn_mpt._deep.trainer import Objective, shuffled_batches
+from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
+    Posterior,
     log_mean_exp,
     moments,
     natural_parameters,
     standard_normal_log_prob,
+    total_and_shares,
 )
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._measure.masks import fixed_size
@@ -68,46 +72,68 @@ def shared_bounds(module, X, observed, noise, prior_points):
     observed = observed.flatten(0, 1)
     rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
     posterior = module.posterior(rows, observed)
+    pool = Pool.of(posterior, shape, noise, prior_points)
+    bounds, weight = LogMeanExp.apply(pool.log_joint(module, rows, observed))
     coefs, constant = natural_parameters(posterior)
-    with torch.no_grad():
-        z, n_used = _pooled_points(posterior, shape, noise)
-        densities = coefs[:n_used], constant[:n_used]
-        z, z_moments, log_ratio = _with_prior(z, prior_points, densities)
-    log_joint = log_ratio + module.likelihood.pair_log_prob(
-        rows, observed.to(X.dtype), module.decoder(z)
-    )
-    bounds, weight = LogMeanExp.apply(log_joint)
-    posterior_fit = constant + (coefs * (weight.double() @ z_moments)).sum(1)
+    posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
     return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
 
 
-def _pooled_points(posterior, shape, noise):
-    """Draw points from the posteriors of all rows, of each set of features alike.
+@torch.no_grad()
+def fitted_bounds(module, X, noise, prior_points):
+    """Lower bounds on log p(x), of points around modes too: of rows not trained on.
 
-    Returns the points (m, k), and how many of the posteriors were used: the first ones,
-    if there are more sets than points for each row.
+    The encoder knows less of these, and the more so the longer it is trained.
     """
-    n_sets = min(shape[0], noise.shape[1])
-    n_used = n_sets * shape[1]
-    parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
-    parts = parts.transpose(0, 1).flatten(0, 1)
-    z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-    return z.flatten(0, 1), n_used
+    rows = rows_of(X)
+    encoded = module.posterior(rows.X, rows.observed)
+    found = laplace(rows, encoded.mean, module)
+    both = Posterior(*(torch.cat(pair) for pair in zip(encoded, found, strict=True)))
+    pool = Pool.of(both, (2, len(X)), noise, prior_points)
+    return log_mean_exp(pool.log_joint(module, rows.X, rows.observed), 1)
 
 
-def _with_prior(z, prior_points, densities):
-    """Add points of the prior; return all points, their moments and log weights."""
-    share = len(z) / (len(z) + len(prior_points))
-    z = torch.cat([z, prior_points])
-    z_moments = moments(z.double())
-    coefs, constant = densities
-    log_mixture = log_mean_exp(constant[:, None] + coefs @ z_moments.T, 0).to(z.dtype)
-    log_prior = standard_normal_log_prob(z)
-    if share < 1:
-        log_mixture = torch.logaddexp(
-            log_mixture + math.log(share), log_prior + math.log1p(-share)
-        )
-    return z, z_moments, log_prior - log_mixture
+class Pool(NamedTuple):
+    """Points that all rows share, weighted by the mixture that they come from."""
+
+    z: torch.Tensor  # shape: (m, k)
+    moments: torch.Tensor  # shape: (m, p)
+    log_weight: torch.Tensor  # shape: (m,), to average over the prior
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, posterior, shape, noise, prior_points):
+        """Draw points from posteriors of rows, of each set of features alike.
+
+        If there are more sets than points for each row, the first ones are used.
+
+        posterior : of shape[0] * shape[1] sets and rows. noise : shape (n, s, k).
+        prior_points : shape (m, k).
+        """
+        n_sets = min(shape[0], noise.shape[1])
+        n_used = n_sets * shape[1]
+        parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
+        parts = parts.transpose(0, 1).flatten(0, 1)
+        z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
+        drawn = z.flatten(0, 1)
+        z = torch.cat([drawn, prior_points])
+        z_moments = moments(z.double())
+        coefs, constant = (p[:n_used] for p in natural_parameters(posterior))
+        density, _ = total_and_shares(constant + z_moments @ coefs.T)
+        log_prior = standard_normal_log_prob(z)
+        share = len(drawn) / len(z)
+        log_mixture = (density - math.log(n_used)).to(z.dtype)
+        if share < 1:
+            log_mixture = torch.logaddexp(
+                log_mixture + math.log(share), log_prior + math.log1p(-share)
+            )
+        return cls(z, z_moments, log_prior - log_mixture)
+
+    def log_joint(self, module, X, observed):
+        """Log of each point's part of p(x_R), of which there are as many; (n, m)."""
+        location = module.decoder(self.z)
+        log_prob = module.likelihood.pair_log_prob(X, observed.to(X.dtype), location)
+        return self.log_weight + log_prob
 
 
 def own_bound(module, X, noise):
@@ -223,10 +249,7 @@ class HeldOutRows:
 
     @torch.no_grad()
     def losses(self, module):
-        bounds = [
-            shared_bounds(module, X, ~torch.isnan(X)[None], *points)[0][0]
-            for X, *points in self.parts
-        ]
+        bounds = [fitted_bounds(module, *part) for part in self.parts]
         return -self.counts * torch.cat(bounds)
 
 
