@@ -81,6 +81,30 @@ def test_conditionals_far_from_the_data_are_differences_of_likelihoods():
     assert_allclose(value, expected, rtol=1e-3, atol=0.1)
 
 
+class Wave(Knot):
+    """A decoder that has a way to go in the tails of z, with modes on it."""
+
+    def forward(self, z):
+        return torch.cat([0.3 * z + z.sin(), z.cos()], -1)
+
+    def value_and_jacobian(self, z):
+        slopes = torch.cat([0.3 + z.cos(), -z.sin()], 1)
+        return self(z), slopes[:, None]
+
+
+@pytest.mark.parametrize("x", [1.0, 4.0, -9.0, 15.0, -20.0])
+def test_modes_far_in_the_tails_are_found(x):
+    likelihood = Gaussian(torch.tensor(NOISE, dtype=torch.float64))
+    model, row = without_encoder(Wave(), likelihood, (2, 1), 0), [x, 0.5]
+    with torch.no_grad():
+        value, error, _ = model.lml(torch.tensor([row], dtype=torch.float64))
+        z = torch.linspace(-100, 100, 400001, dtype=torch.float64)[:, None]
+        entries = model.latent.entry_log_prob(torch.tensor([row]), z[None])[0].sum(1)
+    joint = entries + standard_normal_log_prob(z) + (z[1] - z[0]).log()
+    assert abs(value - torch.logsumexp(joint, 0)) < max(5 * error.item(), 0.1)
+    assert error < 0.3
+
+
 @pytest.fixture(scope="module")
 def linear():
     """A linear decoder, at the closed form, and the model that is exact for it."""
