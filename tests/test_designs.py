@@ -184,7 +184,6 @@ def test_slopes_of_controls_come_from_the_other_chains():
             assert_allclose(scores[i, j], later[i, j] - slope * error[i])
 
 
-
 @pytest.mark.parametrize(
     ("design", "shared", "degrees"),
     [
