@@ -213,3 +213,28 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
     assert len(covered) > 100
     assert np.mean(covered) > 0.87
     assert wrong <= (0 if on_the_data else 0.01 * len(covered))
+
+
+def test_many_dimensions_agree_with_the_exact_model():
+    """Five latent variables of a linear decoder, and an encoder that knows nothing."""
+    rng = np.random.default_rng(0)
+    start = {
+        "components": rng.normal(size=(5, 8)),
+        "mean": np.zeros(8),
+        "noise_variance": 0.3,
+    }
+    X = rng.normal(size=(30, 5)) @ start["components"]
+    X += np.sqrt(0.3) * rng.normal(size=X.shape)
+    exact = MPTProbabilisticPCA(5, init=start, max_iter=0).fit(X)
+    net = Layers([torch.tensor(start["components"])], [torch.zeros(8).double()], "silu")
+    model = without_encoder(net, Gaussian(torch.tensor(0.3).double()), (8, 5), 0)
+    rows, mask = torch.tensor(X), torch.arange(8) < 3
+    with torch.no_grad():
+        value, error, _ = model.lml(rows)
+        log_prob = model.conditional_log_prob(rows, mask[None])
+        z = model.latent_mean(rows)
+    off = value.numpy() - exact.score_samples(X)
+    assert (np.abs(off) < 5 * error.numpy() + 1e-6).all()
+    assert error.max() < 0.1
+    assert_allclose(log_prob, exact.conditional_log_prob(X, mask.numpy()), atol=0.1)
+    assert_allclose(z, exact.transform(X), atol=0.1)

@@ -364,3 +364,13 @@ def test_more_masks_than_a_float_can_count(options):
         negative_square, X, mask_sizes=[2, 550], n_masks=4, random_state=0, **options
     )
     assert np.isfinite(curve.std_errors).all()
+
+
+@pytest.mark.parametrize("n_masks", [1, 2])
+def test_neyman_without_masks_to_share_out_is_independent(n_masks):
+    X = model_of(6)[1]
+    options = {"n_masks": n_masks, "random_state": 0}
+    neyman = mpt_curve(no_joint, X, allocation="neyman", **options)
+    expected = mpt_curve(no_joint, X, design="independent", **options)
+    assert_array_equal(neyman.scores, expected.scores)
+    assert_array_equal(neyman.std_errors, expected.std_errors)
