@@ -17,7 +17,7 @@ from sklearn_mpt._latent.rules import (
 # Points among which starts are looked for: of the prior, and of wider normals, as rows
 # far from the data come from its tails. Starts are that far apart, or more: in the
 # tails that share of the distance beyond FAR.
-N_SEARCH_POINTS, WIDTHS = 256, (1.0, 3.0, 8.0, 20.0, 50.0)
+N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
 APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
 N_STARTS, FEW_DIMS = 4, 3  # one in more dimensions
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
