@@ -19,7 +19,7 @@ from sklearn_mpt._latent.rules import (
 # tails that share of the distance beyond FAR.
 N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
 APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
-N_STARTS, FEW_DIMS = 4, 3  # one in more dimensions
+N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
