@@ -1,14 +1,17 @@
 """Samplers against their models, and methods against changes that change nothing."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import expit
 from scipy.stats import chi2
 from test_common import MODELS, quiet_fit
 
-from sklearn_mpt import MPTLinearVAE, mpt_curve
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 
 N_DRAWS, N_ROWS = 19, 1500
 
@@ -29,12 +32,64 @@ def test_hidden_values_rank_uniformly_among_draws_given_the_rest(name):
         [model.impute(gaps, "sample", random_state=s) for s in range(N_DRAWS)]
     )
     for j in (1, 3):
-        below, ties = (draws[:, :, j] < rows[:, j]), draws[:, :, j] == rows[:, j]
-        rank = below.sum(0) + rng.integers(0, ties.sum(0) + 1)
-        count = np.bincount(rank, minlength=N_DRAWS + 1)
-        expected = N_ROWS / (N_DRAWS + 1)
-        statistic = ((count - expected) ** 2 / expected).sum()
-        assert chi2.sf(statistic, N_DRAWS) > 1e-3
+        assert p_of_uniform_ranks(rows[:, j], draws[:, :, j], rng) > 1e-3
+
+
+def p_of_uniform_ranks(truth, draws, rng):
+    """truth : shape (n,); draws : (N_DRAWS, n). Ties are broken by lot."""
+    rank = (draws < truth).sum(0) + rng.integers(0, (draws == truth).sum(0) + 1)
+    count, expected = (
+        np.bincount(rank, minlength=N_DRAWS + 1),
+        len(truth) / (N_DRAWS + 1),
+    )
+    return chi2.sf(((count - expected) ** 2 / expected).sum(), N_DRAWS)
+
+
+def mixed_rows(n_rows=300):
+    """Columns of every kind, with categories as codes, that depend on one another."""
+    rng = np.random.default_rng(0)
+    z, u = rng.normal(size=(2, n_rows))
+    level = np.digitize(z + 0.5 * rng.normal(size=n_rows), [-0.5, 0.7])
+    columns = [
+        10 + 3 * z + rng.normal(size=n_rows),
+        rng.random(n_rows) < expit(2 * u),
+        level,
+        rng.poisson(np.exp(0.7 * u + 0.5)),
+        u - z + 0.3 * rng.normal(size=n_rows),
+        rng.poisson(np.exp(0.5 * z + 1)),
+    ]
+    return np.column_stack(columns).astype(float)
+
+
+MIXED = ["gaussian", "bernoulli", "categorical", "poisson", "gaussian", "poisson"]
+MIXED_MODELS = {
+    "linear": lambda: MPTLinearVAE(likelihood=MIXED, max_iter=10, random_state=0),
+    "deep": lambda: MPTDeepVAE(
+        likelihood=MIXED, hidden_layer_sizes=(8,), max_iter=30, random_state=0
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [[0, 2, 3], [1, 4, 5]])
+@pytest.mark.parametrize("name", MIXED_MODELS)
+def test_values_hidden_in_a_table_rank_uniformly_among_draws(name, hidden):
+    """Each, and what pairs of them have in common: draws are of all of them at once."""
+    model = quiet_fit(MIXED_MODELS[name](), mixed_rows())
+    rows, rng = model.sample(700, random_state=1000), np.random.default_rng(2)
+    gaps = rows.copy()
+    gaps[:, hidden] = np.nan
+    draws = np.stack(
+        [model.impute(gaps, "sample", random_state=s) for s in range(N_DRAWS)]
+    )
+    assert_array_equal(draws[0, :, gaps[0] == gaps[0]], gaps.T[gaps[0] == gaps[0]])
+    centre = rows.mean(axis=0)
+    for i, j in itertools.combinations_with_replacement(hidden, 2):
+        truth, drawn = (
+            x[..., i] if i == j else ((x - centre)[..., [i, j]]).prod(axis=-1)
+            for x in (rows, draws)
+        )
+        assert p_of_uniform_ranks(truth, drawn, rng) > 1e-3
 
 
 @pytest.mark.slow

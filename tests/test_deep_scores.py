@@ -81,6 +81,30 @@ def test_conditionals_far_from_the_data_are_differences_of_likelihoods():
     assert_allclose(value, expected, rtol=1e-3, atol=0.1)
 
 
+class Wave(Knot):
+    """A decoder that has a way to go in the tails of z, with modes on it."""
+
+    def forward(self, z):
+        return torch.cat([0.3 * z + z.sin(), z.cos()], -1)
+
+    def value_and_jacobian(self, z):
+        slopes = torch.cat([0.3 + z.cos(), -z.sin()], 1)
+        return self(z), slopes[:, None]
+
+
+@pytest.mark.parametrize("x", [1.0, 4.0, -9.0, 15.0, -20.0])
+def test_modes_far_in_the_tails_are_found(x):
+    likelihood = Gaussian(torch.tensor(NOISE, dtype=torch.float64))
+    model, row = without_encoder(Wave(), likelihood, (2, 1), 0), [x, 0.5]
+    with torch.no_grad():
+        value, error, _ = model.lml(torch.tensor([row], dtype=torch.float64))
+        z = torch.linspace(-100, 100, 400001, dtype=torch.float64)[:, None]
+        entries = model.latent.entry_log_prob(torch.tensor([row]), z[None])[0].sum(1)
+    joint = entries + standard_normal_log_prob(z) + (z[1] - z[0]).log()
+    assert abs(value - torch.logsumexp(joint, 0)) < max(5 * error.item(), 0.1)
+    assert error < 0.3
+
+
 @pytest.fixture(scope="module")
 def linear():
     """A linear decoder, at the closed form, and the model that is exact for it."""
@@ -189,3 +213,28 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
     assert len(covered) > 100
     assert np.mean(covered) > 0.87
     assert wrong <= (0 if on_the_data else 0.01 * len(covered))
+
+
+def test_many_dimensions_agree_with_the_exact_model():
+    """Five latent variables of a linear decoder, and an encoder that knows nothing."""
+    rng = np.random.default_rng(0)
+    start = {
+        "components": rng.normal(size=(5, 8)),
+        "mean": np.zeros(8),
+        "noise_variance": 0.3,
+    }
+    X = rng.normal(size=(30, 5)) @ start["components"]
+    X += np.sqrt(0.3) * rng.normal(size=X.shape)
+    exact = MPTProbabilisticPCA(5, init=start, max_iter=0).fit(X)
+    net = Layers([torch.tensor(start["components"])], [torch.zeros(8).double()], "silu")
+    model = without_encoder(net, Gaussian(torch.tensor(0.3).double()), (8, 5), 0)
+    rows, mask = torch.tensor(X), torch.arange(8) < 3
+    with torch.no_grad():
+        value, error, _ = model.lml(rows)
+        log_prob = model.conditional_log_prob(rows, mask[None])
+        z = model.latent_mean(rows)
+    off = value.numpy() - exact.score_samples(X)
+    assert (np.abs(off) < 5 * error.numpy() + 1e-6).all()
+    assert error.max() < 0.1
+    assert_allclose(log_prob, exact.conditional_log_prob(X, mask.numpy()), atol=0.1)
+    assert_allclose(z, exact.transform(X), atol=0.1)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
@@ -184,6 +184,34 @@ def test_slopes_of_controls_come_from_the_other_chains():
             assert_allclose(scores[i, j], later[i, j] - slope * error[i])
 
 
+@pytest.mark.parametrize(
+    ("design", "shared", "degrees"),
+    [
+        ("chain", True, 4),  # 5 orders
+        ("independent", True, 4),  # 5 masks
+        ("balanced", True, 4),  # 5 sets
+        ("balanced", False, 8),  # 8 strata of rows, 2 sets
+    ],
+)
+def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
+    """A variance with f of them, of normal errors, varies by 2 / f of its square.
+
+    Every mask has a score of its own, as good as random; sums over rows make it normal.
+    """
+    X = np.random.default_rng(0).normal(scale=30, size=(96, 10))
+
+    def hashed(X, mask):
+        return np.cos((X * mask).sum(axis=1, keepdims=True)) * mask
+
+    function = shared_masks_only(hashed) if shared else hashed
+    options = {"design": design, "n_masks": 5, "mask_sizes": [5]}
+    curves = [mpt_curve(function, X, random_state=s, **options) for s in range(300)]
+    variances = np.array([curve.std_errors[0] ** 2 for curve in curves])
+    assert_array_equal(curves[0].noise.degrees, [degrees])
+    seen = 2 * variances.mean() ** 2 / variances.var(ddof=1)
+    assert 0.75 < seen / degrees < 1.3
+
+
 @pytest.mark.slow
 def test_neyman_has_no_bias_on_skewed_scores():
     def skewed(X, mask):  # what matters is whether feature 0 is seen
@@ -336,3 +364,13 @@ def test_more_masks_than_a_float_can_count(options):
         negative_square, X, mask_sizes=[2, 550], n_masks=4, random_state=0, **options
     )
     assert np.isfinite(curve.std_errors).all()
+
+
+@pytest.mark.parametrize("n_masks", [1, 2])
+def test_neyman_without_masks_to_share_out_is_independent(n_masks):
+    X = model_of(6)[1]
+    options = {"n_masks": n_masks, "random_state": 0}
+    neyman = mpt_curve(no_joint, X, allocation="neyman", **options)
+    expected = mpt_curve(no_joint, X, design="independent", **options)
+    assert_array_equal(neyman.scores, expected.scores)
+    assert_array_equal(neyman.std_errors, expected.std_errors)

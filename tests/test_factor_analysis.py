@@ -127,3 +127,23 @@ def test_rotations_make_components_simple_and_keep_the_law(rotation, fitted, X):
     if rotation == "varimax":
         squares, before = (s - s.mean(axis=1, keepdims=True) for s in (squares, before))
     assert (squares**2).sum() > (before**2).sum()
+
+
+def test_draws_and_means_are_in_the_units_of_the_columns(fitted, X):
+    """Columns of wine have deviations from 0.1 to 300."""
+    Z = np.random.default_rng(0).normal(size=(3, 2))
+    mean, covariance = joint_of(fitted)
+    assert_allclose(fitted.inverse_transform(Z), Z @ fitted.components_ + mean)
+    seen = np.arange(13) < 9
+    rows = np.repeat(np.where(seen, X[:1], np.nan), 4000, axis=0)
+    drawn = fitted.impute(rows, "sample", random_state=0)[:, ~seen]
+    gain = covariance[np.ix_(~seen, seen)] @ np.linalg.inv(
+        covariance[np.ix_(seen, seen)]
+    )
+    expected = mean[~seen] + gain @ (X[0] - mean)[seen]
+    rest = covariance[np.ix_(~seen, ~seen)] - gain @ covariance[np.ix_(seen, ~seen)]
+    deviation = np.sqrt(rest.diagonal())
+    assert (np.abs(drawn.mean(0) - expected) < 4.5 * deviation / np.sqrt(4000)).all()
+    assert_allclose(drawn.std(0), deviation, rtol=0.05)
+    whitened = np.corrcoef(drawn.T) - rest / np.outer(deviation, deviation)
+    assert np.abs(whitened).max() < 4.5 / np.sqrt(4000)

@@ -27,6 +27,7 @@ from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
     GaussianMoments,
     GaussianRows,
     UniformMasks,
+    _resolved,
 )
 from sklearn_mpt._measure.contract import masked_score  # noqa: E402
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
@@ -230,6 +231,68 @@ def test_masked_sums_with_hardly_any_noise(model, X):
     sums = masked_sums(X, present, seen, seen, point, SYMMETRIC)
     scores = leave_one_out(X.numpy(), hidden, joint_of(tiny))[:, :2]
     assert_allclose(sums.value, scores.sum(), rtol=1e-4)
+
+
+def exact_sum(X, seen, target, point):
+    """What `masked_sums` sums, with sixty digits."""
+    mp = pytest.importorskip("mpmath")
+    with mp.workdps(60):
+        W, mean = (
+            mp.matrix(a.tolist()) for a in (point.coefs[:, :-1], point.coefs[:, -1])
+        )
+        S = W * W.T + mp.exp(mp.mpf(point.log_noise.item())) * mp.eye(len(mean))
+        total = mp.mpf(0)
+        for i, j in target.nonzero().tolist():
+            given = [k for k in seen[i].nonzero()[:, 0].tolist() if k != j]
+            error, variance = mp.mpf(X[i, j].item()) - mean[j], S[j, j]
+            if given:
+                inner = mp.matrix([[S[a, b] for b in given] for a in given])
+                cross = mp.matrix([S[a, j] for a in given])
+                rest = mp.matrix([mp.mpf(X[i, a].item()) - mean[a] for a in given])
+                gain = mp.lu_solve(inner, cross)
+                error, variance = (
+                    error - mp.fdot(gain, rest),
+                    variance - mp.fdot(gain, cross),
+                )
+            total -= (mp.log(2 * mp.pi * variance) + error**2 / variance) / 2
+        return float(total)
+
+
+@pytest.mark.parametrize(("noise", "of_seen", "atol"), [
+    (1e-5, True, 1e-5),
+    (1e-9, False, 1e-6),  # the least that a model may have
+])  # fmt: skip
+def test_precision_of_masked_sums(model, noise, of_seen, atol):
+    """Noise far below the variance of the features, as a difference or not."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(5, N_DIMS)) @ model.components.numpy() + model.mean.numpy()
+    X += noise**0.5 * rng.normal(size=X.shape)
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(noise).double().log())
+    hidden = rng.random(X.shape) < np.linspace(0, 0.9, 5)[:, None]
+    X, present, seen, target = entries(X, hidden)
+    target = target if of_seen else 1 - seen
+    sums = masked_sums(X, present, seen, target, point, SYMMETRIC)
+    assert_allclose(sums.value, exact_sum(X, seen, target, point), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-8])
+def test_targets_that_rounding_would_spoil_are_left_out(model, noise):
+    """Those seen, where noise is low; the others stand for them, without bias."""
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(noise).double().log())
+    X = low_rank_rows(2000, N_FEATURES, N_DIMS, noise, seed=1)
+    problem = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", floor=-30.0)
+    rng = np.random.default_rng(0)
+    batch = next(iter(problem.batches(rng)))
+    present = torch.ones(len(batch.rows), N_FEATURES).double()
+    seen, target = problem.masks(present, batch, 0)
+    resolved = _resolved(point, seen, target)
+    if noise == 1e-3:
+        assert resolved is target
+    else:
+        assert not (resolved * seen).any()
+        assert abs(resolved.sum() / target.sum() - 1) < 0.02
 
 
 def test_gradient_of_likelihood_sums_is_that_of_the_density(

@@ -93,3 +93,16 @@ def test_bad_parameters_are_refused(wine):
         MPTImputer(LogisticRegression()).fit(wine[0])
     with pytest.raises(ValueError, match="method must be one of 'mean', 'sample'"):
         MPTImputer(method="median").fit(wine[0])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("method", ["mean", "sample"])
+def test_columns_without_gaps_are_left_as_they_are(frame, method):
+    whole = some_table(120)
+    gaps = frame.assign(level=whole["level"], visits=whole["visits"])
+    imputer = table_imputer(method=method, random_state=0)
+    filled = imputer.set_output(transform="pandas").fit(gaps).transform(gaps)
+    pd.testing.assert_frame_equal(
+        filled[["level", "visits"]], whole[["level", "visits"]]
+    )
+    assert not filled.isna().any().any()

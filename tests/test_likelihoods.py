@@ -217,3 +217,18 @@ def test_columns_name_the_column_that_is_refused():
     likelihood = Columns(["poisson", "bernoulli"], [1, 1], names=["visits", "smokes"])
     with pytest.raises(ValueError, match="Column 'smokes': likelihood='bernoulli'"):
         likelihood.check_rows(np.array([[4.0, 2.0]]))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "n_noisy"),
+    [
+        (Poisson(), 0),
+        (Columns(["bernoulli", "poisson"], [1, 1]), 0),
+        (Columns(["gaussian", "poisson"], [1, 1], noise_variance=torch.ones(1)), 1),
+    ],
+)
+def test_kinds_without_noise_have_no_derivatives_in_it(likelihood, n_noisy):
+    assert len(likelihood.noisy) == n_noisy
+    assert likelihood.log_variance.shape == (n_noisy,)
+    for part in likelihood.noise_derivatives(torch.ones(3, 2), torch.zeros(3, 2)):
+        assert part.shape == (3, n_noisy)

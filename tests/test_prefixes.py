@@ -98,3 +98,15 @@ def test_levels_grow():
 def test_the_chain_of_encoding_and_decoding_has_no_hook():
     assert hasattr(MPTDeepVAE(), "mean_chain_scores")
     assert not hasattr(MPTDeepVAE(conditional="encode_decode"), "mean_chain_scores")
+
+
+@pytest.mark.slow
+def test_errors_of_rows_average_out():
+    """With points that rows share, many rows have the error of one."""
+    model, X = binary_model(4, n_features=12, n_rows=160)
+    few, many = (
+        [mpt_curve(model, rows, n_masks=3, random_state=s) for s in range(8)]
+        for rows in (X[:10], X)
+    )
+    few, many = (np.mean([c.lml_std_error**2 for c in group]) for group in (few, many))
+    assert many < 0.25 * few

@@ -1,6 +1,7 @@
 """The files around the package: workflows, sessions, versions and addresses agree."""
 
 import ast
+import importlib.metadata
 import re
 import runpy
 import tomllib
@@ -171,3 +172,12 @@ def test_versions_are_printed_for_bug_reports(capsys):
     entries = {name.strip(): value for name, value in entries.items()}
     assert entries["sklearn_mpt"] == __version__
     assert {"python", "torch", "scikit-learn", "device='auto'"} <= set(entries)
+
+
+def test_packages_that_are_not_installed_have_no_version(capsys, monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    runpy.run_module("sklearn_mpt", run_name="__main__")
+    assert re.search(r"^ *torch: None$", capsys.readouterr().out, re.MULTILINE)

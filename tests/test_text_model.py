@@ -445,3 +445,25 @@ def test_checkpoints_are_equal_if_their_settings_are():
     settings = ("name", torch.device("cpu"), "float32", None, False, False)
     assert Checkpoint(*settings) == Checkpoint(*settings)
     assert hash(Checkpoint(*settings)) == hash(Checkpoint(*settings))
+
+
+@pytest.mark.parametrize("error", [MemoryError("full"), ImportError("protobuf")])
+def test_errors_that_are_not_of_the_folder_are_passed_on(folder, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(transformers.AutoModelForMaskedLM, "from_pretrained", fail)
+    with pytest.raises(type(error), match=str(error)):
+        MPTScorer(folder).fit()
+
+
+class OutOfMemory(transformers.BertForMaskedLM):
+    def forward(self, input_ids, attention_mask=None):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_a_model_that_memory_does_not_hold_is_no_bad_model():
+    with torch.random.fork_rng():
+        model = OutOfMemory(transformers.BertConfig(**SIZES))
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        MPTScorer(model, make_tokenizer()).fit()

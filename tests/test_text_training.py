@@ -14,7 +14,7 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 
 from sklearn_mpt import (
     DataCollatorForMPT,
@@ -321,3 +321,11 @@ def test_accumulated_batches_are_one_step(tmp_path):
 def test_bad_parameters_of_the_callback_are_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
         LMLTrainerCallback(**{"texts": TEXTS, "tokenizer": make_tokenizer(), **kwargs})
+
+
+def test_one_process_of_many_measures():
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), every=1)
+    for is_zero in (False, True):
+        state = TrainerState(epoch=1.0, is_world_process_zero=is_zero)
+        monitor.on_epoch_end(None, state, TrainerControl(), model=make_model())
+        assert len(monitor.log_) == is_zero

@@ -14,10 +14,12 @@ from sklearn_mpt._latent.rules import (
     standard_normal_log_prob,
 )
 
-# Points among which starts are looked for: of the prior, and of a wider normal, as rows
-# far from the data come from its tails. Starts are that far apart, or more.
-N_SEARCH_POINTS, WIDTHS, APART = 256, (1.0, 3.0, 8.0), 0.3
-N_STARTS, FEW_DIMS = 4, 3  # one in more dimensions
+# Points among which starts are looked for: of the prior, and of wider normals, as rows
+# far from the data come from its tails. Starts are that far apart, or more: in the
+# tails that share of the distance beyond FAR.
+N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
+APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
+N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
@@ -74,9 +76,11 @@ def search(rows, module):
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
     for _ in range(N_STARTS if n_dims <= FEW_DIMS else 1):
-        chosen.append(z[joint.argmax(1)])
-        near = torch.cdist(chosen[-1], z) < APART * n_dims**0.5
-        joint = torch.where(near, -torch.inf, joint)
+        best = z[joint.argmax(1)]
+        chosen.append(best)
+        beyond = best.norm(dim=1, keepdim=True) - FAR
+        apart = (APART_IN_TAILS * beyond).clamp(min=APART * n_dims**0.5)
+        joint = torch.where(torch.cdist(best, z) < apart, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 

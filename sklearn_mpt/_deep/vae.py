@@ -157,8 +157,8 @@ class MPTDeepVAE(TableMPT):
     Scores are computed in double precision by importance sampling: scrambled Sobol
     points of a mixture of the encoder's posterior, the Gaussians around up to three
     modes (two in more than three dimensions), which Gauss-Newton steps reach from the
-    encoder's mean and the likeliest of 768 points that all rows share, and the prior. 8
-    independent scramblings give the standard error, by Student's t. A row gets more
+    encoder's mean and the likeliest of 5120 points that all rows share, and the prior.
+    8 independent scramblings give the standard error, by Student's t. A row gets more
     points, up to 1024 of each part (512 in more than three dimensions) in
     each scrambling, until their weights promise 0.02 nats. That is another estimate, as
     the one reported would be too small where it ended the refining. A conditional gets

@@ -7,7 +7,8 @@ the prefixes from one length to half as much again: they are points of a mixture
 approximate posteriors at both ends and the prior.
 
 Points are shifted at random for each order and level. So the errors of integration of
-different orders are independent, and show in the spread of the orders.
+different orders are independent, and show in the spread of the orders. Each row has a
+shift of its own besides, so that errors of rows average out.
 """
 
 import functools
@@ -15,10 +16,16 @@ import zlib
 
 import numpy as np
 import torch
-from scipy.stats import qmc
 
-from sklearn_mpt._latent.integration import Rows
-from sklearn_mpt._latent.rules import mixture_nodes
+from sklearn_mpt._latent.integration import Rows, rows_of
+from sklearn_mpt._latent.rules import (
+    N_BITS,
+    digits,
+    mixture_nodes,
+    normal_points,
+    row_shifts,
+    shifted,
+)
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
 GROWTH = 1.5  # of the length of a prefix, from one level to the next
@@ -52,21 +59,25 @@ def _by_order(X, order, model, n_dims, seed):
     order = order.expand(len(X), -1)
     sums = 0
     for rows, places in zip(X.split(size), order.split(size), strict=True):
-        rng = np.random.default_rng([*seed, key])  # rows share the points
-        sums = sums + _sum_over_rows(rows, places, model, n_dims, rng)
+        rng = np.random.default_rng([*seed, key])  # the same in every chunk
+        shift = row_shifts(rows_of(rows), n_dims, tuple(seed))
+        sums = sums + _sum_over_rows(rows, places, model, shift, rng)
     return sums / len(X)
 
 
-def _sum_over_rows(X, order, model, n_dims, rng):
-    """Sum the scores of rows, each along its order; (2, d)."""
-    bounds = levels(X.shape[1])
+def _sum_over_rows(X, order, model, shift, rng):
+    """Sum the scores of rows, each along its order; (2, d).
+
+    shift : integers, of the points of each row, (n, k).
+    """
+    bounds, n_dims = levels(X.shape[1]), shift.shape[1]
     posteriors = [model.propose(_prefix(X, order, bound)) for bound in bounds]
     parts = []
     for level in range(len(bounds) - 1):
         ends = [*posteriors[level], *posteriors[level + 1]]
         count = n_points(n_dims)
         counts = (*[count] * len(ends), count // 4)  # the last are of the prior
-        points = [_shifted(count, n_dims, X.device, rng) for count in counts]
+        points = [_points(count, shift, rng) for count in counts]
         nodes = mixture_nodes(points, ends)
         parts.append(_score_level(X, order, model, nodes, bounds[level : level + 2]))
     return torch.cat(parts, 1)
@@ -94,16 +105,17 @@ def _prefix(X, order, length):
     return Rows(torch.nan_to_num(X), present, present & seen)
 
 
-def _shifted(count, n_dims, device, rng):
-    """Quasi-random points of the standard normal, of shape (1, count, n_dims)."""
-    uniform = (_sobol(count, n_dims) + rng.random(n_dims)) % 1
-    inside = torch.tensor(uniform.clip(1e-12, 1 - 1e-12), device=device)
-    return torch.special.ndtri(inside)[None]
+def _points(count, shift, rng):
+    """Quasi-random points of the standard normal, of shape (n, count, n_dims)."""
+    of_all = rng.integers(2**N_BITS, size=shift.shape[1])
+    of_all = torch.from_numpy(of_all).to(shift.device)
+    points = _shared_points(count, shift.shape[1]).to(shift.device)
+    return shifted(points, (shift ^ of_all)[:, None])
 
 
 @functools.lru_cache(maxsize=32)
-def _sobol(count, n_dims):
-    return qmc.Sobol(n_dims, rng=np.random.default_rng(0)).random(count)
+def _shared_points(count, n_dims):
+    return torch.from_numpy(digits(normal_points(count, n_dims, 0, 1)[0]))
 
 
 def _score_level(X, order, model, nodes, bounds):

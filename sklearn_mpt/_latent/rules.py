@@ -144,7 +144,7 @@ class PosteriorMixture:
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         self.n_dims, self.seed = n_dims, tuple(seed)
         parts = [
-            _digits(normal_points(count, n_dims, [*seed, part], n_replicates))
+            digits(normal_points(count, n_dims, [*seed, part], n_replicates))
             for part, count in enumerate(counts)
         ]
         self.groups = [
@@ -155,8 +155,7 @@ class PosteriorMixture:
     def place(self, group, posteriors, rows):
         """Return the nodes of a group for each row."""
         shift = row_shifts(rows, self.n_dims, self.seed)[:, None]
-        uniform = [((points ^ shift).double() + 0.5) / 2**N_BITS for points in group]
-        return mixture_nodes([torch.special.ndtri(u) for u in uniform], posteriors)
+        return mixture_nodes([shifted(points, shift) for points in group], posteriors)
 
     def combine_logs(self, logs):
         """Log integrals of the groups, of shape (n_groups, n): value and error."""
@@ -232,9 +231,14 @@ def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
     return np.stack([engine.random(n_points) for engine in engines])
 
 
-def _digits(normal):
+def digits(normal):
     """Integers of N_BITS that stand for points of the standard normal."""
     return (norm.cdf(normal) * 2**N_BITS).astype(np.int64)
+
+
+def shifted(points, shift):
+    """Points of the standard normal from their integers, by a digital shift."""
+    return torch.special.ndtri(((points ^ shift).double() + 0.5) / 2**N_BITS)
 
 
 def row_shifts(rows, n_dims, seed):

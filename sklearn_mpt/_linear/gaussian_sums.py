@@ -85,6 +85,10 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     X : shape (n, d), any number where missing. present, seen, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
     information, too. weight : of each row, (n,).
+
+    Of a target that is seen, the variance is a difference: the value is good to 1e-3
+    nats where features vary 1e6 times as much as the noise, and beyond that rounding
+    spoils it. Others are good to 1e-6 nats at the least noise that a model may have.
     """
     m, weight = Model(point), _weight(weight, X)
     target = target * weight[:, None]
