@@ -3,7 +3,9 @@
 import ast
 import re
 import runpy
+import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,23 @@ def test_versions_are_printed_for_bug_reports(capsys):
     entries = {name.strip(): value for name, value in entries.items()}
     assert entries["sklearn_mpt"] == __version__
     assert {"python", "torch", "scikit-learn", "device='auto'"} <= set(entries)
+
+
+@pytest.mark.parametrize("address", [None, "https://example.org/it"])
+def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
+    """Relative addresses lead nowhere on its pages."""
+    interface = types.ModuleType("hatchling.metadata.plugin.interface")
+    interface.MetadataHookInterface = object  # hatchling is there in builds alone
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["ReadmeHook"]()
+    hook.root, metadata = ROOT, {"urls": {"Repository": address} if address else {}}
+    hook.update(metadata)
+    found, text = metadata["readme"]["text"], (ROOT / "README.rst").read_text("utf-8")
+    (picture,) = re.findall(r"image:: (\S+)", text)
+    assert (ROOT / picture).exists()
+    assert re.findall(r"image:: (\S+)", found) == (
+        [f"{address}/raw/HEAD/{picture}"] if address else []
+    )
+    assert found.startswith(text[: text.index(".. image::")])
+    assert found.endswith(text[text.index("Handwritten digits: ") :])
+    assert (":width: 480" in found) == bool(address)
