@@ -36,7 +36,8 @@ def prefix_scores(X, orders, model, n_dims, seed):
         NaN where missing.
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
-        With `propose` and `entry_log_prob` (see `integration`).
+        With `propose` and `entry_log_prob` (see `integration`), and `standardise`, of
+        the rows that these take.
     n_dims : int
         Number of latent variables.
     seed : list of int
@@ -52,6 +53,7 @@ def _by_order(X, order, model, n_dims, seed):
     sums = 0
     for rows, places in zip(X.split(size), order.split(size), strict=True):
         rng = np.random.default_rng([*seed, key])  # rows share the points
+        rows = model.standardise(rows.double())
         sums = sums + _sum_over_rows(rows, places, model, n_dims, rng)
     return sums / len(X)
 
