@@ -187,11 +187,13 @@ SINGLE_CASES = [
 ]
 
 
-def single():
+def single(*only):
     columns = ("X MB", "added", "s")
     print(f"{'':28}{'rows':>13}" + "".join(f"{name:>9}" for name in 2 * columns))
     for case in SINGLE_CASES:
         name, n, d, kind, _ = case
+        if only and name not in only and kind not in only:
+            continue
         shown = ""
         for dtype in ("float64", "float32"):
             added, of_rows, _, seconds = apart("measure_case", *case, dtype)
