@@ -9,7 +9,8 @@ Run ``python benchmarks/bench_scale.py [part ...]``, with the parts
   must take on 100 nodes; and the bytes that tasks take along.
 - ``stream``: a model of 10^7 x 50 rows with gaps, from a memory map and from a Parquet
   file (``stream 6``: of 10^6), against ``fit`` of the first 10^6.
-- ``precision``: scores and conditionals in single precision: time, and what is lost.
+- ``single``: the same memory and time for rows in double and in single precision.
+- ``precision``: what rows in single precision lose, and what computing in it would.
 - ``start``: processor time of imports and of a scorer's first call.
 
 Set ``OMP_NUM_THREADS=1`` on a machine that is busy otherwise. The files of ``stream``
@@ -44,11 +45,11 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def rows_of(n, d, kind):
+def rows_of(n, d, kind, dtype=float):
     """Rows without temporary copies: what they take is all that is resident."""
     rng = np.random.default_rng(0)
-    X = np.empty((n, d))
-    for part in np.array_split(X, max(1, X.nbytes // 2**24)):
+    X = np.empty((n, d), dtype)
+    for part in np.array_split(X, max(1, 8 * X.size // 2**24)):
         part[:] = rng.normal(size=part.shape)
         if kind == "binary":
             part[:] = part < 0
@@ -101,6 +102,7 @@ METHODS = {
     "fit": lambda model, X: fit(model, X, max_iter=2),
     "fit, closed form": lambda model, X: fit(model, X, objective="lml"),
     "partial_fit": lambda model, X: model.partial_fit(X),
+    "fit, binary": lambda model, X: model.set_params(max_iter=2).fit(X),
 }
 
 
@@ -138,10 +140,10 @@ CASES = [
 ]
 
 
-def measure_case(name, n, d, kind, k):
+def measure_case(name, n, d, kind, k, dtype="float64"):
     """Run a case in this process; print its numbers for the one that asked."""
     warnings.simplefilter("ignore")
-    X = rows_of(int(n), int(d), kind)
+    X = rows_of(int(n), int(d), kind, dtype)
     model = model_of(kind, int(k), X)
     model.score_samples(X[:2])  # what is loaded and compiled once
     before, start = max(resident(), 0), time.process_time()
@@ -169,6 +171,35 @@ def memory(*only):
             f"{added / of_rows:10.2f}{seconds:8.1f}",
             flush=True,
         )
+
+
+SINGLE_CASES = [
+    *[
+        (name, 10**6, 10, "gaps", 2)
+        for name in ("score_samples", "transform", "impute", "curve")
+    ],
+    ("inverse_transform", 10**6, 10, "gaussian", 2),
+    ("curve", 10**6, 10, "gaussian", 2),
+    ("fit", 10**5, 500, "gaussian", 2),
+    ("fit", 10**5, 500, "gaps", 2),
+    ("partial_fit", 10**5, 500, "gaps", 2),
+    ("fit, binary", 10**5, 50, "binary", 2),
+]
+
+
+def single(*only):
+    columns = ("X MB", "added", "s")
+    print(f"{'':28}{'rows':>13}" + "".join(f"{name:>9}" for name in 2 * columns))
+    for case in SINGLE_CASES:
+        name, n, d, kind, _ = case
+        if only and name not in only and kind not in only:
+            continue
+        shown = ""
+        for dtype in ("float64", "float32"):
+            added, of_rows, _, seconds = apart("measure_case", *case, dtype)
+            shown += f"{of_rows / MB:9.0f}{added / MB:9.0f}{seconds:9.2f}"
+        what = f"{name}, gaps" if kind == "gaps" else name
+        print(f"{what:28}{n:>8}x{d:<4}{shown}", flush=True)
 
 
 # ---------------------------------------------------------------- engines
@@ -378,6 +409,60 @@ def stream(power="7"):
 
 
 def precision():
+    """What rows in single precision lose, beside maths in it; then times of maths."""
+    columns = ("score", "curve", "impute", "transform", "fit", "32: score", "transform")
+    print(f"{'':24}" + "".join(f"{name:>11}" for name in columns))
+    for name, X, k in tables():
+        print(f"{name:24}" + "".join(f"{x:11.1e}" for x in losses(X, k)), flush=True)
+    time_maths()
+
+
+def tables():
+    from sklearn.datasets import load_breast_cancer, load_digits
+
+    rng = np.random.default_rng(0)
+
+    def with_gaps(X):
+        return np.where(rng.random(X.shape) < 0.2, np.nan, X)
+
+    many = rng.normal(size=(500, 10)) @ rng.normal(size=(10, 784))
+    yield "digits", with_gaps(load_digits().data), 10
+    yield "784 features", with_gaps(many + rng.normal(size=many.shape)), 10
+    cancer = load_breast_cancer().data  # of standard deviations from 3e-3 to 569
+    yield "cancer, raw", with_gaps(cancer), 5
+    yield "cancer, complete", cancer, 5
+    yield "cancer, + 1e6", with_gaps(cancer + 1e6), 5
+
+
+def losses(X, k):
+    """Errors in nats, and relative to the largest number filled in, or of z."""
+    import torch
+
+    from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+    from sklearn_mpt._linear.gaussian import LinearGaussian
+
+    rows, model = X.astype(np.float32), MPTProbabilisticPCA(k, random_state=0).fit(X)
+    fitted = model.components_, model.mean_, np.array(model.noise_variance_)
+    maths = LinearGaussian(*(torch.from_numpy(a).float() for a in fitted))
+    own = MPTProbabilisticPCA(k, random_state=0).fit(rows)
+    gaps, Z = np.isnan(X), model.transform(X)
+    score = model.score_samples(X)
+    yield np.abs(model.score_samples(rows) - score).max()
+    yield abs(np.subtract(*(mpt_curve(model, A, n_masks=2).lml for A in (rows, X))))
+    filled = [model.impute(A)[gaps] for A in (rows, X)]
+    yield relative(*filled) if gaps.any() else 0.0
+    yield relative(model.transform(rows), Z)
+    yield abs(own.score(X) - model.score(X))
+    rows = torch.from_numpy(rows)
+    yield np.abs(maths.log_prob(rows).numpy() - score).max()
+    yield relative(maths.latent_mean(rows).numpy(), Z)
+
+
+def relative(rough, value):
+    return np.abs(rough - value).max() / np.abs(value).max()
+
+
+def time_maths():
     """Run the maths of PPCA on rows with gaps in both precisions, and compare."""
     import torch
 

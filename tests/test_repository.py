@@ -4,7 +4,9 @@ import ast
 import importlib.metadata
 import re
 import runpy
+import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -181,3 +183,23 @@ def test_packages_that_are_not_installed_have_no_version(capsys, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     runpy.run_module("sklearn_mpt", run_name="__main__")
     assert re.search(r"^ *torch: None$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("address", [None, "https://example.org/it"])
+def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
+    """Relative addresses lead nowhere on its pages."""
+    interface = types.ModuleType("hatchling.metadata.plugin.interface")
+    interface.MetadataHookInterface = object  # hatchling is there in builds alone
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["ReadmeHook"]()
+    hook.root, metadata = ROOT, {"urls": {"Repository": address} if address else {}}
+    hook.update(metadata)
+    found, text = metadata["readme"]["text"], (ROOT / "README.rst").read_text("utf-8")
+    (picture,) = re.findall(r"image:: (\S+)", text)
+    assert (ROOT / picture).exists()
+    assert re.findall(r"image:: (\S+)", found) == (
+        [f"{address}/raw/HEAD/{picture}"] if address else []
+    )
+    assert found.startswith(text[: text.index(".. image::")])
+    assert found.endswith(text[text.index("Handwritten digits: ") :])
+    assert (":width: 480" in found) == bool(address)

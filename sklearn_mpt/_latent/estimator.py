@@ -2,6 +2,7 @@
 
 import warnings
 from abc import ABCMeta
+from functools import partial
 from typing import Literal, overload
 
 import numpy as np
@@ -80,9 +81,8 @@ class BaseMPT(
             In nats.
         std_error : ndarray of shape (n_samples,)
             In nats; zero where the score is exact, or a quadrature accurate to 1e-4.
-            By importance sampling, from independent scramblings of the points, and so
-            large that intervals of 1.96 of them cover 95% by Student's t. Only if
-            `return_std` is True.
+            By importance sampling, from independent scramblings of the points; so large
+            that 1.96 of them cover 95%, by Student's t. Only if `return_std` is True.
 
         Warns
         -----
@@ -133,7 +133,7 @@ class BaseMPT(
         Z : ndarray of shape (n_samples, n_components)
         """
         X, model = self._validate_rows(X), self._model()
-        return self._map_rows(model, model.latent_mean, X).astype(X.dtype, copy=False)
+        return self._map_rows(model, model.latent_mean, X, dtype=X.dtype)
 
     def posterior(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         r"""Compute mean and covariance of the latent variables of each row.
@@ -181,8 +181,7 @@ class BaseMPT(
                 f"got {Z.shape[1]}."
             )
         model = self._model()
-        X = self._map_rows(model, model.decode, Z).astype(Z.dtype, copy=False)
-        return self._as_given(X)
+        return self._as_given(self._map_rows(model, model.decode, Z, dtype=Z.dtype))
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -207,13 +206,14 @@ class BaseMPT(
         """
         check_choice(method, "method", ["mean", "sample"])
         rows, model = self._validate_rows(X), self._model()
-        if method == "mean":
-            filled = self._map_rows(model, model.expect, rows)
-        else:
-            rng = self._own_generator(random_state)
-            filled = self._map_rows(model, lambda part: model.draw(part, rng), rows)
-        np.copyto(filled, rows, where=~np.isnan(rows))
-        return self._as_given(filled.astype(rows.dtype, copy=False), X)
+        fill = model.expect
+        if method == "sample":
+            fill = partial(model.draw, rng=self._own_generator(random_state))
+
+        def filled(part):
+            return torch.where(torch.isnan(part), fill(part), part)
+
+        return self._as_given(self._map_rows(model, filled, rows, dtype=rows.dtype), X)
 
     def sample(
         self, n_samples: int = 1, random_state: RandomState = None

@@ -112,15 +112,19 @@ class MeasuredMixin:
         with own_mode():
             return as_tensor(array, check_device(self.device))
 
-    def _map_rows(self, model, function, *arrays):
-        """Apply a function of tensors to chunks of rows."""
+    def _map_rows(self, model, function, *arrays, dtype=None):
+        """Apply a function of tensors in double precision to chunks of rows.
+
+        dtype : of the result; None is what the function returns.
+        """
         result = None
         with own_mode():
             for rows in gen_batches(len(arrays[0]), _n_rows(model)):
                 part = function(*(self._tensor(array[rows]) for array in arrays))
                 part = part.cpu().numpy()
                 if result is None:
-                    result = np.empty((len(arrays[0]), *part.shape[1:]), part.dtype)
+                    shape = len(arrays[0]), *part.shape[1:]
+                    result = np.empty(shape, dtype or part.dtype)
                 result[rows] = part
         return result
 

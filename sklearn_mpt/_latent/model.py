@@ -1,7 +1,6 @@
 """Fitted models as maths on tensors: what the methods of an estimator ask for.
 
-A model holds fitted parameters and knows no estimator. Rows are tensors of shape
-(n, d), NaN where missing.
+It holds fitted parameters and knows no estimator. Rows are (n, d), NaN where missing.
 """
 
 from abc import ABC, abstractmethod
@@ -41,9 +40,12 @@ def as_tensor(array, device):
 
 
 def as_view(array, device):
-    """Return a tensor to read from: it shares the memory of the array where it can."""
-    array = np.require(array, np.float64, ["C", "W"])
-    return torch.from_numpy(array).to(device)
+    """Return a tensor to read from: it shares the memory of the array where it can.
+
+    Rows in single precision stay so; what is computed with is blocks in double.
+    """
+    dtype = np.float32 if array.dtype == np.float32 else np.float64
+    return torch.from_numpy(np.require(array, dtype, ["C", "W"])).to(device)
 
 
 @contextmanager
@@ -112,7 +114,7 @@ class Model(ABC):
         parts = X.split(n_rows)
         return torch.stack(
             [
-                torch.cat([self._masked_scores(part, mask) for part in parts]).mean()
+                torch.cat([self._masked_scores(p.double(), mask) for p in parts]).mean()
                 for mask in masks
             ]
         )
@@ -155,7 +157,10 @@ class _InUnits(NamedTuple):
     """A joint distribution of standardised rows, with densities in their own units."""
 
     latent: object
-    log_scale: torch.Tensor
+    units: Units
+
+    def standardise(self, X):
+        return self.units.standardise(X)
 
     @property
     def width(self):
@@ -165,7 +170,7 @@ class _InUnits(NamedTuple):
         return self.latent.propose(rows)
 
     def entry_log_prob(self, X, z):
-        return self.latent.entry_log_prob(X, z) - self.log_scale
+        return self.latent.entry_log_prob(X, z) - self.units.log_scale
 
 
 class IntegratedModel(Model):
@@ -233,10 +238,7 @@ class IntegratedModel(Model):
         return torch.where(asked, log_prob - self.units.log_scale, 0.0)
 
     def mean_chain_scores(self, X, orders):
-        X, latent = (
-            self.units.standardise(X),
-            _InUnits(self.latent, self.units.log_scale),
-        )
+        latent = _InUnits(self.latent, self.units)
         return prefix_scores(X, orders, latent, self.latent.n_dims, list(self.seed))
 
     def latent_mean(self, X):

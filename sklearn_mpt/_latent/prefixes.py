@@ -43,7 +43,8 @@ def prefix_scores(X, orders, model, n_dims, seed):
         NaN where missing.
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
-        With `propose`, `entry_log_prob` and `width` (see `integration`).
+        With `propose`, `entry_log_prob` and `width` (see `integration`), and
+        `standardise`, of the rows that these take.
     n_dims : int
         Number of latent variables.
     seed : list of int
@@ -59,6 +60,7 @@ def _by_order(X, order, model, n_dims, seed):
     order = order.expand(len(X), -1)
     sums = 0
     for rows, places in zip(X.split(size), order.split(size), strict=True):
+        rows = model.standardise(rows.double())
         rng = np.random.default_rng([*seed, key])  # the same in every chunk
         shift = row_shifts(rows_of(rows), n_dims, tuple(seed))
         sums = sums + _sum_over_rows(rows, places, model, shift, rng)

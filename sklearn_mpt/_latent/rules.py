@@ -262,19 +262,13 @@ def log_mean_exp(log_values, axis):
 
 
 def total_and_shares(log_values):
-    """Log of the sum of exponentials along axis 1, and the share of each.
-
-    For finite values. Where most exponentials vanish, softmax is fast and exp is not.
-    """
-    share = log_values.softmax(1)
+    """Log of the sum of exponentials of finite values along axis 1, and shares of it."""
+    share = log_values.softmax(1)  # fast where most vanish, as exp is not
     return log_values.amax(1) - share.amax(1).log(), share
 
 
 class LogMeanExp(torch.autograd.Function):
-    """Log of the mean of exponentials of each row, and the share of each.
-
-    Gradients go through the first result alone.
-    """
+    """Log of the mean of exponentials of each row; shares of it, without gradients."""
 
     @staticmethod
     def forward(ctx, log_values):

@@ -58,7 +58,8 @@ class Weights(NamedTuple):
         """Those of the rows X; None is 1 for each."""
         weight = np.ones(len(X)) if weight is None else weight
         total = float(weight.sum())
-        return cls(X.new_tensor(weight * (len(X) / total)), total)
+        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
+        return cls(each, total)
 
 
 class Sums(NamedTuple):

@@ -15,43 +15,16 @@ with it the residual and the variance of every later feature j,
 Complete rows that share an order need no rows at all: their second moments suffice.
 """
 
-import functools
 import math
-from typing import NamedTuple
 
 import torch
 
 from sklearn_mpt._latent.model import FLOAT_BYTES, Model
+from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # of one tensor over places, components and features
 ROWS_BYTES = 2**19  # of one tensor over rows and features: several stay in caches
-
-
-class Moments(NamedTuple):
-    """First and second moments of complete rows."""
-
-    mean: torch.Tensor  # shape: (d,)
-    variance: torch.Tensor  # shape: (d,)
-    covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
-
-    def product(self, V):
-        """V C, for V of shape (..., d)."""
-        flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
-        return flat.reshape(V.shape)
-
-
-def moments_of(X, weight=None):
-    """Return the moments of complete rows X, (n, d); weight : of each, of mean 1."""
-    weight = X.new_ones(len(X)) if weight is None else weight
-    mean, share = weight @ X / len(X), weight[:, None] / len(X)
-    if 2 * len(X) < X.shape[1]:
-        centred = share.sqrt() * (X - mean)
-        return Moments(mean, (centred**2).sum(0), (centred.T, centred))
-    n_rows = max(1, BLOCK_BYTES // (FLOAT_BYTES * X.shape[1]))
-    blocks = zip(X.split(n_rows), share.split(n_rows), strict=True)
-    covariance = sum((b - mean).T @ (s * (b - mean)) for b, s in blocks)
-    return Moments(mean, covariance.diagonal(), (covariance,))
 
 
 def _second_moment_about(mean, moments, V):
@@ -216,8 +189,8 @@ def chain_scores(X, orders, model):
     """
     if orders.ndim == 3 or torch.isnan(X).any():
         return _by_rows(X, orders, model)
-    centred = X - model.mean
-    second = centred.T @ centred / len(X)
+    centred = (block - model.mean for block in raised(X))
+    second = sum(block.T @ block for block in centred) / len(X)
     return torch.stack([_by_moments(second, o, model) for o in orders], 1)
 
 
@@ -278,11 +251,11 @@ def _score_rows(X, order, model):
     n_features = W.shape[1]
     # of the features to come, in the order of each row
     error = (X - model.mean).gather(1, order)
-    present = (~torch.isnan(error)).to(X.dtype)
+    present = (~torch.isnan(error)).to(error.dtype)
     error = error.nan_to_num_()
     variance = (noise + (W**2).sum(0))[order]
     covariance = _identity(W).repeat(len(X), 1, 1)
-    scores = X.new_empty(n_features, 2, len(X))
+    scores = error.new_empty(n_features, 2, len(X))
     for t in range(n_features):
         log_prob = _log_density(error**2, variance).mul_(present)
         scores[t, 0] = log_prob.sum(1) / (n_features - t)

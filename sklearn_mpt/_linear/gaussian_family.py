@@ -11,7 +11,8 @@ from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of
+from sklearn_mpt._linear.gaussian import LinearGaussian
+from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
     GaussianMoments,
@@ -94,9 +95,8 @@ class GaussianFamily(InformedFamily, Family):
         shift, scale = units
         if self.is_shared:
             floor = NOISE_FLOOR * scale**2
-            return closed_form(X, shift, n_components, floor, weight)
-        X, zero = (X - shift) / scale, np.zeros(X.shape[1])
-        standard = closed_form(X, zero, n_components, NOISE_FLOOR, weight)
+            return closed_form(X, (shift, None), n_components, floor, weight)
+        standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
         components = standard["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
         return {
@@ -186,7 +186,7 @@ class ClosedForm:
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
         X, weight = self.problem.X, self.problem.weight
         mean = Gaussian.start_location(X, weight)
-        solution = closed_form(X, mean, self.n_components, floor, weight)
+        solution = closed_form(X, (mean, None), self.n_components, floor, weight)
         self.result = _point({"_noise_floor": floor, **solution}, device)
         moments = _moments(self.problem)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
@@ -240,7 +240,8 @@ class Rescaled(Model):
 
     def mean_masked_scores(self, X, masks, n_rows):
         scores = self.model.mean_masked_scores(X / self.scale, masks, n_rows)
-        return scores - masks.to(X.dtype) @ self._log_scale(X).mean(0) / masks.sum(1)
+        hidden = masks.to(scores.dtype)
+        return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
 
     def mean_chain_scores(self, X, orders):
         scores = self.model.mean_chain_scores(X / self.scale, orders)
@@ -283,7 +284,7 @@ def _pose(settings, problem):
     if problem.has_gaps or not problem.is_all or not is_masked:
         masks = uniform_or_fixed(rate, n_features) if is_masked else None
         how = masks, settings.batch_size, floor
-        return GaussianRows(problem.rows, n_dims, *how, problem.weight)
+        return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
     moments = _moments(problem)
     return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)

@@ -12,6 +12,7 @@ Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivati
 written out: they are a few products of matrices. O(n d k^2).
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -20,7 +21,46 @@ import torch
 from sklearn_mpt._latent.steps import Point, Sums
 
 LOG_2PI = math.log(2 * math.pi)
+BLOCK_BYTES = 2**22  # of rows in double precision
 LEAST = 1e-12  # ratio of a conditional variance to the noise that is told from 0
+
+
+class Moments(NamedTuple):
+    """First and second moments of complete rows."""
+
+    mean: torch.Tensor  # shape: (d,)
+    variance: torch.Tensor  # shape: (d,)
+    covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
+
+    def product(self, V):
+        """V C, for V of shape (..., d)."""
+        flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
+        return flat.reshape(V.shape)
+
+
+def _n_rows(X):
+    return max(1, BLOCK_BYTES // (8 * X.shape[1]))
+
+
+def raised(X):
+    """Blocks of rows to be raised to double precision: one, of those that are in it."""
+    return X.split(len(X) if X.dtype == torch.float64 else _n_rows(X))
+
+
+def moments_of(X, weight=None):
+    """Return the moments of complete rows X, (n, d); weight : of each, of mean 1."""
+    if weight is None:
+        weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
+    parts = weight.split([len(block) for block in raised(X)])
+    total = sum(w @ b.double() for w, b in zip(parts, raised(X), strict=True))
+    mean, share = total / len(X), weight[:, None] / len(X)
+    if 2 * len(X) < X.shape[1]:
+        centred = share.sqrt() * (X - mean)
+        return Moments(mean, (centred**2).sum(0), (centred.T, centred))
+    n_rows = _n_rows(X)
+    blocks = zip(X.split(n_rows), share.split(n_rows), strict=True)
+    covariance = sum((b - mean).T @ (s * (b - mean)) for b, s in blocks)
+    return Moments(mean, covariance.diagonal(), (covariance,))
 
 
 class Symmetric:

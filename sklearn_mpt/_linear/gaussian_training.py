@@ -100,6 +100,7 @@ class GaussianRows:
     Parameters
     ----------
     X : Tensor of shape (n, d)
+        In single or double precision; blocks are computed with in double.
     n_dims : int
     masks : callable, or None for the log marginal likelihood
     batch_size : int or "auto"
@@ -168,7 +169,7 @@ class GaussianRows:
 
     def _block(self, point, batch, first):
         rows = batch.rows[first : first + self.n_block]
-        X, weight = self.X[rows], self.weights.each[rows]
+        X, weight = self.X[rows].double(), self.weights.each[rows]
         present = (~torch.isnan(X)).to(X.dtype)
         X = torch.nan_to_num(X)
         if self.masks is None:
@@ -230,11 +231,14 @@ def uniform_or_fixed(mask_rate, n_features, few=None):
     return FixedMasks(fixed_size(mask_rate, n_features))
 
 
-def closed_form(X, mean, n_components, noise_floor, weight=None):
-    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop)."""
+def closed_form(X, units, n_components, noise_floor, weight=None):
+    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop).
+
+    units : mean of each column, and the scale to divide it by, or None.
+    """
     total = len(X) if weight is None else weight.sum()
     blocks = (
-        (np.nan_to_num(block - mean), share[:, None] / total)
+        (np.nan_to_num(_standard(block, *units)), share[:, None] / total)
         for block, share in row_blocks(X, weight)
     )
     values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
@@ -244,6 +248,10 @@ def closed_form(X, mean, n_components, noise_floor, weight=None):
     lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
     return {
         "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": mean,
+        "mean_": units[0],
         "noise_variance_": noise_variance,
     }
+
+
+def _standard(X, mean, scale):
+    return X - mean if scale is None else (X - mean) / scale

@@ -9,7 +9,7 @@ from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids
 from sklearn_mpt._linear.gaussian_training import closed_form
-from sklearn_mpt._linear.integrated_sums import Circumstances, point_of
+from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     LikelihoodRows,
@@ -73,7 +73,8 @@ class IntegratedFamily(InformedFamily, Family):
             "_scale": scale,
             **self.likelihood.start_attributes(scale),
         }
-        X = (X - shift) / scale
+        X = X - shift  # in double precision
+        X /= scale
         intercept = self.likelihood.start_location(X, weight)
         if isinstance(settings.init, dict):
             return own | self._given(settings, own, len(intercept))
@@ -181,12 +182,12 @@ class IntegratedFamily(InformedFamily, Family):
     def trainer(self, settings, problem):
         latent = self._latent(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
-        rows, weight = units.standardise(problem.rows), problem.weight
-        log_scales = (~rows.isnan() * units.log_scale).sum(1).cpu()
+        rows, weight = problem.rows_to_read, problem.weight
         given = Circumstances(
             seed=(*problem.fitted["_seed"].tolist(), 1),
             weight=weight,
-            log_scale=float(np.average(log_scales, weights=weight)),
+            units=units,
+            log_scale=_mean_log_scale(rows, units, weight),
             is_all=problem.is_all,
         )
         return Ascent(
@@ -204,6 +205,11 @@ class IntegratedFamily(InformedFamily, Family):
         noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
         return noise | self._restored(components, coefs[-1], fitted)
+
+
+def _mean_log_scale(X, units, weight):
+    of_rows = [(~b.isnan() * units.log_scale).sum(1) for b in X.split(BLOCK_ROWS)]
+    return float(np.average(torch.cat(of_rows).cpu(), weights=weight))
 
 
 def _shared_first(latent, accuracy):
@@ -244,8 +250,8 @@ def first_components(X, intercept, settings, likelihood, weight=None):
     spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
     size = np.sqrt(information.numpy())
     slopes = np.where(spread, slope.numpy() / size, np.nan)
-    zero = np.zeros(len(intercept))
-    start = closed_form(slopes, zero, settings.n_components, 0, weight)
+    units = np.zeros(len(intercept)), None
+    start = closed_form(slopes, units, settings.n_components, 0, weight)
     components = start["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import total_and_shares
 from sklearn_mpt._latent.steps import Point, Sums
 from sklearn_mpt._linear.map import (
@@ -29,6 +30,7 @@ from sklearn_mpt._linear.map import (
     variational_posterior,
 )
 
+BLOCK_ROWS = 2**14  # to find features that vary
 LEAST_LOG_PROB = -30.0  # of an entry at a shared node: so that 1 / p is finite
 
 
@@ -36,14 +38,20 @@ class Circumstances(NamedTuple):
     """What else is known of rows that are trained on.
 
     seed : of points around posteriors of many dimensions. weight : of each row, (n,).
-    log_scale : what their units add to a row's value, on average. is_all : whether a
-    feature that is constant here is so everywhere.
+    units : of the rows, if they are not standardised. log_scale : what these add to a
+    row's value, on average. is_all : whether a feature that is constant here is so
+    everywhere.
     """
 
     seed: tuple[int, ...] = (0,)
     weight: np.ndarray | None = None
+    units: Units | None = None
     log_scale: float = 0.0
     is_all: bool = True
+
+    def standardise(self, X):
+        """Rows in double precision, without units."""
+        return X.double() if self.units is None else self.units.standardise(X.double())
 
 
 ORDINARY = Circumstances()
@@ -89,17 +97,19 @@ def distinct(X, weight=None):
     """Distinct rows, and how often each occurs, or the sum of its weights."""
     coded = torch.nan_to_num(X, nan=torch.inf)
     rows, which = coded.unique(dim=0, return_inverse=True)
-    count = X.new_zeros(len(rows)).index_add_(0, which, _weight(weight, X))
+    weight = _weight(weight, X.double())
+    count = weight.new_zeros(len(rows)).index_add_(0, which, weight)
     return torch.where(rows.isinf(), torch.nan, rows), count
 
 
 def varying(X, is_all):
     """1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
-        return torch.ones_like(X[0])
-    low = torch.nan_to_num(X, nan=torch.inf).amin(0)
-    high = torch.nan_to_num(X, nan=-torch.inf).amax(0)
-    return (low < high).to(X.dtype)
+        return torch.ones_like(X[0]).double()
+    blocks = X.split(BLOCK_ROWS)
+    low = torch.stack([b.nan_to_num(nan=torch.inf).amin(0) for b in blocks]).amin(0)
+    high = torch.stack([b.nan_to_num(nan=-torch.inf).amax(0) for b in blocks]).amax(0)
+    return (low < high).double()
 
 
 def shared_masked_sums(it, mask, table, targets, weight=None):

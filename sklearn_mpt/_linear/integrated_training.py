@@ -73,6 +73,7 @@ class IntegratedRows:
     Parameters
     ----------
     X : Tensor of shape (n, d)
+        In single or double precision; blocks are computed with in double.
     likelihood : Likelihood
     settings : object
         With `mask_rate`, `n_masks`, `batch_size` and `objective`.
@@ -105,10 +106,6 @@ class IntegratedRows:
         many = self.n_features >= MANY_FEATURES
         self.own = OwnNodes(n_dims, X.device, given.seed, many)
         self._turn = 0
-
-    @functools.cached_property
-    def indicators(self):
-        return indicators(self.X, self.likelihood)
 
     def batches(self, rng):
         """Batches of rows in random order; those of odd turns have complements."""
@@ -186,8 +183,13 @@ class IntegratedRows:
 
     def _taken(self, rows):
         """Indicators and weights of some rows."""
+        X, weight = self._standard(rows)
+        return indicators(X, self.likelihood), weight
+
+    def _standard(self, rows):
+        """Standardised rows, and their weights."""
         index = torch.from_numpy(rows)
-        return self.indicators[index], self.weights.each[index]
+        return self.given.standardise(self.X[index]), self.weights.each[index]
 
     def _own_parts(self, batch, point, latent):
         """Sums of blocks of rows with nodes of their own."""
@@ -200,10 +202,10 @@ class IntegratedRows:
         size = max(1, BLOCK // width)
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
-            index = torch.from_numpy(batch.rows[part])
+            X, weight = self._standard(batch.rows[part])
             which = np.arange(len(batch.rows))[part] % len(batch.masks)
             masks = torch.from_numpy(batch.masks[which]).to(self.X.device)
-            yield rows_of(self.X[index], masks), self.weights.each[index]
+            yield rows_of(X, masks), weight
 
 
 class LikelihoodRows(IntegratedRows):
@@ -256,7 +258,7 @@ class EnumeratedRows(IntegratedRows):
     def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
         super().__init__(X, likelihood, settings, n_dims, given)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
-        rows, count = distinct(X, self.weights.each)
+        rows, count = distinct(given.standardise(X), self.weights.each)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )

@@ -1,0 +1,156 @@
+"""Rows in single precision: kept so, and computed with in double, block by block."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.datasets import load_breast_cancer
+from test_common import quiet_fit
+
+from sklearn_mpt import (
+    MPTImputer,
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+)
+
+SETTINGS = {"random_state": 0, "max_iter": 20}
+MODELS = {
+    "ppca": MPTProbabilisticPCA(2, **SETTINGS),
+    "closed form": MPTProbabilisticPCA(2, objective="lml", **SETTINGS),
+    "factor analysis": MPTLinearVAE(2, noise="per_feature", **SETTINGS),
+    "binary": MPTLinearVAE(2, likelihood="bernoulli", **SETTINGS),
+    "table": MPTLinearVAE(
+        1, likelihood=["bernoulli"] + ["gaussian"] * 5, random_state=0, max_iter=3
+    ),
+}
+
+
+def rows_for(name, *, gaps):
+    """Rows of columns that differ 10^5 times in scale, in single precision."""
+    X = load_breast_cancer().data[:120, [7, 0, 2, 3, 4, 9]]
+    X = X.astype(np.float32)
+    if name in ("binary", "table"):
+        which = slice(None) if name == "binary" else slice(1)
+        X[:, which] = X[:, which] > np.median(X[:, which], axis=0)
+    if gaps:
+        X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
+    return X
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["complete", "gaps"])
+def single(request, name):
+    return rows_for(name, gaps=request.param)
+
+
+@pytest.fixture(scope="module")
+def double(single):
+    return single.astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def model(name, double):
+    return quiet_fit(MODELS[name], double)
+
+
+def test_a_fit_is_that_of_the_same_rows_in_double(name, single, model):
+    own = quiet_fit(MODELS[name], single)
+    for key in ("components_", "noise_variance_", "loss_curve_"):
+        if hasattr(model, key):
+            value = getattr(own, key)
+            assert np.asarray(value).dtype == np.float64
+            scale = np.nanmax(np.abs(getattr(model, key)))
+            assert_allclose(value, getattr(model, key), rtol=1e-6, atol=1e-9 * scale)
+
+
+def test_a_stream_is_that_of_the_same_rows_in_double(name, single, double):
+    one, other = quiet_fit(MODELS[name], single), quiet_fit(MODELS[name], double)
+    for _ in range(3):
+        one.partial_fit(single)
+        other.partial_fit(double)
+    scale = np.abs(other.components_).max()
+    assert_allclose(one.components_, other.components_, atol=1e-6 * scale)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, X: model.score_samples(X),
+        lambda model, X: model.score_samples(X, return_std=True)[1],
+        lambda model, X: model.conditional_log_prob(X, np.arange(6) < 3),
+        lambda model, X: model.posterior(X)[1],
+        lambda model, X: mpt_curve(model, X[:40], n_masks=2).scores,
+        lambda model, X: mpt_curve(model, X, n_masks=3, design="balanced").scores,
+        lambda model, X: mpt_curve(model, X, n_masks=2, design="independent").scores,
+        lambda model, X: lml_samples(model, X, n_orders=1),
+        lambda model, X: feature_contributions(model, X, n_orders=2),
+    ],
+)
+def test_densities_are_those_of_the_same_rows_in_double(
+    function, model, single, double
+):
+    found = function(model, single)
+    assert found.dtype == np.float64
+    assert_allclose(found, function(model, double), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, X: model.transform(X),
+        lambda model, X: model.inverse_transform(
+            np.nan_to_num(X[:, : len(model.components_)])
+        ),
+        lambda model, X: model.impute(X),
+        lambda model, X: model.impute(X, "sample", random_state=1),
+    ],
+)
+def test_rows_come_back_in_single_precision(function, model, single, double):
+    found = function(model, single)
+    assert found.dtype == np.float32
+    assert_array_equal(found, function(model, double).astype(np.float32))
+
+
+def test_blocks_are_raised_one_by_one(monkeypatch):
+    """Sums over many blocks of rows in single precision are those in double."""
+    monkeypatch.setattr("sklearn_mpt._linear.gaussian_sums.BLOCK_BYTES", 8 * 6 * 7)
+    X = rows_for("ppca", gaps=False)
+    X /= X.std(axis=0)  # so that little cancels
+    model = MPTProbabilisticPCA(2, init="pca", max_iter=0).fit(X)
+    for design in ("chain", "independent"):
+        curves = [
+            mpt_curve(model, rows, n_masks=2, design=design, random_state=0).scores
+            for rows in (X, X.astype(np.float64))
+        ]
+        assert_allclose(*curves, rtol=1e-10)
+
+
+def test_rows_are_read_where_they_are():
+    """Also those that cannot be written to, or whose columns lie together."""
+    X = rows_for("ppca", gaps=True)
+    expected = quiet_fit(MODELS["ppca"], X).components_
+    close = {"atol": 1e-6 * np.abs(expected).max()}
+    locked = X.copy()
+    locked.flags.writeable = False
+    for rows in (locked, np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2]):
+        assert_allclose(quiet_fit(MODELS["ppca"], rows).components_, expected, **close)
+
+
+def test_a_fit_leaves_the_rows_as_they_are(name, single):
+    before = single.copy()
+    quiet_fit(MODELS[name], single)
+    assert_array_equal(single, before)
+
+
+def test_imputers_keep_single_precision():
+    X = rows_for("ppca", gaps=True)
+    imputer = quiet_fit(MPTImputer(MODELS["ppca"]), X)
+    assert imputer.transform(X).dtype == np.float32
+    tags = imputer.__sklearn_tags__()
+    assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
