@@ -262,7 +262,7 @@ def log_mean_exp(log_values, axis):
 
 
 def total_and_shares(log_values):
-    """Log of the sum of exponentials of finite values along axis 1, and shares of it."""
+    """Log of the sum of exponentials of finite values along axis 1, and the shares."""
     share = log_values.softmax(1)  # fast where most vanish, as exp is not
     return log_values.amax(1) - share.amax(1).log(), share
 
