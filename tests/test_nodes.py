@@ -15,9 +15,11 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
 from sklearn_mpt._latent.rules import (  # noqa: E402
     N_BITS,
     GaussHermite,
+    LogMeanExp,
     Posterior,
     PosteriorMixture,
     row_shifts,
+    total_and_shares,
 )
 
 ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
@@ -35,6 +37,19 @@ def posterior():
 def log_linear(z):
     """exp of it has a known average over the prior: exp(|a|^2 / 2)."""
     return (z * torch.tensor([0.8, -0.4]).double()).sum(-1)
+
+
+def test_totals_of_exponentials_most_of_which_vanish():
+    log_values = 3000 * torch.randn(20, 50, generator=torch.Generator().manual_seed(0))
+    log_values = log_values.double().requires_grad_()
+    total, share = total_and_shares(log_values)
+    assert_allclose(total.detach(), logsumexp(log_values.detach(), 1), rtol=1e-14)
+    assert_allclose(share.detach().sum(1), 1)
+    mean, share = LogMeanExp.apply(log_values)
+    assert_allclose(mean.detach(), total.detach() - np.log(50), rtol=1e-14)
+    (gradient,) = torch.autograd.grad(mean.sum(), log_values)
+    assert_array_equal(gradient, share)
+    assert not share.requires_grad
 
 
 RULES = [
