@@ -223,7 +223,7 @@ class MaskedGains(SampledRows):
     def batches(self, rng):
         for X, counts, *points in super().batches(rng):
             sets, weights = draw_sets(*self.masks, X.shape[1], rng)
-            sets = torch.tensor(sets[:, np.arange(len(X)) % sets.shape[1]])
+            sets = torch.from_numpy(sets[:, np.arange(len(X)) % sets.shape[1]])
             yield X, counts, sets.to(X.device), weights, points
 
     def losses(self, module, batch):
