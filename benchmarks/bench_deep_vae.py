@@ -11,7 +11,8 @@ Parts:
   nets, and for nets that the chain itself trained.
 - ``peers``: IWAE [1]_ and MIWAE [2]_ written plainly in PyTorch, with Adam, the same
   nets and as much time as MPT took: complete rows by their test log marginal
-  likelihood (all scored by MPTDeepVAE), rows with gaps by the error of imputation.
+  likelihood (of peers, by the bound of 5000 points), rows with gaps by the error of
+  imputation.
   nltcs, jester and plants are read from a folder of ``debd_<name>.npz``, if given.
 - ``devices``: CUDA against the CPU, where there is one.
 

@@ -24,13 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._deep.mode import laplace
 from sklearn_mpt._deep.start import MANY_FEATURES
 from sklearn_mpt._deep.trainer import Objective, shuffled_batches
-from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
-    Posterior,
     log_mean_exp,
     moments,
     natural_parameters,
@@ -72,25 +69,11 @@ def shared_bounds(module, X, observed, noise, prior_points):
     observed = observed.flatten(0, 1)
     rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
     posterior = module.posterior(rows, observed)
-    pool = Pool.of(posterior, shape, noise, prior_points)
+    coefs, constant = densities = natural_parameters(posterior)
+    pool = Pool.of(posterior, densities, shape, noise, prior_points)
     bounds, weight = LogMeanExp.apply(pool.log_joint(module, rows, observed))
-    coefs, constant = natural_parameters(posterior)
     posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
     return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
-
-
-@torch.no_grad()
-def fitted_bounds(module, X, noise, prior_points):
-    """Lower bounds on log p(x), of points around modes too: of rows not trained on.
-
-    The encoder knows less of these, and the more so the longer it is trained.
-    """
-    rows = rows_of(X)
-    encoded = module.posterior(rows.X, rows.observed)
-    found = laplace(rows, encoded.mean, module)
-    both = Posterior(*(torch.cat(pair) for pair in zip(encoded, found, strict=True)))
-    pool = Pool.of(both, (2, len(X)), noise, prior_points)
-    return log_mean_exp(pool.log_joint(module, rows.X, rows.observed), 1)
 
 
 class Pool(NamedTuple):
@@ -102,13 +85,13 @@ class Pool(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, posterior, shape, noise, prior_points):
+    def of(cls, posterior, densities, shape, noise, prior_points):
         """Draw points from posteriors of rows, of each set of features alike.
 
         If there are more sets than points for each row, the first ones are used.
 
-        posterior : of shape[0] * shape[1] sets and rows. noise : shape (n, s, k).
-        prior_points : shape (m, k).
+        posterior : of shape[0] * shape[1] sets and rows; densities : its parameters, as
+        `natural_parameters` has them. noise : (n, s, k). prior_points : (m, k).
         """
         n_sets = min(shape[0], noise.shape[1])
         n_used = n_sets * shape[1]
@@ -118,7 +101,7 @@ class Pool(NamedTuple):
         drawn = z.flatten(0, 1)
         z = torch.cat([drawn, prior_points])
         z_moments = moments(z.double())
-        coefs, constant = (p[:n_used] for p in natural_parameters(posterior))
+        coefs, constant = (parameters[:n_used] for parameters in densities)
         density, _ = total_and_shares(constant + z_moments @ coefs.T)
         log_prior = standard_normal_log_prob(z)
         share = len(drawn) / len(z)
@@ -249,7 +232,10 @@ class HeldOutRows:
 
     @torch.no_grad()
     def losses(self, module):
-        bounds = [fitted_bounds(module, *part) for part in self.parts]
+        bounds = [
+            shared_bounds(module, X, ~torch.isnan(X)[None], *points)[0][0]
+            for X, *points in self.parts
+        ]
         return -self.counts * torch.cat(bounds)
 
 

@@ -145,10 +145,6 @@ class MPTDeepVAE(TableMPT):
     120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
 
-    The LML of rows held out is a bound by shared points, too: of the encoder's
-    posteriors, and of Gaussians around the modes that Gauss-Newton steps reach from
-    their means, as the encoder knows less of rows that it is not trained on.
-
     With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
     held-out rows too; minibatches and held-out rows are drawn of rows that count, each
     alike. A fit is near that of repeated rows, not the same.
