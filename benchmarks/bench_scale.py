@@ -153,18 +153,20 @@ def measure_case(name, n, d, kind, k, dtype="float64"):
     print(json.dumps([peak() - before, X.nbytes, size, seconds]))
 
 
+def chosen(cases, only):
+    """Cases of the names or kinds that are asked for, or all."""
+    return [case for case in cases if not only or {case[0], case[3]} & set(only)]
+
+
 def memory(*only):
     print(f"{'':28}{'rows':>16}{'K':>5}{'X MB':>8}{'added':>8}{'/ X':>10}{'s':>8}")
-    for case in CASES:
+    for case in chosen(CASES, only):
         name, n, d, kind, k = case
-        if only and name not in only and kind not in only:
+        try:
+            added, of_rows, _, seconds = apart("measure_case", *case)
+        except subprocess.CalledProcessError as error:
+            print(f"{name:28}{error.stderr}")
             continue
-        command = [sys.executable, __file__, "measure_case", *map(str, case)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            print(f"{name:28}{done.stderr}")
-            continue
-        added, of_rows, _, seconds = json.loads(done.stdout.splitlines()[-1])
         what = "" if kind == "gaussian" else f", {kind}"
         print(
             f"{name + what:28}{n:>10}x{d:<5}{k:>5}{of_rows / MB:8.0f}{added / MB:8.0f}"
@@ -190,10 +192,8 @@ SINGLE_CASES = [
 def single(*only):
     columns = ("X MB", "added", "s")
     print(f"{'':28}{'rows':>13}" + "".join(f"{name:>9}" for name in 2 * columns))
-    for case in SINGLE_CASES:
+    for case in chosen(SINGLE_CASES, only):
         name, n, d, kind, _ = case
-        if only and name not in only and kind not in only:
-            continue
         shown = ""
         for dtype in ("float64", "float32"):
             added, of_rows, _, seconds = apart("measure_case", *case, dtype)
