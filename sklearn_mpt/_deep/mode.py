@@ -1,10 +1,11 @@
 """Modes of the posterior of z in a deep model, and the curvature there."""
 
 import functools
+from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.integration import log_joint
+from sklearn_mpt._latent.integration import BLOCK_BYTES, log_joint
 from sklearn_mpt._latent.rules import (
     Nodes,
     Posterior,
@@ -24,6 +25,11 @@ SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
+# A row is unlikely if its best mode is that many nats below the prior's, or leaves
+# errors of so many noise variances. It gets that many starts of each width, of which
+# fewer go on after every few steps: the numbers of both.
+UNLIKELY, BAD_FIT = 7.0, 5.0
+N_CONTENDERS, ROUNDS = 100, ((1, 120), (2, 30), (3, N_STARTS))
 
 
 def n_modes(n_dims):
@@ -37,20 +43,84 @@ def posteriors_around_modes(rows, z, module):
     Where there are fewer, one twice as wide as the largest takes their places.
     """
     starts = torch.cat([z[:, None], search(rows, module)], 1)
+    modes = climb(rows, starts, module)
+    if module.n_dims <= FEW_DIMS:
+        unlikely = is_unlikely(rows, modes, module).nonzero()[:, 0]
+        for which in unlikely.split(_n_rows_at_once(rows, module)):
+            if len(which):
+                _improve(modes, which, rows, module)
+    return _distinct(modes)
+
+
+class Modes(NamedTuple):
+    """What climbs from several starts of each row have reached."""
+
+    at: Posterior  # shapes: (n, s, ...)
+    mass: torch.Tensor  # shape: (n, s), log of that of the Gaussian there
+
+    def best(self):
+        return _take(self.at, self.mass.argmax(1))
+
+
+def climb(rows, starts, module, max_steps=MAX_STEPS):
+    """Take steps from starts (n, s, k)."""
     shape = starts.shape[:2]
-    index = torch.arange(len(z), device=z.device).repeat_interleave(shape[1])
-    found = laplace(rows.take(index), starts.flatten(0, 1), module)
+    index = torch.arange(shape[0], device=starts.device).repeat_interleave(shape[1])
+    rows = rows.take(index)
+    found = laplace(rows, starts.flatten(0, 1), module, max_steps)
     at = found.mean[:, None]
     nodes = Nodes(at, standard_normal_log_prob(at))
-    mass = log_joint(rows.take(index), nodes, module)[:, 0] - log_peak(found)
-    return _distinct(
-        Posterior(*(p.unflatten(0, shape) for p in found)), mass.view(shape)
-    )
+    mass = log_joint(rows, nodes, module)[:, 0] - log_peak(found)
+    found = Posterior(*(part.unflatten(0, shape) for part in found))
+    return Modes(found, mass.view(shape))
 
 
-def _distinct(found, mass):
-    """The posteriors of the largest masses (n, s) that are apart from each other."""
-    first, largest = _take(found, mass.argmax(1)), mass.amax(1)
+def is_unlikely(rows, modes, module):
+    """Whether the best mode is far out, or fits badly; (n,) bool."""
+    z, kind = modes.best().mean, module.likelihood
+    slope, information = kind.derivatives(rows.X, module.location(z))
+    seen = kind.spread(rows.observed.to(z.dtype))
+    error, noise = (seen * slope**2).sum(1), (seen * information).sum(1)
+    return ((z**2).sum(1) > 2 * UNLIKELY) | (error > BAD_FIT * noise)
+
+
+def _n_rows_at_once(rows, module):
+    """How many have derivatives at all contenders that fit into a block."""
+    width = max(rows.X.shape[1], module.width) * module.n_dims
+    return max(1, BLOCK_BYTES // (8 * len(WIDTHS) * N_CONTENDERS * width))
+
+
+def _improve(modes, which, rows, module):
+    """Climb again from the survivors of many starts, and the best mode of before."""
+    best = modes.best().mean[which, None]
+    rows = rows.take(which)
+    starts = torch.cat([best, survivors(rows, module)], 1)
+    better = climb(rows, starts, module)
+    for old, new in zip(
+        (*modes.at, modes.mass), (*better.at, better.mass), strict=True
+    ):
+        old[which] = new
+
+
+def survivors(rows, module):
+    """The best of many starts; fewer go on after every few steps; (n, s, k)."""
+    z = _search_points(module.n_dims).to(rows.X)
+    joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
+    joint = joint.unflatten(1, (len(WIDTHS), -1))
+    chosen = joint.topk(N_CONTENDERS, 2).indices
+    first = N_SEARCH_POINTS * torch.arange(len(WIDTHS), device=z.device)
+    z = z[(first[:, None] + chosen).flatten(1)]
+    for n_steps, n_left in ROUNDS:
+        modes = climb(rows, z, module, n_steps)
+        left = modes.mass.topk(n_left, 1).indices
+        z = modes.at.mean.take_along_dim(left[..., None], 1)
+    return z
+
+
+def _distinct(modes):
+    """The posteriors of the largest masses that are apart from each other."""
+    (found, mass), first = modes, modes.best()
+    largest = mass.amax(1)
     chosen, wide = [first], first.precision_root / 2
     for _ in range(1, n_modes(found.mean.shape[2])):
         before = chosen[-1]
@@ -65,8 +135,7 @@ def _distinct(found, mass):
 
 
 def _take(posteriors, which):
-    rows = torch.arange(len(which), device=which.device)
-    return Posterior(*(part[rows, which] for part in posteriors))
+    return posteriors.take((torch.arange(len(which), device=which.device), which))
 
 
 def search(rows, module):
@@ -90,14 +159,14 @@ def _search_points(n_dims):
     return torch.cat([width * normal for width in WIDTHS])
 
 
-def laplace(rows, z, module):
+def laplace(rows, z, module, max_steps=MAX_STEPS):
     """Mode and curvature of the posterior near z, by damped Gauss-Newton steps.
 
     Each row takes the step size that is best for it, and rests when none gains more
     than TOLERANCE: a row at rest stays there, whatever the others need.
     """
     sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
-    for _ in range(MAX_STEPS):
+    for _ in range(max_steps):
         step, root = _gauss_newton(rows, z, module)
         candidates = z[:, None] + sizes[:, None] * step[:, None]
         log_prior = standard_normal_log_prob(candidates)

@@ -10,12 +10,12 @@ rule's estimate of the error. A model says how:
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.rules import grids, mixtures
+from sklearn_mpt._latent.rules import Posterior, grids, mixtures
 
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
@@ -58,14 +58,20 @@ def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
 
 
 class Rows(NamedTuple):
-    """Rows, and what is seen of them."""
+    """Rows, what is seen of them, and what a model proposed given that, if it did."""
 
     X: torch.Tensor  # shape: (n, d), 0.0 if missing
     present: torch.Tensor  # shape: (n, d), bool
     observed: torch.Tensor  # shape: (n, d), bool: present and not hidden
+    posteriors: Sequence[Posterior] = ()
 
     def take(self, index):
-        return Rows(*(tensor[index] for tensor in self))
+        *tensors, posteriors = self
+        posteriors = [posterior.take(index) for posterior in posteriors]
+        return Rows(*(tensor[index] for tensor in tensors), posteriors)
+
+    def seeing(self, observed):
+        return Rows(self.X, self.present, observed)
 
 
 def rows_of(X, mask=None):
@@ -73,6 +79,10 @@ def rows_of(X, mask=None):
     present = ~torch.isnan(X)
     observed = present if mask is None else present & ~mask
     return Rows(torch.nan_to_num(X), present, observed)
+
+
+def _posteriors(rows, model):
+    return rows.posteriors or model.propose(rows)
 
 
 def log_joint(rows, nodes, model):
@@ -110,7 +120,7 @@ def integrate_log_prob(rows, rule, model):
     Refining that ended where the error happens to be small would make it too small, so
     it ends by another: the doubt is the error of random points, scaled.
     """
-    posterior = None if rule.is_shared else model.propose(rows)
+    posterior = None if rule.is_shared else _posteriors(rows, model)
     joints = [
         log_joint(rows, rule.place(group, posterior, rows), model)
         for group in rule.groups
@@ -136,7 +146,7 @@ def integrate_average(function, rows, rule, model):
 
     function : from nodes (n, s, k) to values (n, s, p).
     """
-    posterior = None if rule.is_shared else model.propose(rows)
+    posterior = None if rule.is_shared else _posteriors(rows, model)
     logs, averages = [], []
     for group in rule.groups:
         nodes = rule.place(group, posterior, rows)
@@ -168,7 +178,7 @@ def integrate_conditionals(rows, rule, model):
 
 def _own_conditionals(rows, rule, model):
     """Log mean probabilities at nodes of each row, and their error; (n, d) each."""
-    posterior = model.propose(rows)
+    posterior = _posteriors(rows, model)
     logs, log_averages = [], []
     for group in rule.groups:
         nodes = rule.place(group, posterior, rows)
@@ -204,7 +214,7 @@ def conditionals_by_difference(rows, entries, rule, model):
     observed[torch.arange(len(which), device=which.device), feature] = True
     parts = [
         integrate_log_prob(part, rule, model)
-        for part in (before._replace(observed=observed), before)
+        for part in (before.seeing(observed), before)
     ]
     (joint, joint_error, _), (alone, alone_error, _) = parts
     return joint - alone, torch.hypot(joint_error, alone_error)

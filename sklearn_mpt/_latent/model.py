@@ -89,10 +89,7 @@ class Model(ABC):
 
     @abstractmethod
     def latent_moments(self, X):
-        """Return mean and covariance of z given the present entries.
-
-        Of shape (n, k) and (n, k, k).
-        """
+        """Return mean (n, k), covariance (n, k, k) of z given the present entries."""
 
     @abstractmethod
     def expect(self, X):
@@ -195,9 +192,8 @@ class IntegratedModel(Model):
         self.units = units
         self.scoring = scoring
         self.predicting = predicting
-        self.averaging = scoring
-        if not scoring.is_quadrature:
-            self.averaging = scoring._replace(tolerance=AVERAGE_TOLERANCE)
+        by_points = scoring._replace(tolerance=AVERAGE_TOLERANCE)
+        self.averaging = scoring if scoring.is_quadrature else by_points
 
     @property
     def row_bytes(self):
@@ -211,8 +207,8 @@ class IntegratedModel(Model):
         value = torch.where(n_seen > 0, value, 0.0)
         if self.scoring.is_quadrature:
             return value, torch.where(error > self.scoring.tolerance, error, 0.0)
-        error = torch.where(n_seen > 0, error, 0.0)
-        return value, error, (QUASI_RANDOM_GAIN * doubt) ** -2
+        n_effective = (QUASI_RANDOM_GAIN * doubt) ** -2
+        return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):
         rows = self._rows(X, mask)
@@ -265,8 +261,8 @@ class IntegratedModel(Model):
     def draw(self, X, rng):
         z = self._draw_latent(self._rows(X), rng)
         uniform = X.new_tensor(rng.random(tuple(X.shape)))
-        drawn = self.latent.likelihood.draw(self.latent.location(z), uniform)
-        return self.units.restore(drawn)
+        kind, location = self.latent.likelihood, self.latent.location(z)
+        return self.units.restore(kind.draw(location, uniform))
 
     def _draw_latent(self, rows, rng):
         """Draw z given what is observed, by importance resampling; (n, k)."""
@@ -288,11 +284,13 @@ class IntegratedModel(Model):
         return self.latent.likelihood.mean(self.latent.location(z))
 
     def _average(self, of_latent, X):
-        average = partial(integrate_average, of_latent)
-        return self._estimate(average, self._rows(X), self.averaging)[0]
+        function, rows = partial(integrate_average, of_latent), self._rows(X)
+        return self._estimate(function, rows, self.averaging)[0]
 
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
+        if not accuracy.is_quadrature:
+            rows = rows._replace(posteriors=self.latent.propose(rows))
         return refine(
             lambda rule, which: function(rows.take(which), rule, self.latent),
             accuracy.rules(),

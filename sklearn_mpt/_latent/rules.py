@@ -28,6 +28,9 @@ class Posterior(NamedTuple):
     root: torch.Tensor  # F, shape (n, k, k): F' F is the covariance
     precision_root: torch.Tensor  # L, shape (n, k, k): L L' is its inverse
 
+    def take(self, index):
+        return Posterior(*(part[index] for part in self))
+
 
 def gaussian_around(mean, precision_root):
     eye = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
@@ -101,17 +104,11 @@ class GaussHermite:
         log_density = log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
         return Nodes(z, log_weight + standard_normal_log_prob(z) - log_density)
 
-    def combine_logs(self, logs):
-        """Log integrals of the groups, of shape (n_groups, n): value and error."""
-        return logs[-1], (logs[-1] - logs[:-1]).abs().amax(0)
+    def combine(self, values, logs=None):
+        """Integrals of the groups or their logs, (n_groups, n, ...): one, and error."""
+        return values[-1], (values[-1] - values[:-1]).abs().amax(0)
 
-    def combine(self, averages, logs):
-        """Posterior averages of the groups, of shape (n_groups, n, d), and error."""
-        return averages[-1], (averages[-1] - averages[:-1]).abs().amax(0)
-
-    def combine_log_averages(self, log_averages, logs):
-        """Logs of posterior averages, (n_groups, n, d), and error."""
-        return self.combine_logs(log_averages)
+    combine_logs = combine_log_averages = combine
 
 
 def _grid(n_per_dim, n_dims):
