@@ -2,9 +2,10 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.trainer import Objective, Trainer
+from sklearn_mpt._deep.trainer import Descent, Objective, Trainer
 from sklearn_mpt._latent.schedule_free import REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
@@ -204,3 +205,33 @@ def test_resting_parameters_wait():
     assert module.x.item() == 5
     optimizer.step(torch.ones(1).double())
     assert module.x.item() < 5
+
+
+def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
+    module = Point()
+    optimizer = ScheduleFreeAdam(module, 0.1)
+    optimizer.resume()
+    for _ in range(200):
+        optimizer.step(torch.full_like(optimizer.iterate, 1e-3))
+    before = optimizer.iterate.clone()
+    optimizer.step(torch.full_like(before, 1e6))
+    assert_allclose(before - optimizer.iterate, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("curve", "is_flat"),
+    [
+        ([3.0] * 29, False),  # too few to tell
+        ([3.0] * 30, True),
+        ([*range(30, 0, -1)], False),
+        ([*range(20, 0, -1), *[5.0] * 37], False),  # as long as it fell, and longer
+        ([*range(20, 0, -1), *[5.0] * 40], True),
+        ([*range(50, 0, -1), *[5.0] * 40], True),
+    ],
+)
+def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
+    module = Point()
+    optimizer = ScheduleFreeAdam(module, 0.1)
+    descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
+    descent.validation_curve = curve
+    assert descent.is_flat(10, 0.0) == is_flat

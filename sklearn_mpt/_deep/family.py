@@ -32,9 +32,9 @@ from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-# Points per row if n_importance_samples is "auto". The more features a row has, the
-# narrower is its posterior, and the less do points of other rows serve it.
-OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 8
+# Points per row if n_importance_samples is "auto". Of many features, which are costly,
+# few points are noise enough to keep the nets from fitting each row.
+OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 2
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
@@ -149,7 +149,7 @@ def _objective(settings, problem, rows):
     weight = np.ones(len(rows)) if problem.weight is None else problem.weight
     points = Points(
         _points_per_row(settings, rows.shape[1]),
-        n_prior_points(settings.n_components),
+        n_prior_points(settings.n_components, rows.shape[1]),
         settings.n_components,
     )
     held_out = None

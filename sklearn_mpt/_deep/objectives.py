@@ -41,7 +41,7 @@ from sklearn_mpt._measure.masks import fixed_size
 # are narrow, gains of bounds vary much, and few of them vary less.
 N_CUTS, N_CUTS_IF_MANY = 4, 1
 N_RUNS = 4  # scored given each mask of a fixed size
-PRIOR_POINTS = 256  # in one and two dimensions
+PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 SHORTEST_EPOCH = 16  # steps
 
 
@@ -150,9 +150,10 @@ class Points(NamedTuple):
         )
 
 
-def n_prior_points(n_dims):
+def n_prior_points(n_dims, n_features):
     """Number of points of the prior: they serve only where there are few dimensions."""
-    return PRIOR_POINTS // 2 ** (n_dims - 2) if n_dims > 2 else PRIOR_POINTS
+    number = PRIOR_POINTS_IF_MANY if n_features >= MANY_FEATURES else PRIOR_POINTS
+    return number // 2 ** max(0, n_dims - 2)
 
 
 class SampledRows(Objective):

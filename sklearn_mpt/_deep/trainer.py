@@ -15,7 +15,7 @@ from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
-PATIENCE = 4  # windows in which held-out losses must improve, late in training
+PATIENCE = 4  # windows in which held-out losses must improve, at most
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
 
@@ -105,14 +105,15 @@ class Descent:
     def is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
-        Held-out losses share their noise, and only the best will count. Plateaus grow
-        longer as training goes on, and so does their window, up to PATIENCE of them.
+        Held-out losses share their noise, and only the best will count: it is to be
+        among the first third of them, or before PATIENCE windows. They may rise for as
+        long as they fell, and longer, before they fall again.
         """
         curve = self.validation_curve or self.loss_curve
-        if len(curve) < 2 * window:
+        if len(curve) < (3 if self.validates else 2) * window:
             return False
         if self.validates:
-            window = max(window, min(len(curve) // 2, PATIENCE * window))
+            window = min(2 * len(curve) // 3, PATIENCE * window)
             return min(curve[:-window]) - min(curve[-window:]) <= tol
         before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)

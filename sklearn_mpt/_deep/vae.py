@@ -37,7 +37,7 @@ class MPTDeepVAE(TableMPT):
         or "tanh".
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4, or 8 from 256 features on;
+        uses the points of all of them, and "auto" is 4, or 2 from 256 features on;
         otherwise it is 16. ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
@@ -63,8 +63,8 @@ class MPTDeepVAE(TableMPT):
         Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
         below which training counts as converged.
     n_iter_no_change : int, default=20
-        Number of epochs over which improvement is judged. With `early_stopping` it
-        grows to four times as many, as half of the epochs so far.
+        Number of epochs over which improvement is judged. With `early_stopping` it is
+        two to four times as many, two thirds of the epochs so far.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.
@@ -123,9 +123,9 @@ class MPTDeepVAE(TableMPT):
     Notes
     -----
     In training the points z_s of all rows of a minibatch are shared, and points of the
-    prior (256, fewer in more than two dimensions). With weights relative to the mixture
-    that they come from, each row has a bound L(R) on the log-probability of any set R
-    of its features, and L(R and B) - L(R) estimates
+    prior (256, or 64 from 256 features on; fewer in more than two dimensions). With
+    weights relative to the mixture that they come from, each row has a bound L(R) on
+    the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate a random order of the
     features is cut into runs, five of them, or two from 256 features on; a row scores
     one run B given those before, R. Summed over runs that is the sum of the scores of

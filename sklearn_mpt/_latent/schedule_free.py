@@ -9,10 +9,14 @@ SQUARES_DECAY, EPSILON = 0.99, 1e-8
 POWER = 1  # of the number of steps, in the weights of the average
 WARM_UP = 30  # steps in which the step size grows
 REST = 120  # steps in which some parameters rest
+LARGEST_MOVE = 2.0  # of any number, in learning rates: Adam's can be ten
 
 
 class ScheduleFreeAdam:
     """Adam whose iterates are averaged while they go, without a schedule [1]_.
+
+    Moves are bounded, as gradients of posteriors that are far off are large: one step
+    along them would spoil what it took hundreds to learn.
 
     Parameters
     ----------
@@ -61,7 +65,7 @@ class ScheduleFreeAdam:
         self.n_steps += 1
         self.squares.lerp_(gradient**2, 1 - SQUARES_DECAY)
         scale = (self.squares / (1 - SQUARES_DECAY**self.n_steps)).sqrt_()
-        move = gradient / scale.add_(EPSILON)
+        move = (gradient / scale.add_(EPSILON)).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
         if self.n_steps <= REST:
             move[self.rests] = 0
         size = self.learning_rate * min(1, self.n_steps / WARM_UP)
