@@ -158,10 +158,12 @@ class MPTDeepVAE(TableMPT):
     points of a mixture of the encoder's posterior, the Gaussians around up to three
     modes (two in more than three dimensions), which Gauss-Newton steps reach from the
     encoder's mean and the likeliest of 5120 points that all rows share, and the prior.
+    In up to three dimensions a row that fits no mode, or one far out alone, gets 500
+    starts, of which the best go on after every few steps.
     8 independent scramblings give the standard error, by Student's t. A row gets more
-    points, up to 1024 of each part (512 in more than three dimensions) in
-    each scrambling, until their weights promise 0.02 nats. That is another estimate, as
-    the one reported would be too small where it ended the refining. A conditional gets
+    points, up to 1024 of each part (512 in more than three dimensions) in each
+    scrambling, until their weights promise 0.02 nats. That is another estimate, as the
+    one reported would be too small where it ended the refining. A conditional gets
     up to 256, until its standard error is below 0.01 nats; one that points around the
     posterior of the visible features do not reach is the difference of two likelihoods.
     What `transform` and `impute` average takes up to 128 points of each part in more
