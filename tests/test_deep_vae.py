@@ -277,8 +277,8 @@ def test_cuda_gives_what_the_cpu_gives(binary):
     quiet_fit(quick(likelihood="bernoulli", device="cuda"), X)
 
 
-@pytest.mark.parametrize(("n_features", "n_points"), [(10, 4), (256, 8)])
-def test_rows_of_many_features_get_more_points(n_features, n_points):
+@pytest.mark.parametrize(("n_features", "n_points"), [(10, 4), (256, 2)])
+def test_rows_of_many_features_get_fewer_points(n_features, n_points):
     X = low_rank_rows(40, n_features, 2, 0.3, seed=0)
     auto, chosen = (
         quiet_fit(quick(max_iter=1, n_importance_samples=n), X)

@@ -26,10 +26,11 @@ MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
 # A row is unlikely if its best mode is that many nats below the prior's, or leaves
-# errors of so many noise variances. It gets that many starts of each width, of which
-# fewer go on after every few steps: the numbers of both.
+# errors of so many noise variances. It gets that many more starts of each width, of
+# which fewer go on after every few steps: the numbers of both.
 UNLIKELY, BAD_FIT = 7.0, 5.0
-N_CONTENDERS, ROUNDS = 100, ((1, 120), (2, 30), (3, N_STARTS))
+N_CONTENDERS, N_SURVIVORS = 100, 30
+ROUNDS = (1, 120), (2, N_SURVIVORS)
 
 
 def n_modes(n_dims):
@@ -46,20 +47,24 @@ def posteriors_around_modes(rows, z, module):
     modes = climb(rows, starts, module)
     if module.n_dims <= FEW_DIMS:
         unlikely = is_unlikely(rows, modes, module).nonzero()[:, 0]
-        for which in unlikely.split(_n_rows_at_once(rows, module)):
-            if len(which):
-                _improve(modes, which, rows, module)
+        if len(unlikely):
+            modes = _with_more(modes, unlikely, rows, module)
     return _distinct(modes)
 
 
 class Modes(NamedTuple):
-    """What climbs from several starts of each row have reached."""
+    """What climbs from several starts of each row have reached: Gaussians there."""
 
-    at: Posterior  # shapes: (n, s, ...)
-    mass: torch.Tensor  # shape: (n, s), log of that of the Gaussian there
+    mean: torch.Tensor  # shape: (n, s, k)
+    root: torch.Tensor  # shape: (n, s, k, k)
+    precision_root: torch.Tensor  # shape: (n, s, k, k)
+    mass: torch.Tensor  # shape: (n, s), the log of it
 
     def best(self):
-        return _take(self.at, self.mass.argmax(1))
+        """The posterior of the largest mass of each row."""
+        first = self.mass.argmax(1)
+        rows = torch.arange(len(first), device=first.device)
+        return Posterior(*(part[rows, first] for part in self[:3]))
 
 
 def climb(rows, starts, module, max_steps=MAX_STEPS):
@@ -71,8 +76,7 @@ def climb(rows, starts, module, max_steps=MAX_STEPS):
     at = found.mean[:, None]
     nodes = Nodes(at, standard_normal_log_prob(at))
     mass = log_joint(rows, nodes, module)[:, 0] - log_peak(found)
-    found = Posterior(*(part.unflatten(0, shape) for part in found))
-    return Modes(found, mass.view(shape))
+    return Modes(*(part.unflatten(0, shape) for part in (*found, mass)))
 
 
 def is_unlikely(rows, modes, module):
@@ -84,22 +88,19 @@ def is_unlikely(rows, modes, module):
     return ((z**2).sum(1) > 2 * UNLIKELY) | (error > BAD_FIT * noise)
 
 
-def _n_rows_at_once(rows, module):
-    """How many have derivatives at all contenders that fit into a block."""
+def _with_more(modes, which, rows, module):
+    """Return the modes, and for some of the rows those that survivors reach."""
     width = max(rows.X.shape[1], module.width) * module.n_dims
-    return max(1, BLOCK_BYTES // (8 * len(WIDTHS) * N_CONTENDERS * width))
-
-
-def _improve(modes, which, rows, module):
-    """Climb again from the survivors of many starts, and the best mode of before."""
-    best = modes.best().mean[which, None]
-    rows = rows.take(which)
-    starts = torch.cat([best, survivors(rows, module)], 1)
-    better = climb(rows, starts, module)
-    for old, new in zip(
-        (*modes.at, modes.mass), (*better.at, better.mass), strict=True
-    ):
-        old[which] = new
+    n_at_once = max(1, BLOCK_BYTES // (8 * len(WIDTHS) * N_CONTENDERS * width))
+    room = torch.zeros(N_SURVIVORS, dtype=torch.long, device=which.device)
+    more = Modes(*(part[:, room] for part in modes))
+    more.mass[:] = -torch.inf
+    for some in which.split(n_at_once):
+        part = rows.take(some)
+        found = climb(part, survivors(part, module), module)
+        for all_rows, new in zip(more, found, strict=True):
+            all_rows[some] = new
+    return Modes(*(torch.cat(both, 1) for both in zip(modes, more, strict=True)))
 
 
 def survivors(rows, module):
@@ -113,29 +114,25 @@ def survivors(rows, module):
     for n_steps, n_left in ROUNDS:
         modes = climb(rows, z, module, n_steps)
         left = modes.mass.topk(n_left, 1).indices
-        z = modes.at.mean.take_along_dim(left[..., None], 1)
+        z = modes.mean.take_along_dim(left[..., None], 1)
     return z
 
 
 def _distinct(modes):
     """The posteriors of the largest masses that are apart from each other."""
-    (found, mass), first = modes, modes.best()
-    largest = mass.amax(1)
+    first, largest = modes.best(), modes.mass.amax(1)
     chosen, wide = [first], first.precision_root / 2
-    for _ in range(1, n_modes(found.mean.shape[2])):
+    for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
-        away = (found.mean - before.mean[:, None]) @ before.precision_root
-        mass = torch.where(away.norm(dim=2) > SAME, mass, -torch.inf)
-        other = _take(found, mass.argmax(1))
-        none = (mass.amax(1) < largest - NEGLIGIBLE)[:, None]
+        away = (modes.mean - before.mean[:, None]) @ before.precision_root
+        apart = away.norm(dim=2) > SAME
+        modes = modes._replace(mass=torch.where(apart, modes.mass, -torch.inf))
+        other = modes.best()
+        none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
         mean = torch.where(none, first.mean, other.mean)
         root = torch.where(none[..., None], wide, other.precision_root)
         chosen.append(gaussian_around(mean, root))
     return chosen
-
-
-def _take(posteriors, which):
-    return posteriors.take((torch.arange(len(which), device=which.device), which))
 
 
 def search(rows, module):
