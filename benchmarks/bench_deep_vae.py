@@ -14,9 +14,12 @@ Parts:
   likelihood (of peers, by the bound of 5000 points), rows with gaps by the error of
   imputation.
   nltcs, jester and plants are read from a folder of ``debd_<name>.npz``, if given.
+- ``capacity``: what more components gain, and categories in place of columns of zeros
+  and ones: chains of binary sites, and categories that depend on each other along a
+  tree, of which the true density is known.
 - ``devices``: CUDA against the CPU, where there is one.
 
-Run all in about ten minutes on two cores, or some, or small versions::
+Run all, some, or small versions::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_deep_vae.py [--quick] [parts]
 
@@ -296,6 +299,54 @@ def bench_peers(quick, folder=None):
     )
 
 
+def chains(n_samples, rng, n_sites=60, stays=0.85):
+    """Sites that are mostly as the one before; rows, and their log-probabilities."""
+    differs = rng.random((n_samples, n_sites)) > stays
+    differs[:, 0] = rng.random(n_samples) < 0.5
+    n_changes = differs[:, 1:].sum(1)
+    changed = n_changes * np.log(1 - stays)
+    log_prob = changed + (n_sites - 1 - n_changes) * np.log(stays) - np.log(2)
+    return (differs.cumsum(1) % 2).astype(float), log_prob
+
+
+def tree(n_samples, rng, n_features=20, n_categories=5):
+    """Categories that each depend on one before; rows, and their log-probabilities."""
+    X, log_prob = np.zeros((n_samples, n_features), int), np.zeros(n_samples)
+    for j in range(n_features):
+        table = rng.dirichlet(np.full(n_categories, 0.3), size=n_categories)
+        parent = X[:, rng.integers(j)] if j else np.zeros(n_samples, int)
+        prob = table[parent]
+        level = rng.random((n_samples, 1))
+        X[:, j] = (prob.cumsum(1) < level).sum(1).clip(max=n_categories - 1)
+        log_prob += np.log(prob[np.arange(n_samples), X[:, j]])
+    return X.astype(float), log_prob
+
+
+def bench_capacity(quick):
+    rng = np.random.default_rng(0)
+    sites, sites_log_prob = chains(3000, rng)
+    codes, codes_log_prob = tree(3000, rng)
+    columns = np.eye(5)[codes.astype(int)].reshape(len(codes), -1)
+    cases = [
+        ("chain", "bernoulli", sites, sites_log_prob),
+        ("tree, zeros and ones", "bernoulli", columns, codes_log_prob),
+        ("tree, categories", "categorical", codes, codes_log_prob),
+    ]
+    rows, changes = [], {"max_iter": 5} if quick else {}
+    for name, likelihood, X, log_prob in cases:
+        for n_components in (4, 16):
+            model = MPTDeepVAE(n_components, likelihood=likelihood, random_state=0)
+            elapsed = timed_fit(model.set_params(**changes), X[:2000])
+            scores = [model.score(part) for part in (X[:500], X[2000:])]
+            cells = [f"{value:.2f}" for value in (*scores, log_prob[2000:].mean())]
+            rows.append([name, f"{n_components}", f"{elapsed:.0f}", *cells])
+    print_table(
+        "capacity: LML of 500 training rows and of 1000 test rows, and the truth.",
+        "data|components|fit s|train|test|truth",
+        rows,
+    )
+
+
 def bench_devices(quick):
     if not torch.cuda.is_available():
         print("\ndevices: no CUDA device here.")
@@ -323,6 +374,7 @@ PARTS = {
     "objectives": bench_objectives,
     "conditionals": bench_conditionals,
     "peers": bench_peers,
+    "capacity": bench_capacity,
     "devices": bench_devices,
 }
 
