@@ -35,7 +35,7 @@ ROUNDS = (1, 120), (2, N_SURVIVORS)
 
 def n_modes(n_dims):
     """How many there are Gaussians for: in many dimensions more are found in vain."""
-    return 3 if n_dims <= FEW_DIMS else 2
+    return 4 if n_dims <= FEW_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):

@@ -155,7 +155,7 @@ class MPTDeepVAE(TableMPT):
     `random_state`. The user guide tells how much fits differ.
 
     Scores are computed in double precision by importance sampling: scrambled Sobol
-    points of a mixture of the encoder's posterior, the Gaussians around up to three
+    points of a mixture of the encoder's posterior, the Gaussians around up to four
     modes (two in more than three dimensions), which Gauss-Newton steps reach from the
     encoder's mean and the likeliest of 5120 points that all rows share, and the prior.
     In up to three dimensions a row that fits no mode, or one far out alone, gets 500
