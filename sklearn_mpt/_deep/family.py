@@ -32,8 +32,8 @@ from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-# Points per row if n_importance_samples is "auto". Of many features, which are costly,
-# few points are noise enough to keep the nets from fitting each row.
+# Points per row if n_importance_samples is "auto". Of many features few cost less, and
+# held-out rows are likelier: more points fit the training rows too closely.
 OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 2
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
