@@ -181,5 +181,5 @@ def check_training_parameters(estimator, objectives, n_features):
         warnings.warn(
             "mask_rate=1.0 hides every feature: training sees the marginals of the "
             "features only, nothing of what relates them.",
-            stacklevel=6,
+            stacklevel=7,
         )

@@ -262,10 +262,10 @@ def test_noise_stays_above_its_floor():
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("n_epochs", [3, 40])
 def test_interruption_keeps_the_model(noise, n_epochs):
-    around = counted(interrupt, n_epochs)
-    problem = Quadratic(noise=noise, excess=20.0)
-    with pytest.warns(UserWarning, match="interrupted by user"):
-        ascent = run(problem, around_epoch=around)
+    ascent = ascent_on(Quadratic(noise=noise, excess=20.0))
+    until = {"max_iter": 5000, "tol": 1e-4, "n_iter_no_change": 1}
+    with pytest.raises(KeyboardInterrupt):
+        ascent.run(around_epoch=counted(interrupt, n_epochs), **until)
     assert len(ascent.loss_curve) == n_epochs
     assert loss(ascent.result) < loss(START)
 

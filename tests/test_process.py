@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,13 @@ from sklearn.base import clone
 from test_common import MODELS, quiet_fit, with_gaps
 from text_models import TEXTS, make_model, make_tokenizer
 
-from sklearn_mpt import MPTScorer, mpt_curve
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    MPTScorer,
+    mpt_curve,
+)
 
 
 @contextmanager
@@ -196,3 +203,76 @@ def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
             assert np.isfinite(fitted.score(X))
     finally:
         signal.signal(signal.SIGVTALRM, handler)
+
+
+class InterruptIn:
+    """A callback that interrupts training in the n-th epoch."""
+
+    def __init__(self, n):
+        self.n_left = n
+
+    def setup(self, estimator, context):
+        pass
+
+    def teardown(self, estimator, context):
+        pass
+
+    def on_fit_task_begin(self, estimator, context):
+        self.n_left -= context.parent is not None
+        if self.n_left == 0:
+            raise KeyboardInterrupt
+
+    def on_fit_task_end(self, estimator, context):
+        pass
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("was_fitted", "warm_start", "n_epochs"), [(0, 0, 1), (1, 1, 1), (1, 0, 3)]
+)
+def test_an_interruption_raises_until_training_has_come_far(
+    name, was_fitted, warm_start, n_epochs
+):
+    """One epoch, or as many as are waited for, if a fitted model is to be replaced."""
+    factory, X = MODELS[name]
+    model = factory().set_params(warm_start=bool(warm_start), n_iter_no_change=3)
+    if was_fitted:
+        quiet_fit(model, X)
+    before = vars(model).copy()
+    model.set_callbacks(InterruptIn(n_epochs))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X)
+    after = vars(model)
+    assert all(after[key] is value for key, value in before.items())
+    assert set(after) - set(before) <= {"_skl_callbacks"}
+    model.set_callbacks(InterruptIn(n_epochs + 1))
+    with pytest.warns(UserWarning, match="interrupted by user") as caught:
+        model.fit(X)
+    assert caught[-1].filename == __file__
+    assert model.n_iter_ == n_epochs
+    assert np.isfinite(model.score(X))
+
+
+def rows_of_rank(n):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(40, n)) @ rng.normal(size=(n, 5))
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "match"),
+    [
+        (MPTProbabilisticPCA(max_iter=2), rows_of_rank(5), "Maximum iterations"),
+        (MPTLinearVAE(max_iter=2), rows_of_rank(5), "Maximum iterations"),
+        (MPTDeepVAE(max_iter=2), rows_of_rank(5), "Maximum iterations"),
+        (MPTDeepVAE(learning_rate=1e30), rows_of_rank(5), "diverged"),
+        (MPTProbabilisticPCA(), rows_of_rank(2), "without error"),
+        (MPTProbabilisticPCA(mask_rate=1.0), rows_of_rank(5), "hides every feature"),
+        (MPTLinearVAE(), (rows_of_rank(5) > 0) * 1.0, "only 0 and 1"),
+    ],
+)
+def test_warnings_of_fit_point_at_the_line_that_calls_it(model, X, match):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.set_params(random_state=0).fit(X)
+    files = [w.filename for w in caught if re.search(match, str(w.message))]
+    assert files == [__file__]

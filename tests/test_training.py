@@ -39,10 +39,13 @@ class Cliff(NoisyParabola):
         return torch.where(module.x > 4.5, module.x, torch.inf) + 0 * batch
 
 
+def trainer_of(objective):
+    rng = np.random.default_rng(0)
+    return Trainer(Point(), objective, learning_rate=0.1, rng=rng)
+
+
 def run(objective, max_iter=3000, window=10, around_epoch=lambda epoch: epoch()):
-    trainer = Trainer(
-        Point(), objective, learning_rate=0.1, rng=np.random.default_rng(0)
-    )
+    trainer = trainer_of(objective)
     trainer.run(
         max_iter=max_iter,
         tol=1e-4,
@@ -102,8 +105,10 @@ def test_interruption_keeps_the_model():
         if n_epochs == 7:
             raise KeyboardInterrupt
 
-    with pytest.warns(UserWarning, match="interrupted by user"):
-        trainer = run(NoisyParabola(noise=0.0), around_epoch=interrupt)
+    trainer = trainer_of(NoisyParabola(noise=0.0))
+    until = {"max_iter": 3000, "tol": 1e-4, "n_iter_no_change": 10}
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(around_epoch=interrupt, **until)
     assert len(trainer.loss_curve) == 7
     assert 1 < trainer.module.x.item() < 5
 

@@ -28,7 +28,7 @@ from sklearn_mpt._deep.start import (
 )
 from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import Units
+from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
@@ -95,7 +95,7 @@ class DeepFamily(Family):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
         module = self._module(settings, fitted, device).float()
-        rows = units.standardise(problem.rows)
+        rows = units.standardise(as_tensor(problem.X, problem.device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
         return Trainer(
@@ -137,7 +137,7 @@ class DeepFamily(Family):
                 f"floor of {floor[low].min():.3g}: the model explains the rows almost "
                 "without error, and the likelihood may have no maximum. Use fewer "
                 "components or smaller nets.",
-                stacklevel=5,
+                stacklevel=6,
             )
 
 

@@ -3,7 +3,6 @@
 A torch module is trained on an `Objective`. Neither knows about scikit-learn.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 
 import numpy as np
@@ -96,6 +95,13 @@ class Descent:
         if loss <= self.lowest:
             self.lowest, self.best = loss, self.optimizer.average.clone()
         self.validation_curve.append(loss)
+
+    def show_result(self):
+        """Give the module what the descent has come to, wherever it was interrupted."""
+        if self.validates:
+            self.show_best()
+        else:
+            self.optimizer.show_average()
 
     def show_best(self):
         """Give the module the best parameters: of all epochs, if rows are held out."""
@@ -191,7 +197,7 @@ class Trainer:
         return self._descent.validation_curve
 
     def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
-        """Train to convergence; on interruption or divergence keep the best so far.
+        """Train to convergence; on divergence keep the best so far.
 
         around_epoch : callable
             Called with `epoch`, which it must call; returns True to stop training.
@@ -200,9 +206,9 @@ class Trainer:
             self._follow(max_iter, tol, n_iter_no_change, around_epoch)
             self._descent.check(self.rng)
         except _DIVERGENCE:
-            self._restore()
-        if self._descent.validates:
-            self._descent.show_best()
+            self._restore(stacklevel=9)
+        finally:
+            self._descent.show_result()
 
     def run_once(self):
         """Train for one epoch, or undo it if it diverges."""
@@ -210,24 +216,20 @@ class Trainer:
             self.epoch()
             self._descent.check(self.rng)
         except _DIVERGENCE:
-            self._restore()
+            self._restore(stacklevel=7)
 
     def epoch(self):
         self._descent.epoch(self.rng)
 
     def _follow(self, max_iter, tol, window, around_epoch):
-        try:
-            self._choose_start(max_iter)
-            for _ in range(max_iter):
-                if around_epoch(self.epoch):
-                    return
-                if self._descent.is_flat(window, tol):
-                    self.plateau = True
-                    return
-            warn_unconverged(max_iter, stacklevel=8)
-        except KeyboardInterrupt:
-            self._descent.optimizer.show_average()
-            warnings.warn("Training interrupted by user.", stacklevel=6)
+        self._choose_start(max_iter)
+        for _ in range(max_iter):
+            if around_epoch(self.epoch):
+                return
+            if self._descent.is_flat(window, tol):
+                self.plateau = True
+                return
+        warn_unconverged(max_iter, stacklevel=9)
 
     def _choose_start(self, max_iter):
         """Go down from every start for a while, and from the best one on."""
@@ -253,8 +255,8 @@ class Trainer:
             descent.lowest = np.inf
         return descent
 
-    def _restore(self):
-        warn_diverged(len(self.loss_curve), stacklevel=7)
+    def _restore(self, stacklevel):
+        warn_diverged(len(self.loss_curve), stacklevel)
         descent = self._descent
         descent.show_best()
         descent.optimizer = ScheduleFreeAdam(

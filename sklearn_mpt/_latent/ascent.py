@@ -12,7 +12,6 @@ A problem is an object with
 """
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +95,7 @@ class Ascent:
         return self.point
 
     def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
-        """Ascend to convergence; on interruption or divergence keep the best so far.
+        """Ascend to convergence; on divergence keep the best so far.
 
         around_epoch : callable
             Called with `epoch`, which it must call; returns True to stop training.
@@ -108,8 +107,6 @@ class Ascent:
                     return
             if not self.converged:
                 warn_unconverged(max_iter, stacklevel=8)
-        except KeyboardInterrupt:
-            warnings.warn("Training interrupted by user.", stacklevel=7)
         except FloatingPointError:
             self._warn_of_divergence()
 

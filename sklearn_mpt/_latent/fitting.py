@@ -18,7 +18,7 @@ from sklearn_mpt._checks import (
     check_training_parameters,
     rows_that_count,
 )
-from sklearn_mpt._latent.model import Model, as_tensor, as_view, own_mode
+from sklearn_mpt._latent.model import Model, as_view, own_mode
 from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import spawn_seeds
 
@@ -42,10 +42,6 @@ class Problem(NamedTuple):
     @property
     def has_gaps(self):
         return bool(np.isnan(self.X).any())
-
-    @property
-    def rows(self):
-        return as_tensor(self.X, self.device)
 
     @property
     def rows_to_read(self):
@@ -103,7 +99,7 @@ class Family(ABC):
 class TrainingMixin(CallbackSupportMixin):
     """Mixin for estimators whose fitted attributes are trained as their `Family` says.
 
-    Fitted attributes are set together, when training is over.
+    Fitted attributes are set together, when training is over or was interrupted.
     """
 
     # Parameters without which the fitted attributes would be another model's.
@@ -150,7 +146,8 @@ class TrainingMixin(CallbackSupportMixin):
 
     @with_callbacks
     def _fit(self, X, weight):
-        go_on = self.warm_start and hasattr(self, "n_iter_")
+        was_fitted = hasattr(self, "n_iter_")
+        go_on = self.warm_start and was_fitted
         if not go_on:
             forget(self)
         X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
@@ -165,7 +162,9 @@ class TrainingMixin(CallbackSupportMixin):
         fitted |= history([])
         if self.max_iter > 0:
             how = {"is_all": True, "is_new": not go_on, "weight": weight}
-            fitted |= self._train(self._problem(X, fitted, rng, **how), context)
+            problem = self._problem(X, fitted, rng, **how)
+            least = self.n_iter_no_change if was_fitted and not go_on else 1
+            fitted |= self._train(problem, context, least)
             self._family.warn(fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
@@ -227,20 +226,25 @@ class TrainingMixin(CallbackSupportMixin):
     def _problem(self, X, fitted, rng, **how):
         return Problem(X, fitted, rng=rng, device=check_device(self.device), **how)
 
-    def _train(self, problem, context):
-        """Train to convergence; return the fitted attributes, changed."""
+    def _train(self, problem, context, least):
+        """Train to convergence; return the fitted attributes, changed.
+
+        An interruption ends the training, or raises before so many epochs as `least`.
+        """
         trainer = self._family.trainer(self, problem)
 
         def fitted_now():
             trained = self._family.trained_attributes(trainer.result, problem.fitted)
             return problem.fitted | trained | history(trainer.loss_curve)
 
-        trainer.run(
-            max_iter=self.max_iter,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            around_epoch=self._around_epoch(problem.X, trainer, context, fitted_now),
-        )
+        around = self._around_epoch(problem.X, trainer, context, fitted_now)
+        until = {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        try:
+            trainer.run(max_iter=self.max_iter, around_epoch=around, **until)
+        except KeyboardInterrupt:
+            if len(trainer.loss_curve) < least:
+                raise
+            warnings.warn("Training interrupted by user.", stacklevel=6)
         return fitted_now()
 
     def _around_epoch(self, X, trainer, context, fitted_now):
@@ -265,15 +269,12 @@ class TrainingMixin(CallbackSupportMixin):
         check_training_parameters(self, self._family.objectives, n_features)
         self._family.check_parameters(self, n_features)
         if not reset:
-            self._check_sizes_fitted()
+            check_fitted_components(self.n_components, self._n_features_out)
+            self._family.check_fitted(self, vars(self))
             return X
         names = getattr(self, "feature_names_in_", np.arange(n_features))
         check_columns_present(X, names)
         return X
-
-    def _check_sizes_fitted(self):
-        check_fitted_components(self.n_components, self._n_features_out)
-        self._family.check_fitted(self, vars(self))
 
 
 def history(loss_curve):

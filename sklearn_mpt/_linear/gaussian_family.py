@@ -161,7 +161,7 @@ class GaussianFamily(InformedFamily, Family):
                 f"and noise_variance_={np.ravel(noise_variance)[least]:.3g} fell "
                 f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
                 "components.",
-                stacklevel=5,
+                stacklevel=6,
             )
 
     def _where(self, without):

@@ -113,7 +113,7 @@ class TableMPT(BaseMPT):
             warnings.warn(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
                 "not probabilities: likelihood='bernoulli' would.",
-                stacklevel=5,
+                stacklevel=6,
             )
         return X
 
