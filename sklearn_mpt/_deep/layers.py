@@ -1,5 +1,6 @@
 """Fully connected nets, and where their training starts."""
 
+import functools
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ ACTIVATIONS = {
     "softplus": functional.softplus,
     "tanh": torch.tanh,
 }
+HAVE_INPLACE = {"relu", "silu"}
 
 
 class Layers(torch.nn.Module):
@@ -35,9 +37,12 @@ class Layers(torch.nn.Module):
 
     def forward(self, h):
         *hidden, last = zip(self.coefs, self.intercepts, strict=True)
+        activate = ACTIVATIONS[self.activation]
+        if self.activation in HAVE_INPLACE and not torch.is_grad_enabled():
+            activate = functools.partial(activate, inplace=True)
         for coef, intercept in hidden:
-            h = ACTIVATIONS[self.activation](h @ coef + intercept)
-        return h @ last[0] + last[1]
+            h = activate(functional.linear(h, coef.T, intercept))
+        return functional.linear(h, last[0].T, last[1])
 
     def value_and_jacobian(self, h):
         """Outputs, of shape (n, n_out), and their derivatives; (n, n_in, n_out)."""

@@ -22,7 +22,7 @@ MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
 IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
-BLOCK_BYTES = 2**25  # of one tensor over rows, nodes and features
+BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features: caches are small
 QUASI_RANDOM_GAIN = 2  # in standard error over random points
 
 
