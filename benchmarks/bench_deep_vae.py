@@ -32,6 +32,7 @@ References
 """
 
 import argparse
+import itertools
 import os
 import time
 import warnings
@@ -76,6 +77,14 @@ def print_table(title, header, rows):
     print(f"\n{title}\n")
     for row in table:
         print("  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)))
+
+
+def print_as_they_come(title, header, rows):
+    """Print a table whose rows may take long, in columns of a fixed width."""
+    print(f"\n{title}\n")
+    for cells in itertools.chain([header.split("|")], rows):
+        first, *others = cells
+        print(first.ljust(26), *(cell.rjust(16) for cell in others), flush=True)
 
 
 def seconds_per_epoch(model, X, n_epochs=3):
@@ -269,16 +278,21 @@ def peer_datasets(folder):
 
 
 def bench_peers(quick, folder=None):
-    rows, changes = [], {"max_iter": 10} if quick else {}
+    print_as_they_come(
+        "peers: MPT, and IWAE (complete) or MIWAE (gaps) for the same time.",
+        "data|measured|s|MPT|peer",
+        peer_rows({"max_iter": 10} if quick else {}, folder),
+    )
+
+
+def peer_rows(changes, folder):
     for name, (n_components, train, test) in peer_datasets(folder).items():
         train, test = train[:5000], test[:500]
         model = MPTDeepVAE(n_components, likelihood="bernoulli", random_state=0)
         elapsed = timed_fit(model.set_params(**changes), train)
         peer = train_peer(train, n_components, True, elapsed)
         ours, theirs = model.score(test), peer_score(peer, test)
-        rows.append(
-            [name, "test LML", f"{elapsed:.1f}", f"{ours:.3f}", f"{theirs:.3f}"]
-        )
+        yield name, "test LML", f"{elapsed:.1f}", f"{ours:.3f}", f"{theirs:.3f}"
     truth = load_digits().data / 16
     hidden = np.random.default_rng(0).random(truth.shape) < 0.3
     gaps = np.where(hidden, np.nan, truth)
@@ -288,15 +302,8 @@ def bench_peers(quick, folder=None):
     peer = train_peer(gaps / scale, 10, False, elapsed)
     filled = model.impute(gaps), scale * peer_impute(peer, gaps / scale)
     errors = [np.sqrt(np.mean((X - truth)[hidden] ** 2)) for X in filled]
-    name = "digits / 16, 30% missing"
-    rows.append(
-        [name, "imputation RMSE", f"{elapsed:.1f}", *(f"{e:.4f}" for e in errors)]
-    )
-    print_table(
-        "peers: MPT, and IWAE (complete) or MIWAE (gaps) for the same time.",
-        "data|measured|s|MPT|peer",
-        rows,
-    )
+    cells = f"{elapsed:.1f}", *(f"{error:.4f}" for error in errors)
+    yield "digits / 16, 30% missing", "imputation RMSE", *cells
 
 
 def chains(n_samples, rng, n_sites=60, stays=0.85):
@@ -323,6 +330,14 @@ def tree(n_samples, rng, n_features=20, n_categories=5):
 
 
 def bench_capacity(quick):
+    print_as_they_come(
+        "capacity: LML of 500 training rows and of 1000 test rows, and the truth.",
+        "data|components|fit s|train|test|truth",
+        capacity_rows({"max_iter": 5} if quick else {}),
+    )
+
+
+def capacity_rows(changes):
     rng = np.random.default_rng(0)
     sites, sites_log_prob = chains(3000, rng)
     codes, codes_log_prob = tree(3000, rng)
@@ -332,19 +347,13 @@ def bench_capacity(quick):
         ("tree, zeros and ones", "bernoulli", columns, codes_log_prob),
         ("tree, categories", "categorical", codes, codes_log_prob),
     ]
-    rows, changes = [], {"max_iter": 5} if quick else {}
     for name, likelihood, X, log_prob in cases:
         for n_components in (4, 16):
             model = MPTDeepVAE(n_components, likelihood=likelihood, random_state=0)
             elapsed = timed_fit(model.set_params(**changes), X[:2000])
             scores = [model.score(part) for part in (X[:500], X[2000:])]
             cells = [f"{value:.2f}" for value in (*scores, log_prob[2000:].mean())]
-            rows.append([name, f"{n_components}", f"{elapsed:.0f}", *cells])
-    print_table(
-        "capacity: LML of 500 training rows and of 1000 test rows, and the truth.",
-        "data|components|fit s|train|test|truth",
-        rows,
-    )
+            yield name, f"{n_components}", f"{elapsed:.0f}", *cells
 
 
 def bench_devices(quick):
