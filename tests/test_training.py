@@ -240,3 +240,19 @@ def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
     descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
     descent.validation_curve = curve
     assert descent.is_flat(10, 0.0) == is_flat
+
+
+def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():
+    """Only the next loss would have shown it."""
+    trainer = trainer_of(NoisyParabola(noise=0.0))
+    until = {"max_iter": 3000, "tol": 1e-4, "n_iter_no_change": 10}
+
+    def spoil(epoch):
+        epoch()
+        if len(trainer.loss_curve) == 7:
+            trainer._descent.optimizer.average[:] = torch.nan
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(around_epoch=spoil, **until)
+    assert 1 < trainer.module.x.item() < 5

@@ -95,7 +95,7 @@ class DeepFamily(Family):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
         module = self._module(settings, fitted, device).float()
-        rows = units.standardise(as_tensor(problem.X, problem.device))
+        rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
         return Trainer(

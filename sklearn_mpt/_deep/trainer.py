@@ -96,12 +96,13 @@ class Descent:
             self.lowest, self.best = loss, self.optimizer.average.clone()
         self.validation_curve.append(loss)
 
-    def show_result(self):
-        """Give the module what the descent has come to, wherever it was interrupted."""
-        if self.validates:
+    def settle(self, rng):
+        """Leave the module at the average of an interrupted epoch, if it is finite."""
+        self.optimizer.show_average()
+        try:
+            self.check(rng)
+        except _DIVERGENCE:
             self.show_best()
-        else:
-            self.optimizer.show_average()
 
     def show_best(self):
         """Give the module the best parameters: of all epochs, if rows are held out."""
@@ -207,8 +208,12 @@ class Trainer:
             self._descent.check(self.rng)
         except _DIVERGENCE:
             self._restore(stacklevel=9)
+        except KeyboardInterrupt:
+            self._descent.settle(self.rng)
+            raise
         finally:
-            self._descent.show_result()
+            if self._descent.validates:
+                self._descent.show_best()
 
     def run_once(self):
         """Train for one epoch, or undo it if it diverges."""
