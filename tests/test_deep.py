@@ -232,26 +232,34 @@ def test_bounds_are_below_the_density_and_approach_it(name):
 
 
 @pytest.mark.parametrize("n_features", [1, 3, 8, 40, 300])
-def test_runs_of_uniform_masks_sum_to_the_whole(n_features):
+def test_uniform_masks_have_all_sizes_and_their_sum_is_scored(n_features):
     rng = np.random.default_rng(0)
-    (before, after), weights = _deep_objectives.draw_sets(
-        "uniform", 20000, n_features, rng
-    )
-    assert (before <= after).all()
-    # any sum over features is recovered, so is any sum over sizes
-    sizes = np.arange(n_features + 1)
-    for value in (sizes, sizes**2):
-        gain = weights[0] * value[before.sum(1)] + weights[1] * value[after.sum(1)]
-        error = gain.std() / len(gain) ** 0.5
-        assert abs(gain.mean() - value[-1]) <= 4 * error
+    draws = [
+        _deep_objectives.draw_sets("uniform", 30, n_features, rng) for _ in range(400)
+    ]
+    for (_, everything), weights in draws:
+        assert everything.all()
+        assert weights == [0, 1]
+    left = np.concatenate([before for (before, _), _ in draws])
+    share = np.bincount(left.sum(1), minlength=n_features) / len(left)
+    assert_allclose(share, 1 / n_features, atol=4 / np.sqrt(len(left) * n_features))
+    assert_allclose(left.mean(0), (n_features - 1) / (2 * n_features), atol=0.02)
 
 
-def test_few_features_are_scored_in_all_runs():
-    rng = np.random.default_rng(0)
-    (before, after), weights = _deep_objectives.draw_sets("uniform", 30, 3, rng)
-    assert_array_equal(np.bincount(before.sum(1)), [10, 10, 10])
-    assert after.all()
-    assert weights == [0, 1]
+def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
+    model, X = some_model("gaussian"), some_rows("gaussian")
+    noise, prior_points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
+    observed = tensor(2, *X.shape, seed=3) > 0
+    observed[1] = True
+    of = model, X, observed, noise, prior_points
+    bounds, fits = shared_bounds(*of)
+    scored, others = shared_bounds(*of, [False, True])
+    assert_allclose(scored.detach(), bounds.detach())
+    assert_allclose(others.detach(), fits.detach())
+    last = model.decoder.coefs[-1]
+    (expected,) = torch.autograd.grad(bounds[1].sum(), last, retain_graph=True)
+    (gradient,) = torch.autograd.grad(scored.sum(), last)
+    assert_allclose(gradient, expected)
 
 
 @pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])

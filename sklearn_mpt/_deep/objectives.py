@@ -9,7 +9,7 @@ any row at all of them,
           \frac{p(x_R \mid z_s) \, p(z_s)}{\sum_n w_n q_n(z_s) + w_0 p(z_s)},
 
 and :math:`\log p(x_B \mid x_R)` is estimated by L(R and B) - L(R). At fixed points that
-is exact for a finite mixture, so masked scores add up to L(all).
+is exact for a finite mixture, so the masked scores of all sizes add up to L(all).
 
 References
 ----------
@@ -37,15 +37,12 @@ from sklearn_mpt._latent.rules import (
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._measure.masks import fixed_size
 
-# Of a random order of the features, into runs that are scored at once. Where posteriors
-# are narrow, gains of bounds vary much, and few of them vary less.
-N_CUTS, N_CUTS_IF_MANY = 4, 1
 N_RUNS = 4  # scored given each mask of a fixed size
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 SHORTEST_EPOCH = 16  # steps
 
 
-def shared_bounds(module, X, observed, noise, prior_points):
+def shared_bounds(module, X, observed, noise, prior_points, scored=None):
     """Lower bounds on log p(x_R), and what trains the posteriors that they stand on.
 
     Parameters
@@ -57,6 +54,8 @@ def shared_bounds(module, X, observed, noise, prior_points):
         Standard normal.
     prior_points : Tensor of shape (m, k)
         Points of the prior.
+    scored : sequence of bool, of length n_sets
+        Of which sets the bounds have gradients; None is all.
 
     Returns
     -------
@@ -66,14 +65,13 @@ def shared_bounds(module, X, observed, noise, prior_points):
         which is largest at the true posterior [2]_.
     """
     shape = observed.shape[:2]
-    observed = observed.flatten(0, 1)
-    rows = torch.where(observed, X.repeat(shape[0], 1), 0.0)
-    posterior = module.posterior(rows, observed)
+    rows = torch.where(observed, X, 0.0)
+    posterior = module.posterior(rows.flatten(0, 1), observed.flatten(0, 1))
     coefs, constant = densities = natural_parameters(posterior)
     pool = Pool.of(posterior, densities, shape, noise, prior_points)
-    bounds, weight = LogMeanExp.apply(pool.log_joint(module, rows, observed))
+    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * shape[0])
     posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
-    return bounds.unflatten(0, shape), posterior_fit.unflatten(0, shape)
+    return bounds, posterior_fit.unflatten(0, shape)
 
 
 class Pool(NamedTuple):
@@ -112,11 +110,18 @@ class Pool(NamedTuple):
             )
         return cls(z, z_moments, log_prior - log_mixture)
 
-    def log_joint(self, module, X, observed):
-        """Log of each point's part of p(x_R), of which there are as many; (n, m)."""
-        location = module.decoder(self.z)
-        log_prob = module.likelihood.pair_log_prob(X, observed.to(X.dtype), location)
-        return self.log_weight + log_prob
+    def bounds(self, module, X, observed, scored):
+        """Bounds of sets of features, (n_sets, n), and weights, (n_sets * n, m)."""
+        location, trains = module.decoder(self.z), torch.is_grad_enabled()
+        bounds, weights = [], []
+        for rows, seen, is_scored in zip(X, observed, scored, strict=True):
+            seen = (seen[:1] if seen.all() else seen).to(rows.dtype)
+            with torch.set_grad_enabled(trains and is_scored):
+                log_prob = module.likelihood.pair_log_prob(rows, seen, location)
+                bound, weight = LogMeanExp.apply(self.log_weight + log_prob)
+            bounds.append(bound)
+            weights.append(weight)
+        return torch.stack(bounds), torch.cat(weights)
 
 
 def own_bound(module, X, noise):
@@ -213,8 +218,9 @@ class MaskedGains(SampledRows):
     def losses(self, module, batch):
         X, counts, sets, weights, points = batch
         observed = sets & ~torch.isnan(X)
-        bounds, posterior_fit = shared_bounds(module, X, observed, *points)
-        gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True))
+        scored = [weight != 0 for weight in weights]
+        bounds, posterior_fit = shared_bounds(module, X, observed, *points, scored)
+        gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True) if w)
         posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
         return counts * (posterior_fit.detach() - posterior_fit - gain)
@@ -243,28 +249,20 @@ class HeldOutRows:
 def draw_sets(mask_rate, n_masks, n_features, rng):
     """Draw sets of features, the weighted sum of whose bounds is the objective.
 
-    A uniform rate cuts a random order of the features at N_CUTS places, or fewer if
-    there are MANY_FEATURES, equally spaced from a random first one, and reveals one
-    run: log p(run | before), summed over runs, is the sum of the scores of all sizes.
-    Where there are no more features than runs, all of them are scored, at no more cost:
-    at shared points they sum to L(all). A fixed size m reveals single features or, if
-    there are many, a run with scores of the sizes m - h..m + h, for a smaller variance.
+    Of a uniform rate, the scores of all sizes along an order of the features are gains
+    L(R and j) - L(R), which add up to L(all), whatever the order: one of them in place
+    of the sum would only be noisier. What a mask of any size leaves, R, trains the
+    posteriors. A fixed size m reveals single features or, if there are many, a run with
+    scores of the sizes m - h..m + h, for a smaller variance.
 
     Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
     ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
     if mask_rate != "uniform":
         return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
-    n_cuts = N_CUTS_IF_MANY if n_features >= MANY_FEATURES else N_CUTS
-    n_runs = min(n_cuts + 1, n_features)
-    run = (rng.permutation(n_masks) + rng.integers(n_runs)) % n_runs
-    if n_runs == n_features:
-        before = ranks < run[:, None]
-        return np.stack([before, np.ones_like(before)]), [0, 1]
-    start = run - 1 + rng.random(n_masks)
-    cuts = np.stack([start, start + 1]) * n_features / n_cuts
-    n_observed = np.floor(np.clip(cuts, 0, n_features) + 0.5)
-    return ranks < n_observed[..., None], [-n_runs, n_runs]
+    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
+    before = ranks < n_observed[:, None]
+    return np.stack([before, np.ones_like(before)]), [0, 1]
 
 
 def _fixed_sets(size, ranks):

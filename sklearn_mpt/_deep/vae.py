@@ -126,14 +126,13 @@ class MPTDeepVAE(TableMPT):
     prior (256, or 64 from 256 features on; fewer in more than two dimensions). With
     weights relative to the mixture that they come from, each row has a bound L(R) on
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
-    :math:`\log p(x_B \mid x_R)`. With a uniform mask rate a random order of the
-    features is cut into runs, five of them, or two from 256 features on; a row scores
-    one run B given those before, R. Summed over runs that is the sum of the scores of
-    all mask sizes; up to five features, where every one is a run, a row scores them
-    all. With a fixed size m, B is one feature, or from 16 features on a run of scores
-    whose sizes are m on average. The posterior of each set is fitted to the weights of
-    its points, as in reweighted wake-sleep [4]_. Nets are trained in single precision,
-    on rows standardised by one shift and one scale, or one for each of several kinds of
+    :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
+    a random order of the features add up to L(all). The decoder is trained on that sum,
+    which has no noise of masks, and the encoder on what a mask leaves of each row, too.
+    With a fixed size m, B is one feature, or from 16 features on a run of scores whose
+    sizes are m on average. The posterior of each set is fitted to the weights of its
+    points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
+    rows standardised by one shift and one scale, or one for each of several kinds of
     columns.
 
     Training starts from the best of four short runs of about 160 steps, by the LML of
