@@ -137,6 +137,13 @@ def test_exact_problems_end_at_the_optimum(excess):
     assert_allclose(ascent.result.coefs, BEST.coefs, atol=2e-3)
 
 
+def test_a_drift_beyond_noise_gets_full_steps_again():
+    """Information 100 times too large: full steps gain little, falling ones nothing."""
+    ascent = run(Quadratic(noise=0.1, excess=100.0), max_iter=800)
+    assert ascent.converged
+    assert loss(ascent.result) < 0.01
+
+
 def test_a_newton_step_arrives_at_once():
     ascent = ascent_on(Quadratic(excess=1.0))
     ascent.epoch()

@@ -5,8 +5,7 @@ A problem is an object with
 - ``batches(rng)``: the batches of one epoch;
 - ``sums(point, batch)``: what a batch says at a `Point`, as `Sums`;
 - ``is_noisy``: whether batches differ, by their masks or rows;
-- ``n_batches``: their number; ``n_rows``: that of rows;
-- ``floor``: the least log noise;
+- ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least log noise;
 - ``least``: number of points to average before what they say is believed;
 - ``longest`` and ``expand``: see `move_of`.
 """
@@ -24,6 +23,7 @@ from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix,
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 EXACT = 3e-3  # of tol: what steps without noise may gain in the end
+SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
@@ -39,8 +39,9 @@ class Ascent:
 
     With noise, steps have size `learning_rate` until successive ones disagree; then
     they fall, and points are averaged [1]_ until going on for `n_iter_no_change`
-    epochs would gain no more than `tol`. Without noise, a step that overshoots is
-    halved, and the ascent ends where steps neither gain nor promise anything.
+    epochs would gain no more than `tol`; they are full again if the average drifts far
+    beyond noise, as along a ridge. Without noise, a step that overshoots is halved, and
+    the ascent ends where steps neither gain nor promise anything.
 
     Parameters
     ----------
@@ -90,9 +91,8 @@ class Ascent:
         """The best point so far."""
         if self._stream.average is not self._start:
             return self._stream.average
-        if self._average is not None and self._average.count > FEW:
-            return self._average.point
-        return self.point
+        has_average = self._average is not None and self._average.count > FEW
+        return self._average.point if has_average else self.point
 
     def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
         """Ascend to convergence; on divergence keep the best so far.
@@ -181,8 +181,8 @@ class Ascent:
         sums = self.problem.sums(self._average.point, batch)
         noise = 2 * move.gain  # the batch's own, between the average and the point
         if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
-            self.converged, self._average = False, None
-            self._record.clear()
+            self.converged = False
+            self._forget_average()
 
     def _move(self, batch):
         sums = self._inside(self.problem.sums(self.point, batch))
@@ -261,9 +261,8 @@ class Ascent:
     def _go_back(self):
         """Start again where values were best, with half the step size."""
         self.learning_rate /= 2
-        self._average, self._last = None, None
-        self.point = self._record.best_point
-        self._record.clear()
+        self.point, self._last = self._record.best_point, None
+        self._forget_average()
 
     def _judge_exact(self, move):
         """The ascent ends where two steps in turn have gained nothing."""
@@ -273,17 +272,21 @@ class Ascent:
             self.converged = self._n_idle > 1
 
     def _judge_average(self, move):
-        average = self._average
+        average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         if average.count % RESTART == 0 and self._record.rise(RESTART // 2) > move.gain:
-            self._average = None
-            self._record.clear()
-            return
-        n_more = self._patience * self.problem.n_batches
-        if average.count >= max(n_more, self.problem.least):
+            self._forget_average()
+        elif average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
-            gain = less_noise + average.drift(move.information)
-            self.converged = gain < max(self._tol, self._resolution)
+            drift = average.drift(move.information)
+            self.converged = less_noise + drift < max(self._tol, self._resolution)
+            if not self.converged and drift > SLOW * less_noise:
+                self._forget_average()
+
+    def _forget_average(self):
+        """Take full steps again, until they disagree."""
+        self._average = None
+        self._record.clear()
 
     @property
     def _resolution(self):
