@@ -112,8 +112,9 @@ class MPTProbabilisticPCA(BaseMPT):
 
     Steps have size `learning_rate` until their directions disagree. From there the
     t-th has :math:`(1 + t / 10)^{-0.6}` times that size and the points are averaged
-    [4]_; one that overshoots is halved. `partial_fit` lets steps fall over the whole
-    stream and averages its points, the late ones most.
+    [4]_; they are full again if the average drifts far beyond its noise, and one that
+    overshoots is halved. `partial_fit` lets steps fall over the whole stream and
+    averages its points, the late ones most.
 
     With D features, N rows and P masks, an epoch costs
     :math:`O(P (D^2 K + D K^2 + K^3) + D K^3)` on complete rows, after one pass of
