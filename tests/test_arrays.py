@@ -82,7 +82,7 @@ def case(request):
     """A model, rows, and what each method says of them and of rows with gaps."""
     factory, X = MODELS[request.param]
     X = X[:8]
-    model = quiet_fit(factory().set_params(max_iter=2), X)
+    model = quiet_fit(factory().set_params(n_components=1, max_iter=2), X)
     gaps = with_gaps(X)
     expected = {
         name: [np.asarray(method(rows)) for rows in (X, gaps)]
