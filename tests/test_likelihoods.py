@@ -104,6 +104,17 @@ def test_pairs_are_sums_of_entries(name, entries, location):
     assert_allclose(pairs.detach(), expected.detach())
 
 
+def test_pairs_take_what_is_observed_of_all_rows_at_once(name, entries, location):
+    likelihood = LIKELIHOODS[name]
+    observed = torch.ones_like(entries)
+    observed[:, 0] = 0
+    of_each, of_all = (
+        likelihood.pair_log_prob(entries * observed, which, location).detach()
+        for which in (observed, observed[:1])
+    )
+    assert_allclose(of_all, of_each)
+
+
 def test_slopes_are_those_of_autograd(name, entries, location):
     location.requires_grad_()
     total = LIKELIHOODS[name].entry_log_prob(entries, location).sum()

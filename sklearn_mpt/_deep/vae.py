@@ -127,7 +127,7 @@ class MPTDeepVAE(TableMPT):
     weights relative to the mixture that they come from, each row has a bound L(R) on
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
-    a random order of the features add up to L(all). The decoder is trained on that sum,
+    any order of the features add up to L(all). The decoder is trained on that sum,
     which has no noise of masks, and the encoder on what a mask leaves of each row, too.
     With a fixed size m, B is one feature, or from 16 features on a run of scores whose
     sizes are m on average. The posterior of each set is fitted to the weights of its

@@ -90,8 +90,8 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return that of the observed entries of each row at each of shared locations.
 
-        X, observed : shape (n, d), 0.0 where not observed, or (1, d) if every row has
-        the same entries; location : (m, d) -> (n, m).
+        X : shape (n, d), 0.0 where not observed; observed : the same, or (1, d) if it
+        is one for all rows; location : (m, d) -> (n, m).
         """
 
     def expected_prob(self, X, r, location):
