@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.trainer import Descent, Objective, Trainer
-from sklearn_mpt._latent.schedule_free import REST, ScheduleFreeAdam
+from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
 
@@ -162,7 +162,8 @@ def test_the_best_held_out_parameters_are_kept():
     trainer = run(HeldOut(best=3.0, spread=0.0))
     reached = (trainer.module.x.item() - 3) ** 2
     assert np.isclose(reached, min(trainer.validation_curve))
-    assert reached < 0.1 < trainer.validation_curve[-1]
+    assert reached < 0.1 < max(trainer.validation_curve)
+    assert reached < trainer.validation_curve[-1]
 
 
 def test_training_goes_on_from_the_best_start():
@@ -226,12 +227,12 @@ def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
 @pytest.mark.parametrize(
     ("curve", "is_flat"),
     [
-        ([3.0] * 29, False),  # too few to tell
-        ([3.0] * 30, True),
-        ([*range(30, 0, -1)], False),
-        ([*range(20, 0, -1), *[5.0] * 37], False),  # as long as it fell, and longer
-        ([*range(20, 0, -1), *[5.0] * 40], True),
-        ([*range(50, 0, -1), *[5.0] * 40], True),
+        ([3.0] * 14, False),  # too few to tell
+        ([3.0] * 15, True),
+        ([*range(15, 0, -1)], False),
+        ([*range(10, 0, -1), *[5.0] * 17], False),  # as long as it fell, and longer
+        ([*range(10, 0, -1), *[5.0] * 20], True),
+        ([*range(50, 0, -1), *[5.0] * 20], True),
     ],
 )
 def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
@@ -240,6 +241,46 @@ def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
     descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
     descent.validation_curve = curve
     assert descent.is_flat(10, 0.0) == is_flat
+
+
+def test_steps_get_smaller_once_where_held_out_losses_are_flat():
+    module, objective = Point(), HeldOut(best=3.0, spread=0.0)
+    trainer = Trainer(
+        module, objective, learning_rate=0.1, rng=np.random.default_rng(0)
+    )
+    sizes, best = [], []
+
+    def around_epoch(epoch):
+        epoch()
+        descent = trainer._descent
+        sizes.append(descent.optimizer.learning_rate)
+        best.append(descent.lowest)
+
+    trainer.run(max_iter=1000, tol=0.0, n_iter_no_change=10, around_epoch=around_epoch)
+    assert trainer.plateau
+    n_fast = sizes.count(0.1)
+    assert_allclose(sizes[n_fast:], 0.02)
+    assert len(sizes) >= n_fast + 15
+    # what was best before steps got smaller is where they start
+    assert best[n_fast] <= best[n_fast - 1]
+    assert min(best) == best[-1]
+
+
+def test_an_average_that_starts_anew_forgets_all_but_its_point():
+    module = Point()
+    optimizer = ScheduleFreeAdam(module, 0.1)
+    optimizer.resume()
+    for sign in (1.0, -1.0) * 100:
+        optimizer.step(torch.full_like(optimizer.iterate, sign))
+    optimizer.restart(torch.full_like(optimizer.iterate, 7.0), 0.01)
+    optimizer.resume()
+    assert_allclose(module.x.detach(), 7.0)
+    for _ in range(MEMORY):
+        optimizer.step(torch.ones_like(optimizer.iterate))
+    # steps n, from M + 1 to 2 M, weigh n, the point as much as 1 to M: the mean of
+    # n - M is 5/12 M
+    moved = (7 - optimizer.average) / (7 - optimizer.iterate)
+    assert_allclose(moved, 5 / 12, rtol=0.01)
 
 
 def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():

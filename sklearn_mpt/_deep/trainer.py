@@ -14,7 +14,8 @@ from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
-PATIENCE = 4  # windows in which held-out losses must improve, at most
+PATIENCE = 2  # windows in which held-out losses must improve, at most
+SLOWER = 0.2  # what steps are multiplied by once they do not
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
 
@@ -48,6 +49,7 @@ class Descent:
         self.optimizer = optimizer
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
+        self.n_fast = 0  # epochs before steps got smaller
         self.best = optimizer.average.clone()
         losses = objective.validate(module)
         self.lowest = np.inf if losses is None else float(losses.mean())
@@ -109,18 +111,30 @@ class Descent:
         self.optimizer.point.copy_(self.best)
         vector_to_parameters(self.optimizer.point, self.optimizer.parameters)
 
+    @property
+    def can_slow_down(self):
+        """Whether steps may still get smaller; held-out losses tell what that gains."""
+        return self.validates and self.n_fast == 0
+
+    def slow_down(self):
+        """Go on from the best parameters so far by smaller steps."""
+        self.optimizer.restart(self.best, SLOWER * self.optimizer.learning_rate)
+        self.n_fast = len(self.loss_curve)
+
     def is_flat(self, window, tol):
         """Whether the last window improves on the one before by no more than noise.
 
         Held-out losses share their noise, and only the best will count: it is to be
-        among the first third of them, or before PATIENCE windows. They may rise for as
-        long as they fell, and longer, before they fall again.
+        among the first third of those with steps of one size, or before PATIENCE
+        windows. They may rise for as long as they fell, and longer, before they fall
+        again.
         """
         curve = self.validation_curve or self.loss_curve
-        if len(curve) < (3 if self.validates else 2) * window:
+        n_epochs = len(curve) - self.n_fast
+        if n_epochs < (1.5 if self.validates else 2) * window:
             return False
         if self.validates:
-            window = min(2 * len(curve) // 3, PATIENCE * window)
+            window = min(2 * n_epochs // 3, PATIENCE * window)
             return min(curve[:-window]) - min(curve[-window:]) <= tol
         before, last = np.reshape(curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
@@ -231,9 +245,12 @@ class Trainer:
         for _ in range(max_iter):
             if around_epoch(self.epoch):
                 return
-            if self._descent.is_flat(window, tol):
+            if not self._descent.is_flat(window, tol):
+                continue
+            if not self._descent.can_slow_down:
                 self.plateau = True
                 return
+            self._descent.slow_down()
         warn_unconverged(max_iter, stacklevel=9)
 
     def _choose_start(self, max_iter):

@@ -10,6 +10,7 @@ POWER = 1  # of the number of steps, in the weights of the average
 WARM_UP = 30  # steps in which the step size grows
 REST = 120  # steps in which some parameters rest
 LARGEST_MOVE = 2.0  # of any number, in learning rates: Adam's can be ten
+MEMORY = 200  # steps that a point counts as where averaging starts anew from it
 
 
 class ScheduleFreeAdam:
@@ -59,17 +60,25 @@ class ScheduleFreeAdam:
         self.point.copy_(self.average)
         vector_to_parameters(self.point, self.parameters)
 
+    def restart(self, point, learning_rate):
+        """Go on from a point, which counts as MEMORY steps of the new average."""
+        for vector in (self.average, self.iterate):
+            vector.copy_(point)
+        self.learning_rate = learning_rate
+        self.n_steps = MEMORY
+        self.weight = MEMORY ** (1 + POWER) / (1 + POWER)
+
     @torch.no_grad()
     def step(self, gradient):
         """Take a step along minus a gradient, a vector; resume there."""
         self.n_steps += 1
-        self.squares.lerp_(gradient**2, 1 - SQUARES_DECAY)
-        scale = (self.squares / (1 - SQUARES_DECAY**self.n_steps)).sqrt_()
-        move = (gradient / scale.add_(EPSILON)).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
+        self.squares.lerp_(gradient**2, max(1 / self.n_steps, 1 - SQUARES_DECAY))
+        scale = self.squares.sqrt().add_(EPSILON)
+        move = (gradient / scale).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
         if self.n_steps <= REST:
             move[self.rests] = 0
-        size = self.learning_rate * min(1, self.n_steps / WARM_UP)
-        self.iterate.sub_(move, alpha=size)
+        size = min(1, self.n_steps / WARM_UP)
+        self.iterate.sub_(move, alpha=size * self.learning_rate)
         weight = size**2 * self.n_steps**POWER
         self.weight += weight
         self.average.lerp_(self.iterate, weight / self.weight)
