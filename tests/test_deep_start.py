@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.layers import initial_layers, spread_layers
-from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, other_kinds, start
+from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, kinds_of_starts, start
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
 
@@ -64,7 +64,8 @@ def test_a_curled_start_is_further_from_linear():
     linear = np.column_stack([z, np.ones(500)])
 
     def share_unexplained(kind):
-        locations = started(kind, X).inverse_transform(z)
+        model = started(kind, X, activation="tanh")
+        locations = model.inverse_transform(z)
         rest = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
         return rest / ((locations - locations.mean(0)) ** 2).sum()
 
@@ -73,9 +74,10 @@ def test_a_curled_start_is_further_from_linear():
 
 
 def test_many_features_try_fewer_starts():
-    assert other_kinds((128, 128), 255) == [CURLED, CURLED, LINEAR]
-    assert other_kinds((128, 128), 256) == []
-    assert other_kinds((), 5) == [LINEAR]
+    assert kinds_of_starts((128, 128), 255) == [SMOOTH, CURLED, CURLED, LINEAR]
+    assert kinds_of_starts((128, 128), 256) == [CURLED]
+    assert kinds_of_starts((), 5) == [SMOOTH, LINEAR]
+    assert len(kinds_of_starts((), 300)) == 1
 
 
 def ring(n, seed):

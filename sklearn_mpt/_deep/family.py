@@ -23,7 +23,7 @@ from sklearn_mpt._deep.start import (
     MANY_FEATURES,
     check_architecture,
     check_fitted_sizes,
-    other_kinds,
+    kinds_of_starts,
     start,
 )
 from sklearn_mpt._deep.trainer import Trainer
@@ -79,8 +79,9 @@ class DeepFamily(Family):
         return len(fitted["encoder_precision_"])
 
     def start(self, settings, X, rng, weight=None):
+        kind, *_ = kinds_of_starts(settings.hidden_layer_sizes, X.shape[1])
         own = {"lml_method_": "importance"}
-        return own | start(settings, self.likelihood, X, rng, weight=weight)
+        return own | start(settings, self.likelihood, X, rng, kind, weight)
 
     def model(self, settings, fitted, device):
         module = self._module(settings, fitted, device)
@@ -112,7 +113,7 @@ class DeepFamily(Family):
         """States of the module that training may also start from."""
         if not (problem.is_new and problem.is_all):
             return []
-        kinds = other_kinds(settings.hidden_layer_sizes, problem.X.shape[1])
+        _, *kinds = kinds_of_starts(settings.hidden_layer_sizes, problem.X.shape[1])
         seed = np.random.SeedSequence(problem.fitted["_seed"].tolist())
         of = settings, self.likelihood, problem.X
         starts = [

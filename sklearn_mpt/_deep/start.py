@@ -77,14 +77,19 @@ class WeightedRows(NamedTuple):
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
 
 
-def other_kinds(hidden_layer_sizes, n_features):
-    """List what training may start from, besides SMOOTH."""
-    if n_features >= MANY_FEATURES:
-        return []
-    return [CURLED, CURLED, LINEAR] if len(hidden_layer_sizes) else [LINEAR]
+def kinds_of_starts(hidden_layer_sizes, n_features):
+    """List what training may start from.
+
+    Many features use z from any start, so that they need but one. They are images, or
+    alike: of few latent variables, they bend much.
+    """
+    are_few = n_features < MANY_FEATURES
+    if len(hidden_layer_sizes) == 0:
+        return [SMOOTH, LINEAR] if are_few else [SMOOTH]
+    return [SMOOTH, CURLED, CURLED, LINEAR] if are_few else [CURLED]
 
 
-def start(settings, likelihood, X, rng, kind=SMOOTH, weight=None):
+def start(settings, likelihood, X, rng, kind, weight=None):
     """Return fitted attributes from which training starts.
 
     weight : what each row counts, (n,); None is 1.

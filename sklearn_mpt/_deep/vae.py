@@ -64,7 +64,8 @@ class MPTDeepVAE(TableMPT):
         below which training counts as converged.
     n_iter_no_change : int, default=20
         Number of epochs over which improvement is judged. With `early_stopping` it is
-        two to four times as many, two thirds of the epochs so far.
+        one to two times as many, two thirds of the epochs so far; where nothing has
+        improved, training goes on from the best parameters by a fifth of the steps.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.
@@ -139,7 +140,7 @@ class MPTDeepVAE(TableMPT):
     the rows held out: from a smooth decoder, from two that bend more, and from one
     that is linear in z, the principal components; linear nets from the first and the
     last. The last is among the parameters of which the best are kept. From 256 features
-    on, where z is used from any start, training starts from the first. Noise starts
+    on, where z is used from any start, there is one, which bends more. Noise starts
     low, at 0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for
     120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
