@@ -13,7 +13,7 @@ from test_common import MODELS, quiet_fit
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 
-N_DRAWS, N_ROWS = 19, 1500
+N_DRAWS, N_ROWS = 9, 1500
 
 
 @pytest.mark.slow

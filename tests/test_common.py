@@ -3,6 +3,8 @@
 A new model adds one line to MODELS: a factory of an unfitted estimator, and rows.
 """
 
+import copy
+import functools
 import pickle
 import warnings
 
@@ -76,10 +78,16 @@ def quiet_fit(model, X):
         return model.fit(X)
 
 
+@functools.cache
+def fit_once(name):
+    factory, X = MODELS[name]
+    return quiet_fit(factory(), X)
+
+
 @pytest.fixture(params=MODELS)
 def case(request):
-    factory, X = MODELS[request.param]
-    return quiet_fit(factory(), X), X.copy()
+    """A fitted model, and its rows, which a test may change."""
+    return copy.deepcopy(fit_once(request.param)), MODELS[request.param][1].copy()
 
 
 @pytest.fixture
