@@ -5,8 +5,9 @@ python -m sphinx -W --keep-going -b html doc doc/_build/html
 
 import os
 import sys
-import warnings
 from pathlib import Path
+
+import joblib
 
 import sklearn_mpt
 
@@ -92,11 +93,10 @@ sphinx_gallery_conf = {
     "subsection_order": ExplicitOrder(SECTIONS),
     "within_subsection_order": "gallery_order.ReadingOrder",
     "abort_on_example_error": True,
+    "reset_modules": ("matplotlib", "gallery_order.fail_on_warnings"),
+    "parallel": joblib.cpu_count(),
     "show_memory": False,
     "show_signature": False,
     "matplotlib_animations": False,
     "min_reported_time": 0,
 }
-
-# An example that warns is not fit to be shown.
-warnings.filterwarnings("error", module=r"__main__|sklearn_mpt")

@@ -1,5 +1,6 @@
-"""In which order the examples are shown: as they are best read."""
+"""In which order the examples are shown: as they are best read; and how they run."""
 
+import warnings
 from pathlib import Path
 
 from sphinx_gallery.sorting import ExampleTitleSortKey
@@ -45,3 +46,8 @@ class ReadingOrder(ExampleTitleSortKey):
         name = Path(filename).name
         place = READING.index(name) if name in READING else len(READING)
         return f"{place:03} {super().__call__(filename)}"
+
+
+def fail_on_warnings(gallery_conf, fname):
+    """An example that warns is not fit to be shown, in whatever process it runs."""
+    warnings.filterwarnings("error", module=r"__main__|sklearn_mpt")
