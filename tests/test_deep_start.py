@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.layers import initial_layers, spread_layers
+from sklearn_mpt._deep.model import module_of
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, kinds_of_starts, start
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
@@ -75,9 +76,22 @@ def test_a_curled_start_is_further_from_linear():
 
 def test_many_features_try_fewer_starts():
     assert kinds_of_starts((128, 128), 255) == [SMOOTH, CURLED, CURLED, LINEAR]
-    assert kinds_of_starts((128, 128), 256) == [CURLED]
+    assert kinds_of_starts((128, 128), 256) == [SMOOTH]
     assert kinds_of_starts((), 5) == [SMOOTH, LINEAR]
-    assert len(kinds_of_starts((), 300)) == 1
+    assert kinds_of_starts((), 256) == [SMOOTH]
+
+
+def test_activation_by_the_number_of_features():
+    def used(n_features, **settings):
+        X = np.random.default_rng(0).normal(size=(20, n_features))
+        model = MPTDeepVAE(max_iter=0, random_state=0, **settings).fit(X)
+        decoder = module_of(vars(model), LIKELIHOODS["gaussian"](), "cpu").decoder
+        assert decoder.activation == model.activation_
+        return model.activation_
+
+    assert used(255) == "silu"
+    assert used(256) == "relu"
+    assert used(256, activation="tanh") == "tanh"
 
 
 def ring(n, seed):

@@ -80,7 +80,7 @@ def test_nets_are_scaled_to_rows_as_often_as_they_count():
 
 @pytest.mark.parametrize("kind", [BoundRows, MaskedGains, EncodeDecodeRows])
 def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
-    module = module_of(vars(quiet_fit(quick(), rows())), "silu", Gaussian(), "cpu")
+    module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
     X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
     masks = () if kind is BoundRows else (("uniform", 8),)
     module, weight = module.float(), 1.0 + WEIGHT
@@ -97,7 +97,7 @@ def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
 
 
 def test_held_out_losses_are_weighted():
-    module = module_of(vars(quiet_fit(quick(), rows())), "silu", Gaussian(), "cpu")
+    module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
     X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
     module = module.float()
     plain, by_weight = (

@@ -303,5 +303,5 @@ def test_a_fitted_net_keeps_its_activation():
     X = real_rows()
     model = quiet_fit(MPTDeepVAE(max_iter=1, warm_start=True), X)
     for call in (model.fit, model.score_samples):
-        with pytest.raises(ValueError, match="activation='tanh' differs from the 'sil"):
+        with pytest.raises(ValueError, match="activation='tanh' differs from the 'aut"):
             call(X if model.set_params(activation="tanh") else None)

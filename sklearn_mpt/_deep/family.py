@@ -84,18 +84,18 @@ class DeepFamily(Family):
         return own | start(settings, self.likelihood, X, rng, kind, weight)
 
     def model(self, settings, fitted, device):
-        module = self._module(settings, fitted, device)
+        module = self._module(fitted, device)
         units = Units.of(fitted, device)
         kind, _ = CONDITIONALS[settings.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
 
-    def _module(self, settings, fitted, device):
-        return module_of(fitted, settings.activation, self.likelihood, device)
+    def _module(self, fitted, device):
+        return module_of(fitted, self.likelihood, device)
 
     def trainer(self, settings, problem):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
-        module = self._module(settings, fitted, device).float()
+        module = self._module(fitted, device).float()
         rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
@@ -121,7 +121,7 @@ class DeepFamily(Family):
             for s, kind in zip(seed.spawn(len(kinds)), kinds, strict=True)
         ]
         return [
-            self._module(settings, fitted, problem.device).float().state_dict()
+            self._module(fitted, problem.device).float().state_dict()
             for fitted in starts
         ]
 

@@ -86,10 +86,10 @@ class DeepModel(IntegratedModel):
             self.averaging = importance(few, n_dims, device, seed, AVERAGE_TOLERANCE)
 
 
-def module_of(fitted, activation, likelihood, device):
+def module_of(fitted, likelihood, device):
     """Return the fitted module, in double precision.
 
-    activation : name of that of the nets; likelihood : whatever its parameters are.
+    likelihood : whatever its parameters are.
     """
     shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
     *coefs, last_coef = fitted["decoder_coefs_"]
@@ -100,11 +100,11 @@ def module_of(fitted, activation, likelihood, device):
     )
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(
-        _layers(*decoder, activation, device),
+        _layers(*decoder, fitted["activation_"], device),
         Encoder(
             as_tensor(fitted["encoder_information_"], device),
             as_tensor(fitted["encoder_precision_"], device),
-            _layers(*encoder, activation, device),
+            _layers(*encoder, fitted["activation_"], device),
         ),
         likelihood.from_attributes(fitted, fitted["_scale"]).to(device),
     )

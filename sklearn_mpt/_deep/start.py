@@ -23,7 +23,7 @@ TINY = np.finfo(float).tiny
 
 def check_architecture(settings):
     """Check the parameters that say what the nets are."""
-    check_choice(settings.activation, "activation", list(ACTIVATIONS))
+    check_choice(settings.activation, "activation", ["auto", *ACTIVATIONS])
     sizes = settings.hidden_layer_sizes
     if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
         raise TypeError(
@@ -78,15 +78,19 @@ class WeightedRows(NamedTuple):
 
 
 def kinds_of_starts(hidden_layer_sizes, n_features):
-    """List what training may start from.
-
-    Many features use z from any start, so that they need but one. They are images, or
-    alike: of few latent variables, they bend much.
-    """
-    are_few = n_features < MANY_FEATURES
+    """List what training may start from; many features use z from any start."""
+    if n_features >= MANY_FEATURES:
+        return [SMOOTH]
     if len(hidden_layer_sizes) == 0:
-        return [SMOOTH, LINEAR] if are_few else [SMOOTH]
-    return [SMOOTH, CURLED, CURLED, LINEAR] if are_few else [CURLED]
+        return [SMOOTH, LINEAR]
+    return [SMOOTH, CURLED, CURLED, LINEAR]
+
+
+def activation_for(settings, n_features):
+    """The activation by name: smooth ones for curves, kinks for images."""
+    if settings.activation != "auto":
+        return settings.activation
+    return "relu" if n_features >= MANY_FEATURES else "silu"
 
 
 def start(settings, likelihood, X, rng, kind, weight=None):
@@ -97,8 +101,9 @@ def start(settings, likelihood, X, rng, kind, weight=None):
     shift, scale = likelihood.units(X, weight)
     rows = WeightedRows.of((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
-    decoder, basis = _decoder_start(settings, location, kind.bend, rng)
-    own = likelihood.start_attributes(scale)
+    activation = activation_for(settings, X.shape[1])
+    decoder, basis = _decoder_start(settings, location, activation, kind.bend, rng)
+    own = {"activation_": activation} | likelihood.start_attributes(scale)
     if len(settings.hidden_layer_sizes):
         own = _with_less_noise(own, X.shape[1])
     fitted = own | {"_shift": shift, "_scale": scale}
@@ -108,7 +113,7 @@ def start(settings, likelihood, X, rng, kind, weight=None):
     return fitted | _restored(likelihood, fitted, decoder)
 
 
-def _decoder_start(settings, location, bend, rng):
+def _decoder_start(settings, location, activation, bend, rng):
     """Return coefficients and intercepts, and the basis for `linear_part`.
 
     The locations that suit the rows best are the averages over z.
@@ -119,7 +124,7 @@ def _decoder_start(settings, location, bend, rng):
         [n_components, *hidden[::-1], len(location)], rng
     )
     points = rng.normal(size=(N_POINTS, n_components))
-    last = spread_layers(coefs, intercepts, settings.activation, points, (bend, rng))
+    last = spread_layers(coefs, intercepts, activation, points, (bend, rng))
     size = min(1.0, np.sqrt(VIVID / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
@@ -157,7 +162,8 @@ def _encoder_start(settings, likelihood, rows, rng):
         coefs, intercepts = initial_layers(sizes, rng)
         some = rows.some(N_POINTS, rng)
         entering = np.concatenate([inputs[some], seen[some]], 1)
-        spread_layers(coefs, intercepts, settings.activation, entering, (1.0, rng))
+        activation = activation_for(settings, rows.X.shape[1])
+        spread_layers(coefs, intercepts, activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)
     return {

@@ -32,9 +32,9 @@ class MPTDeepVAE(TableMPT):
     hidden_layer_sizes : sequence of int, default=(128, 128)
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear.
-    activation : str, default="silu"
+    activation : str, default="auto"
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
-        or "tanh".
+        or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
         uses the points of all of them, and "auto" is 4, or 2 from 256 features on;
@@ -99,6 +99,8 @@ class MPTDeepVAE(TableMPT):
         multiples of its value, and constants.
     encoder_precision_ : ndarray of shape (n_components, n_locations)
         Columns whose outer products observed features add to its precision.
+    activation_ : str
+        Activation of the hidden layers.
     noise_variance_ : float or ndarray of shape (n_features,)
         Variance of the noise, NaN for features that are not Gaussian. Only if some are.
     likelihoods_ : list of str
@@ -140,7 +142,7 @@ class MPTDeepVAE(TableMPT):
     the rows held out: from a smooth decoder, from two that bend more, and from one
     that is linear in z, the principal components; linear nets from the first and the
     last. The last is among the parameters of which the best are kept. From 256 features
-    on, where z is used from any start, there is one, which bends more. Noise starts
+    on, where z is used from any start, training starts from the first. Noise starts
     low, at 0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for
     120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
@@ -210,6 +212,7 @@ class MPTDeepVAE(TableMPT):
     encoder_intercepts_: list[np.ndarray]
     encoder_information_: np.ndarray
     encoder_precision_: np.ndarray
+    activation_: str
     noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "activation")
@@ -220,7 +223,7 @@ class MPTDeepVAE(TableMPT):
         *,
         likelihood: LikelihoodNames = "gaussian",
         hidden_layer_sizes: tuple[int, ...] = (128, 128),
-        activation: str = "silu",
+        activation: str = "auto",
         n_importance_samples: int | str = "auto",
         conditional: str = "importance",
         mask_rate: str | float = "uniform",
