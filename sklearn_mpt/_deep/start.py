@@ -107,7 +107,7 @@ def start(settings, likelihood, X, rng, kind, weight=None):
     if len(settings.hidden_layer_sizes):
         own = _with_less_noise(own, X.shape[1])
     fitted = own | {"_shift": shift, "_scale": scale}
-    fitted |= _encoder_start(settings, likelihood, rows, rng)
+    fitted |= _encoder_start(settings, likelihood, rows, activation, rng)
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, (location, decoder, basis))
     return fitted | _restored(likelihood, fitted, decoder)
@@ -149,7 +149,7 @@ def _with_less_noise(attributes, n_features):
     return attributes | {"noise_variance_": share * attributes["noise_variance_"]}
 
 
-def _encoder_start(settings, likelihood, rows, rng):
+def _encoder_start(settings, likelihood, rows, activation, rng):
     """The net's last layer is zero: it starts from the additive posterior."""
     inputs, seen = _read(likelihood, rows.X)
     n_inputs, n_components = inputs.shape[1], settings.n_components
@@ -162,7 +162,6 @@ def _encoder_start(settings, likelihood, rows, rng):
         coefs, intercepts = initial_layers(sizes, rng)
         some = rows.some(N_POINTS, rng)
         entering = np.concatenate([inputs[some], seen[some]], 1)
-        activation = activation_for(settings, rows.X.shape[1])
         spread_layers(coefs, intercepts, activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)

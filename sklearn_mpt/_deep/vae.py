@@ -141,10 +141,11 @@ class MPTDeepVAE(TableMPT):
     Training starts from the best of four short runs of about 160 steps, by the LML of
     the rows held out: from a smooth decoder, from two that bend more, and from one
     that is linear in z, the principal components; linear nets from the first and the
-    last. The last is among the parameters of which the best are kept. From 256 features
-    on, where z is used from any start, training starts from the first. Noise starts
-    low, at 0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for
-    120 steps: with more, rows do not tell which z is theirs, and no curve is learned.
+    last. The last is among the parameters of which the best are kept. Kinks of "relu"
+    have no size, so that with it the first three are alike. From 256 features on, where
+    z is used from any start, training starts from the first. Noise starts low, at
+    0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for 120
+    steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
 
     With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
