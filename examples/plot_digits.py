@@ -18,7 +18,7 @@ from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
 # Train by masking
 # ----------------
 #
-# Every gradient step hides random pixels, of a number drawn uniformly from 1 to 64.
+# Every step of training hides random pixels, few and many alike.
 # The closed-form solution of PCA has the highest LML that there is.
 
 X = load_digits().data / 16

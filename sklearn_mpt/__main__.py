@@ -12,6 +12,7 @@ DEPENDENCIES = [
     "scipy",
     "scikit-learn",
     "joblib",
+    "narwhals",
     "torch",
     "threadpoolctl",
     "matplotlib",
@@ -21,6 +22,11 @@ DEPENDENCIES = [
     "transformers",
     "tokenizers",
     "accelerate",
+    "dask",
+    "distributed",
+    "ray",
+    "pyspark",
+    "pyarrow",
 ]
 
 

@@ -1,6 +1,7 @@
 """Checks of parameters and arguments, with messages that say what is allowed."""
 
 import math
+import sys
 import warnings
 from numbers import Integral
 
@@ -9,6 +10,20 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
+# Packages whose frames lie between a user's line and what it warns of.
+BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
+
+
+def warn_caller(message, category=UserWarning):
+    """Warn, and name the line of the user's code that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and _package(frame) in BETWEEN:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _package(frame):
+    return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
 def check_choice(value, name, choices):
@@ -73,8 +88,8 @@ def check_n_jobs(n_jobs):
     is_int = isinstance(n_jobs, Integral) and not isinstance(n_jobs, bool)
     if n_jobs is not None and (not is_int or n_jobs == 0):
         raise ValueError(
-            "n_jobs must be None, a number of workers or, if negative, of cores to "
-            f"spare, got {n_jobs!r}."
+            "n_jobs must be None or an int other than 0: a number of workers, or "
+            f"from -1 down all cores but none, one, two, ..., got {n_jobs!r}."
         )
 
 
@@ -178,8 +193,7 @@ def check_training_parameters(estimator, objectives, n_features):
     check_device(estimator.device)
     check_n_jobs(estimator.n_jobs)
     if isinstance(estimator.mask_rate, FLOATS) and estimator.mask_rate == 1:
-        warnings.warn(
+        warn_caller(
             "mask_rate=1.0 hides every feature: training sees the marginals of the "
             "features only, nothing of what relates them.",
-            stacklevel=7,
         )

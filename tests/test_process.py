@@ -18,11 +18,14 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
 from test_common import MODELS, quiet_fit, with_gaps
 from text_models import TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import (
     MPTDeepVAE,
+    MPTImputer,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
@@ -272,6 +275,8 @@ def rows_of_rank(n):
         (MPTDeepVAE(learning_rate=1e30), rows_of_rank(5), "diverged"),
         (MPTProbabilisticPCA(), rows_of_rank(2), "without error"),
         (MPTProbabilisticPCA(mask_rate=1.0), rows_of_rank(5), "hides every feature"),
+        (MPTDeepVAE(mask_rate=1.0, max_iter=1), rows_of_rank(5), "hides every"),
+        (MPTImputer(MPTLinearVAE()), (rows_of_rank(5) > 0) * 1.0, "only 0 and 1"),
         (MPTLinearVAE(), (rows_of_rank(5) > 0) * 1.0, "only 0 and 1"),
     ],
 )
@@ -281,3 +286,17 @@ def test_warnings_of_fit_point_at_the_line_that_calls_it(model, X, match):
         model.set_params(random_state=0).fit(X)
     files = [w.filename for w in caught if re.search(match, str(w.message))]
     assert files == [__file__]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, X: model.partial_fit(X),
+        lambda model, X: make_pipeline(model).fit_transform(X),
+        lambda model, X: cross_val_score(model, X, cv=2),
+    ],
+)
+def test_warnings_point_at_the_line_that_calls_whatever_lies_between(call):
+    with pytest.warns(UserWarning, match="hides every feature") as caught:
+        call(MPTProbabilisticPCA(mask_rate=1.0, random_state=0), rows_of_rank(5))
+    assert {w.filename for w in caught} == {__file__}

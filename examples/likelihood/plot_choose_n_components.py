@@ -4,9 +4,9 @@ Choosing the number of components by likelihood
 ===============================================
 
 The score of a model is the log marginal likelihood (LML) of the rows. On the rows of
-the fit it rises with the number of latent variables for ever; on held-out rows it stops
-at the true number, after which the model describes noise. That makes ``score`` all that
-a grid search needs.
+the fit it rises with each latent variable more; on held-out rows it is highest where
+the model begins to describe noise: here at the true number. That makes ``score`` all
+that a grid search needs.
 """
 
 import matplotlib.pyplot as plt

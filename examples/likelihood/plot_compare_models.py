@@ -24,7 +24,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_mpt import MPTProbabilisticPCA, check_masked_model, compare_lml
 
 # %%
-# The rows are cells, the features ten measures of their nuclei.
+# The rows are tumours, the features ten measures of the nuclei of their cells, on
+# average.
 
 X = np.log(load_breast_cancer().data[:, :10] + 0.01)
 X, held_out = train_test_split(X, random_state=0)
@@ -37,7 +38,7 @@ X, held_out = scaler.transform(X), scaler.transform(held_out)
 #
 # Factor analysis is Gaussian, so all that a mask needs is a block of its covariance.
 # The function returns the log-probability of each hidden feature given the visible
-# ones, and anything at those.
+# ones, and 0 at those.
 
 factors = FactorAnalysis(4).fit(X)
 covariance = factors.get_covariance()

@@ -8,6 +8,8 @@ model of all columns fills them in inside a Pipeline, for predictions; and draws
 several times, for standard errors that know what was missing.
 """
 
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -23,10 +25,12 @@ from sklearn_mpt import MPTImputer, MPTLinearVAE
 # 944 people, before the election of 1996: where they place themselves and the two
 # candidates from left (1) to right (7), their party from Democrat (0) to Republican
 # (6), education, evenings of television news, age, income, and for whom they will vote.
+# The answers are in :download:`anes96.csv <anes96.csv>`.
 # A fifth of all answers goes missing, and half of those in which Democrats (0 to 2) say
 # where they stand.
 
-raw = pd.read_csv("anes96.csv")
+here = Path(__file__).parent if "__file__" in globals() else Path()
+raw = pd.read_csv(here / "anes96.csv")
 scales = ["selfLR", "ClinLR", "DoleLR", "PID", "educ", "TVnews"]
 survey = raw[scales].astype(int).astype("category")
 survey = survey.assign(**raw[["age", "income"]])

@@ -131,9 +131,9 @@ print(
 # -------------------
 #
 # A masked marginal hides the place that is mutated, and compares how probable the two
-# residues are there. `conditional_log_prob` hides what a mask says: here one place of
-# each variant. All variants, and as many copies of the wild type, are scored in one
-# call, which fills its batches with them.
+# residues are there. `~sklearn_mpt.MPTScorer.conditional_log_prob` hides what a mask
+# says: here one place of each variant. All variants, and as many copies of the wild
+# type, are scored in one call, which fills its batches with them.
 
 wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
 variants = [

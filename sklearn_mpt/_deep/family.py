@@ -1,7 +1,5 @@
 """Deep latent variable models: how they start, are trained, and become maths."""
 
-import warnings
-
 import numpy as np
 
 from sklearn_mpt._checks import (
@@ -9,6 +7,7 @@ from sklearn_mpt._checks import (
     check_choice,
     check_int_or_auto,
     check_real,
+    warn_caller,
 )
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
 from sklearn_mpt._deep.model import DeepModel, attributes_of, module_of
@@ -133,12 +132,11 @@ class DeepFamily(Family):
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
         low = noise_variance < 10 * floor
         if low.any():
-            warnings.warn(
+            warn_caller(
                 f"noise_variance_={noise_variance[low].min():.3g} fell towards its "
                 f"floor of {floor[low].min():.3g}: the model explains the rows almost "
                 "without error, and the likelihood may have no maximum. Use fewer "
                 "components or smaller nets.",
-                stacklevel=6,
             )
 
 

@@ -221,7 +221,7 @@ class Trainer:
             self._follow(max_iter, tol, n_iter_no_change, around_epoch)
             self._descent.check(self.rng)
         except _DIVERGENCE:
-            self._restore(stacklevel=9)
+            self._restore()
         except KeyboardInterrupt:
             self._descent.settle(self.rng)
             raise
@@ -235,7 +235,7 @@ class Trainer:
             self.epoch()
             self._descent.check(self.rng)
         except _DIVERGENCE:
-            self._restore(stacklevel=7)
+            self._restore()
 
     def epoch(self):
         self._descent.epoch(self.rng)
@@ -251,7 +251,7 @@ class Trainer:
                 self.plateau = True
                 return
             self._descent.slow_down()
-        warn_unconverged(max_iter, stacklevel=9)
+        warn_unconverged(max_iter)
 
     def _choose_start(self, max_iter):
         """Go down from every start for a while, and from the best one on."""
@@ -277,8 +277,8 @@ class Trainer:
             descent.lowest = np.inf
         return descent
 
-    def _restore(self, stacklevel):
-        warn_diverged(len(self.loss_curve), stacklevel)
+    def _restore(self):
+        warn_diverged(len(self.loss_curve))
         descent = self._descent
         descent.show_best()
         descent.optimizer = ScheduleFreeAdam(

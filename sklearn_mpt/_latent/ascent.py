@@ -106,7 +106,7 @@ class Ascent:
                 if around_epoch(self.epoch):
                     return
             if not self.converged:
-                warn_unconverged(max_iter, stacklevel=8)
+                warn_unconverged(max_iter)
         except FloatingPointError:
             self._warn_of_divergence()
 
@@ -295,6 +295,6 @@ class Ascent:
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
 
     def _warn_of_divergence(self):
-        warn_diverged(len(self.loss_curve), stacklevel=9)
+        warn_diverged(len(self.loss_curve))
         if self._last is not None:
             self.point = self._last[0]

@@ -1,6 +1,5 @@
 """What every estimator shares: validation and the public methods."""
 
-import warnings
 from abc import ABCMeta
 from functools import partial
 from typing import Literal, overload
@@ -23,6 +22,7 @@ from sklearn_mpt._checks import (
     check_choice,
     check_int,
     check_sample_weight,
+    warn_caller,
 )
 from sklearn_mpt._latent.fitting import TrainingMixin
 from sklearn_mpt._latent.measured import MeasuredMixin
@@ -121,7 +121,7 @@ class BaseMPT(
         return float(np.average(log_prob, weights=sample_weight))
 
     def transform(self, X: ArrayLike) -> np.ndarray:
-        """Compute the posterior mean of the latent variables of each row.
+        r"""Compute the posterior mean of the latent variables of each row.
 
         Parameters
         ----------
@@ -131,6 +131,7 @@ class BaseMPT(
         Returns
         -------
         Z : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`.
         """
         X, model = self._validate_rows(X), self._model()
         return self._map_rows(model, model.latent_mean, X, dtype=X.dtype)
@@ -151,6 +152,7 @@ class BaseMPT(
         mean : ndarray of shape (n_samples, n_components)
             :math:`E[z \mid x_R]`, as `transform` returns it.
         covariance : ndarray of shape (n_samples, n_components, n_components)
+            Covariance of z given the observed features of each row.
         """
         X, model = self._validate_rows(X), self._model()
 
@@ -292,9 +294,8 @@ def _warn_if_unsure(std_error, n_effective=None):
         points = (
             f", and rest on as few as {n_effective[unsure].min():.3g} effective points"
         )
-    warnings.warn(
+    warn_caller(
         f"The log marginal likelihoods of {np.count_nonzero(unsure)} of "
         f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"
         f"{points}: the posterior of the latent variables is hard to integrate over.",
-        stacklevel=3,
     )

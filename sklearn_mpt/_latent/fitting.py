@@ -1,6 +1,5 @@
 """How an estimator is trained: its family, fit, partial_fit and their callbacks."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple, Self
@@ -17,6 +16,7 @@ from sklearn_mpt._checks import (
     check_fitted_components,
     check_training_parameters,
     rows_that_count,
+    warn_caller,
 )
 from sklearn_mpt._latent.model import Model, as_view, own_mode
 from sklearn_mpt._persistence import all_or_nothing, forget
@@ -244,7 +244,7 @@ class TrainingMixin(CallbackSupportMixin):
         except KeyboardInterrupt:
             if len(trainer.loss_curve) < least:
                 raise
-            warnings.warn("Training interrupted by user.", stacklevel=6)
+            warn_caller("Training interrupted by user.")
         return fitted_now()
 
     def _around_epoch(self, X, trainer, context, fitted_now):
@@ -281,19 +281,17 @@ def history(loss_curve):
     return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}
 
 
-def warn_unconverged(max_iter, stacklevel):
-    warnings.warn(
+def warn_unconverged(max_iter):
+    warn_caller(
         f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
         "converged yet.",
         ConvergenceWarning,
-        stacklevel=stacklevel,
     )
 
 
-def warn_diverged(n_epochs, stacklevel):
-    warnings.warn(
+def warn_diverged(n_epochs):
+    warn_caller(
         f"Training diverged after {n_epochs} epochs: the objective is not finite. The "
         "best parameters so far are kept; try a smaller learning_rate.",
         ConvergenceWarning,
-        stacklevel=stacklevel,
     )

@@ -86,7 +86,7 @@ class MeasuredMixin:
     def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
         """Average over rows what is scored while features become visible in order.
 
-        Not with ``conditional="encode_decode"``.
+        `MPTDeepVAE` has it unless ``conditional="encode_decode"``.
 
         Parameters
         ----------

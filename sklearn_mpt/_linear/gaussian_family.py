@@ -1,10 +1,9 @@
 """Linear models with Gaussian noise, in closed form."""
 
-import warnings
-
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
@@ -155,13 +154,12 @@ class GaussianFamily(InformedFamily, Family):
         without = np.atleast_1d(noise_variance < 10 * floor)
         if without.any() or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
-            warnings.warn(
+            warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
                 f"without error{self._where(without)}: the likelihood has no maximum, "
                 f"and noise_variance_={np.ravel(noise_variance)[least]:.3g} fell "
                 f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
                 "components.",
-                stacklevel=6,
             )
 
     def _where(self, without):

@@ -11,8 +11,8 @@ from sklearn_mpt._seeds import RandomState
 class MPTProbabilisticPCA(BaseMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
-    The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal
-    z (`n_components` of them) and :math:`\epsilon`. Training hides random features and
+    The model is :math:`x = W z + \mu + \sigma \epsilon` with standard normal z
+    (`n_components` of them) and :math:`\epsilon`. Training hides random features and
     maximises the mean log-probability of the hidden ones given the others. With a
     uniform mask rate that objective is, in expectation over masks, the log marginal
     likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood
@@ -23,9 +23,9 @@ class MPTProbabilisticPCA(BaseMPT):
     n_components : int, default=2
         Number K of latent variables, in 1..n_features.
     mask_rate : "uniform", float or int, default="uniform"
-        How many features each mask hides. "uniform" draws the size from
-        1..n_features and is unbiased for the LML; a float in (0, 1] is a fixed rate and
-        an int a fixed size, both biased.
+        How many features each mask hides. "uniform" weighs all sizes
+        1..n_features alike and is unbiased for the LML; a float in (0, 1] is a fixed
+        rate and an int a fixed size, both biased.
     n_masks : int, default=64
         Masks per step on complete rows. With missing entries, and in `partial_fit`,
         each row has a mask of its own in every step, and several where rows are few.
@@ -66,8 +66,8 @@ class MPTProbabilisticPCA(BaseMPT):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Rows of W, rotated to the principal axes: orthogonal, longest first. (Not
-        rotated if ``max_iter=0``.)
+        Transpose of W, rotated to the principal axes: its rows are orthogonal,
+        longest first. (Not rotated if ``max_iter=0``.)
     mean_ : ndarray of shape (n_features,)
         Mean of the features.
     noise_variance_ : float

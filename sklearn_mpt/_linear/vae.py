@@ -41,7 +41,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         factor analysis. Beside other kinds each has its own.
     rotation : {"varimax", "quartimax"}, default=None
         How components are rotated after training, so that each feature has few large
-        ones; None leaves the principal axes. The law of the rows does not change.
+        ones; None leaves the principal axes. The distribution of the rows does not
+        change.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -51,8 +52,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, with the best Gaussian posterior for each row, or the LML itself. For a
-        Gaussian likelihood that bound is the LML. All by the same steps; the last is
-        then EM with one Newton step for each M-step.
+        Gaussian likelihood that bound is the LML. All by the same steps, of which the
+        last makes EM with one Newton step for each M-step; complete Gaussian rows with
+        shared noise have a closed form.
     init : {"random", "pca"} or dict, default="random"
         Where training starts: random components, unless all features are Gaussian the
         best of three short runs; those of principal components (on mean-imputed rows if
@@ -66,9 +68,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     learning_rate : float, default=1.0
         Size of the first steps; 1 is a full one, as EM takes it.
     batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all of them, up to 65536 binary or 131072 Gaussian
-        ones. Complete rows with a Gaussian likelihood enter every step through their
-        second moments.
+        Rows per step. "auto" is all of them, up to 131072 with a Gaussian likelihood
+        and 65536 with others. Complete rows with a Gaussian likelihood enter every step
+        through their second moments.
     tol : float, default=1e-4
         Training ends where going on for `n_iter_no_change` epochs would gain less, in
         nats per row. (Or less than 5e-4 of the P / (2n) nats that n rows leave
@@ -90,10 +92,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_locations)
-        Rows of W, rotated to the principal axes, orthogonal and longest first, or as
-        `rotation` says. (Not rotated if ``max_iter=0``. Gaussian features with noise of
-        their own count in units of their standard deviations.) A feature has one
-        location, and a categorical one C, of mean zero, in the order of `categories_`.
+        Slopes of the locations in z, rotated to the principal axes, orthogonal and
+        longest first, or as `rotation` says. (Not rotated if ``max_iter=0``. Gaussian
+        features with noise of their own count in units of their standard deviations.) A
+        feature has one location, and a categorical one C, of mean zero, in the order of
+        `categories_`.
     intercept_ : ndarray of shape (n_locations,)
         Locations at z = 0. Not if all features are Gaussian.
     mean_ : ndarray of shape (n_features,)
@@ -119,7 +122,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     See Also
     --------
     MPTProbabilisticPCA : The same model with a Gaussian likelihood.
-    sklearn.decomposition.PCA : Principal components of real features.
+    sklearn.decomposition.PCA : Principal components of continuous features.
 
     Notes
     -----
@@ -156,7 +159,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
 
     The second is the conditional predictive ordinate [3]_. Their sum has the
     expectation of the masked score and a much smaller variance. Its gradient g in
-    :math:`B = (W^\top, b)` is in expectation that of the LML, so a step divides it by
+    :math:`B = (W, b)` is in expectation that of the LML, so a step divides it by
     what the M-step of EM inverts, the Fisher information of each feature,
 
     .. math:: I_j = \sum_{i, s} r_{is} \, p_{sj} (1 - p_{sj})

@@ -136,7 +136,7 @@ def compare_lml(
     TypeError
         If one of them is neither a density estimator nor a masked model.
     ValueError
-        If there are less than two models or two rows, or if a model has other features
+        If there are fewer than two models or two rows, or if a model has other features
         than X, scores of another number of rows, or a score that is not finite.
 
     See Also

@@ -46,9 +46,9 @@ def mpt_curve(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form: it takes rows and a boolean mask of shape (n_features,), True where
         hidden, and returns the log-probabilities of the hidden entries, an array or a
-        torch tensor of the shape of X. Other entries are not counted. A function that
-        also takes masks of shape (n_samples, n_features) needs fewer of them for the
-        same error. Or a fitted `MPTScorer`.
+        torch tensor of the shape of X, with 0 at other entries. A function that also
+        takes masks of shape (n_samples, n_features) needs fewer of them for the same
+        error. Or a fitted `MPTScorer`.
     X : array-like of shape (n_samples, n_features)
         Rows to score; NaN marks missing entries. For `MPTScorer` a list of texts:
         they differ in length, so their curve is at the mask rates 0.01 to 0.99,
@@ -70,8 +70,8 @@ def mpt_curve(
         entries chains too are drawn for each row.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
-        where the scores vary, in proportion to their standard deviation [2]_. It needs
-        ``design="independent"``.
+        where the scores vary, in proportion to their standard deviation [2]_. Masks
+        are then independent: `design` must be that or "auto".
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the estimator's own.
     n_jobs : int, default=None
@@ -82,7 +82,8 @@ def mpt_curve(
     -------
     MPTCurve
         Sizes, scores, standard errors, and their sum `lml`. Curves of several models
-        with the same masks can be subtracted, those of texts too.
+        with the same masks can be subtracted, those of texts too. For texts
+        `mask_sizes` are percentages of the tokens, and `n_features` is 100.
 
     Raises
     ------

@@ -1,6 +1,5 @@
 """Estimators whose parameter `likelihood` says what kinds of columns rows have."""
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +8,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_choice, warn_caller
 from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
@@ -110,10 +109,9 @@ class TableMPT(BaseMPT):
         X = super()._validate_training_rows(X, reset, min_samples)
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
         if set(kinds) == {"gaussian"} and np.isin(X[~np.isnan(X)], (0, 1)).all():
-            warnings.warn(
+            warn_caller(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
                 "not probabilities: likelihood='bernoulli' would.",
-                stacklevel=6,
             )
         return X
 

@@ -28,22 +28,23 @@ class MPTImputer(
     r"""Fill gaps in by a model of the rows, for use in a Pipeline.
 
     A gap gets what the model expects there given the rest of the row, or a draw of all
-    gaps of a row from their joint distribution :math:`p(x_{missing} \mid x_R)`. Fitting
-    several imputers that draw, each with another `random_state`, is multiple
-    imputation [1]_.
+    gaps of a row from their joint distribution :math:`p(x_{missing} \mid x_R)`. Several
+    imputers that draw, each fitted to rows drawn with replacement (by `sample_weight`),
+    make multiple imputation [1]_: fits differ by as much as rows leave uncertain.
 
     Parameters
     ----------
     estimator : estimator, default=None
         What fills in: anything with `fit` and `impute`, such as `MPTLinearVAE`,
-        `MPTProbabilisticPCA` or `MPTDeepVAE`. None is an `MPTLinearVAE` with
-        ``noise="per_feature"`` and, where X is a DataFrame,
-        ``likelihood="from_dtype"``.
+        `MPTProbabilisticPCA` or `MPTDeepVAE`. None is an `MPTLinearVAE` with two
+        components (one, if there is one column), ``noise="per_feature"`` and, where X
+        is a DataFrame, ``likelihood="from_dtype"``.
     method : {"mean", "sample"}, default="mean"
         "mean" fills in the conditional expectation, or the most probable category;
         "sample" one draw.
     random_state : int, RandomState instance or None, default=None
-        Determines the draws. None takes the estimator's own.
+        Determines the draws, and the fit of the default estimator. None takes the own
+        one of `estimator`.
 
     Attributes
     ----------
@@ -136,6 +137,7 @@ class MPTImputer(
         from sklearn_mpt import MPTLinearVAE  # of a wing above this one
 
         return MPTLinearVAE(
+            n_components=1 if np.shape(X)[1:] == (1,) else 2,
             likelihood="from_dtype" if is_into_dataframe(X) else "gaussian",
             noise="per_feature",
             random_state=self.random_state,

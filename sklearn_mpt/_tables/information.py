@@ -14,13 +14,13 @@ References
 """
 
 import itertools
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.linalg import eigh, null_space
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
 from sklearn_mpt._latent.rules import Nodes
 
@@ -102,11 +102,10 @@ def _covariance(information, constraints):
     open_ended = (vectors[:, ~known] ** 2).sum(axis=1) > TOUCHED
     if open_ended.any():
         covariance[open_ended] = covariance[:, open_ended] = np.nan
-        warnings.warn(
+        warn_caller(
             f"The rows do not determine {np.count_nonzero(open_ended)} of "
             f"{len(unit)} parameters, or the model is not at a maximum of their "
             "likelihood: these have no standard errors.",
-            stacklevel=4,
         )
     return covariance
 

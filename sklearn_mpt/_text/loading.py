@@ -8,17 +8,7 @@ from dataclasses import dataclass
 from inspect import signature
 
 import torch
-
-try:
-    from transformers import (
-        AutoModelForMaskedLM,
-        AutoTokenizer,
-        PreTrainedTokenizerBase,
-    )
-except ModuleNotFoundError as error:
-    raise ImportError(
-        "MPTScorer needs transformers: pip install 'sklearn-mpt[text]'."
-    ) from error
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._text.masked_lm import MaskedLM, check_masked_lm, view_of

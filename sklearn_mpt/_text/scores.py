@@ -97,9 +97,13 @@ class TextScoresMixin:
         Returns
         -------
         list of TokenScores of length n_texts
-            With `tokens`, `offsets`, `words` and `log_prob`, in nats, which sums to
-            the score of the text, and `by_word()`, the same for words. Special tokens
-            that are written in a text are left out, as they are not scored.
+            Each with `text`, its `tokens`, their `offsets` in it, (n_tokens, 2), and
+            `pieces` of it; the index of the word of each, `words`; `log_prob` and
+            `std_error` over masks, in nats, (n_tokens,), of which the former sums to
+            the score of the text; and `by_word()`, the same for words. The covariance
+            of the errors is estimated by ``contrasts.T @ contrasts``, of shape
+            (n_draws, n_tokens) each. Special tokens that are written in a text are left
+            out, as they are not scored.
         """
         check_is_fitted(self)
         texts = check_texts(X)
@@ -136,9 +140,9 @@ class TextScoresMixin:
         r"""Compute the perplexity of the texts together, per token.
 
         It is :math:`\exp(-\sum_i s_i / \sum_i L_i)`, with the scores :math:`s_i` of the
-        texts by `method` and their numbers of scored tokens :math:`L_i`. For "pll" it
-        is the pseudo-perplexity of Salazar et al. [1]_; for "mpt" and "chain" a
-        perplexity, as their scores are bounds of a log-probability.
+        texts by `method` and their numbers of scored tokens :math:`L_i`. For "pll"
+        and "pll_word_l2r" it is the pseudo-perplexity of Salazar et al. [1]_; for "mpt"
+        and "chain" an upper bound of a perplexity.
 
         Parameters
         ----------

@@ -1,6 +1,5 @@
 """Training of masked language models at every mask size, by transformers' Trainer."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
-from sklearn_mpt._checks import check_int
+from sklearn_mpt._checks import check_int, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_mask_token
@@ -112,10 +111,9 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         check_mask_token(tokenizer)
         check_text_rate(mask_rate)
         if mask_rate == 1:
-            warnings.warn(
+            warn_caller(
                 "mask_rate=1.0 hides every token: training sees the marginals of the "
                 "tokens only, nothing of what relates them.",
-                stacklevel=2,
             )
         self.mask_rate = mask_rate
         self._seed = draw_seed(random_state)

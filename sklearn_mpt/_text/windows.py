@@ -1,11 +1,11 @@
 """From texts, checked, to windows of tokens that fit a model."""
 
 import math
-import warnings
 from itertools import pairwise
 
 import numpy as np
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.masks import Window
 
 
@@ -179,10 +179,9 @@ def fit_windows(windows, max_length, overflow, centred):
         is_long = len(window) > max_length
         pieces += _split(window, max_length, overflow, centred) if is_long else [window]
     if too_long and overflow == "truncate":
-        warnings.warn(
+        warn_caller(
             f"{len(too_long)} of {len(windows)} different texts are cut to max_length="
             f"{max_length} tokens; what is left is scored.",
-            stacklevel=4,
         )
     return pieces
 
