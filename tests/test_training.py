@@ -227,12 +227,12 @@ def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
 @pytest.mark.parametrize(
     ("curve", "is_flat"),
     [
-        ([3.0] * 14, False),  # too few to tell
-        ([3.0] * 15, True),
-        ([*range(15, 0, -1)], False),
-        ([*range(10, 0, -1), *[5.0] * 17], False),  # as long as it fell, and longer
-        ([*range(10, 0, -1), *[5.0] * 20], True),
-        ([*range(50, 0, -1), *[5.0] * 20], True),
+        ([3.0] * 29, False),  # too few to tell
+        ([3.0] * 30, True),
+        ([*range(30, 0, -1)], False),
+        ([*range(20, 0, -1), *[5.0] * 37], False),  # as long as it fell, and longer
+        ([*range(20, 0, -1), *[5.0] * 40], True),
+        ([*range(90, 0, -1), *[5.0] * 40], True),
     ],
 )
 def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):

@@ -14,8 +14,9 @@ from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
-PATIENCE = 2  # windows in which held-out losses must improve, at most
-SLOWER = 0.2  # what steps are multiplied by once they do not
+# Windows in which held-out losses must improve, at most: with full and smaller steps.
+PATIENCE, LAST_PATIENCE = 4, 2
+SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
 
@@ -122,23 +123,29 @@ class Descent:
         self.n_fast = len(self.loss_curve)
 
     def is_flat(self, window, tol):
-        """Whether the last window improves on the one before by no more than noise.
-
-        Held-out losses share their noise, and only the best will count: it is to be
-        among the first third of those with steps of one size, or before PATIENCE
-        windows. They may rise for as long as they fell, and longer, before they fall
-        again.
-        """
-        curve = self.validation_curve or self.loss_curve
-        n_epochs = len(curve) - self.n_fast
-        if n_epochs < (1.5 if self.validates else 2) * window:
-            return False
+        """Whether the last epochs improve on those before by no more than noise."""
         if self.validates:
-            window = min(2 * n_epochs // 3, PATIENCE * window)
-            return min(curve[:-window]) - min(curve[-window:]) <= tol
-        before, last = np.reshape(curve[-2 * window :], (2, window))
+            return self._held_out_is_flat(window, tol)
+        if len(self.loss_curve) < 2 * window:
+            return False
+        before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
         noise = np.sqrt((before.var() + last.var()) / window)
         return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+
+    def _held_out_is_flat(self, window, tol):
+        """Held-out losses share their noise, and only the best will count.
+
+        It is to be among the first third of those with steps of one size, or before
+        `patience` epochs: losses may rise for as long as they fell, and longer, before
+        they fall again.
+        """
+        n_epochs = len(self.validation_curve) - self.n_fast
+        patience = window * (LAST_PATIENCE if self.n_fast else PATIENCE)
+        if n_epochs < 0.75 * patience:
+            return False
+        n_last = min(2 * n_epochs // 3, patience)
+        before, last = self.validation_curve[:-n_last], self.validation_curve[-n_last:]
+        return min(before) - min(last) <= tol
 
 
 def _gradient(parameter):

@@ -60,12 +60,13 @@ class MPTDeepVAE(TableMPT):
         Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128. An epoch
         passes over the rows until it has about 16 steps, or once if it has more.
     tol : float, default=1e-3
-        Improvement of the objective, in nats per row over `n_iter_no_change` epochs,
-        below which training counts as converged.
+        Improvement of the objective, in nats per row, below which training counts as
+        converged.
     n_iter_no_change : int, default=20
         Number of epochs over which improvement is judged. With `early_stopping` it is
-        one to two times as many, two thirds of the epochs so far; where nothing has
-        improved, training goes on from the best parameters by a fifth of the steps.
+        two thirds of the epochs so far, two to four times as many; where nothing has
+        improved, training goes on from the best parameters with steps a fifth as large,
+        and ends where one to two times as many bring no more.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.
@@ -92,8 +93,9 @@ class MPTDeepVAE(TableMPT):
     decoder_intercepts_ : list of ndarray of shape (n_out,)
         Intercepts of the decoder's layers.
     encoder_coefs_, encoder_intercepts_ : list of ndarray
-        The layers of the encoder's net, empty if linear. It sees standardised rows, a
-        category as as many numbers 0 and 1, 0 where not observed, and then which are.
+        The layers of the encoder's net, empty if linear. It sees standardised rows,
+        one-hot for categories, 0 where not observed; and as many indicators of what is
+        observed.
     encoder_information_ : ndarray of shape (2 * n_locations, n_components)
         What each observed feature adds to precision times mean of the posterior:
         multiples of its value, and constants.
@@ -165,8 +167,8 @@ class MPTDeepVAE(TableMPT):
     starts, of which the best go on after every few steps.
     8 independent scramblings give the standard error, by Student's t. A row gets more
     points, up to 1024 of each part (512 in more than three dimensions) in each
-    scrambling, until their weights promise 0.02 nats. That is another estimate, as the
-    one reported would be too small where it ended the refining. A conditional gets
+    scrambling, until their weights promise 0.02 nats. They are not asked for
+    the standard error: one that decides when to stop is too small. A conditional gets
     up to 256, until its standard error is below 0.01 nats; one that points around the
     posterior of the visible features do not reach is the difference of two likelihoods.
     What `transform` and `impute` average takes up to 128 points of each part in more

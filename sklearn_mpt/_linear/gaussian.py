@@ -1,9 +1,9 @@
 r"""The maths of a linear Gaussian latent variable model, on tensors.
 
-The model is :math:`x = W z + \mu + \sigma \epsilon` with standard normal z and
-epsilon; `components` is W, of shape (K, D). Everything goes through the K x K posterior
-precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed features R, so no
-D x D matrix is ever built for a mask.
+The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
+epsilon; `components` is W here, of shape (K, D). Everything goes through the K x K
+posterior precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed features
+R, so no D x D matrix is ever built for a mask.
 
 Along an order, features become visible one after the other. The posterior covariance P
 of z given those before follows from one place to the next by a rank-one update, and

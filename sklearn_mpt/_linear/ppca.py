@@ -47,8 +47,8 @@ class MPTProbabilisticPCA(BaseMPT):
         extra cost.
     tol : float, default=1e-4
         Training ends where going on for `n_iter_no_change` epochs would gain less, in
-        nats per row. (Or less than 5e-4 of the P / (2n) nats that n rows leave
-        uncertain of P parameters, if that is more.)
+        nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
+        uncertain of q parameters, if that is more.)
     n_iter_no_change : int, default=2
         Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
@@ -105,7 +105,7 @@ class MPTProbabilisticPCA(BaseMPT):
               \begin{pmatrix} z_i \\ 1 \end{pmatrix}^\top, \qquad
               B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
 
-    where G, from :math:`W g_W`, changes the scale and the mean of z at once, as
+    where G, from :math:`W^\top g_W`, changes the scale and the mean of z at once, as
     parameter expansion does [3]_; the logarithm of the noise variance moves likewise.
     On complete rows masks act on the rows' second moments, and :math:`\mu` is the mean
     of the rows. Successive steps have complementary masks.

@@ -73,8 +73,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         through their second moments.
     tol : float, default=1e-4
         Training ends where going on for `n_iter_no_change` epochs would gain less, in
-        nats per row. (Or less than 5e-4 of the P / (2n) nats that n rows leave
-        uncertain of P parameters, if that is more.)
+        nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
+        uncertain of q parameters, if that is more.)
     n_iter_no_change : int, default=2
         Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
