@@ -98,5 +98,6 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "matplotlib_animations": False,
+    "copyfile_regex": r".*\.csv",
     "min_reported_time": 0,
 }

@@ -113,14 +113,14 @@ def test_errors_of_differences_are_of_both_integrals(parameters, X):
     X, which = np.nan_to_num(X), torch.arange(12)
     mask = np.arange(N_FEATURES) == 2
     rows, rule = rows_of(X, mask), GaussHermite([2, 3], 2, "cpu")
-    value, error = _integration.conditionals_by_difference(
-        rows, (which, torch.full((12,), 2)), rule, parameters
-    )
-    parts = [
-        _integration.integrate_log_prob(part, rule, parameters)
-        for part in (rows_of(X), rows)
-    ]
-    (joint, joint_error, _), (alone, alone_error, _) = parts
+
+    def integrate(rows):
+        return _integration.integrate_log_prob(rows, rule, parameters)
+
+    entries = which, torch.full((12,), 2)
+    value, error = _integration.conditionals_by_difference(rows, entries, integrate)
+    joint, joint_error, _ = integrate(rows_of(X))
+    alone, alone_error, _ = integrate(rows)
     assert_allclose(value, joint - alone)
     assert (alone_error > joint_error).any()
     assert_allclose(error**2, joint_error**2 + alone_error**2)

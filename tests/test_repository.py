@@ -203,3 +203,29 @@ def test_a_package_index_shows_no_broken_picture(address, monkeypatch):
     assert found.startswith(text[: text.index(".. image::")])
     assert found.endswith(text[text.index("Handwritten digits: ") :])
     assert (":width: 480" in found) == bool(address)
+
+
+def requirements_of(extra):
+    """Names of the packages that an extra asks for, those of the extras in it too."""
+    names = {Requirement(line).name for line in PROJECT["dependencies"]}
+    for line in PROJECT["optional-dependencies"][extra]:
+        requirement = Requirement(line)
+        names.add(requirement.name)
+        for inner in requirement.extras:
+            names |= requirements_of(inner)
+    return names
+
+
+def test_who_builds_the_documentation_has_what_examples_import():
+    modules = set()
+    for path in (ROOT / "examples").rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            if isinstance(node, ast.ImportFrom):
+                modules.add(node.module.partition(".")[0])
+    distributions = importlib.metadata.packages_distributions()
+    foreign = modules - sys.stdlib_module_names - {"sklearn_mpt"}
+    needed = {distributions[module][0].lower() for module in foreign}
+    assert "matplotlib" in needed
+    assert needed <= requirements_of("doc")

@@ -135,9 +135,7 @@ class Descent:
     def _held_out_is_flat(self, window, tol):
         """Held-out losses share their noise, and only the best will count.
 
-        It is to be among the first third of those with steps of one size, or before
-        `patience` epochs: losses may rise for as long as they fell, and longer, before
-        they fall again.
+        They may rise for as long as they fell, and longer, before they fall again.
         """
         n_epochs = len(self.validation_curve) - self.n_fast
         patience = window * (LAST_PATIENCE if self.n_fast else PATIENCE)

@@ -291,9 +291,8 @@ def _warn_if_unsure(std_error, n_effective=None):
         return
     points = ""
     if n_effective is not None:
-        points = (
-            f", and rest on as few as {n_effective[unsure].min():.3g} effective points"
-        )
+        least = n_effective[unsure].min()
+        points = f", and rest on as few as {least:.3g} effective points"
     warn_caller(
         f"The log marginal likelihoods of {np.count_nonzero(unsure)} of "
         f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"

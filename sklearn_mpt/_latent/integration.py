@@ -34,6 +34,15 @@ class Accuracy(NamedTuple):
     n_nodes: int  # that a chunk of rows is made for
     is_quadrature: bool  # whose errors below the tolerance count as none
 
+    def coarse(self, n_rules):
+        """The first rules alone."""
+        return self._replace(rules=lambda: itertools.islice(self.rules(), n_rules))
+
+    def finest(self):
+        """The last rule alone."""
+        *_, last = self.rules()
+        return self._replace(rules=lambda: iter([last]))
+
 
 def quadrature(n_dims, device):
     """Refine product grids, three at a time: two may agree by chance."""
@@ -200,24 +209,22 @@ def _log_average(rows, z, joint, model):
     return torch.logsumexp(torch.stack(parts), 0)
 
 
-def conditionals_by_difference(rows, entries, rule, model):
+def conditionals_by_difference(rows, entries, integrate):
     """log p(x_j, observed) - log p(observed) of single entries, and its error.
 
     It has nodes where the hidden value is likely, so it serves values that are far from
-    what is expected.
+    what is expected, and those that tell more of z than all others.
 
-    entries : indices of rows and of features.
+    entries : indices of rows and of features. integrate : from rows to log p(observed)
+    and its error.
     """
     which, feature = entries
-    before = rows.take(which)
-    observed = before.observed.clone()
+    alone, place = which.unique(return_inverse=True)
+    observed = rows.observed[which]
     observed[torch.arange(len(which), device=which.device), feature] = True
-    parts = [
-        integrate_log_prob(part, rule, model)
-        for part in (before.seeing(observed), before)
-    ]
-    (joint, joint_error, _), (alone, alone_error, _) = parts
-    return joint - alone, torch.hypot(joint_error, alone_error)
+    joint, joint_error, *_ = integrate(rows.take(which).seeing(observed))
+    before, error, *_ = integrate(rows.take(alone).seeing(rows.observed[alone]))
+    return joint - before[place], torch.hypot(joint_error, error[place])
 
 
 def refine(estimate, rules, tolerance):

@@ -181,7 +181,7 @@ class IntegratedModel(Model):
         latent variables and of the numbers that a node takes at its widest.
     units : Units
     scoring, predicting : Accuracy
-        For everything, but conditionals by the second.
+        For everything, but conditionals by the second, if they are sure by that.
     seed : tuple of int
         Of quasi-random points.
     """
@@ -215,15 +215,17 @@ class IntegratedModel(Model):
         return self._in_units(rows, self._conditionals(rows))
 
     def _conditionals(self, rows):
-        value, error, _ = self._estimate(integrate_conditionals, rows, self.predicting)
-        far = (error > UNSURE_CONDITIONAL).nonzero()
-        if self.predicting.is_quadrature or len(far) == 0:
+        how = self.predicting
+        value, error, _ = self._estimate(integrate_conditionals, rows, how)
+        largest = how.tolerance if how.is_quadrature else UNSURE_CONDITIONAL
+        far = (error > largest).nonzero()
+        if len(far) == 0:
             return value
-        *_, rule = self.predicting.rules()
+        accuracy = self.scoring if how.is_quadrature else how.finest()
+        integrate = partial(self._estimate, integrate_log_prob, accuracy=accuracy)
         for which, feature in (part.T for part in far.split(len(value))):
-            other, other_error = conditionals_by_difference(
-                rows, (which, feature), rule, self.latent
-            )
+            entries = which, feature
+            other, other_error = conditionals_by_difference(rows, entries, integrate)
             better = other_error < error[which, feature]
             value[which, feature] = torch.where(better, other, value[which, feature])
         return value

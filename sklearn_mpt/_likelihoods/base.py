@@ -33,6 +33,8 @@ class Likelihood(torch.nn.Module, ABC):
     values: tuple[float, ...] | None = None  # of a feature, if they are few
     is_separable = True  # whether each feature has one location
     noisy: Sequence[int] = ()  # features with a noise variance of their own
+    # Whether an entry may tell z more closely than nodes of the others are spaced.
+    is_sharp = False
 
     @classmethod
     def of_columns(cls, n_categories: int, noise_variance: torch.Tensor) -> Self:
@@ -146,6 +148,10 @@ class Likelihood(torch.nn.Module, ABC):
             return (jacobian * weight[:, None]) @ jacobian.mT
         outer = (jacobian[:, None] * jacobian).flatten(0, 1)
         return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
+
+    def curving(self, location: torch.Tensor) -> torch.Tensor:
+        """Return 1.0 for locations whose information varies, else 0.0; (l,)."""
+        return torch.ones_like(location)
 
     def at(self, log_noise: torch.Tensor) -> Self:
         """Return the likelihood with given logarithms of noise variances.

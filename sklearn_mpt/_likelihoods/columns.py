@@ -54,6 +54,10 @@ class Columns(Likelihood):
         )
         self._place(groups)
 
+    @property
+    def is_sharp(self):
+        return any(part.is_sharp for part in self.parts)
+
     def _place(self, groups):
         """Find the features and locations of each part, and the way back."""
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
@@ -178,6 +182,11 @@ class Columns(Likelihood):
                 information[..., places], observed[..., columns], jacobian[..., places]
             )
             for part, columns, places in self._each()
+        )
+
+    def curving(self, location):
+        return self._by_location(
+            part.curving(location[..., places]) for part, _, places in self._each()
         )
 
     def noise_derivatives(self, X, location):

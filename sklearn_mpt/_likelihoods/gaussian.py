@@ -35,6 +35,8 @@ class Gaussian(Likelihood):
         above NOISE_FLOOR.
     """
 
+    is_sharp = True
+
     def __init__(self, noise_variance=None):
         super().__init__()
         if noise_variance is None:
@@ -113,6 +115,9 @@ class Gaussian(Likelihood):
     def derivatives(self, X, location):
         precision = 1 / self.noise_variance
         return (X - location) * precision, precision.expand_as(location)
+
+    def curving(self, location):
+        return torch.zeros_like(location)
 
     def noise_derivatives(self, X, location):
         square = (X - location) ** 2 / self.noise_variance

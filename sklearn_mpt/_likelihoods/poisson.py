@@ -13,6 +13,7 @@ class Poisson(Likelihood):
     """Counts, given the logarithms of their rates."""
 
     bounds = (0.0, np.inf)
+    is_sharp = True
 
     @staticmethod
     def check_rows(X):

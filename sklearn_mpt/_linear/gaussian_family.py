@@ -17,12 +17,12 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianMoments,
     GaussianRows,
     closed_form,
+    simple_axes,
     uniform_or_fixed,
 )
 from sklearn_mpt._linear.map import (
     check_init,
     initial_arrays,
-    simple_axes,
 )
 from sklearn_mpt._tables.information import Information, information_by_hessian
 from sklearn_mpt._tables.standard_errors import InformedFamily

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.linalg import eigh
+from sklearn.utils.extmath import svd_flip
 
+from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.steps import Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
@@ -17,7 +19,6 @@ from sklearn_mpt._linear.gaussian_sums import (
     masked_sums,
     moment_sums,
 )
-from sklearn_mpt._linear.map import principal_axes
 from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -255,3 +256,27 @@ def closed_form(X, units, n_components, noise_floor, weight=None):
 
 def _standard(X, mean, scale):
     return X - mean if scale is None else (X - mean) / scale
+
+
+def principal_axes(components):
+    """Rotate components to orthogonal ones, longest first, with definite signs."""
+    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
+    _, axes = svd_flip(U, axes, u_based_decision=False)
+    rotated = np.zeros_like(components)  # more components than features: zero rows
+    rotated[: len(lengths)] = lengths[:, None] * axes
+    return rotated
+
+
+def simple_axes(components, rotation):
+    """Rotate to the principal axes, or on to those of "varimax" or "quartimax"."""
+    components = principal_axes(components)
+    if rotation is None or len(components) == 1:
+        return components
+    from sklearn.decomposition._factor_analysis import _ortho_rotation
+
+    return _ortho_rotation(components.T, method=rotation)
+
+
+def check_rotation(rotation):
+    if rotation is not None:
+        check_choice(rotation, "rotation", ["varimax", "quartimax"])

@@ -8,7 +8,7 @@ from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids
-from sklearn_mpt._linear.gaussian_training import closed_form
+from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
@@ -22,7 +22,6 @@ from sklearn_mpt._linear.map import (
     initial_arrays,
     n_nodes_of,
     prior_grid,
-    simple_axes,
     spacing,
 )
 from sklearn_mpt._tables.information import Information, information_by_nodes
@@ -34,6 +33,7 @@ IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 SCORING_SPACING, SCORING_RADII = 1.0, (7.0, 6.0)
 MAX_SHARED, MAX_TABLE = 2**16, 2**23  # numbers of nodes, and with those of features
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
+CONDITIONAL_RULES = 4  # of quadrature; then two likelihoods are easier
 # A random start is the best of short runs, from components of rows drawn at random.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
 START_ROWS, START_NOISE = 5000, 0.1
@@ -150,7 +150,8 @@ class IntegratedFamily(InformedFamily, Family):
         units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
         if latent.n_dims <= MAX_QUADRATURE_DIMS:
             scoring = _shared_first(latent, quadrature(latent.n_dims, device))
-            return IntegratedModel(latent, units, scoring, scoring, seed)
+            predicting = scoring.coarse(CONDITIONAL_RULES)
+            return IntegratedModel(latent, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
         if latent.n_dims > latent.components.shape[1]:  # blocks would not hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))

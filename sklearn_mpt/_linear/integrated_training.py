@@ -283,7 +283,10 @@ class EnumeratedRows(IntegratedRows):
 
 def pose(X, likelihood, settings, n_dims, given=ORDINARY):
     arguments = X, likelihood, settings, n_dims, given
-    if settings.objective != "mpt":
+    # Scores of all sizes along an order add up to the likelihood of the row. Its nodes
+    # are around what all entries say: those around what some say miss a sharp one.
+    whole = settings.mask_rate == "uniform" and likelihood.is_sharp
+    if settings.objective != "mpt" or whole:
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:

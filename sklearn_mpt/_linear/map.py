@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.rules import (
@@ -16,6 +15,7 @@ from sklearn_mpt._latent.rules import (
 )
 
 PROPOSAL_STEPS = 6  # to where importance sampling draws
+LONG = 10.0  # change of a location in a step, beyond which it is tried whole
 WIDENING = 0.4  # of what is drawn from, over the root of the number of dimensions
 RADIUS, CORE = 5.5, 3.0  # of the shared grid, and of where posteriors are resolved
 N_CELLS = 12  # across the core, in each of which the information is bounded
@@ -68,9 +68,10 @@ class LinearMap:
 def laplace(rows, latent, max_iter=100, tol=1e-9):
     r"""Mode and curvature of the posterior of z given what is observed, by Newton.
 
-    A step that changes the locations by at most d is shortened to the share
-    :math:`\log(1 + d) / d`, which makes every step an ascent [1]_ for logits. Rows at
-    rest stay where they are, whatever the others need.
+    A step that changes locations by at most d is shortened to the share
+    :math:`\log(1 + d) / d`, which makes every step an ascent [1]_ for logits. Locations
+    whose information is constant do not count, and a long step is taken whole where it
+    gains enough. Rows at rest stay where they are, whatever the others need.
 
     References
     ----------
@@ -81,19 +82,34 @@ def laplace(rows, latent, max_iter=100, tol=1e-9):
     z = W.new_zeros(len(rows.X), len(W))
     observed = rows.observed.to(W.dtype)
     on_locations = latent.likelihood.spread(observed)
+    curved = on_locations * latent.likelihood.curving(latent.intercept)
     for _ in range(max_iter):
         slope, information = latent.likelihood.derivatives(rows.X, latent.location(z))
         gradient = (on_locations * slope) @ W.T - z
         precision_root = _precision_root(information, observed, latent)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
-        change = (
-            ((step @ W).abs() * on_locations).amax(1, keepdim=True).clamp(min=1e-12)
-        )
+        change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
         moving = step.abs().amax(1, keepdim=True) > tol
-        z = z + torch.where(moving, step * torch.log1p(change) / change, 0.0)
+        share = torch.log1p(change) / change
+        if (change > LONG).any():
+            whole = _gains(rows, latent, z, step, gradient) & (change > LONG)
+            share = torch.where(whole, 1.0, share)
+        z = z + torch.where(moving, share * step, 0.0)
         if not moving.any():
             break
     return gaussian_around(z, precision_root)
+
+
+def _gains(rows, latent, z, step, gradient):
+    """Whether a step gains a tenth of what its slope promises; (n, 1)."""
+
+    def log_joint(z):
+        log_prob = latent.likelihood.entry_log_prob(rows.X, latent.location(z))
+        seen = torch.where(rows.observed, log_prob, 0.0).sum(1, keepdim=True)
+        return seen - 0.5 * (z**2).sum(1, keepdim=True)
+
+    promised = (gradient * step).sum(1, keepdim=True)
+    return log_joint(z + step) - log_joint(z) >= 0.1 * promised
 
 
 def _precision_root(information, observed, latent):
@@ -242,30 +258,6 @@ def prior_grid(steps, like, radius=RADIUS, shift=0.0):
     z = z[(z**2).sum(1) <= radius**2]
     log_weight = -0.5 * (z**2).sum(1)
     return z, log_weight - log_weight.logsumexp(0)
-
-
-def principal_axes(components):
-    """Rotate components to orthogonal ones, longest first, with definite signs."""
-    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
-    _, axes = svd_flip(U, axes, u_based_decision=False)
-    rotated = np.zeros_like(components)  # more components than features: zero rows
-    rotated[: len(lengths)] = lengths[:, None] * axes
-    return rotated
-
-
-def simple_axes(components, rotation):
-    """Rotate to the principal axes, or on to those of "varimax" or "quartimax"."""
-    components = principal_axes(components)
-    if rotation is None or len(components) == 1:
-        return components
-    from sklearn.decomposition._factor_analysis import _ortho_rotation
-
-    return _ortho_rotation(components.T, method=rotation)
-
-
-def check_rotation(rotation):
-    if rotation is not None:
-        check_choice(rotation, "rotation", ["varimax", "quartimax"])
 
 
 def check_init(init):

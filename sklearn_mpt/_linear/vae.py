@@ -6,8 +6,8 @@ import torch
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
+from sklearn_mpt._linear.gaussian_training import check_rotation
 from sklearn_mpt._linear.integrated_family import IntegratedFamily
-from sklearn_mpt._linear.map import check_rotation
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
@@ -48,7 +48,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
     n_masks : int, default=32
         Masks per step, at least, which rows get in turn. A Gaussian likelihood takes
-        them as `MPTProbabilisticPCA` does.
+        them as `MPTProbabilisticPCA` does; counts, and numbers beside other columns,
+        need none with a uniform mask rate (see Notes).
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, with the best Gaussian posterior for each row, or the LML itself. For a
@@ -168,9 +169,16 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
               B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
 
     where G changes the scale and the mean of z at once, as parameter expansion does
-    [4]_. (With a fixed mask rate G is 0: that objective depends on more than the law of
-    the rows.) How steps fall, how points are averaged [5]_ and the case of Gaussian
-    features are told in `MPTProbabilisticPCA`.
+    [4]_. (With a fixed mask rate G is 0: that objective depends on more than the
+    distribution of the rows.) How steps fall, how points are averaged [5]_ and the case
+    of Gaussian features are told in `MPTProbabilisticPCA`.
+
+    A count, or a number with little noise, may tell z more closely than the nodes in
+    the posterior of the others are spaced. With a uniform mask rate all sizes are then
+    trained at once: along any order of the features the scores add up to the LML of the
+    row, over nodes in the posterior of all of it. (With a fixed rate they are taken as
+    above, and the noise comes out too large where it is small.) Conditionals that no
+    grid around the visible features resolves are differences of two likelihoods.
 
     Where one grid over the prior resolves every posterior, as the largest information
     that rows could have tells, rows share its S nodes, and a step is a few products of

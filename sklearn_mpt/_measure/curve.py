@@ -254,7 +254,9 @@ class MPTCurve:
         return self.lml - self.fixed_rate(rate)
 
     def area(self, n_tokens: int = 512) -> float:
-        """Return the area under the curve over the mask rates 0.01 to 0.99.
+        """Return the area over the mask rates 0.01 to 0.99, in units of `n_tokens`.
+
+        It compares with published figures; the LML, the sum over all sizes, is `lml`.
 
         Parameters
         ----------

@@ -50,8 +50,8 @@ def column_names(X):
 def _kinds_from_mapping(likelihood, names):
     kinds = dict.fromkeys(names, "gaussian")
     for key, kind in likelihood.items():
-        by_number = isinstance(key, Integral) and -1 < key < len(names)
-        name = names[key] if by_number else key
+        by_number = isinstance(key, Integral) and key not in kinds
+        name = names[key] if by_number and -1 < key < len(names) else key
         if name not in kinds or isinstance(key, bool):
             raise ValueError(
                 f"likelihood names a column {key!r}, which X does not have. Its "
