@@ -46,7 +46,7 @@ class Quadratic:
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    longest, expand, floor = math.inf, False, -10.0
+    longest, expand, floor, idle = math.inf, False, -10.0, 3e-3
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):

@@ -97,7 +97,8 @@ def repeated(grid, n):
 
 def settings_of(**given):
     defaults = {"objective": "mpt", "mask_rate": "uniform", "n_masks": 4}
-    return types.SimpleNamespace(**defaults | {"batch_size": "auto"} | given)
+    more = {"batch_size": "auto", "n_iter_no_change": 2}
+    return types.SimpleNamespace(**defaults | more | given)
 
 
 def latent_at(point, likelihood=BERNOULLI):

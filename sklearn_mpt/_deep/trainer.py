@@ -14,8 +14,7 @@ from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 
-# Windows in which held-out losses must improve, at most: with full and smaller steps.
-PATIENCE, LAST_PATIENCE = 4, 2
+PATIENCE = 2  # windows in which held-out losses must improve, at most
 SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
@@ -44,10 +43,11 @@ def shuffled_batches(n_rows, batch_size, rng):
 class Descent:
     """A way down from where a module stands, and the losses along it."""
 
-    def __init__(self, module, objective, optimizer):
+    def __init__(self, module, objective, optimizer, patience=PATIENCE):
         self.module = module
         self.objective = objective
         self.optimizer = optimizer
+        self.patience = patience
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self.n_fast = 0  # epochs before steps got smaller
@@ -133,12 +133,9 @@ class Descent:
         return before.mean() - last.mean() <= max(tol, 1.5 * noise)
 
     def _held_out_is_flat(self, window, tol):
-        """Held-out losses share their noise, and only the best will count.
-
-        They may rise for as long as they fell, and longer, before they fall again.
-        """
+        """Losses may rise for as long as they fell, and longer, and fall again."""
         n_epochs = len(self.validation_curve) - self.n_fast
-        patience = window * (LAST_PATIENCE if self.n_fast else PATIENCE)
+        patience = window * (PATIENCE if self.n_fast else self.patience)
         if n_epochs < 0.75 * patience:
             return False
         n_last = min(2 * n_epochs // 3, patience)
@@ -170,11 +167,12 @@ class Trainer:
         Parameters that rest at first.
     log_scale : float
         What losses lack for the units of the rows.
+    patience : int
+        Windows in which held-out losses must improve, at most, by full steps.
 
     Attributes
     ----------
     plateau : bool
-        Whether the loss stopped improving.
     """
 
     def __init__(
@@ -187,6 +185,7 @@ class Trainer:
         others=(),
         resting=(),
         log_scale=0.0,
+        patience=PATIENCE,
     ):
         self.module = module
         self.objective = objective
@@ -195,12 +194,13 @@ class Trainer:
         self.others = others
         self.resting = resting
         self.log_scale = log_scale
+        self.patience = patience
         self.plateau = False
         self._descent = self._descend()
 
     def _descend(self):
         optimizer = ScheduleFreeAdam(self.module, self.learning_rate, self.resting)
-        return Descent(self.module, self.objective, optimizer)
+        return Descent(self.module, self.objective, optimizer, self.patience)
 
     @property
     def result(self):

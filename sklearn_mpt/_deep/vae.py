@@ -64,9 +64,10 @@ class MPTDeepVAE(TableMPT):
         converged.
     n_iter_no_change : int, default=20
         Number of epochs over which improvement is judged. With `early_stopping` it is
-        two thirds of the epochs so far, two to four times as many; where nothing has
-        improved, training goes on from the best parameters with steps a fifth as large,
-        and ends where one to two times as many bring no more.
+        two thirds of the epochs so far, one to two times as many (from 256 features on
+        two to four times); where nothing has improved, training goes on from the best
+        parameters with steps a fifth as large, and ends where one to two times as many
+        epochs bring no more.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.

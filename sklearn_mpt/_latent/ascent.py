@@ -7,7 +7,8 @@ A problem is an object with
 - ``is_noisy``: whether batches differ, by their masks or rows;
 - ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least log noise;
 - ``least``: number of points to average before what they say is believed;
-- ``longest`` and ``expand``: see `move_of`.
+- ``longest`` and ``expand``: see `move_of`; ``idle``: share of tol that steps without
+  noise gain in the end.
 """
 
 import math
@@ -22,7 +23,6 @@ from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix,
 
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-EXACT = 3e-3  # of tol: what steps without noise may gain in the end
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
@@ -40,8 +40,7 @@ class Ascent:
     With noise, steps have size `learning_rate` until successive ones disagree; then
     they fall, and points are averaged [1]_ until going on for `n_iter_no_change`
     epochs would gain no more than `tol`; they are full again if the average drifts far
-    beyond noise, as along a ridge. Without noise, a step that overshoots is halved, and
-    the ascent ends where steps neither gain nor promise anything.
+    beyond noise, as along a ridge. Without, a step that overshoots is halved.
 
     Parameters
     ----------
@@ -268,7 +267,8 @@ class Ascent:
         """The ascent ends where two steps in turn have gained nothing."""
         if self._last is not None:
             gained = move.value - self._last[1].value
-            self._n_idle = self._n_idle + 1 if gained < EXACT * self._tol else 0
+            is_idle = gained < self.problem.idle * self._tol
+            self._n_idle = self._n_idle + 1 if is_idle else 0
             self.converged = self._n_idle > 1
 
     def _judge_average(self, move):
@@ -291,8 +291,8 @@ class Ascent:
     @property
     def _resolution(self):
         """A small share of the P / (2 n) nats that n rows cost a fit of P numbers."""
-        n_parameters = sum(part.numel() for part in self.point)
-        return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
+        size = sum(part.numel() for part in self.point)
+        return RESOLUTION * size / (2 * self.problem.n_rows)
 
     def _warn_of_divergence(self):
         warn_diverged(len(self.loss_curve))

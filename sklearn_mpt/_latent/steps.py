@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
+EXACT = 3e-3  # of tol: what steps of an objective without noise gain in the end
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
-# Steps so far apart have independent masks (those between have complements); the mean
-# agreement of a window of them tells the gradient from noise.
+# Steps so far apart have independent masks; a window of them tells gradient from noise.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 

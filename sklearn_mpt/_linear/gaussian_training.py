@@ -11,7 +11,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.steps import Weights, axes_of
+from sklearn_mpt._latent.steps import EXACT, Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Symmetric,
@@ -113,6 +113,7 @@ class GaussianRows:
     longest = math.inf
     expand = True
     least = 10
+    idle = EXACT
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
