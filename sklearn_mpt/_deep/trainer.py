@@ -172,7 +172,7 @@ class Trainer:
 
     Attributes
     ----------
-    plateau : bool
+    plateau : bool, whether the loss stopped improving
     """
 
     def __init__(
