@@ -225,24 +225,20 @@ def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
 
 
 @pytest.mark.parametrize(
-    ("patience", "curve", "is_flat"),
+    ("curve", "is_flat"),
     [
-        (2, [3.0] * 14, False),  # too few to tell
-        (2, [3.0] * 15, True),
-        (2, [*range(15, 0, -1)], False),
-        (2, [*range(10, 0, -1), *[5.0] * 17], False),  # as long as it fell, and longer
-        (2, [*range(10, 0, -1), *[5.0] * 20], True),
-        (2, [*range(50, 0, -1), *[5.0] * 20], True),
-        (4, [3.0] * 29, False),
-        (4, [3.0] * 30, True),
-        (4, [*range(90, 0, -1), *[5.0] * 39], False),
-        (4, [*range(90, 0, -1), *[5.0] * 40], True),
+        ([3.0] * 14, False),  # too few to tell
+        ([3.0] * 15, True),
+        ([*range(15, 0, -1)], False),
+        ([*range(10, 0, -1), *[5.0] * 17], False),  # as long as it fell, and longer
+        ([*range(10, 0, -1), *[5.0] * 20], True),
+        ([*range(50, 0, -1), *[5.0] * 20], True),
     ],
 )
-def test_held_out_losses_may_rise_before_they_fall_again(patience, curve, is_flat):
+def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
     module = Point()
     optimizer = ScheduleFreeAdam(module, 0.1)
-    descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer, patience)
+    descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
     descent.validation_curve = curve
     assert descent.is_flat(10, 0.0) == is_flat
 

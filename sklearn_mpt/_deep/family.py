@@ -25,7 +25,7 @@ from sklearn_mpt._deep.start import (
     kinds_of_starts,
     start,
 )
-from sklearn_mpt._deep.trainer import PATIENCE, Trainer
+from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.steps import Weights
@@ -37,7 +37,6 @@ OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 2
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
-PATIENCE_IF_MANY = 4  # held-out losses of images go on falling, slowly
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),
@@ -102,12 +101,12 @@ class DeepFamily(Family):
         return Trainer(
             module,
             _objective(settings, problem, rows.float()),
-            learning_rate=settings.learning_rate,
             rng=problem.rng,
             others=self._other_starts(settings, problem),
-            resting=list(module.likelihood.parameters()) if problem.is_new else [],
             log_scale=float(log_scale.mean()),
-            patience=PATIENCE_IF_MANY if rows.shape[1] >= MANY_FEATURES else PATIENCE,
+            learning_rate=settings.learning_rate,
+            resting=list(module.likelihood.parameters()) if problem.is_new else [],
+            turns=self.likelihood.is_sharp,
         )
 
     def _other_starts(self, settings, problem):

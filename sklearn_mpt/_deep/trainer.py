@@ -43,11 +43,10 @@ def shuffled_batches(n_rows, batch_size, rng):
 class Descent:
     """A way down from where a module stands, and the losses along it."""
 
-    def __init__(self, module, objective, optimizer, patience=PATIENCE):
+    def __init__(self, module, objective, optimizer):
         self.module = module
         self.objective = objective
         self.optimizer = optimizer
-        self.patience = patience
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self.n_fast = 0  # epochs before steps got smaller
@@ -135,10 +134,9 @@ class Descent:
     def _held_out_is_flat(self, window, tol):
         """Losses may rise for as long as they fell, and longer, and fall again."""
         n_epochs = len(self.validation_curve) - self.n_fast
-        patience = window * (PATIENCE if self.n_fast else self.patience)
-        if n_epochs < 0.75 * patience:
+        if n_epochs < 0.75 * PATIENCE * window:
             return False
-        n_last = min(2 * n_epochs // 3, patience)
+        n_last = min(2 * n_epochs // 3, PATIENCE * window)
         before, last = self.validation_curve[:-n_last], self.validation_curve[-n_last:]
         return min(before) - min(last) <= tol
 
@@ -157,18 +155,14 @@ class Trainer:
     objective : Objective
         What is minimised. Where it has held-out losses, their mean decides which start
         is best, when to stop, and the parameters of which epoch are kept.
-    learning_rate : float
-        Step size.
     rng : numpy.random.Generator
         Source of minibatches and masks.
     others : sequence of dict
         States of the module, to start from instead of its own.
-    resting : list of torch.nn.Parameter
-        Parameters that rest at first.
     log_scale : float
         What losses lack for the units of the rows.
-    patience : int
-        Windows in which held-out losses must improve, at most, by full steps.
+    **steps
+        Parameters of `ScheduleFreeAdam`.
 
     Attributes
     ----------
@@ -180,27 +174,23 @@ class Trainer:
         module,
         objective,
         *,
-        learning_rate,
         rng,
         others=(),
-        resting=(),
         log_scale=0.0,
-        patience=PATIENCE,
+        **steps,
     ):
         self.module = module
         self.objective = objective
-        self.learning_rate = learning_rate
         self.rng = rng
         self.others = others
-        self.resting = resting
         self.log_scale = log_scale
-        self.patience = patience
+        self.steps = steps
         self.plateau = False
         self._descent = self._descend()
 
     def _descend(self):
-        optimizer = ScheduleFreeAdam(self.module, self.learning_rate, self.resting)
-        return Descent(self.module, self.objective, optimizer, self.patience)
+        optimizer = ScheduleFreeAdam(self.module, **self.steps)
+        return Descent(self.module, self.objective, optimizer)
 
     @property
     def result(self):
@@ -286,9 +276,7 @@ class Trainer:
         warn_diverged(len(self.loss_curve))
         descent = self._descent
         descent.show_best()
-        descent.optimizer = ScheduleFreeAdam(
-            self.module, self.learning_rate, self.resting
-        )
+        descent.optimizer = ScheduleFreeAdam(self.module, **self.steps)
 
     def state(self):
         """Return the state of the optimizer as NumPy arrays."""

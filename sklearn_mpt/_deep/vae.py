@@ -55,7 +55,9 @@ class MPTDeepVAE(TableMPT):
         Largest number of epochs, not counting those in which starts are compared. 0
         keeps the initial parameters.
     learning_rate : float, default=0.015
-        Step size of Adam, whose iterates are averaged [5]_.
+        Step size of Adam, whose iterates are averaged [5]_. With real features or
+        counts it is that of axes of the gradients [6]_, and steps are up to twice as
+        large.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128. An epoch
         passes over the rows until it has about 16 steps, or once if it has more.
@@ -64,10 +66,9 @@ class MPTDeepVAE(TableMPT):
         converged.
     n_iter_no_change : int, default=20
         Number of epochs over which improvement is judged. With `early_stopping` it is
-        two thirds of the epochs so far, one to two times as many (from 256 features on
-        two to four times); where nothing has improved, training goes on from the best
-        parameters with steps a fifth as large, and ends where one to two times as many
-        epochs bring no more.
+        two thirds of the epochs so far, one to two times as many; where nothing has
+        improved, training goes on from the best parameters with steps a fifth as large,
+        and ends where one to two times as many epochs bring no more.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the parameters that are best for them.
@@ -194,6 +195,9 @@ class MPTDeepVAE(TableMPT):
     .. [4] J. Bornschein and Y. Bengio, "Reweighted wake-sleep", ICLR 2015.
     .. [5] A. Defazio, X. Yang, H. Mehta, K. Mishchenko, A. Khaled and A. Cutkosky,
        "The road less scheduled", NeurIPS 2024.
+    .. [6] N. Vyas, D. Morwani, R. Zhao, M. Kwun, I. Shapira, D. Brandfonbrener,
+       L. Janson and S. Kakade, "SOAP: improving and stabilizing Shampoo using
+       Adam", ICLR 2025.
 
     Examples
     --------

@@ -7,10 +7,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 TOWARDS_AVERAGE = 0.95  # how far from the iterate gradients are taken
 SQUARES_DECAY, EPSILON = 0.99, 1e-8
 POWER = 1  # of the number of steps, in the weights of the average
-WARM_UP = 30  # steps in which the step size grows
+WARM_UP, WARM_UP_TURNED = 30, 150  # steps in which the step size grows
 REST = 120  # steps in which some parameters rest
 LARGEST_MOVE = 2.0  # of any number, in learning rates: Adam's can be ten
 MEMORY = 200  # steps that a point counts as where averaging starts anew from it
+TURNED_GAIN = 2  # how much larger steps may be along axes of the gradients
+MOST_AXES = 256  # of a side of a matrix; longer sides keep their own
+COVARIANCE_DECAY = 0.97
+AXES_EVERY = 10  # steps; at first, every step
 
 
 class ScheduleFreeAdam:
@@ -26,6 +30,8 @@ class ScheduleFreeAdam:
     learning_rate : float
     resting : list of torch.nn.Parameter
         Those that stay where they are for the first REST steps.
+    turns : bool
+        Whether step sizes are those of the axes of the gradients, not of parameters.
 
     References
     ----------
@@ -33,11 +39,16 @@ class ScheduleFreeAdam:
        "The road less scheduled", NeurIPS 2024.
     """
 
-    def __init__(self, module, learning_rate, resting=()):
+    def __init__(self, module, learning_rate, resting=(), turns=False):
         self.parameters = list(module.parameters())
         self.point = parameters_to_vector(self.parameters).detach().clone()
         self.average, self.iterate = self.point.clone(), self.point.clone()
         self.squares = torch.zeros_like(self.point)
+        # Memory of steps: to ask for it every time costs more than what is done in it.
+        self.move, self.scale = self.point.clone(), self.point.clone()
+        self.axes = Axes(self.parameters if turns else [])
+        self.gain = TURNED_GAIN if turns else 1
+        self.warm_up = WARM_UP_TURNED if turns else WARM_UP
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
         names = {id(parameter) for parameter in resting}
@@ -72,23 +83,33 @@ class ScheduleFreeAdam:
     def step(self, gradient):
         """Take a step along minus a gradient, a vector; resume there."""
         self.n_steps += 1
-        self.squares.lerp_(gradient**2, max(1 / self.n_steps, 1 - SQUARES_DECAY))
-        scale = self.squares.sqrt().add_(EPSILON)
-        move = (gradient / scale).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
-        if self.n_steps <= REST:
-            move[self.rests] = 0
-        size = min(1, self.n_steps / WARM_UP)
-        self.iterate.sub_(move, alpha=size * self.learning_rate)
+        self._divide(gradient)
+        size = min(1, self.n_steps / self.warm_up)
+        self.iterate.sub_(self.move, alpha=size * self.learning_rate)
         weight = size**2 * self.n_steps**POWER
         self.weight += weight
         self.average.lerp_(self.iterate, weight / self.weight)
         torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
 
+    def _divide(self, gradient):
+        """Set the move, in learning rates: a gradient over its size, along its axes."""
+        self.axes.follow(gradient, self.n_steps)
+        turned = self.move.copy_(gradient)
+        self.axes.turn(turned)
+        torch.square(turned, out=self.scale)
+        self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - SQUARES_DECAY))
+        torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
+        turned.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
+        self.axes.turn_back(turned)
+        if self.n_steps <= REST:
+            self.move.masked_fill_(self.rests, 0)
+
     def state(self):
         """Return what a later optimizer needs to go on, as NumPy arrays."""
         vectors = {"iterate": self.iterate, "squares": self.squares}
         return {name: vector.cpu().numpy() for name, vector in vectors.items()} | {
-            "progress": np.array([self.n_steps, self.weight])
+            "progress": np.array([self.n_steps, self.weight]),
+            "axes": self.axes.state(),
         }
 
     def load(self, arrays):
@@ -96,3 +117,94 @@ class ScheduleFreeAdam:
         for name in ("iterate", "squares"):
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
         self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
+        self.axes.load(arrays["axes"])
+
+
+class Axes:
+    """Axes of matrices, parts of a vector, along which gradients are uncorrelated.
+
+    They are the eigenvectors of G G' and of G' G, averaged over gradients G, as
+    orthogonal iteration follows them: step sizes of their own suit them better than
+    step sizes of the entries, which the curvature of a net couples [1]_.
+
+    Parameters
+    ----------
+    parameters : list of Tensor
+        What the vector consists of, in its order. If empty, nothing is turned.
+
+    References
+    ----------
+    .. [1] N. Vyas, D. Morwani, R. Zhao, M. Kwun, I. Shapira, D. Brandfonbrener,
+       L. Janson and S. Kakade, "SOAP: improving and stabilizing Shampoo using
+       Adam", ICLR 2025.
+    """
+
+    def __init__(self, parameters):
+        ends = np.cumsum([0, *(p.numel() for p in parameters)])
+        self.matrices = [
+            Matrix(slice(start, start + p.numel()), p)
+            for start, p in zip(ends[:-1], parameters, strict=True)
+            if p.ndim == 2
+        ]
+
+    def follow(self, gradient, n_steps):
+        """Take account of the gradient of a step, counted from 1."""
+        share = max(1 / n_steps, 1 - COVARIANCE_DECAY)
+        is_time = n_steps <= AXES_EVERY or n_steps % AXES_EVERY == 0
+        for matrix in self.matrices:
+            matrix.follow(gradient, share, is_time)
+
+    def turn(self, gradient):
+        """Replace a gradient by its coordinates along the axes."""
+        for matrix in self.matrices:
+            matrix.turn(gradient, lambda axes: axes.T)
+
+    def turn_back(self, move):
+        """Replace coordinates by the vector that has them."""
+        for matrix in self.matrices:
+            matrix.turn(move, lambda axes: axes)
+
+    def state(self):
+        """Return covariances and axes as one NumPy vector."""
+        parts = [tensor.cpu().numpy().ravel() for tensor in self._tensors()]
+        return np.concatenate([np.empty(0, np.float32), *parts])
+
+    def load(self, array):
+        """Restore what `state` returned."""
+        for tensor in self._tensors():
+            part, array = np.split(array, [tensor.numel()])
+            tensor.copy_(torch.from_numpy(part).view_as(tensor))
+
+    def _tensors(self):
+        for matrix in self.matrices:
+            for covariance, axes in matrix.sides.values():
+                yield covariance
+                yield axes
+
+
+class Matrix:
+    """The axes of one matrix, a part of a vector: of its rows, and of its columns."""
+
+    def __init__(self, part, parameter):
+        self.part, self.shape = part, parameter.shape
+        eyes = {
+            side: torch.eye(n, dtype=parameter.dtype, device=parameter.device)
+            for side, n in enumerate(parameter.shape)
+            if 1 < n <= MOST_AXES
+        }
+        self.sides = {side: (torch.zeros_like(eye), eye) for side, eye in eyes.items()}
+
+    def follow(self, gradient, share, is_time):
+        G = gradient[self.part].view(self.shape)
+        for side, (covariance, axes) in self.sides.items():
+            g = G.transpose(0, side)
+            covariance.lerp_(g @ g.T, share)
+            if is_time:
+                axes.copy_(torch.linalg.qr(covariance @ axes).Q)
+
+    def turn(self, vector, matrix_of):
+        """Multiply the sides of this part of a vector, in place."""
+        M = vector[self.part].view(self.shape)
+        for side, (_, axes) in self.sides.items():
+            g = M.transpose(0, side)
+            g.copy_(matrix_of(axes) @ g)

@@ -1,0 +1,110 @@
+"""Step sizes along axes of the gradients."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._latent.schedule_free import (  # noqa: E402
+    AXES_EVERY,
+    MOST_AXES,
+    Axes,
+    ScheduleFreeAdam,
+)
+
+
+def drawn(*shape, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal(shape))
+
+
+def flat(*parts):
+    return torch.cat([part.flatten() for part in parts])
+
+
+def followed(parameters, gradients):
+    axes = Axes(parameters)
+    for step, gradient in enumerate(gradients, start=1):
+        axes.follow(gradient, step)
+    return axes
+
+
+def test_turning_forth_and_back_is_the_identity_and_keeps_lengths():
+    parameters = [drawn(5, 3), drawn(4), drawn(1, 6), drawn(MOST_AXES + 1, 2)]
+    size = sum(p.numel() for p in parameters)
+    axes = followed(parameters, drawn(12, size))
+    vector = drawn(size, seed=1)
+    turned = vector.clone()
+    axes.turn(turned)
+    assert_allclose(turned.norm(), vector.norm())
+    assert not np.isclose(turned[:15], vector[:15]).any()
+    assert_array_equal(turned[15:19], vector[15:19])  # no matrix
+    axes.turn_back(turned)
+    assert_allclose(turned, vector)
+
+
+def test_a_side_that_is_too_long_keeps_its_own_axes():
+    wide = drawn(2, MOST_AXES + 1)
+    axes = followed([wide], drawn(12, wide.numel()))
+    turned = wide.clone()
+    axes.turn(turned.view(-1))
+    # only rows are mixed: columns keep their lengths
+    assert_allclose(turned.norm(dim=0), wide.norm(dim=0))
+    assert not np.isclose(turned.norm(dim=1), wide.norm(dim=1)).any()
+
+
+def largest_correlation(M):
+    return abs(np.corrcoef(M)[np.triu_indices(len(M), 1)]).max()
+
+
+def test_gradients_are_uncorrelated_along_their_axes():
+    mixing = drawn(4, 4)
+    gradients = [flat(mixing @ drawn(4, 300, seed=s)) for s in range(5 * AXES_EVERY)]
+    axes = followed([drawn(4, 300)], gradients)
+    before = largest_correlation(gradients[-1].view(4, 300))
+    axes.turn(gradients[-1])
+    assert before > 0.5
+    assert largest_correlation(gradients[-1].view(4, 300)) < 0.2
+
+
+class Regression(torch.nn.Module):
+    """Coefficients of inputs that are strongly correlated."""
+
+    def __init__(self):
+        super().__init__()
+        self.coefs = torch.nn.Parameter(torch.zeros(20, 3, dtype=torch.float64))
+        inputs = drawn(200, 20) * torch.logspace(0, -2, 20, dtype=torch.float64)
+        self.inputs = inputs @ torch.linalg.qr(drawn(20, 20, seed=1)).Q
+        self.outputs = self.inputs @ (self.inputs.pinverse() @ drawn(200, 3, seed=2))
+
+    def loss(self):
+        return ((self.inputs @ self.coefs - self.outputs) ** 2).mean()
+
+
+def trained(n_steps, turns, optimizer=None):
+    module = Regression()
+    optimizer = ScheduleFreeAdam(module, 0.03, turns=turns)
+    optimizer.resume()
+    for _ in range(n_steps):
+        optimizer.step(torch.autograd.grad(module.loss(), module.coefs)[0].flatten())
+    optimizer.show_average()
+    return module.loss().item()
+
+
+def test_correlated_inputs_take_fewer_steps_along_the_axes():
+    assert trained(1000, turns=True) < 0.1 * trained(1000, turns=False)
+
+
+def test_a_loaded_state_goes_on_as_if_never_interrupted():
+    gradients = drawn(30, 60)
+    optimizer = ScheduleFreeAdam(Regression(), 0.1, turns=True)
+    for gradient in gradients:
+        optimizer.step(gradient)
+    resumed = ScheduleFreeAdam(Regression(), 0.1, turns=True)
+    resumed.load(optimizer.state())
+    resumed.average.copy_(optimizer.average)
+    for one in (optimizer, resumed):
+        one.step(gradients[0])
+        one.show_average()
+    assert_array_equal(resumed.point, optimizer.point)
