@@ -55,9 +55,9 @@ class MPTDeepVAE(TableMPT):
         Largest number of epochs, not counting those in which starts are compared. 0
         keeps the initial parameters.
     learning_rate : float, default=0.015
-        Step size of Adam, whose iterates are averaged [5]_. With real features or
-        counts it is that of axes of the gradients [6]_, and steps are up to twice as
-        large.
+        Step size of Adam, whose iterates are averaged [5]_. From 256 features on, if
+        they are real or counts, it is that of axes of the gradients [6]_, and steps are
+        up to twice as large.
     batch_size : int or "auto", default="auto"
         Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128. An epoch
         passes over the rows until it has about 16 steps, or once if it has more.
