@@ -1,12 +1,10 @@
 """Step sizes along axes of the gradients."""
 
 import numpy as np
-import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-torch = pytest.importorskip("torch")
-
-from sklearn_mpt._latent.schedule_free import (  # noqa: E402
+from sklearn_mpt._latent.schedule_free import (
     AXES_EVERY,
     MOST_AXES,
     Axes,
@@ -82,7 +80,7 @@ class Regression(torch.nn.Module):
         return ((self.inputs @ self.coefs - self.outputs) ** 2).mean()
 
 
-def trained(n_steps, turns, optimizer=None):
+def trained(n_steps, turns):
     module = Regression()
     optimizer = ScheduleFreeAdam(module, 0.03, turns=turns)
     optimizer.resume()

@@ -106,7 +106,7 @@ class DeepFamily(Family):
             log_scale=float(log_scale.mean()),
             learning_rate=settings.learning_rate,
             resting=list(module.likelihood.parameters()) if problem.is_new else [],
-            # Fewer features, and those of 0 and 1, gain nothing by it.
+            # Fewer features, and those of 0 and 1, gain little by it.
             turns=self.likelihood.is_sharp and rows.shape[1] >= MANY_FEATURES,
         )
 

@@ -132,7 +132,10 @@ class Descent:
         return before.mean() - last.mean() <= max(tol, 1.5 * noise)
 
     def _held_out_is_flat(self, window, tol):
-        """Losses may rise for as long as they fell, and longer, and fall again."""
+        """Held-out losses share their noise, and only the best will count.
+
+        They may rise for as long as they fell, and longer, before they fall again.
+        """
         n_epochs = len(self.validation_curve) - self.n_fast
         if n_epochs < 0.75 * PATIENCE * window:
             return False
@@ -166,7 +169,8 @@ class Trainer:
 
     Attributes
     ----------
-    plateau : bool, whether the loss stopped improving
+    plateau : bool
+        Whether the loss stopped improving.
     """
 
     def __init__(

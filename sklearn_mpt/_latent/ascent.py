@@ -291,8 +291,8 @@ class Ascent:
     @property
     def _resolution(self):
         """A small share of the P / (2 n) nats that n rows cost a fit of P numbers."""
-        size = sum(part.numel() for part in self.point)
-        return RESOLUTION * size / (2 * self.problem.n_rows)
+        n_parameters = sum(part.numel() for part in self.point)
+        return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
 
     def _warn_of_divergence(self):
         warn_diverged(len(self.loss_curve))

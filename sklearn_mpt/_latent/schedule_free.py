@@ -94,15 +94,15 @@ class ScheduleFreeAdam:
     def _divide(self, gradient):
         """Set the move, in learning rates: a gradient over its size, along its axes."""
         self.axes.follow(gradient, self.n_steps)
-        turned = self.move.copy_(gradient)
-        self.axes.turn(turned)
-        torch.square(turned, out=self.scale)
+        move = self.move.copy_(gradient)
+        self.axes.turn(move)
+        torch.square(move, out=self.scale)
         self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - SQUARES_DECAY))
         torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
-        turned.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
-        self.axes.turn_back(turned)
+        move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
+        self.axes.turn_back(move)
         if self.n_steps <= REST:
-            self.move.masked_fill_(self.rests, 0)
+            move.masked_fill_(self.rests, 0)
 
     def state(self):
         """Return what a later optimizer needs to go on, as NumPy arrays."""
@@ -195,6 +195,7 @@ class Matrix:
         self.sides = {side: (torch.zeros_like(eye), eye) for side, eye in eyes.items()}
 
     def follow(self, gradient, share, is_time):
+        """Average covariances, and if it is time bring axes nearer to eigenvectors."""
         G = gradient[self.part].view(self.shape)
         for side, (covariance, axes) in self.sides.items():
             g = G.transpose(0, side)
