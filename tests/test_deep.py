@@ -7,7 +7,6 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
-from sklearn_mpt._deep import objectives as _deep_objectives
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel
 from sklearn_mpt._deep.encoder import Encoder
 from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
@@ -26,6 +25,7 @@ from sklearn_mpt._latent.rules import (
 )
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
+from sklearn_mpt._measure.masks import RUNS, training_sets
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
@@ -234,9 +234,7 @@ def test_bounds_are_below_the_density_and_approach_it(name):
 @pytest.mark.parametrize("n_features", [1, 3, 8, 40, 300])
 def test_uniform_masks_have_all_sizes_and_their_sum_is_scored(n_features):
     rng = np.random.default_rng(0)
-    draws = [
-        _deep_objectives.draw_sets("uniform", 30, n_features, rng) for _ in range(400)
-    ]
+    draws = [training_sets("uniform", 30, n_features, rng) for _ in range(400)]
     for (_, everything), weights in draws:
         assert everything.all()
         assert weights == [0, 1]
@@ -265,19 +263,19 @@ def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
 @pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])
 def test_fixed_masks_reveal_single_features(mask_rate, size):
     rng = np.random.default_rng(0)
-    sets, weights = _deep_objectives.draw_sets(mask_rate, 50, 10, rng)
+    sets, weights = training_sets(mask_rate, 50, 10, rng)
     assert weights[0] == -10
     assert np.isclose(sum(weights), 0)
     assert_array_equal(sets[0].sum(1), 10 - size)
     assert_array_equal(sets[1:].sum(2), 11 - size)
     assert (sets[0] <= sets[1:]).all()
-    assert len(sets) == 1 + min(size, _deep_objectives.N_RUNS)
+    assert len(sets) == 1 + min(size, RUNS)
 
 
 @pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
 def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
     rng = np.random.default_rng(0)
-    sets, weights = _deep_objectives.draw_sets(size, 50, 64, rng)
+    sets, weights = training_sets(size, 50, 64, rng)
     assert weights[0] == -64 / length
     n_hidden = 64 - sets.sum(2)
     assert_array_equal(n_hidden[0], size + length // 2)

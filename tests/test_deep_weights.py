@@ -15,7 +15,13 @@ from test_deep_vae import mean_and_covariance
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.encode_decode import EncodeDecodeRows
 from sklearn_mpt._deep.model import module_of
-from sklearn_mpt._deep.objectives import BoundRows, HeldOutRows, MaskedGains, Points
+from sklearn_mpt._deep.objectives import (
+    BoundRows,
+    HeldOutRows,
+    MaskedGains,
+    Points,
+    least_shrunk,
+)
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
@@ -106,6 +112,34 @@ def test_held_out_losses_are_weighted():
     )
     expected = np.average(plain, weights=1.0 + WEIGHT)
     assert by_weight.mean() == pytest.approx(expected, rel=1e-5)
+
+
+def test_noise_is_that_of_held_out_rows():
+    X = low_rank_rows(400, 5, 1, 0.3, seed=0)
+    model = quick(max_iter=0, hidden_layer_sizes=()).fit(X)
+    module = module_of(vars(model), Gaussian(), "cpu").float()
+    held_out = HeldOutRows(
+        torch.tensor(X, dtype=torch.float32), 100, Points(4, 8, 1), 0
+    )
+    losses, noises = [], []
+    for _ in range(3):
+        losses.append(held_out.losses(module).mean().item())
+        noises.append(module.likelihood.noise_variance.item())
+        held_out.set_noise(module)
+    assert losses[1] < losses[0] - 0.01
+    assert noises[2] == pytest.approx(noises[1], rel=0.01)
+
+
+def test_a_number_is_drawn_to_zero_by_its_error():
+    def chosen(centres):
+        return least_shrunk(lambda number: 3 * (number - centres) ** 2)
+
+    assert chosen(np.full(10, 0.5)) == pytest.approx(0.5, rel=1e-3)
+    assert chosen(np.full(10, 3.0)) == pytest.approx(1.0, rel=1e-3)  # the limit
+    spread = np.array([-0.9, 1.1])  # mean 0.1, standard deviation 1
+    assert chosen(np.tile(spread, 10)) == 0  # error 0.22
+    assert chosen(np.tile(spread, 200)) == pytest.approx(0.075, rel=0.01)  # error 0.05
+    assert least_shrunk(lambda number: np.full(5, number)) == 0  # no minimum
 
 
 def test_a_linear_decoder_reaches_the_weighted_optimum():

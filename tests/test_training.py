@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.trainer import Descent, Objective, Trainer
+from sklearn_mpt._deep.trainer import Descent, Objective, Stopping, Trainer
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
@@ -241,6 +241,17 @@ def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
     descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
     descent.validation_curve = curve
     assert descent.is_flat(10, 0.0) == is_flat
+
+
+def test_patience_is_how_long_held_out_losses_may_stay_flat():
+    module = Point()
+    of = module, HeldOut(best=3.0, spread=0.0), ScheduleFreeAdam(module, 0.1)
+    for patience in (1, 2):
+        descent = Descent(*of, Stopping(patience))
+        descent.validation_curve = [*range(50, 0, -1), *[5.0] * (10 * patience - 1)]
+        assert not descent.is_flat(10, 0.0)
+        descent.validation_curve.append(5.0)
+        assert descent.is_flat(10, 0.0)
 
 
 def test_steps_get_smaller_once_where_held_out_losses_are_flat():

@@ -23,9 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 
 from sklearn_mpt._deep.start import MANY_FEATURES
-from sklearn_mpt._deep.trainer import Objective, shuffled_batches
+from sklearn_mpt._deep.trainer import Objective
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
     log_mean_exp,
@@ -35,11 +36,12 @@ from sklearn_mpt._latent.rules import (
     total_and_shares,
 )
 from sklearn_mpt._latent.steps import Weights
-from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
+from sklearn_mpt._measure.masks import training_sets
 
-N_RUNS = 4  # scored given each mask of a fixed size
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 SHORTEST_EPOCH = 16  # steps
+LIMIT, DIFFERENCE = 1.0, 0.1  # of the logarithm of what noise is multiplied by
 
 
 def shared_bounds(module, X, observed, noise, prior_points, scored=None):
@@ -182,10 +184,14 @@ class SampledRows(Objective):
     def validate(self, module):
         return None if self.held_out is None else self.held_out.losses(module)
 
+    def finish(self, module):
+        if self.held_out is not None:
+            self.held_out.set_noise(module)
+
     def batches(self, rng):
         n_batches = math.ceil(len(self.X) / self.batch_size)
         for _ in range(max(1, round(SHORTEST_EPOCH / n_batches))):
-            for rows in shuffled_batches(len(self.X), self.batch_size, rng):
+            for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 points = self.points.draw(len(rows), self.X.device, rng)
                 yield self.X[rows], self.counts[rows], *points
 
@@ -211,7 +217,7 @@ class MaskedGains(SampledRows):
 
     def batches(self, rng):
         for X, counts, *points in super().batches(rng):
-            sets, weights = draw_sets(*self.masks, X.shape[1], rng)
+            sets, weights = training_sets(*self.masks, X.shape[1], rng)
             sets = torch.from_numpy(sets[:, np.arange(len(X)) % sets.shape[1]])
             yield X, counts, sets.to(X.device), weights, points
 
@@ -245,32 +251,37 @@ class HeldOutRows:
         ]
         return -self.counts * torch.cat(bounds)
 
+    @torch.no_grad()
+    def set_noise(self, module):
+        """Multiply noise variances by what suits these rows best.
 
-def draw_sets(mask_rate, n_masks, n_features, rng):
-    """Draw sets of features, the weighted sum of whose bounds is the objective.
+        Rows trained on suit the decoder better than others do, and have less noise. The
+        logarithm of the factor is shrunk by as much as its own error explains.
+        """
+        noises = list(module.likelihood.parameters())
+        start = [noise.clone() for noise in noises]
 
-    Of a uniform rate, the scores of all sizes along an order of the features are gains
-    L(R and j) - L(R), which add up to L(all), whatever the order: one of them in place
-    of the sum would only be noisier. What a mask of any size leaves, R, trains the
-    posteriors. A fixed size m reveals single features or, if there are many, a run with
-    scores of the sizes m - h..m + h, for a smaller variance.
+        def losses(log_factor):
+            for noise, log_noise in zip(noises, start, strict=True):
+                noise.copy_(log_noise + log_factor / LOG_NOISE_STEP)
+            return self.losses(module).double().cpu().numpy()
 
-    Returns bool (n_sets, n_masks, d), and the weight of each set.
+        if noises:
+            losses(least_shrunk(losses))
+
+
+def least_shrunk(losses):
+    """Where the mean of losses of one number is least, drawn to 0 by its error.
+
+    losses : callable; its results have shape (n,).
     """
-    ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
-    if mask_rate != "uniform":
-        return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
-    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
-    before = ranks < n_observed[:, None]
-    return np.stack([before, np.ones_like(before)]), [0, 1]
-
-
-def _fixed_sets(size, ranks):
-    n_features = ranks.shape[1]
-    half = min(n_features // 16, size - 1, n_features - size)
-    n_observed, length = n_features - size - half, 2 * half + 1
-    n_runs = min(N_RUNS, (size + half) // length)
-    run_of = (ranks - n_observed) // length
-    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
-    weight = n_features / length
-    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
+    best = minimize_scalar(
+        lambda number: losses(number).mean(), bounds=(-LIMIT, LIMIT), method="bounded"
+    ).x
+    below, here, above = (losses(best + h) for h in (-DIFFERENCE, 0, DIFFERENCE))
+    slope = (above - below) / (2 * DIFFERENCE)
+    curvature = (above - 2 * here + below).mean() / DIFFERENCE**2
+    if not curvature > 0:
+        return 0.0
+    error = slope.std() / (math.sqrt(len(slope)) * curvature)
+    return best * max(0.0, 1 - error**2 / max(best**2, 1e-12))

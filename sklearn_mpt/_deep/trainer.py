@@ -4,6 +4,7 @@ A torch module is trained on an `Objective`. Neither knows about scikit-learn.
 """
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +14,6 @@ from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
 from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 _DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
-
-PATIENCE = 2  # windows in which held-out losses must improve, at most
 SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 
@@ -34,19 +33,28 @@ class Objective(ABC):
         """Return the losses of held-out rows; None if none are held out."""
         return None
 
+    def finish(self, module):
+        """Set what other rows than those trained on tell; called after training."""
 
-def shuffled_batches(n_rows, batch_size, rng):
-    n_batches = int(np.ceil(n_rows / batch_size))
-    return np.array_split(rng.permutation(n_rows), n_batches)
+
+class Stopping(NamedTuple):
+    """When held-out losses end training."""
+
+    patience: int = 2  # windows of epochs in which they must improve, at most
+    slows_down: bool = True  # whether training then goes on by smaller steps, once
+
+
+PATIENT = Stopping()
 
 
 class Descent:
     """A way down from where a module stands, and the losses along it."""
 
-    def __init__(self, module, objective, optimizer):
+    def __init__(self, module, objective, optimizer, stopping=PATIENT):
         self.module = module
         self.objective = objective
         self.optimizer = optimizer
+        self.stopping = stopping
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self.n_fast = 0  # epochs before steps got smaller
@@ -73,12 +81,10 @@ class Descent:
         loss = self.objective.losses(self.module, batch).mean()
         if not torch.isfinite(loss):
             raise FloatingPointError
-        for parameter in self.optimizer.parameters:
-            parameter.grad = None
-        loss.backward()
-        self.optimizer.step(
-            torch.cat([_gradient(p).flatten() for p in self.optimizer.parameters])
+        gradients = torch.autograd.grad(
+            loss, self.optimizer.parameters, materialize_grads=True
         )
+        self.optimizer.step(torch.cat([gradient.flatten() for gradient in gradients]))
         return loss.item()
 
     @torch.no_grad()
@@ -114,7 +120,7 @@ class Descent:
     @property
     def can_slow_down(self):
         """Whether steps may still get smaller; held-out losses tell what that gains."""
-        return self.validates and self.n_fast == 0
+        return self.validates and self.stopping.slows_down and self.n_fast == 0
 
     def slow_down(self):
         """Go on from the best parameters so far by smaller steps."""
@@ -137,15 +143,12 @@ class Descent:
         They may rise for as long as they fell, and longer, before they fall again.
         """
         n_epochs = len(self.validation_curve) - self.n_fast
-        if n_epochs < 0.75 * PATIENCE * window:
+        longest = self.stopping.patience * window
+        if n_epochs < 0.75 * longest:
             return False
-        n_last = min(2 * n_epochs // 3, PATIENCE * window)
+        n_last = min(2 * n_epochs // 3, longest)
         before, last = self.validation_curve[:-n_last], self.validation_curve[-n_last:]
         return min(before) - min(last) <= tol
-
-
-def _gradient(parameter):
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 class Trainer:
@@ -164,6 +167,8 @@ class Trainer:
         States of the module, to start from instead of its own.
     log_scale : float
         What losses lack for the units of the rows.
+    stopping : Stopping
+        When held-out losses end training.
     **steps
         Parameters of `ScheduleFreeAdam`.
 
@@ -181,6 +186,7 @@ class Trainer:
         rng,
         others=(),
         log_scale=0.0,
+        stopping=PATIENT,
         **steps,
     ):
         self.module = module
@@ -188,13 +194,14 @@ class Trainer:
         self.rng = rng
         self.others = others
         self.log_scale = log_scale
+        self.stopping = stopping
         self.steps = steps
         self.plateau = False
         self._descent = self._descend()
 
     def _descend(self):
         optimizer = ScheduleFreeAdam(self.module, **self.steps)
-        return Descent(self.module, self.objective, optimizer)
+        return Descent(self.module, self.objective, optimizer, self.stopping)
 
     @property
     def result(self):
@@ -227,6 +234,7 @@ class Trainer:
         finally:
             if self._descent.validates:
                 self._descent.show_best()
+                self.objective.finish(self.module)
 
     def run_once(self):
         """Train for one epoch, or undo it if it diverges."""

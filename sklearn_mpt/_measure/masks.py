@@ -11,6 +11,7 @@ import numpy as np
 MAX_ENUMERATED = 1000  # masks of one size
 MAX_ENUMERATED_ORDERS = 24
 ROWS_TOGETHER = 2**16  # that keys are drawn for
+RUNS = 4  # scored given each mask of a fixed size
 
 
 def mask_size(rate, n_features):
@@ -30,6 +31,36 @@ def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
     quantiles = (np.arange(n_masks) + rng.random(n_masks)) / n_masks
     n_sizes = n_features + 1 - smallest
     return smallest + np.floor(rng.permutation(quantiles) * n_sizes).astype(int)
+
+
+def training_sets(mask_rate, n_masks, n_features, rng):
+    """Draw sets of features, the weighted sum of whose bounds is the objective.
+
+    Of a uniform rate, the scores of all sizes along an order of the features are gains
+    L(R and j) - L(R), which add up to L(all), whatever the order: one of them in place
+    of the sum would only be noisier. What a mask of any size leaves, R, trains the
+    posteriors. A fixed size m reveals single features or, if there are many, a run with
+    scores of the sizes m - h..m + h, for a smaller variance.
+
+    Returns bool (n_sets, n_masks, d), and the weight of each set.
+    """
+    ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
+    if mask_rate != "uniform":
+        return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
+    n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
+    before = ranks < n_observed[:, None]
+    return np.stack([before, np.ones_like(before)]), [0, 1]
+
+
+def _fixed_sets(size, ranks):
+    n_features = ranks.shape[1]
+    half = min(n_features // 16, size - 1, n_features - size)
+    n_observed, length = n_features - size - half, 2 * half + 1
+    n_runs = min(RUNS, (size + half) // length)
+    run_of = (ranks - n_observed) // length
+    revealed = run_of == np.array([-n_features, *range(n_runs)])[:, None, None]
+    weight = n_features / length
+    return (ranks < n_observed) | revealed, [-weight] + [weight / n_runs] * n_runs
 
 
 def fixed_size(mask_rate, n_features):
