@@ -75,10 +75,25 @@ def test_a_curled_start_is_further_from_linear():
 
 
 def test_many_features_try_fewer_starts():
-    assert kinds_of_starts((128, 128), 255) == [SMOOTH, CURLED, CURLED, LINEAR]
-    assert kinds_of_starts((128, 128), 256) == [SMOOTH]
-    assert kinds_of_starts((), 5) == [SMOOTH, LINEAR]
-    assert kinds_of_starts((), 256) == [SMOOTH]
+    net, line = MPTDeepVAE(), MPTDeepVAE(hidden_layer_sizes=())
+    assert kinds_of_starts(net, 255) == [SMOOTH, CURLED, CURLED, LINEAR]
+    assert kinds_of_starts(net, 256) == [SMOOTH]
+    assert kinds_of_starts(line, 5) == [SMOOTH, LINEAR]
+    assert kinds_of_starts(line, 256) == [SMOOTH]
+
+
+@pytest.mark.parametrize(
+    ("n_features", "widths"), [(255, [128, 128]), (256, [128, 128, 128])]
+)
+def test_layers_by_the_number_of_features(n_features, widths):
+    X = np.random.default_rng(0).normal(size=(20, n_features))
+    model = MPTDeepVAE(max_iter=0, warm_start=True, random_state=0).fit(X)
+    for intercepts in (model.encoder_intercepts_, model.decoder_intercepts_):
+        assert [len(intercept) for intercept in intercepts[:-1]] == widths
+    before = model.decoder_coefs_
+    model.set_params(hidden_layer_sizes=tuple(widths)).fit(X)
+    for again, coefs in zip(model.decoder_coefs_, before, strict=True):
+        assert_allclose(again, coefs)
 
 
 def test_activation_by_the_number_of_features():

@@ -247,6 +247,7 @@ def test_warm_start_refuses_other_nets():
         ("conditional", "guess", ValueError, "conditional must be one of 'importance'"),
         ("hidden_layer_sizes", 8, TypeError, "hidden_layer_sizes must be a sequence"),
         ("hidden_layer_sizes", (0,), ValueError, "hidden_layer_sizes == 0"),
+        ("hidden_layer_sizes", "deep", ValueError, "must be one of 'auto', got 'deep'"),
         ("n_importance_samples", 0, ValueError, "n_importance_samples == 0"),
         ("n_importance_samples", "many", ValueError, "must be one of 'auto', got"),
         ("validation_fraction", 1.0, ValueError, "validation_fraction == 1.0"),
@@ -277,11 +278,12 @@ def test_cuda_gives_what_the_cpu_gives(binary):
     quiet_fit(quick(likelihood="bernoulli", device="cuda"), X)
 
 
-@pytest.mark.parametrize(("n_features", "n_points"), [(10, 4), (256, 2)])
-def test_rows_of_many_features_get_fewer_points(n_features, n_points):
-    X = low_rank_rows(40, n_features, 2, 0.3, seed=0)
-    auto, chosen = (
-        quiet_fit(quick(max_iter=1, n_importance_samples=n), X)
-        for n in ("auto", n_points)
+@pytest.mark.parametrize(("objective", "n_points"), [("mpt", 4), ("iwae", 16)])
+def test_points_per_row_by_the_objective(objective, n_points):
+    X = low_rank_rows(40, 10, 2, 0.3, seed=0)
+    settings = {"max_iter": 1, "objective": objective}
+    auto, chosen, fewer = (
+        quiet_fit(quick(**settings, n_importance_samples=n), X)
+        for n in ("auto", n_points, 2)
     )
-    assert auto.loss_curve_ == chosen.loss_curve_
+    assert auto.loss_curve_ == chosen.loss_curve_ != fewer.loss_curve_

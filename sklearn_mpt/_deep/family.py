@@ -25,18 +25,19 @@ from sklearn_mpt._deep.start import (
     kinds_of_starts,
     start,
 )
-from sklearn_mpt._deep.trainer import Trainer
+from sklearn_mpt._deep.trainer import Stopping, Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-# Points per row if n_importance_samples is "auto". Of many features few cost less, and
-# held-out rows are likelier: more points fit the training rows too closely.
-OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_MANY = 16, 4, 2
+OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
+# Many features, but not those of 0 and 1, are learnt faster along axes of gradients, so
+# steadily that there is no curve to be waited for.
+TURNED = {"turns": True, "stopping": Stopping(patience=1, slows_down=False)}
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),
@@ -69,7 +70,7 @@ class DeepFamily(Family):
         self.likelihood.check_rows(X)
 
     def check_fitted(self, settings, fitted):
-        check_fitted_sizes(settings.hidden_layer_sizes, fitted)
+        check_fitted_sizes(settings, fitted)
 
     def has_chains(self, settings):
         return settings.conditional == "importance"
@@ -78,7 +79,7 @@ class DeepFamily(Family):
         return len(fitted["encoder_precision_"])
 
     def start(self, settings, X, rng, weight=None):
-        kind, *_ = kinds_of_starts(settings.hidden_layer_sizes, X.shape[1])
+        kind, *_ = kinds_of_starts(settings, X.shape[1])
         own = {"lml_method_": "importance"}
         return own | start(settings, self.likelihood, X, rng, kind, weight)
 
@@ -98,6 +99,7 @@ class DeepFamily(Family):
         rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
+        turns = self.likelihood.is_sharp and rows.shape[1] >= MANY_FEATURES
         return Trainer(
             module,
             _objective(settings, problem, rows.float()),
@@ -106,15 +108,14 @@ class DeepFamily(Family):
             log_scale=float(log_scale.mean()),
             learning_rate=settings.learning_rate,
             resting=list(module.likelihood.parameters()) if problem.is_new else [],
-            # Fewer features, and those of 0 and 1, gain little by it.
-            turns=self.likelihood.is_sharp and rows.shape[1] >= MANY_FEATURES,
+            **(TURNED if turns else {}),
         )
 
     def _other_starts(self, settings, problem):
         """States of the module that training may also start from."""
         if not (problem.is_new and problem.is_all):
             return []
-        _, *kinds = kinds_of_starts(settings.hidden_layer_sizes, problem.X.shape[1])
+        _, *kinds = kinds_of_starts(settings, problem.X.shape[1])
         seed = np.random.SeedSequence(problem.fitted["_seed"].tolist())
         of = settings, self.likelihood, problem.X
         starts = [
@@ -149,7 +150,7 @@ def _objective(settings, problem, rows):
     chosen, others = _split(settings, problem)
     weight = np.ones(len(rows)) if problem.weight is None else problem.weight
     points = Points(
-        _points_per_row(settings, rows.shape[1]),
+        _points_per_row(settings),
         n_prior_points(settings.n_components, rows.shape[1]),
         settings.n_components,
     )
@@ -176,11 +177,9 @@ def _split(settings, problem):
     return order[n_held_out:], order[:n_held_out]
 
 
-def _points_per_row(settings, n_features):
+def _points_per_row(settings):
     if settings.objective == "elbo":
         return 1
     if settings.n_importance_samples != "auto":
         return settings.n_importance_samples
-    if settings.objective == "iwae":
-        return OWN_POINTS
-    return SHARED_POINTS_IF_MANY if n_features >= MANY_FEATURES else SHARED_POINTS
+    return SHARED_POINTS if settings.objective == "mpt" else OWN_POINTS

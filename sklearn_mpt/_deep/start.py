@@ -11,6 +11,9 @@ from sklearn_mpt._checks import check_choice, check_int
 from sklearn_mpt._deep.layers import ACTIVATIONS, initial_layers, spread_layers
 
 MANY_FEATURES = 256
+# Hidden layers of the encoder, if they are "auto": images take more of them, and learn
+# faster by them.
+WIDTHS, WIDTHS_IF_MANY = (128, 128), (128, 128, 128)
 N_POINTS = 512  # by which layers are scaled
 # Features times the variance of their locations, at most 1: with more, every value of z
 # explains some rows, and none is unused.
@@ -25,21 +28,32 @@ def check_architecture(settings):
     """Check the parameters that say what the nets are."""
     check_choice(settings.activation, "activation", ["auto", *ACTIVATIONS])
     sizes = settings.hidden_layer_sizes
-    if not isinstance(sizes, Sequence | np.ndarray) or isinstance(sizes, str):
+    if isinstance(sizes, str):
+        check_choice(sizes, "hidden_layer_sizes", ["auto"])
+        return
+    if not isinstance(sizes, Sequence | np.ndarray):
         raise TypeError(
-            "hidden_layer_sizes must be a sequence of ints, such as (128, 128), or () "
-            f"for linear maps, got {sizes!r}."
+            "hidden_layer_sizes must be a sequence of ints, such as (128, 128), () for "
+            f"linear maps, or 'auto', got {sizes!r}."
         )
     for size in sizes:
         check_int(size, "hidden_layer_sizes")
 
 
-def check_fitted_sizes(sizes, fitted):
+def widths_for(settings, n_features):
+    """Widths of the hidden layers of the encoder."""
+    if not isinstance(settings.hidden_layer_sizes, str):
+        return list(settings.hidden_layer_sizes)
+    return list(WIDTHS_IF_MANY if n_features >= MANY_FEATURES else WIDTHS)
+
+
+def check_fitted_sizes(settings, fitted):
     """Check that the fitted nets, with which training goes on, have the sizes asked."""
     widths = [len(intercept) for intercept in fitted["decoder_intercepts_"][:-1]]
-    if widths != list(sizes)[::-1]:
+    if widths != widths_for(settings, len(fitted["_shift"]))[::-1]:
         raise ValueError(
-            f"hidden_layer_sizes={sizes} differ from the {tuple(widths[::-1])} of the "
+            f"hidden_layer_sizes={settings.hidden_layer_sizes} differ from the "
+            f"{tuple(widths[::-1])} of the "
             "fitted model that training goes on with; set warm_start=False, or clone "
             "the estimator, to start anew."
         )
@@ -77,11 +91,11 @@ class WeightedRows(NamedTuple):
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
 
 
-def kinds_of_starts(hidden_layer_sizes, n_features):
+def kinds_of_starts(settings, n_features):
     """List what training may start from; many features use z from any start."""
     if n_features >= MANY_FEATURES:
         return [SMOOTH]
-    if len(hidden_layer_sizes) == 0:
+    if not widths_for(settings, n_features):
         return [SMOOTH, LINEAR]
     return [SMOOTH, CURLED, CURLED, LINEAR]
 
@@ -102,9 +116,11 @@ def start(settings, likelihood, X, rng, kind, weight=None):
     rows = WeightedRows.of((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
     activation = activation_for(settings, X.shape[1])
-    decoder, basis = _decoder_start(settings, location, activation, kind.bend, rng)
+    widths = widths_for(settings, X.shape[1])
+    sizes = [settings.n_components, *widths[::-1], len(location)]
+    decoder, basis = _decoder_start(sizes, location, activation, kind.bend, rng)
     own = {"activation_": activation} | likelihood.start_attributes(scale)
-    if len(settings.hidden_layer_sizes):
+    if widths:
         own = _with_less_noise(own, X.shape[1])
     fitted = own | {"_shift": shift, "_scale": scale}
     fitted |= _encoder_start(settings, likelihood, rows, activation, rng)
@@ -113,17 +129,13 @@ def start(settings, likelihood, X, rng, kind, weight=None):
     return fitted | _restored(likelihood, fitted, decoder)
 
 
-def _decoder_start(settings, location, activation, bend, rng):
+def _decoder_start(sizes, location, activation, bend, rng):
     """Return coefficients and intercepts, and the basis for `linear_part`.
 
     The locations that suit the rows best are the averages over z.
     """
-    n_components = settings.n_components
-    hidden = list(settings.hidden_layer_sizes)
-    coefs, intercepts = initial_layers(
-        [n_components, *hidden[::-1], len(location)], rng
-    )
-    points = rng.normal(size=(N_POINTS, n_components))
+    coefs, intercepts = initial_layers(sizes, rng)
+    points = rng.normal(size=(N_POINTS, sizes[0]))
     last = spread_layers(coefs, intercepts, activation, points, (bend, rng))
     size = min(1.0, np.sqrt(VIVID / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
@@ -157,8 +169,9 @@ def _encoder_start(settings, likelihood, rows, activation, rng):
     unit = 1 / np.sqrt(n_inputs)
     slope = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
-    if len(settings.hidden_layer_sizes):
-        sizes = [2 * n_inputs, *settings.hidden_layer_sizes, n_outputs]
+    widths = widths_for(settings, rows.X.shape[1])
+    if widths:
+        sizes = [2 * n_inputs, *widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
         some = rows.some(N_POINTS, rng)
         entering = np.concatenate([inputs[some], seen[some]], 1)

@@ -1,5 +1,7 @@
 """A deep latent variable model, trained by masking."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -29,16 +31,17 @@ class MPTDeepVAE(TableMPT):
         sequence of names, one for each; a dict from columns, by name or number, to
         names, the others Gaussian; or "from_dtype", as `MPTLinearVAE` takes them.
         Gaussian features share one noise variance, if all are, or have each its own.
-    hidden_layer_sizes : sequence of int, default=(128, 128)
+    hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
-        them in reverse. ``()`` makes both linear.
+        them in reverse. ``()`` makes both linear. "auto" is ``(128, 128)``, and from
+        256 features on ``(128, 128, 128)``.
     activation : str, default="auto"
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4, or 2 from 256 features on;
-        otherwise it is 16. ``objective="elbo"`` uses one.
+        uses the points of all of them, and "auto" is 4; otherwise it is 16.
+        ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
         the conditional of the model; or, for comparison, by a short chain that draws z
@@ -68,10 +71,11 @@ class MPTDeepVAE(TableMPT):
         Number of epochs over which improvement is judged. With `early_stopping` it is
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
-        and ends where one to two times as many epochs bring no more.
+        and ends where one to two times as many epochs bring no more. With step sizes of
+        axes (see `learning_rate`) it ends where as many epochs bring nothing.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
-        and keeps the parameters that are best for them.
+        and keeps the parameters that are best for them; noise is theirs, too.
     validation_fraction : float, default=0.1
         Share of the rows that is held out.
     warm_start : bool, default=False
@@ -152,6 +156,10 @@ class MPTDeepVAE(TableMPT):
     steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
 
+    Rows trained on have less noise, as the decoder suits them better than others. With
+    `early_stopping` noise variances are therefore multiplied by one factor in the end,
+    which suits the rows held out, as far as these are enough to tell it from 1.
+
     With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
     held-out rows too; minibatches and held-out rows are drawn of rows that count, each
     alike. A fit is near that of repeated rows, not the same.
@@ -230,7 +238,7 @@ class MPTDeepVAE(TableMPT):
         n_components: int = 2,
         *,
         likelihood: LikelihoodNames = "gaussian",
-        hidden_layer_sizes: tuple[int, ...] = (128, 128),
+        hidden_layer_sizes: Sequence[int] | str = "auto",
         activation: str = "auto",
         n_importance_samples: int | str = "auto",
         conditional: str = "importance",
