@@ -13,6 +13,7 @@ from test_deep_start import ring
 from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
+from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.encode_decode import EncodeDecodeRows
 from sklearn_mpt._deep.model import module_of
 from sklearn_mpt._deep.objectives import (
@@ -130,6 +131,19 @@ def test_noise_is_that_of_held_out_rows():
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
 
 
+def test_an_interrupt_leaves_noise_as_it_was(monkeypatch):
+    def interrupted(losses):
+        losses(0.7)  # leaves this factor in the module
+        raise KeyboardInterrupt
+
+    module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
+    X, before = torch.tensor(rows()), module.likelihood.noise_variance.item()
+    monkeypatch.setattr(objectives, "least_shrunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        HeldOutRows(X.float(), 25, Points(4, 8, 1), 0).set_noise(module.float())
+    assert module.likelihood.noise_variance.item() == pytest.approx(before, rel=1e-5)
+
+
 def test_a_number_is_drawn_to_zero_by_its_error():
     def chosen(centres):
         return least_shrunk(lambda number: 3 * (number - centres) ** 2)
@@ -139,6 +153,7 @@ def test_a_number_is_drawn_to_zero_by_its_error():
     spread = np.array([-0.9, 1.1])  # mean 0.1, standard deviation 1
     assert chosen(np.tile(spread, 10)) == 0  # error 0.22
     assert chosen(np.tile(spread, 200)) == pytest.approx(0.075, rel=0.01)  # error 0.05
+    assert chosen(np.array([0.5])) == 0  # one row does not tell its error
     assert least_shrunk(lambda number: np.full(5, number)) == 0  # no minimum
 
 

@@ -261,13 +261,19 @@ class HeldOutRows:
         noises = list(module.likelihood.parameters())
         start = [noise.clone() for noise in noises]
 
-        def losses(log_factor):
+        def multiply(log_factor):
             for noise, log_noise in zip(noises, start, strict=True):
                 noise.copy_(log_noise + log_factor / LOG_NOISE_STEP)
+
+        def losses(log_factor):
+            multiply(log_factor)
             return self.losses(module).double().cpu().numpy()
 
-        if noises:
-            losses(least_shrunk(losses))
+        chosen = 0.0
+        try:
+            chosen = least_shrunk(losses) if noises else 0.0
+        finally:  # if interrupted, too
+            multiply(chosen)
 
 
 def least_shrunk(losses):
@@ -281,7 +287,7 @@ def least_shrunk(losses):
     below, here, above = (losses(best + h) for h in (-DIFFERENCE, 0, DIFFERENCE))
     slope = (above - below) / (2 * DIFFERENCE)
     curvature = (above - 2 * here + below).mean() / DIFFERENCE**2
-    if not curvature > 0:
+    if len(slope) == 1 or not curvature > 0:
         return 0.0
-    error = slope.std() / (math.sqrt(len(slope)) * curvature)
+    error = slope.std(ddof=1) / (math.sqrt(len(slope)) * curvature)
     return best * max(0.0, 1 - error**2 / max(best**2, 1e-12))
