@@ -271,7 +271,8 @@ class HeldOutRows:
 
         chosen = 0.0
         try:
-            chosen = least_shrunk(losses) if noises else 0.0
+            if noises:
+                chosen = least_shrunk(losses)
         finally:  # if interrupted, too
             multiply(chosen)
 

@@ -26,7 +26,9 @@ class Likelihood(torch.nn.Module, ABC):
     Entries X are tensors (..., d) and locations (..., l) that broadcast, unless a
     method says otherwise. Most kinds of features have one location each, and l = d.
     Rows that training starts from are arrays, NaN where missing. What concerns these
-    an instance says whatever its parameters are.
+    an instance says whatever its parameters are. Those, if there are any, are the
+    logarithms of noise variances over LOG_NOISE_STEP, which deep models multiply so
+    that they suit rows held out.
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
