@@ -8,10 +8,9 @@ from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel
-from sklearn_mpt._deep.encoder import Encoder
-from sklearn_mpt._deep.layers import ACTIVATIONS, Layers, initial_layers
 from sklearn_mpt._deep.mode import laplace, n_modes
 from sklearn_mpt._deep.model import DeepModule
+from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import own_bound, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units

@@ -7,10 +7,9 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._deep.encoder import Encoder
-from sklearn_mpt._deep.layers import Layers, initial_layers, spread_layers
 from sklearn_mpt._deep.mode import climb, is_unlikely, search, survivors
 from sklearn_mpt._deep.model import DeepModel, DeepModule
+from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
 from sklearn_mpt._latent.estimator import _warn_if_unsure
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units

@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep.layers import initial_layers, spread_layers
 from sklearn_mpt._deep.model import module_of
+from sklearn_mpt._deep.nets import initial_layers, spread_layers
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, kinds_of_starts, start
 from sklearn_mpt._likelihoods import LIKELIHOODS
 

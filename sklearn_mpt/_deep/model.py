@@ -6,9 +6,8 @@ are standardised; the decoder's fitted arrays are in the units of the rows.
 
 import torch
 
-from sklearn_mpt._deep.encoder import Encoder
-from sklearn_mpt._deep.layers import Layers
 from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
+from sklearn_mpt._deep.nets import Encoder, Layers
 from sklearn_mpt._latent.integration import importance
 from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel, as_tensor
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.layers import ACTIVATIONS, initial_layers, spread_layers
+from sklearn_mpt._deep.nets import ACTIVATIONS, initial_layers, spread_layers
 
 MANY_FEATURES = 256
 # Hidden layers of the encoder, if they are "auto": images take more of them, and learn
