@@ -104,15 +104,30 @@ def test_pairs_are_sums_of_entries(name, entries, location):
     assert_allclose(pairs.detach(), expected.detach())
 
 
-def test_pairs_take_what_is_observed_of_all_rows_at_once(name, entries, location):
+@pytest.mark.parametrize("n_rows", [1, 2])
+def test_pairs_take_all_rows_as_observed_at_once(name, entries, location, n_rows):
+    entries, location = entries[:n_rows], location.clone().requires_grad_()
+    pairs, slopes = [], []
+    for observed in (torch.ones_like(entries), torch.ones_like(entries[:1])):
+        pairs.append(LIKELIHOODS[name].pair_log_prob(entries, observed, location))
+        slopes += torch.autograd.grad((pairs[-1] ** 2).sum(), location)
+    assert_allclose(*(pair.detach() for pair in pairs))
+    assert_allclose(*slopes)
+
+
+def test_slopes_of_pairs_are_those_of_sums_of_entries(name, entries, location):
     likelihood = LIKELIHOODS[name]
     observed = torch.ones_like(entries)
-    observed[:, 0] = 0
-    of_each, of_all = (
-        likelihood.pair_log_prob(entries * observed, which, location).detach()
-        for which in (observed, observed[:1])
+    observed[0, 0] = 0
+    location = location.clone().requires_grad_()
+    pairs = likelihood.pair_log_prob(entries * observed, observed, location)
+    each = likelihood.entry_log_prob(entries[:, None], location) * observed[:, None]
+    wanted = [location, *likelihood.parameters()]
+    found, expected = (
+        torch.autograd.grad((total**2).sum(), wanted) for total in (pairs, each.sum(2))
     )
-    assert_allclose(of_all, of_each)
+    for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, atol=1e-12)
 
 
 def test_slopes_are_those_of_autograd(name, entries, location):

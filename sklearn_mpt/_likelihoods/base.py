@@ -94,8 +94,8 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return that of the observed entries of each row at each of shared locations.
 
-        X : shape (n, d), 0.0 where not observed; observed : the same, or (1, d) if it
-        is one for all rows; location : (m, d) -> (n, m).
+        X : shape (n, d), 0.0 where not observed; observed : the same, 1.0 or 0.0, or
+        ones of shape (1, d); location : (m, d) -> (n, m).
         """
 
     def expected_prob(self, X, r, location):

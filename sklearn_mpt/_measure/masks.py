@@ -44,11 +44,13 @@ def training_sets(mask_rate, n_masks, n_features, rng):
 
     Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
-    ranks = rng.random((n_masks, n_features)).argsort(1)  # a random order, too
+    keys = rng.random((n_masks, n_features), dtype=np.float32)
     if mask_rate != "uniform":
-        return _fixed_sets(fixed_size(mask_rate, n_features), ranks)
+        # the order of random keys is a random order, too
+        return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
     n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
-    before = ranks < n_observed[:, None]
+    limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
+    before = keys < limits[:, None]
     return np.stack([before, np.ones_like(before)]), [0, 1]
 
 
