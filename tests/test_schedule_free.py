@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_mpt._latent.schedule_free import (
     AXES_EVERY,
+    LONGEST_SIDE,
     MOST_AXES,
     Axes,
     ScheduleFreeAdam,
@@ -50,6 +51,16 @@ def test_a_side_that_is_too_long_keeps_its_own_axes():
     # only rows are mixed: columns keep their lengths
     assert_allclose(turned.norm(dim=0), wide.norm(dim=0))
     assert not np.isclose(turned.norm(dim=1), wide.norm(dim=1)).any()
+
+
+def test_a_matrix_with_a_very_long_side_is_not_turned():
+    long = drawn(LONGEST_SIDE + 1, 3)
+    axes = followed([long, drawn(3, 3)], drawn(12, long.numel() + 9))
+    vector = drawn(long.numel() + 9, seed=1)
+    turned = vector.clone()
+    axes.turn(turned)
+    assert_array_equal(turned[:-9], vector[:-9])
+    assert not np.isclose(turned[-9:], vector[-9:]).any()
 
 
 def largest_correlation(M):

@@ -13,8 +13,9 @@ LARGEST_MOVE = 2.0  # of any number, in learning rates: Adam's can be ten
 MEMORY = 200  # steps that a point counts as where averaging starts anew from it
 TURNED_GAIN = 2  # how much larger steps may be along axes of the gradients
 MOST_AXES = 256  # of a side of a matrix; longer sides keep their own
-COVARIANCE_DECAY = 0.97
-AXES_EVERY = 10  # steps; at first, every step
+LONGEST_SIDE = 1024  # of a matrix that is turned: for others that costs time, and more
+COVARIANCE_DECAY = 0.91
+GRADIENTS_EVERY, AXES_EVERY = 3, 12  # steps; at first, every step
 
 
 class ScheduleFreeAdam:
@@ -144,11 +145,13 @@ class Axes:
         self.matrices = [
             Matrix(slice(start, start + p.numel()), p)
             for start, p in zip(ends[:-1], parameters, strict=True)
-            if p.ndim == 2
+            if p.ndim == 2 and max(p.shape) <= LONGEST_SIDE
         ]
 
     def follow(self, gradient, n_steps):
         """Take account of the gradient of a step, counted from 1."""
+        if n_steps > AXES_EVERY and n_steps % GRADIENTS_EVERY:
+            return
         share = max(1 / n_steps, 1 - COVARIANCE_DECAY)
         is_time = n_steps <= AXES_EVERY or n_steps % AXES_EVERY == 0
         for matrix in self.matrices:
