@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.trainer import Descent, Objective, Stopping, Trainer
+from sklearn_mpt._deep.descent import Descent, Objective, Stopping
+from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
@@ -252,6 +253,49 @@ def test_patience_is_how_long_held_out_losses_may_stay_flat():
         assert not descent.is_flat(10, 0.0)
         descent.validation_curve.append(5.0)
         assert descent.is_flat(10, 0.0)
+
+
+def test_windows_of_held_out_losses_must_fall_by_more_than_rows_tell_by_chance():
+    module = Point()
+    of = module, HeldOut(best=3.0, spread=0.0), ScheduleFreeAdam(module, 0.1)
+    descent = Descent(*of, Stopping(2, by_rows=True))
+    spread = torch.tensor(np.tile([-1.0, 1.0], 50))  # of mean falls: error 0.1
+    for fall, is_flat in ((0.19, True), (0.21, False)):
+        steps = [torch.zeros(100), *[-fall - spread] * 20]
+        descent.row_losses = [steps[0]] * 20 + steps[1:]
+        assert descent.is_flat(10, 0.0) == is_flat
+        assert descent.is_flat(10, 0.3)
+        assert not descent.is_flat(11, 0.3)  # too few to tell
+
+
+class Scripted(Objective):
+    """Held-out losses of two rows, epoch by epoch; before, they are 9."""
+
+    def __init__(self, *script):
+        self.script = iter([(9.0, 9.0), *script])
+
+    def batches(self, rng):
+        yield None
+
+    def losses(self, module, batch):
+        return module.x.flatten()
+
+    def validate(self, module):
+        return torch.tensor(next(self.script))
+
+
+def test_the_last_parameters_that_held_out_rows_tell_from_none_are_kept():
+    module, rng = Point(), np.random.default_rng(0)
+    optimizer = ScheduleFreeAdam(module, 0.1)
+    script = [(1.0, 3.0), (2.0, 2.6), (2.0, 4.0), (2.5, 3.0)]  # errors 0.5, 0, 0.5
+    descent = Descent(module, Scripted(*script), optimizer)
+    averages = []
+    for _ in script:
+        descent.epoch(rng)
+        averages.append(module.x.item())
+    assert descent.lowest == 2.0
+    assert descent.best.item() == averages[1]
+    assert len(set(averages)) == 4
 
 
 def test_steps_get_smaller_once_where_held_out_losses_are_flat():

@@ -9,6 +9,7 @@ from sklearn_mpt._checks import (
     check_real,
     warn_caller,
 )
+from sklearn_mpt._deep.descent import Stopping
 from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
 from sklearn_mpt._deep.model import DeepModel, attributes_of, module_of
 from sklearn_mpt._deep.objectives import (
@@ -24,8 +25,9 @@ from sklearn_mpt._deep.start import (
     check_fitted_sizes,
     kinds_of_starts,
     start,
+    unexplained,
 )
-from sklearn_mpt._deep.trainer import Stopping, Trainer
+from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.steps import Weights
@@ -36,8 +38,8 @@ HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # Many features, but not those of 0 and 1, are learnt faster along axes of gradients, so
-# steadily that there is no curve to be waited for.
-TURNED = {"turns": True, "stopping": Stopping(patience=1, slows_down=False)}
+# steadily that they need not be waited for; nor do smaller steps gain anything.
+TURNED = {"turns": True, "stopping": Stopping(slows_down=False, by_rows=True)}
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),
@@ -147,7 +149,7 @@ def _objective(settings, problem, rows):
     size = settings.batch_size
     if size == "auto":
         size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, LARGEST_BATCH))
-    chosen, others = _split(settings, problem)
+    chosen, others = _split(settings, problem, rows)
     weight = np.ones(len(rows)) if problem.weight is None else problem.weight
     points = Points(
         _points_per_row(settings),
@@ -167,14 +169,19 @@ def _objective(settings, problem, rows):
     return kind(rows, size, points, held_out, masks, weight)
 
 
-def _split(settings, problem):
-    """Numbers of rows to train on, and of those by which training is stopped."""
-    stops_early = settings.early_stopping and problem.is_all
-    share = settings.validation_fraction if stops_early else 0
-    n_rows = len(problem.X)
-    order = np.random.default_rng(problem.fitted["_seed"]).permutation(n_rows)
-    n_held_out = int(share * n_rows)
-    return order[n_held_out:], order[:n_held_out]
+def _split(settings, problem, rows):
+    """Numbers of rows to train on, and of those by which training is stopped.
+
+    Of these one is drawn from every few rows that are about as hard to explain.
+    """
+    n_rows, held_out = len(rows), np.zeros(len(rows), dtype=bool)
+    rng = np.random.default_rng(problem.fitted["_seed"])
+    if settings.early_stopping and problem.is_all:
+        n_held_out = int(settings.validation_fraction * n_rows)
+        ends = np.linspace(0, n_rows, n_held_out + 1).astype(int)
+        order = unexplained(rows.cpu().numpy(), settings.n_components).argsort()
+        held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
+    return (rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out))
 
 
 def _points_per_row(settings):

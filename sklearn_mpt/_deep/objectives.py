@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 
+from sklearn_mpt._deep.descent import Objective
 from sklearn_mpt._deep.start import MANY_FEATURES
-from sklearn_mpt._deep.trainer import Objective
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
     log_mean_exp,

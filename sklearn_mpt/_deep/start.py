@@ -244,6 +244,21 @@ def _derivatives(likelihood, X, location):
     return (seen * slope).numpy(), information[0].numpy()
 
 
+def unexplained(X, n_components):
+    """Squared distances of standardised rows from their principal components; (n,).
+
+    NaN, which is missing, counts as 0. A component less than there are features is
+    taken at most, as none would be left.
+    """
+    X = np.nan_to_num(X)
+    n_kept = min(n_components, X.shape[1] - 1)
+    distance = (X**2).sum(1)
+    if n_kept:
+        _, _, directions = randomized_svd(X, n_kept, random_state=0)
+        distance -= ((X @ directions.T) ** 2).sum(1)
+    return distance
+
+
 def _principal(slope, n_components):
     """Components (k, d) of probabilistic PCA, and the variance of its noise."""
     n_samples, n_features = slope.shape

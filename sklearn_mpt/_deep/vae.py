@@ -72,12 +72,15 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where as many epochs bring nothing.
+        axes (see `learning_rate`) it ends where the held-out rows of twice as many
+        epochs gain no more on those before than two standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
-        and keeps the parameters that are best for them; noise is theirs, too.
+        and keeps the last parameters that are no worse for them than the best by more
+        than a standard error; noise is theirs, too.
     validation_fraction : float, default=0.1
-        Share of the rows that is held out.
+        Share of the rows that is held out: one of every few that principal components
+        explain about as well.
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False
@@ -149,7 +152,7 @@ class MPTDeepVAE(TableMPT):
     Training starts from the best of four short runs of about 160 steps, by the LML of
     the rows held out: from a smooth decoder, from two that bend more, and from one
     that is linear in z, the principal components; linear nets from the first and the
-    last. The last is among the parameters of which the best are kept. Kinks of "relu"
+    last. The last is among the parameters of which some are kept. Kinks of "relu"
     have no size, so that with it the first three are alike. From 256 features on, where
     z is used from any start, training starts from the first. Noise starts low, at
     0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for 120

@@ -1,0 +1,183 @@
+"""What is minimised, and a way down: epochs of steps, and when they bring no more.
+
+Neither knows about scikit-learn.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.utils import vector_to_parameters
+
+DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
+SURE = 2.0  # standard errors of what rows tell
+SLOWER = 0.2  # what steps are multiplied by once losses do not improve
+
+
+class Objective(ABC):
+    """What is minimised in training."""
+
+    @abstractmethod
+    def batches(self, rng):
+        """Yield the minibatches of one epoch."""
+
+    @abstractmethod
+    def losses(self, module, batch):
+        """Return losses that are to be averaged."""
+
+    def validate(self, module):
+        """Return the losses of held-out rows; None if none are held out."""
+        return None
+
+    def finish(self, module):
+        """Set what other rows than those trained on tell; called after training."""
+
+
+class Stopping(NamedTuple):
+    """When held-out losses end training."""
+
+    patience: int = 2  # windows of epochs in which they must improve, at most
+    slows_down: bool = True  # whether training then goes on by smaller steps, once
+    by_rows: bool = False  # whether it is means of windows that must, as rows tell
+
+
+PATIENT = Stopping()
+
+
+class Descent:
+    """A way down from where a module stands, and the losses along it."""
+
+    def __init__(self, module, objective, optimizer, stopping=PATIENT):
+        self.module = module
+        self.objective = objective
+        self.optimizer = optimizer
+        self.stopping = stopping
+        self.loss_curve: list[float] = []
+        self.validation_curve: list[float] = []
+        self.row_losses: list[torch.Tensor] = []  # that its means are of
+        self.n_fast = 0  # epochs before steps got smaller
+        self.best = optimizer.average.clone()
+        losses = objective.validate(module)
+        self.lowest = np.inf if losses is None else float(losses.mean())
+        self.lowest_losses = None if losses is None else losses.double()
+        self.validates = losses is not None
+
+    def epoch(self, rng):
+        """Take one pass over the minibatches; leave the module at the average."""
+        start = self.optimizer.average.clone()
+        self.optimizer.resume()
+        loss = float(np.mean([self._step(b) for b in self.objective.batches(rng)]))
+        self.optimizer.show_average()
+        if not self.optimizer.average.isfinite().all():
+            raise FloatingPointError
+        if self.validates:
+            self._validate()
+        elif loss <= self.lowest:
+            self.lowest, self.best = loss, start
+        self.loss_curve.append(loss)
+
+    def _step(self, batch):
+        loss = self.objective.losses(self.module, batch).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError
+        gradients = torch.autograd.grad(
+            loss, self.optimizer.parameters, materialize_grads=True
+        )
+        self.optimizer.step(torch.cat([gradient.flatten() for gradient in gradients]))
+        return loss.item()
+
+    @torch.no_grad()
+    def check(self, rng):
+        """Raise if the very last step diverged; held-out rows have shown it."""
+        if self.validates:
+            return
+        batch = next(iter(self.objective.batches(rng)))
+        if not self.objective.losses(self.module, batch).isfinite().all():
+            raise FloatingPointError
+
+    def _validate(self):
+        """Keep the last average that held-out rows do not tell from the best one.
+
+        The lowest of noisy losses comes too early: averages over more steps are better.
+        """
+        losses = self.objective.validate(self.module).double()
+        loss = float(losses.mean())
+        if not np.isfinite(loss):
+            raise FloatingPointError
+        if loss <= self.lowest:
+            self.lowest, self.lowest_losses = loss, losses
+        rise = losses - self.lowest_losses
+        if rise.mean() <= standard_error(rise):
+            self.best = self.optimizer.average.clone()
+        self.validation_curve.append(loss)
+        self.row_losses.append(losses)
+
+    def settle(self, rng):
+        """Leave the module at the average of an interrupted epoch, if it is finite."""
+        self.optimizer.show_average()
+        try:
+            self.check(rng)
+        except DIVERGENCE:
+            self.show_best()
+
+    def show_best(self):
+        """Give the module the best parameters, by held-out rows if there are any."""
+        self.optimizer.point.copy_(self.best)
+        vector_to_parameters(self.optimizer.point, self.optimizer.parameters)
+
+    @property
+    def can_slow_down(self):
+        """Whether steps may still get smaller; held-out losses tell what that gains."""
+        return self.validates and self.stopping.slows_down and self.n_fast == 0
+
+    def slow_down(self):
+        """Go on from the best parameters so far by smaller steps."""
+        self.optimizer.restart(self.best, SLOWER * self.optimizer.learning_rate)
+        self.n_fast = len(self.loss_curve)
+
+    def is_flat(self, window, tol):
+        """Whether the last epochs improve on those before by no more than noise."""
+        if not self.validates:
+            return self._trained_is_flat(window, tol)
+        longest = self.stopping.patience * window
+        if self.stopping.by_rows:
+            return levels_off(self.row_losses[self.n_fast :], longest, tol)
+        return self._held_out_is_flat(longest, tol)
+
+    def _trained_is_flat(self, window, tol):
+        if len(self.loss_curve) < 2 * window:
+            return False
+        before, last = np.reshape(self.loss_curve[-2 * window :], (2, window))
+        noise = np.sqrt((before.var() + last.var()) / window)
+        return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+
+    def _held_out_is_flat(self, longest, tol):
+        """Held-out losses share their noise, and only the best will count.
+
+        They may rise for as long as they fell, and longer, before they fall again.
+        """
+        n_epochs = len(self.validation_curve) - self.n_fast
+        if n_epochs < 0.75 * longest:
+            return False
+        n_last = min(2 * n_epochs // 3, longest)
+        before, last = self.validation_curve[:-n_last], self.validation_curve[-n_last:]
+        return min(before) - min(last) <= tol
+
+
+def levels_off(losses, window, tol):
+    """Whether a window of epochs improves on the one before by no more than chance.
+
+    losses : tensors (n,) of the same rows, epoch by epoch.
+    """
+    if len(losses) < 2 * window:
+        return False
+    before, last = torch.stack(losses[-2 * window :]).unflatten(0, (2, window)).mean(1)
+    fall = before - last
+    return fall.mean() <= max(tol, SURE * standard_error(fall))
+
+
+def standard_error(values):
+    """That of the mean of a tensor, as its own spread tells."""
+    return float(values.std(correction=0)) / math.sqrt(len(values))
