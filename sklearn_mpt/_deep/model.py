@@ -13,7 +13,7 @@ from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel, as_ten
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Powers of two: points of each part, in rule after rule.
-POWERS, POWERS_IF_MANY_DIMS = range(5, 11), range(5, 10)
+POWERS, POWERS_IF_MANY_DIMS = range(5, 12), range(5, 10)
 CONDITIONAL_POWERS = range(5, 9)
 # Of averages in many dimensions, where more points gain little.
 AVERAGE_POWERS = (5, 7)

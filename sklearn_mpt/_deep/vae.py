@@ -179,7 +179,7 @@ class MPTDeepVAE(TableMPT):
     In up to three dimensions a row that fits no mode, or one far out alone, gets 500
     starts, of which the best go on after every few steps.
     8 independent scramblings give the standard error, by Student's t. A row gets more
-    points, up to 1024 of each part (512 in more than three dimensions) in each
+    points, up to 2048 of each part (512 in more than three dimensions) in each
     scrambling, until their weights promise 0.02 nats. They are not asked for
     the standard error: one that decides when to stop is too small. A conditional gets
     up to 256, until its standard error is below 0.01 nats; one that points around the
