@@ -70,13 +70,14 @@ def on_a_grid(model, codes):
 
 
 def test_scores_and_posteriors_are_those_of_a_grid(fitted, frame):
-    rows = with_gaps(frame)[:60]
+    rows = with_gaps(frame)
     codes = Coding.of(KINDS, frame).encode(rows)
     expected, mean = on_a_grid(fitted, codes)
     score, error = fitted.score_samples(rows, return_std=True)
     assert error.max() < 0.05
-    assert (np.abs(score - expected) < 4 * error + 1e-3).all()
-    assert_allclose(fitted.transform(rows)[:, 0], mean, atol=0.05)
+    assert np.abs(score - expected).max() < 0.1
+    assert (np.abs(score - expected) < 1.96 * error).mean() > 0.9  # 0.95 of many
+    assert_allclose(fitted.transform(rows[:60])[:, 0], mean[:60], atol=0.05)
 
 
 def test_conditionals_are_those_of_a_grid(fitted, frame):
