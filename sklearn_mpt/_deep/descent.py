@@ -3,12 +3,12 @@
 Neither knows about scikit-learn.
 """
 
-import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.stats import sem
 from torch.nn.utils import vector_to_parameters
 
 DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
@@ -56,13 +56,12 @@ class Descent:
         self.stopping = stopping
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
-        self.row_losses: list[torch.Tensor] = []  # that its means are of
+        self.row_losses: list[np.ndarray] = []  # of held-out rows, if they end it
         self.n_fast = 0  # epochs before steps got smaller
         self.best = optimizer.average.clone()
-        losses = objective.validate(module)
-        self.lowest = np.inf if losses is None else float(losses.mean())
-        self.lowest_losses = None if losses is None else losses.double()
-        self.validates = losses is not None
+        self.lowest_losses = self._held_out_losses()
+        self.validates = self.lowest_losses is not None
+        self.lowest = self.lowest_losses.mean() if self.validates else np.inf
 
     def epoch(self, rng):
         """Take one pass over the minibatches; leave the module at the average."""
@@ -102,17 +101,22 @@ class Descent:
 
         The lowest of noisy losses comes too early: averages over more steps are better.
         """
-        losses = self.objective.validate(self.module).double()
+        losses = self._held_out_losses()
         loss = float(losses.mean())
         if not np.isfinite(loss):
             raise FloatingPointError
         if loss <= self.lowest:
             self.lowest, self.lowest_losses = loss, losses
         rise = losses - self.lowest_losses
-        if rise.mean() <= standard_error(rise):
+        if rise.mean() <= sem(rise, ddof=0):
             self.best = self.optimizer.average.clone()
         self.validation_curve.append(loss)
-        self.row_losses.append(losses)
+        if self.stopping.by_rows:
+            self.row_losses.append(losses)
+
+    def _held_out_losses(self):
+        losses = self.objective.validate(self.module)
+        return None if losses is None else losses.double().cpu().numpy()
 
     def settle(self, rng):
         """Leave the module at the average of an interrupted epoch, if it is finite."""
@@ -169,15 +173,10 @@ class Descent:
 def levels_off(losses, window, tol):
     """Whether a window of epochs improves on the one before by no more than chance.
 
-    losses : tensors (n,) of the same rows, epoch by epoch.
+    losses : arrays (n,) of the same rows, epoch by epoch.
     """
     if len(losses) < 2 * window:
         return False
-    before, last = torch.stack(losses[-2 * window :]).unflatten(0, (2, window)).mean(1)
+    before, last = np.reshape(losses[-2 * window :], (2, window, -1)).mean(1)
     fall = before - last
-    return fall.mean() <= max(tol, SURE * standard_error(fall))
-
-
-def standard_error(values):
-    """That of the mean of a tensor, as its own spread tells."""
-    return float(values.std(correction=0)) / math.sqrt(len(values))
+    return fall.mean() <= max(tol, SURE * sem(fall, ddof=0))

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
+from scipy.stats import sem
 
 from sklearn_mpt._deep.descent import Objective
 from sklearn_mpt._deep.start import MANY_FEATURES
@@ -290,5 +291,5 @@ def least_shrunk(losses):
     curvature = (above - 2 * here + below).mean() / DIFFERENCE**2
     if len(slope) == 1 or not curvature > 0:
         return 0.0
-    error = slope.std(ddof=1) / (math.sqrt(len(slope)) * curvature)
+    error = sem(slope) / curvature
     return best * max(0.0, 1 - error**2 / max(best**2, 1e-12))

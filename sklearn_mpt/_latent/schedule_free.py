@@ -13,7 +13,7 @@ LARGEST_MOVE = 2.0  # of any number, in learning rates: Adam's can be ten
 MEMORY = 200  # steps that a point counts as where averaging starts anew from it
 TURNED_GAIN = 2  # how much larger steps may be along axes of the gradients
 MOST_AXES = 256  # of a side of a matrix; longer sides keep their own
-LONGEST_SIDE = 1024  # of a matrix that is turned: for others that costs time, and more
+LONGEST_SIDE = 1024  # of a matrix that is turned: others cost most, and gain nothing
 COVARIANCE_DECAY = 0.91
 GRADIENTS_EVERY, AXES_EVERY = 3, 12  # steps; at first, every step
 

@@ -126,7 +126,7 @@ class Gaussian(Likelihood):
     def pair_log_prob(self, X, observed, location):
         variance = self.noise_variance
         if variance.ndim:
-            # which goes to the locations, so that its gradient needs no product more
+            # those of each go to the locations: their gradient needs no product more
             scaled = location / variance
             fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         else:
