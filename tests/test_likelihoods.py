@@ -14,6 +14,7 @@ from sklearn_mpt._likelihoods import (  # noqa: E402
     Gaussian,
     Poisson,
 )
+from sklearn_mpt._likelihoods.base import Locations  # noqa: E402
 
 NOISE = 0.4
 
@@ -127,6 +128,34 @@ def test_slopes_of_pairs_are_those_of_sums_of_entries(name, entries, location):
         torch.autograd.grad((total**2).sum(), wanted) for total in (pairs, each.sum(2))
     )
     for one, other in zip(found, expected, strict=True):
+        assert_allclose(one, other, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_hidden", [1, 3])  # fewer than features, and more
+@pytest.mark.parametrize("all_seen", [True, False])
+def test_factors_of_locations_serve_as_their_product(
+    name, entries, location, n_hidden, all_seen
+):
+    rng, n_locations = np.random.default_rng(4), location.shape[1]
+    shapes = (4, n_hidden), (n_hidden, n_locations), (n_locations,)
+    factors = [
+        torch.tensor(rng.normal(size=shape)).requires_grad_() for shape in shapes
+    ]
+    observed = torch.ones_like(entries, dtype=torch.bool)
+    observed[0, 0] = all_seen
+    likelihood, X = LIKELIHOODS[name], entries * observed
+    wanted = [*factors, *likelihood.parameters()]
+    hidden, coef, intercept = factors
+    expected = likelihood.pair_log_prob(
+        X, observed.to(X.dtype), hidden @ coef + intercept
+    )
+    found = likelihood.shared_log_prob(X, observed, Locations(*factors))
+    assert_allclose(found.detach(), expected.detach())
+    with torch.no_grad():
+        untrained = likelihood.shared_log_prob(X, observed, Locations(*factors))
+    assert_allclose(untrained, expected.detach())
+    slopes = (torch.autograd.grad((v**2).sum(), wanted) for v in (found, expected))
+    for one, other in zip(*slopes, strict=True):
         assert_allclose(one, other, atol=1e-12)
 
 

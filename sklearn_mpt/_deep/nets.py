@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from sklearn_mpt._latent.rules import gaussian_around
+from sklearn_mpt._likelihoods.base import Locations
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
@@ -39,13 +40,20 @@ class Layers(torch.nn.Module):
         self.activation = activation
 
     def forward(self, h):
-        *hidden, last = zip(self.coefs, self.intercepts, strict=True)
+        hidden = self._hidden(h)
+        return functional.linear(hidden, self.coefs[-1].T, self.intercepts[-1])
+
+    def locations(self, h):
+        """What `forward` returns, as a product that need not be formed."""
+        return Locations(self._hidden(h), self.coefs[-1], self.intercepts[-1])
+
+    def _hidden(self, h):
         activate = ACTIVATIONS[self.activation]
         if self.activation in HAVE_INPLACE and not torch.is_grad_enabled():
             activate = functools.partial(activate, inplace=True)
-        for coef, intercept in hidden:
+        for coef, intercept in zip(self.coefs[:-1], self.intercepts[:-1], strict=True):
             h = activate(functional.linear(h, coef.T, intercept))
-        return functional.linear(h, last[0].T, last[1])
+        return h
 
     def value_and_jacobian(self, h):
         """Outputs, of shape (n, n_out), and their derivatives; (n, n_in, n_out)."""
@@ -129,15 +137,15 @@ class Encoder(torch.nn.Module):
     def forward(self, inputs, observed):
         """Return the posteriors of rows.
 
-        inputs : what is read of them, shape (n, l), any number where not observed.
+        inputs : what is read of them, shape (n, l), any finite numbers where not seen.
         observed : bool (n, l).
         """
         seen = observed.to(self.precision.dtype)
-        inputs = torch.cat([torch.where(observed, inputs, 0.0), seen], 1)
+        inputs = torch.cat([inputs * seen, seen], 1)
         root = precision_root_of(seen, self.precision)
-        mean = torch.cholesky_solve((inputs @ self.information)[..., None], root)[
-            ..., 0
-        ]
+        # few columns are summed fastest where each is in one piece
+        information = functional.linear(inputs, self.information.T.contiguous())
+        mean = torch.cholesky_solve(information[..., None], root)[..., 0]
         if self.net is None:
             return gaussian_around(mean, root)
         change = self.net(inputs) - self.net(torch.zeros_like(inputs[:1]))

@@ -68,7 +68,7 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
         which is largest at the true posterior [2]_.
     """
     shape = observed.shape[:2]
-    rows = torch.where(observed, X, 0.0)
+    rows = torch.nan_to_num(X) * observed
     posterior = module.posterior(rows.flatten(0, 1), observed.flatten(0, 1))
     coefs, constant = densities = natural_parameters(posterior)
     pool = Pool.of(posterior, densities, shape, noise, prior_points)
@@ -103,7 +103,7 @@ class Pool(NamedTuple):
         z = torch.cat([drawn, prior_points])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)
-        density, _ = total_and_shares(constant + z_moments @ coefs.T)
+        density, _ = total_and_shares(torch.addmm(constant, z_moments, coefs.T))
         log_prior = standard_normal_log_prob(z)
         share = len(drawn) / len(z)
         log_mixture = (density - math.log(n_used)).to(z.dtype)
@@ -115,12 +115,11 @@ class Pool(NamedTuple):
 
     def bounds(self, module, X, observed, scored):
         """Bounds of sets of features, (n_sets, n), and weights, (n_sets * n, m)."""
-        location, trains = module.decoder(self.z), torch.is_grad_enabled()
+        locations, trains = module.decoder.locations(self.z), torch.is_grad_enabled()
         bounds, weights = [], []
         for rows, seen, is_scored in zip(X, observed, scored, strict=True):
-            seen = (seen[:1] if seen.all() else seen).to(rows.dtype)
             with torch.set_grad_enabled(trains and is_scored):
-                log_prob = module.likelihood.pair_log_prob(rows, seen, location)
+                log_prob = module.likelihood.shared_log_prob(rows, seen, locations)
                 bound, weight = LogMeanExp.apply(self.log_weight + log_prob)
             bounds.append(bound)
             weights.append(weight)

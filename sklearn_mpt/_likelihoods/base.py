@@ -1,5 +1,6 @@
 """What every kind of feature says of itself."""
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,27 @@ def totals(X, weight=None):
     """
     weight = np.ones(len(X)) if weight is None else weight
     return weight @ np.nan_to_num(X), weight @ ~np.isnan(X)
+
+
+class Locations:
+    """Those of features at shared points, hidden @ coef + intercept.
+
+    Parameters
+    ----------
+    hidden : Tensor of shape (m, h)
+    coef : Tensor of shape (h, l)
+    intercept : Tensor of shape (l,)
+    """
+
+    def __init__(self, hidden, coef, intercept):
+        self.hidden, self.coef, self.intercept = hidden, coef, intercept
+        self._has_gradient = torch.is_grad_enabled()
+
+    @functools.cached_property
+    def product(self):
+        """They, of shape (m, l); with a gradient if the hidden values have one."""
+        with torch.set_grad_enabled(self._has_gradient):
+            return torch.addmm(self.intercept, self.hidden, self.coef)
 
 
 class Likelihood(torch.nn.Module, ABC):
@@ -97,6 +119,16 @@ class Likelihood(torch.nn.Module, ABC):
         X : shape (n, d), 0.0 where not observed; observed : the same, 1.0 or 0.0, or
         ones of shape (1, d); location : (m, d) -> (n, m).
         """
+
+    def shared_log_prob(
+        self, X: torch.Tensor, observed: torch.Tensor, locations: Locations
+    ) -> torch.Tensor:
+        """Return `pair_log_prob`, forming the locations only if it needs them.
+
+        observed : bool, (n, d).
+        """
+        seen = observed[:1] if observed.all() else observed
+        return self.pair_log_prob(X, seen.to(X.dtype), locations.product)
 
     def expected_prob(self, X, r, location):
         """Return the mean probability of each entry over shared locations; (n, d).

@@ -25,28 +25,6 @@ def row_blocks(X, weight=None):
         yield X[part].astype(np.float64, copy=False), weight[part]
 
 
-class _Fit(torch.autograd.Function):
-    """x'm - m'm / 2 of the observed entries of each row x, at each of shared means m.
-
-    What `pair_log_prob` says of X and observed. Tensors as large as the means cost more
-    time than what is done with them, and this needs one of them, not six.
-    """
-
-    @staticmethod
-    def forward(ctx, X, observed, mean):
-        ctx.save_for_backward(X, observed, mean)
-        if len(observed) < len(X):
-            return X @ mean.T - 0.5 * torch.linalg.vector_norm(mean, dim=1).square()
-        return X @ mean.T - 0.5 * observed @ (mean * mean).T
-
-    @staticmethod
-    def backward(ctx, gradient):
-        X, observed, mean = ctx.saved_tensors
-        of_all = len(observed) < len(X)
-        weight = gradient.sum(0)[:, None] if of_all else gradient.T @ observed
-        return None, None, (gradient.T @ X).addcmul_(weight, mean, value=-1)
-
-
 class Gaussian(Likelihood):
     """Features with Gaussian noise, given their means.
 
@@ -125,14 +103,29 @@ class Gaussian(Likelihood):
 
     def pair_log_prob(self, X, observed, location):
         variance = self.noise_variance
-        if variance.ndim:
-            # those of each go to the locations: their gradient needs no product more
-            scaled = location / variance
-            fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
-        else:
-            fit = _Fit.apply(X, observed, location) / variance
+        scaled = location / variance
+        fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
         return fit - 0.5 * size.sum(1, keepdim=True)
+
+    def shared_log_prob(self, X, observed, locations):
+        """Many features take fewer products from the factors of their locations."""
+        coef = locations.coef
+        if coef.shape[1] <= len(coef):
+            return super().shared_log_prob(X, observed, locations)
+        variance, seen = self.noise_variance, observed.to(X.dtype)
+        size, hidden = variance.sqrt(), locations.hidden
+        X, coef = (X - seen * locations.intercept) / size, coef / size
+        if observed.all():
+            square = ((hidden @ (coef @ coef.T)) * hidden).sum(1)
+        else:
+            product = hidden @ coef
+            # new memory costs more than squares do
+            place = None if product.requires_grad else product
+            square = seen @ torch.square(product, out=place).T
+        constant = (X**2 + seen * (LOG_2PI + variance.log())).sum(1, keepdim=True)
+        fit = torch.addmm(square, X @ coef.T, hidden.T, beta=-0.5)
+        return fit - 0.5 * constant
 
     def derivatives(self, X, location):
         precision = 1 / self.noise_variance
