@@ -7,13 +7,22 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._deep.mode import climb, is_unlikely, search, survivors
+from sklearn_mpt._deep.mode import (
+    APART,
+    N_NEAR_POINTS,
+    N_NEAR_STARTS,
+    NEAR,
+    climb,
+    is_unlikely,
+    search,
+    survivors,
+)
 from sklearn_mpt._deep.model import DeepModel, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
 from sklearn_mpt._latent.estimator import _warn_if_unsure
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units
-from sklearn_mpt._latent.rules import Nodes, standard_normal_log_prob
+from sklearn_mpt._latent.rules import Nodes, normal_points, standard_normal_log_prob
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 
 NOISE = 0.01
@@ -234,6 +243,22 @@ def test_unlikely_rows_climb_from_more_starts():
         masses = torch.stack([modes.mass.amax(1) for modes in (few, more, every)])
         n_missed += (masses[:2] < masses.amax(0) - 0.5).sum(1).numpy()
     assert n_missed[1] <= 0.7 * n_missed[0]
+
+
+def test_starts_are_near_the_highest_of_many_points():
+    """Narrow modes are seen by many points only, and beside lower ones."""
+    model = bent(Gaussian(torch.tensor(0.01).double()), 50, 1.0, 0, "relu")
+    z = torch.from_numpy(normal_points(N_NEAR_POINTS, 2, 0, 1)[0])
+    with torch.no_grad():
+        X = model.draw(torch.full((20, 50), torch.nan), np.random.default_rng(0))
+        starts = search(rows_of(X), model.latent)
+        nodes = Nodes(z, standard_normal_log_prob(z))
+        highest = z[log_joint(rows_of(X), nodes, model.latent).argmax(1)]
+    near = starts[:, -N_NEAR_STARTS:]
+    assert torch.equal(near[:, 0], highest)
+    apart = torch.cdist(near[:, 1:], near[:, :1])
+    assert apart.min() >= NEAR * 2**0.5
+    assert (apart.amin((1, 2)) < APART).all()
 
 
 def test_scores_of_unlikely_rows_have_all_modes():

@@ -21,6 +21,9 @@ from sklearn_mpt._latent.rules import (
 N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
 APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
 N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
+# More points of the prior, and starts that are nearer: where features are many, modes
+# are narrow, and a high one may be beside a lower one that more points are near to.
+N_NEAR_POINTS, NEAR, N_NEAR_STARTS = 4096, 0.05, 4
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
@@ -138,22 +141,35 @@ def _distinct(modes):
 def search(rows, module):
     """The likeliest of points that all rows share, apart from each other; (n, s, k)."""
     n_dims = module.n_dims
-    z = _search_points(n_dims).to(rows.X)
+    if n_dims > FEW_DIMS:
+        return _likeliest(rows, _search_points(n_dims), module, 1, APART)
+    far = _likeliest(rows, _search_points(n_dims), module, N_STARTS, APART)
+    near = _normal_points(N_NEAR_POINTS, n_dims)
+    return torch.cat([far, _likeliest(rows, near, module, N_NEAR_STARTS, NEAR)], 1)
+
+
+def _likeliest(rows, z, module, number, least):
+    """The likeliest of points z (m, k), that far from each other or more."""
+    z = z.to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(N_STARTS if n_dims <= FEW_DIMS else 1):
+    for _ in range(number):
         best = z[joint.argmax(1)]
         chosen.append(best)
         beyond = best.norm(dim=1, keepdim=True) - FAR
-        apart = (APART_IN_TAILS * beyond).clamp(min=APART * n_dims**0.5)
+        apart = (APART_IN_TAILS * beyond).clamp(min=least * z.shape[1] ** 0.5)
         joint = torch.where(torch.cdist(best, z) < apart, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
-@functools.lru_cache(maxsize=32)
 def _search_points(n_dims):
-    normal = torch.from_numpy(normal_points(N_SEARCH_POINTS, n_dims, 0, 1)[0])
+    normal = _normal_points(N_SEARCH_POINTS, n_dims)
     return torch.cat([width * normal for width in WIDTHS])
+
+
+@functools.lru_cache(maxsize=64)
+def _normal_points(number, n_dims):
+    return torch.from_numpy(normal_points(number, n_dims, 0, 1)[0])
 
 
 def laplace(rows, z, module, max_steps=MAX_STEPS):
