@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import sem
 from torch.nn.utils import vector_to_parameters
 
 DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
@@ -108,7 +107,7 @@ class Descent:
         if loss <= self.lowest:
             self.lowest, self.lowest_losses = loss, losses
         rise = losses - self.lowest_losses
-        if rise.mean() <= sem(rise, ddof=0):
+        if rise.mean() <= standard_error(rise):
             self.best = self.optimizer.average.clone()
         self.validation_curve.append(loss)
         if self.stopping.by_rows:
@@ -179,4 +178,9 @@ def levels_off(losses, window, tol):
         return False
     before, last = np.reshape(losses[-2 * window :], (2, window, -1)).mean(1)
     fall = before - last
-    return fall.mean() <= max(tol, SURE * sem(fall, ddof=0))
+    return fall.mean() <= max(tol, SURE * standard_error(fall))
+
+
+def standard_error(values):
+    """That of the mean, as the spread tells; 0 of a single value, where SciPy warns."""
+    return values.std() / np.sqrt(len(values))
