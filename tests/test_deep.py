@@ -105,7 +105,7 @@ def test_encoder_is_the_prior_when_nothing_is_observed(hidden):
 def test_encoder_reads_observed_values_only():
     observed = torch.tensor([[True, False, True, False, False]])
     X = tensor(1, N_FEATURES)
-    other = torch.where(observed, X, -7.0)
+    other = torch.where(observed, X, torch.nan)
     encoder = some_encoder()
     for a, b in zip(encoder(X, observed), encoder(other, observed), strict=True):
         assert torch.equal(a, b)
