@@ -41,6 +41,7 @@ from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
 from sklearn_mpt._measure.masks import training_sets
 
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
+FARTHEST = 30.0  # deviations of the prior: nothing is beyond
 SHORTEST_EPOCH = 16  # steps
 LIMIT, DIFFERENCE = 1.0, 0.1  # of the logarithm of what noise is multiplied by
 
@@ -99,7 +100,8 @@ class Pool(NamedTuple):
         parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
         parts = parts.transpose(0, 1).flatten(0, 1)
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-        drawn = z.flatten(0, 1)
+        # an untrained posterior may be of any width
+        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-FARTHEST, FARTHEST)
         z = torch.cat([drawn, prior_points])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)
