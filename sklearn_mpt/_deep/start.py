@@ -66,6 +66,7 @@ class Kind(NamedTuple):
     is_linear: bool = False
 
 
+N_ALIKE = 3  # starts of one kind; where the rows come to be differs
 SMOOTH, CURLED, LINEAR = Kind(1.5), Kind(4.0), Kind(1.5, is_linear=True)
 
 
@@ -93,9 +94,10 @@ class WeightedRows(NamedTuple):
 
 def kinds_of_starts(settings, n_features):
     """List what training may start from; many features use z from any start."""
+    is_deep = len(widths_for(settings, n_features)) > 0
     if n_features >= MANY_FEATURES:
-        return [SMOOTH]
-    if not widths_for(settings, n_features):
+        return [SMOOTH] * (N_ALIKE if is_deep else 1)
+    if not is_deep:
         return [SMOOTH, LINEAR]
     return [SMOOTH, CURLED, CURLED, LINEAR]
 
