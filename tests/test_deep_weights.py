@@ -13,15 +13,13 @@ from test_deep_start import ring
 from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep import objectives
-from sklearn_mpt._deep.encode_decode import EncodeDecodeRows
+from sklearn_mpt._deep.comparators import BoundRows, EncodeDecodeRows
+from sklearn_mpt._deep.descent import least_shrunk, step_to_least
 from sklearn_mpt._deep.model import module_of
 from sklearn_mpt._deep.objectives import (
-    BoundRows,
     HeldOutRows,
     MaskedGains,
     Points,
-    least_shrunk,
 )
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
@@ -131,16 +129,16 @@ def test_noise_is_that_of_held_out_rows():
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
 
 
-def test_an_interrupt_leaves_noise_as_it_was(monkeypatch):
+def test_an_interrupt_leaves_noise_as_it_was():
     def interrupted(losses):
         losses(0.7)  # leaves this factor in the module
         raise KeyboardInterrupt
 
     module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
     X, before = torch.tensor(rows()), module.likelihood.noise_variance.item()
-    monkeypatch.setattr(objectives, "least_shrunk", interrupted)
+    held_out = HeldOutRows(X.float(), 25, Points(4, 8, 1), 0)
     with pytest.raises(KeyboardInterrupt):
-        HeldOutRows(X.float(), 25, Points(4, 8, 1), 0).set_noise(module.float())
+        held_out.set_noise(module.float(), interrupted)
     assert module.likelihood.noise_variance.item() == pytest.approx(before, rel=1e-5)
 
 
@@ -155,6 +153,26 @@ def test_a_number_is_drawn_to_zero_by_its_error():
     assert chosen(np.tile(spread, 200)) == pytest.approx(0.075, rel=0.01)  # error 0.05
     assert chosen(np.array([0.5])) == 0  # one row does not tell its error
     assert least_shrunk(lambda number: np.full(5, number)) == 0  # no minimum
+
+
+def test_a_step_to_where_losses_are_least():
+    def step(centre, size=1.0):
+        return step_to_least(lambda number: size * (number - centre * np.ones(5)) ** 2)
+
+    assert step(0.2) == pytest.approx(0.2)
+    assert step(-0.3) == pytest.approx(-0.3)
+    assert step(3.0) == 0.5  # the longest
+    assert step(0.2, size=-1.0) == 0  # no minimum
+
+
+def test_noise_of_many_features_is_that_of_held_out_rows_all_along():
+    def fit(**parameters):
+        model = quick(validation_fraction=0.25, max_iter=20, random_state=0)
+        return quiet_fit(model.set_params(**parameters), few_wide)
+
+    few_wide = low_rank_rows(60, 300, 2, 0.3, seed=0)  # more features than rows
+    tuned, trained = fit(), fit(early_stopping=False)
+    assert tuned.noise_variance_ > 1.05 * trained.noise_variance_
 
 
 def test_a_linear_decoder_reaches_the_weighted_optimum():

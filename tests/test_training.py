@@ -214,6 +214,39 @@ def test_resting_parameters_wait():
     assert module.x.item() < 5
 
 
+def test_what_rests_is_what_the_module_is_told():
+    module = Point()
+    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], rest=np.inf)
+    optimizer.resume()
+    optimizer.step(torch.ones(1).double())
+    with torch.no_grad():
+        module.x.fill_(3.0)
+    optimizer.keep_resting()
+    optimizer.resume()
+    assert module.x.item() == 3
+    for _ in range(2 * REST):
+        optimizer.step(torch.ones(1).double())
+    optimizer.show_average()
+    assert module.x.item() == 3
+
+
+def test_held_out_rows_set_what_no_step_changes():
+    class Tuned(HeldOut):
+        tunes = True
+
+        def tune(self, module):
+            with torch.no_grad():
+                module.x.copy_(module.x / 2 + self.best / 2)
+
+    module = Point()
+    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], rest=np.inf)
+    descent = Descent(module, Tuned(3.0, 0.0), optimizer)
+    for _ in range(4):
+        descent.epoch(np.random.default_rng(0))
+    assert module.x.item() == 3 + 2 / 2**4  # halfway from 5 every time
+    assert_allclose(descent.validation_curve, [1, 1 / 4, 1 / 16, 1 / 64])
+
+
 def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
     module = Point()
     optimizer = ScheduleFreeAdam(module, 0.1)

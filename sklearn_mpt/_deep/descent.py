@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.stats import sem
 from torch.nn.utils import vector_to_parameters
 
 DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 SURE = 2.0  # standard errors of what rows tell
+LIMIT, DIFFERENCE = 1.0, 0.1  # of a number that held-out rows set, and its steps
+LONGEST_STEP = 0.5
 SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 
 
@@ -30,6 +34,14 @@ class Objective(ABC):
         """Return the losses of held-out rows; None if none are held out."""
         return None
 
+    @property
+    def tunes(self):
+        """Whether held-out rows set what no step changes, after every epoch."""
+        return False
+
+    def tune(self, module):
+        """Set it; called if `tunes`."""
+
     def finish(self, module):
         """Set what other rows than those trained on tell; called after training."""
 
@@ -37,7 +49,7 @@ class Objective(ABC):
 class Stopping(NamedTuple):
     """When held-out losses end training."""
 
-    patience: int = 2  # windows of epochs in which they must improve, at most
+    patience: float = 2  # windows of epochs in which they must improve, at most
     slows_down: bool = True  # whether training then goes on by smaller steps, once
     by_rows: bool = False  # whether it is means of windows that must, as rows tell
 
@@ -70,6 +82,9 @@ class Descent:
         self.optimizer.show_average()
         if not self.optimizer.average.isfinite().all():
             raise FloatingPointError
+        if self.objective.tunes:
+            self.objective.tune(self.module)
+            self.optimizer.keep_resting()
         if self.validates:
             self._validate()
         elif loss <= self.lowest:
@@ -144,7 +159,7 @@ class Descent:
         """Whether the last epochs improve on those before by no more than noise."""
         if not self.validates:
             return self._trained_is_flat(window, tol)
-        longest = self.stopping.patience * window
+        longest = int(self.stopping.patience * window)
         if self.stopping.by_rows:
             return levels_off(self.row_losses[self.n_fast :], longest, tol)
         return self._held_out_is_flat(longest, tol)
@@ -184,3 +199,33 @@ def levels_off(losses, window, tol):
 def standard_error(values):
     """That of the mean, as the spread tells; 0 of a single value, where SciPy warns."""
     return values.std() / np.sqrt(len(values))
+
+
+def least_shrunk(losses):
+    """Where the mean of losses of one number is least, drawn to 0 by its error.
+
+    losses : callable; its results have shape (n,).
+    """
+    best = minimize_scalar(
+        lambda number: losses(number).mean(), bounds=(-LIMIT, LIMIT), method="bounded"
+    ).x
+    slope, curvature = _derivatives(losses, best)
+    if len(slope) == 1 or not curvature > 0:
+        return 0.0
+    error = sem(slope) / curvature
+    return best * max(0.0, 1 - error**2 / max(best**2, 1e-12))
+
+
+def step_to_least(losses):
+    """Newton's step from 0 to where the mean of losses of one number is least."""
+    slope, curvature = _derivatives(losses, 0.0)
+    if not curvature > 0:
+        return 0.0
+    return np.clip(-slope.mean() / curvature, -LONGEST_STEP, LONGEST_STEP)
+
+
+def _derivatives(losses, number):
+    """The slope of each loss, and the curvature of their mean."""
+    below, here, above = (losses(number + h) for h in (-DIFFERENCE, 0, DIFFERENCE))
+    slope = (above - below) / (2 * DIFFERENCE)
+    return slope, (above - 2 * here + below).mean() / DIFFERENCE**2

@@ -1,5 +1,7 @@
 """Deep latent variable models: how they start, are trained, and become maths."""
 
+import math
+
 import numpy as np
 
 from sklearn_mpt._checks import (
@@ -9,11 +11,14 @@ from sklearn_mpt._checks import (
     check_real,
     warn_caller,
 )
+from sklearn_mpt._deep.comparators import (
+    BoundRows,
+    EncodeDecodeModel,
+    EncodeDecodeRows,
+)
 from sklearn_mpt._deep.descent import Stopping
-from sklearn_mpt._deep.encode_decode import EncodeDecodeModel, EncodeDecodeRows
 from sklearn_mpt._deep.model import DeepModel, attributes_of, module_of
 from sklearn_mpt._deep.objectives import (
-    BoundRows,
     HeldOutRows,
     MaskedGains,
     Points,
@@ -30,16 +35,19 @@ from sklearn_mpt._deep.start import (
 from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
+from sklearn_mpt._latent.schedule_free import REST
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 
-OWN_POINTS, SHARED_POINTS = 16, 4  # per row, if n_importance_samples is "auto"
+# Per row, if n_importance_samples is "auto": with noise that held-out rows tell, points
+# may be more, and rows sharper.
+OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_TUNED = 16, 4, 8
 HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # Many features, but not those of 0 and 1, are learnt faster along axes of gradients, so
 # steadily that they need not be waited for; nor do smaller steps gain anything.
-ENDING = Stopping(patience=3, slows_down=False, by_rows=True)
+ENDING = Stopping(patience=2.5, slows_down=False, by_rows=True)
 TURNED = {"turns": True, "stopping": ENDING}
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
@@ -103,14 +111,18 @@ class DeepFamily(Family):
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
         turns = self.likelihood.is_sharp and rows.shape[1] >= MANY_FEATURES
+        noise = list(module.likelihood.parameters())
+        may_tune = turns and len(noise) > 0
+        objective = _objective(settings, problem, rows.float(), may_tune)
         return Trainer(
             module,
-            _objective(settings, problem, rows.float()),
+            objective,
             rng=problem.rng,
             others=self._other_starts(settings, problem),
             log_scale=float(log_scale.mean()),
             learning_rate=settings.learning_rate,
-            resting=list(module.likelihood.parameters()) if problem.is_new else [],
+            resting=noise,
+            rest=math.inf if objective.tunes else REST * problem.is_new,
             **(TURNED if turns else {}),
         )
 
@@ -146,14 +158,15 @@ class DeepFamily(Family):
             )
 
 
-def _objective(settings, problem, rows):
+def _objective(settings, problem, rows, may_tune):
     size = settings.batch_size
     if size == "auto":
         size = int(np.clip(len(rows) // 16, SMALLEST_BATCH, LARGEST_BATCH))
     chosen, others = _split(settings, problem, rows)
+    tunes = may_tune and settings.objective == "mpt" and len(others) > 0
     weight = np.ones(len(rows)) if problem.weight is None else problem.weight
     points = Points(
-        _points_per_row(settings),
+        _points_per_row(settings, tunes),
         n_prior_points(settings.n_components, rows.shape[1]),
         settings.n_components,
     )
@@ -161,7 +174,7 @@ def _objective(settings, problem, rows):
     if len(others):
         more = HELD_OUT_BATCH, points._replace(per_row=HELD_OUT_POINTS)
         seed = problem.fitted["_seed"]
-        held_out = HeldOutRows(rows[others], *more, seed, weight[others])
+        held_out = HeldOutRows(rows[others], *more, seed, weight[others], tunes)
     rows, weight = rows[chosen], weight[chosen]
     if settings.objective != "mpt":
         return BoundRows(rows, size, points, held_out, weight)
@@ -185,9 +198,11 @@ def _split(settings, problem, rows):
     return (rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out))
 
 
-def _points_per_row(settings):
+def _points_per_row(settings, tunes):
     if settings.objective == "elbo":
         return 1
     if settings.n_importance_samples != "auto":
         return settings.n_importance_samples
-    return SHARED_POINTS if settings.objective == "mpt" else OWN_POINTS
+    if settings.objective != "mpt":
+        return OWN_POINTS
+    return SHARED_POINTS_IF_TUNED if tunes else SHARED_POINTS

@@ -1,4 +1,4 @@
-r"""What a deep model is trained on: masked scores, and bounds for comparison.
+r"""What a deep model is trained on: masked scores, by points that rows share.
 
 Points of all rows of a minibatch, drawn from their approximate posteriors, are shared,
 and so are points of the prior: weighted by the mixture that they come from [1]_, each
@@ -23,14 +23,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
-from scipy.stats import sem
+from torch.nn import functional
 
-from sklearn_mpt._deep.descent import Objective
+from sklearn_mpt._deep.descent import Objective, least_shrunk, step_to_least
 from sklearn_mpt._deep.start import MANY_FEATURES
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
-    log_mean_exp,
     moments,
     natural_parameters,
     standard_normal_log_prob,
@@ -42,8 +40,9 @@ from sklearn_mpt._measure.masks import training_sets
 
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 FARTHEST = 30.0  # deviations of the prior: nothing is beyond
+# Rows of a step whose masks train posteriors: with many features each costs most.
+MASKED_SHARE, MASKED_SHARE_IF_MANY = 1.0, 0.5
 SHORTEST_EPOCH = 16  # steps
-LIMIT, DIFFERENCE = 1.0, 0.1  # of the logarithm of what noise is multiplied by
 
 
 def shared_bounds(module, X, observed, noise, prior_points, scored=None):
@@ -52,8 +51,8 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
     Parameters
     ----------
     X : Tensor of shape (n, d)
-    observed : bool Tensor of shape (n_sets, n, d)
-        Sets R of features of each row.
+    observed : sequence of bool Tensor of shape (n_r, d)
+        Sets R of features of the first n_r rows.
     noise : Tensor of shape (n, s, k)
         Standard normal.
     prior_points : Tensor of shape (m, k)
@@ -63,19 +62,19 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
 
     Returns
     -------
-    bounds : Tensor of shape (n_sets, n)
-    posterior_fit : Tensor of shape (n_sets, n)
+    bounds : list of Tensor of shape (n_r,)
+    posterior_fit : sequence of Tensor of shape (n_r,)
         Expected log density of the approximate posterior under the points' weights,
         which is largest at the true posterior [2]_.
     """
-    shape = observed.shape[:2]
-    rows = torch.nan_to_num(X) * observed
-    posterior = module.posterior(rows.flatten(0, 1), observed.flatten(0, 1))
+    X, sizes = torch.nan_to_num(X), [len(seen) for seen in observed]
+    rows = [X[:n_rows] * seen for n_rows, seen in zip(sizes, observed, strict=True)]
+    posterior = module.posterior(torch.cat(rows), torch.cat(observed))
     coefs, constant = densities = natural_parameters(posterior)
-    pool = Pool.of(posterior, densities, shape, noise, prior_points)
-    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * shape[0])
+    pool = Pool.of(posterior, densities, sizes, noise, prior_points)
+    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * len(rows))
     posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
-    return bounds, posterior_fit.unflatten(0, shape)
+    return bounds, posterior_fit.split(sizes)
 
 
 class Pool(NamedTuple):
@@ -87,18 +86,19 @@ class Pool(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, posterior, densities, shape, noise, prior_points):
+    def of(cls, posterior, densities, sizes, noise, prior_points):
         """Draw points from posteriors of rows, of each set of features alike.
 
         If there are more sets than points for each row, the first ones are used.
 
-        posterior : of shape[0] * shape[1] sets and rows; densities : its parameters, as
-        `natural_parameters` has them. noise : (n, s, k). prior_points : (m, k).
+        posterior : of as many rows as `sizes` says of each set; densities : its
+        parameters, as `natural_parameters` has them. noise : (n, s, k). prior_points :
+        (m, k).
         """
-        n_sets = min(shape[0], noise.shape[1])
-        n_used = n_sets * shape[1]
-        parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
-        parts = parts.transpose(0, 1).flatten(0, 1)
+        n_sets = min(len(sizes), noise.shape[1])
+        n_used = sum(sizes[:n_sets])
+        parts = noise.split(noise.shape[1] // n_sets, 1)[:n_sets]
+        parts = torch.cat([p[:n] for p, n in zip(parts, sizes[:n_sets], strict=True)])
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
         # an untrained posterior may be of any width
         drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-FARTHEST, FARTHEST)
@@ -116,7 +116,7 @@ class Pool(NamedTuple):
         return cls(z, z_moments, log_prior - log_mixture)
 
     def bounds(self, module, X, observed, scored):
-        """Bounds of sets of features, (n_sets, n), and weights, (n_sets * n, m)."""
+        """Bounds of sets of rows, each (n_r,), and weights of all, (n_all, m)."""
         locations, trains = module.decoder.locations(self.z), torch.is_grad_enabled()
         bounds, weights = [], []
         for rows, seen, is_scored in zip(X, observed, scored, strict=True):
@@ -125,22 +125,7 @@ class Pool(NamedTuple):
                 bound, weight = LogMeanExp.apply(self.log_weight + log_prob)
             bounds.append(bound)
             weights.append(weight)
-        return torch.stack(bounds), torch.cat(weights)
-
-
-def own_bound(module, X, noise):
-    """Importance-weighted bound on log p(x) by each row's own points; (n,).
-
-    noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
-    """
-    observed, filled = ~torch.isnan(X), torch.nan_to_num(X)
-    posterior = module.posterior(filled, observed)
-    z = posterior.mean[:, None] + noise @ posterior.root
-    log_prob = module.entry_log_prob(filled, z)
-    log_likelihood = (log_prob @ observed.to(X.dtype)[..., None])[..., 0]
-    log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
-    log_ratio = 0.5 * ((noise**2).sum(-1) - (z**2).sum(-1)) - log_det[:, None]
-    return log_mean_exp(log_likelihood + log_ratio, 1)
+        return bounds, torch.cat(weights)
 
 
 class Points(NamedTuple):
@@ -186,6 +171,13 @@ class SampledRows(Objective):
     def validate(self, module):
         return None if self.held_out is None else self.held_out.losses(module)
 
+    @property
+    def tunes(self):
+        return self.held_out is not None and self.held_out.tunes
+
+    def tune(self, module):
+        self.held_out.set_noise(module, step_to_least)
+
     def finish(self, module):
         if self.held_out is not None:
             self.held_out.set_noise(module)
@@ -196,14 +188,6 @@ class SampledRows(Objective):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 points = self.points.draw(len(rows), self.X.device, rng)
                 yield self.X[rows], self.counts[rows], *points
-
-
-class BoundRows(SampledRows):
-    """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
-
-    def losses(self, module, batch):
-        X, counts, noise, _ = batch
-        return -counts * own_bound(module, X, noise)
 
 
 class MaskedGains(SampledRows):
@@ -218,49 +202,79 @@ class MaskedGains(SampledRows):
         self.masks = masks
 
     def batches(self, rng):
+        n_features = self.X.shape[1]
+        is_many = n_features >= MANY_FEATURES
+        share = MASKED_SHARE_IF_MANY if is_many else MASKED_SHARE
         for X, counts, *points in super().batches(rng):
-            sets, weights = training_sets(*self.masks, X.shape[1], rng)
+            sets, weights = training_sets(*self.masks, n_features, rng)
             sets = torch.from_numpy(sets[:, np.arange(len(X)) % sets.shape[1]])
-            yield X, counts, sets.to(X.device), weights, points
+            n_masked = math.ceil(share * len(X))
+            sets = [
+                (part if weight else part[:n_masked]).to(X.device)
+                for part, weight in zip(sets, weights, strict=True)
+            ]
+            yield X, counts, sets, weights, points
 
     def losses(self, module, batch):
         X, counts, sets, weights, points = batch
-        observed = sets & ~torch.isnan(X)
+        present = ~torch.isnan(X)
+        observed = [seen & present[: len(seen)] for seen in sets]
         scored = [weight != 0 for weight in weights]
-        bounds, posterior_fit = shared_bounds(module, X, observed, *points, scored)
+        bounds, fits = shared_bounds(module, X, observed, *points, scored)
         gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True) if w)
-        posterior_fit = posterior_fit.sum(0)
+        posterior_fit = sum(
+            functional.pad(len(X) / len(fit) * fit, (0, len(X) - len(fit)))
+            for fit in fits
+        )
         # the value is that of the masked scores alone
         return counts * (posterior_fit.detach() - posterior_fit - gain)
 
 
 class HeldOutRows:
-    """Minus the log marginal likelihood of held-out rows, always at the same points."""
+    """Minus the log marginal likelihood of held-out rows, always at the same points.
 
-    def __init__(self, X, batch_size, points, seed, weight=None):
+    tunes : bool
+        Whether noise is theirs after every epoch, and not trained.
+    """
+
+    def __init__(self, X, batch_size, points, seed, weight=None, tunes=False):
+        self.tunes = tunes
         self.counts = Weights.of(weight, X).each
         rng = np.random.default_rng(seed)
-        self.parts = [
-            (rows, *points.draw(len(rows), X.device, rng))
-            for rows in X.split(batch_size)
-        ]
+        self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
+        self.points = [points.draw(len(X), X.device, rng) for X, _ in self.rows]
+
+    def losses(self, module):
+        return self._losses_at(self._pools(module), module)
 
     @torch.no_grad()
-    def losses(self, module):
+    def _pools(self, module):
+        """The points of each batch; they do not depend on the noise variances."""
+        pools = []
+        for rows, points in zip(self.rows, self.points, strict=True):
+            posterior = module.posterior(*rows)
+            densities = natural_parameters(posterior)
+            pools.append(Pool.of(posterior, densities, [len(rows[0])], *points))
+        return pools
+
+    @torch.no_grad()
+    def _losses_at(self, pools, module):
         bounds = [
-            shared_bounds(module, X, ~torch.isnan(X)[None], *points)[0][0]
-            for X, *points in self.parts
+            pool.bounds(module, [X], [seen], [False])[0][0]
+            for pool, (X, seen) in zip(pools, self.rows, strict=True)
         ]
         return -self.counts * torch.cat(bounds)
 
     @torch.no_grad()
-    def set_noise(self, module):
+    def set_noise(self, module, least=least_shrunk):
         """Multiply noise variances by what suits these rows best.
 
-        Rows trained on suit the decoder better than others do, and have less noise. The
-        logarithm of the factor is shrunk by as much as its own error explains.
+        Rows trained on suit the decoder better than others do, and have less noise.
+
+        least : callable
+            Finds the logarithm of the factor, given the losses as a function of it.
         """
-        noises = list(module.likelihood.parameters())
+        noises, pools = list(module.likelihood.parameters()), self._pools(module)
         start = [noise.clone() for noise in noises]
 
         def multiply(log_factor):
@@ -269,28 +283,12 @@ class HeldOutRows:
 
         def losses(log_factor):
             multiply(log_factor)
-            return self.losses(module).double().cpu().numpy()
+            losses = self._losses_at(pools, module)
+            return losses.double().cpu().numpy()
 
         chosen = 0.0
         try:
             if noises:
-                chosen = least_shrunk(losses)
+                chosen = least(losses)
         finally:  # if interrupted, too
             multiply(chosen)
-
-
-def least_shrunk(losses):
-    """Where the mean of losses of one number is least, drawn to 0 by its error.
-
-    losses : callable; its results have shape (n,).
-    """
-    best = minimize_scalar(
-        lambda number: losses(number).mean(), bounds=(-LIMIT, LIMIT), method="bounded"
-    ).x
-    below, here, above = (losses(best + h) for h in (-DIFFERENCE, 0, DIFFERENCE))
-    slope = (above - below) / (2 * DIFFERENCE)
-    curvature = (above - 2 * here + below).mean() / DIFFERENCE**2
-    if len(slope) == 1 or not curvature > 0:
-        return 0.0
-    error = sem(slope) / curvature
-    return best * max(0.0, 1 - error**2 / max(best**2, 1e-12))

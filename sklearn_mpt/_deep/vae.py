@@ -40,8 +40,9 @@ class MPTDeepVAE(TableMPT):
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4; otherwise it is 16.
-        ``objective="elbo"`` uses one.
+        uses the points of all of them, and "auto" is 4, or 8 where held-out rows set
+        the noise in every epoch (see Notes); otherwise it is 16. ``objective="elbo"``
+        uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
         the conditional of the model; or, for comparison, by a short chain that draws z
@@ -72,8 +73,8 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where the held-out rows of three times as
-        many epochs gain no more on those before than two standard errors.
+        axes (see `learning_rate`) it ends where the held-out rows of 2.5 times as many
+        epochs gain no more on those before than two standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the last parameters that are no worse for them than the best by more
@@ -142,7 +143,8 @@ class MPTDeepVAE(TableMPT):
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
     any order of the features add up to L(all). The decoder is trained on that sum,
-    which has no noise of masks, and the encoder on what a mask leaves of each row, too.
+    which has no noise of masks, and the encoder on what a mask leaves of each row, too
+    (from 256 features on, of every other row).
     With a fixed size m, B is one feature, or from 16 features on a run of scores whose
     sizes are m on average. The posterior of each set is fitted to the weights of its
     points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
@@ -154,14 +156,17 @@ class MPTDeepVAE(TableMPT):
     that is linear in z, the principal components; linear nets from the first and the
     last. The last is among the parameters of which some are kept. Kinks of "relu"
     have no size, so that with it the first three are alike. From 256 features on, where
-    z is used from any start, training starts from the first. Noise starts low, at
+    z is used from any start, nets start from three such decoders. Noise starts low, at
     0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for 120
     steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
 
     Rows trained on have less noise, as the decoder suits them better than others. With
     `early_stopping` noise variances are therefore multiplied by one factor in the end,
-    which suits the rows held out, as far as these are enough to tell it from 1.
+    which suits the rows held out, as far as these are enough to tell it from 1. From
+    256 features on, if some are Gaussian and the objective is "mpt", that is done after
+    every epoch, by a Newton step, and no other step changes them: what is sharp for the
+    rows trained on only, more points would learn too well.
 
     With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
     held-out rows too; minibatches and held-out rows are drawn of rows that count, each

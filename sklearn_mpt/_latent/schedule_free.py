@@ -30,7 +30,8 @@ class ScheduleFreeAdam:
         Its parameters become views of one vector.
     learning_rate : float
     resting : list of torch.nn.Parameter
-        Those that stay where they are for the first REST steps.
+        Those that no step changes before `rest` of them are taken.
+    rest : float
     turns : bool
         Whether step sizes are those of the axes of the gradients, not of parameters.
 
@@ -40,7 +41,7 @@ class ScheduleFreeAdam:
        "The road less scheduled", NeurIPS 2024.
     """
 
-    def __init__(self, module, learning_rate, resting=(), turns=False):
+    def __init__(self, module, learning_rate, resting=(), rest=REST, turns=False):
         self.parameters = list(module.parameters())
         self.point = parameters_to_vector(self.parameters).detach().clone()
         self.average, self.iterate = self.point.clone(), self.point.clone()
@@ -52,6 +53,7 @@ class ScheduleFreeAdam:
         self.warm_up = WARM_UP_TURNED if turns else WARM_UP
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
+        self.rest = rest
         names = {id(parameter) for parameter in resting}
         self.rests = torch.cat(
             [
@@ -71,6 +73,12 @@ class ScheduleFreeAdam:
         """Give the module the average, which is the result."""
         self.point.copy_(self.average)
         vector_to_parameters(self.point, self.parameters)
+
+    @torch.no_grad()
+    def keep_resting(self):
+        """Take what rests as the module has it."""
+        for vector in (self.average, self.iterate):
+            vector.copy_(torch.where(self.rests, self.point, vector))
 
     def restart(self, point, learning_rate):
         """Go on from a point, which counts as MEMORY steps of the new average."""
@@ -102,7 +110,7 @@ class ScheduleFreeAdam:
         torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
         move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
         self.axes.turn_back(move)
-        if self.n_steps <= REST:
+        if self.n_steps <= self.rest:
             move.masked_fill_(self.rests, 0)
 
     def state(self):
