@@ -175,6 +175,16 @@ def test_noise_of_many_features_is_that_of_held_out_rows_all_along():
     assert tuned.noise_variance_ > 1.05 * trained.noise_variance_
 
 
+def test_noises_of_columns_are_trained_however_many_they_are():
+    X = low_rank_rows(60, 300, 1, 0.3, seed=0)
+    X[:, 150:] = np.random.default_rng(1).normal(size=(60, 150))
+    X[:, -1] = X[:, -1] > 0
+    kinds = ["gaussian"] * 299 + ["bernoulli"]
+    noise = quiet_fit(quick(likelihood=kinds, max_iter=30), X).noise_variance_
+    unexplained = noise / X.var(0)
+    assert unexplained[:150].mean() < 0.7 * np.nanmean(unexplained[150:])
+
+
 def test_a_linear_decoder_reaches_the_weighted_optimum():
     X = low_rank_rows(400, 5, 1, 0.3, seed=0)
     weight = np.array([0, 1, 5])[np.digitize(X[:, 0] + X[:, 1], [-1, 0.5])]

@@ -112,7 +112,7 @@ class DeepFamily(Family):
         log_scale *= Weights.of(problem.weight, rows).each
         turns = self.likelihood.is_sharp and rows.shape[1] >= MANY_FEATURES
         noise = list(module.likelihood.parameters())
-        may_tune = turns and len(noise) > 0
+        may_tune = turns and sum(part.numel() for part in noise) == 1
         objective = _objective(settings, problem, rows.float(), may_tune)
         return Trainer(
             module,

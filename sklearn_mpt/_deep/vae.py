@@ -164,7 +164,7 @@ class MPTDeepVAE(TableMPT):
     Rows trained on have less noise, as the decoder suits them better than others. With
     `early_stopping` noise variances are therefore multiplied by one factor in the end,
     which suits the rows held out, as far as these are enough to tell it from 1. From
-    256 features on, if some are Gaussian and the objective is "mpt", that is done after
+    256 features on, if all are Gaussian and the objective is "mpt", that is done after
     every epoch, by a Newton step, and no other step changes them: what is sharp for the
     rows trained on only, more points would learn too well.
 
