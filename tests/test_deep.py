@@ -189,7 +189,7 @@ def test_bounds_are_exact_where_the_encoder_is():
     X = tensor(40, N_FEATURES, seed=1)
     observed = tensor(1, 40, N_FEATURES, seed=2) > 0
     noise = tensor(40, 200, N_DIMS, seed=3)
-    bound, posterior_fit = shared_bounds(model, X, [*observed], noise, noise[:0, 0])
+    bound, posterior_fit = shared_bounds(model, X, observed, noise, noise[:0, 0])
     expected = log_density(X.numpy(), observed[0].numpy(), mean, covariance)
     assert_allclose(bound[0].detach(), expected, atol=0.05)
     entropy = model.posterior(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -211,7 +211,7 @@ def test_bounds_are_below_the_density_and_approach_it(name):
     def of_shared_points(seed, n_prior):
         noise = tensor(4, 2, N_DIMS, seed=seed)
         prior_points = tensor(n_prior, N_DIMS, seed=seed + 1000)
-        return shared_bounds(model, X, [observed], noise, prior_points)[0][0]
+        return shared_bounds(model, X, observed[None], noise, prior_points)[0][0]
 
     with torch.no_grad():
         nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
@@ -247,30 +247,17 @@ def test_uniform_masks_have_all_sizes_and_their_sum_is_scored(n_features):
 def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     model, X = some_model("gaussian"), some_rows("gaussian")
     noise, prior_points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
-    observed = [tensor(*X.shape, seed=3) > 0, torch.ones(X.shape, dtype=torch.bool)]
+    observed = tensor(2, *X.shape, seed=3) > 0
+    observed[1] = True
     of = model, X, observed, noise, prior_points
     bounds, fits = shared_bounds(*of)
     scored, others = shared_bounds(*of, [False, True])
-    for i in range(2):
-        assert_allclose(scored[i].detach(), bounds[i].detach())
-        assert_allclose(others[i].detach(), fits[i].detach())
+    assert_allclose(scored.detach(), bounds.detach())
+    assert_allclose(others.detach(), fits.detach())
     last = model.decoder.coefs[-1]
     (expected,) = torch.autograd.grad(bounds[1].sum(), last, retain_graph=True)
-    (gradient,) = torch.autograd.grad(sum(b.sum() for b in scored), last)
+    (gradient,) = torch.autograd.grad(scored.sum(), last)
     assert_allclose(gradient, expected)
-
-
-def test_sets_of_fewer_rows_have_bounds_of_their_own():
-    model, mean, covariance = linear_gaussian()
-    X = tensor(40, N_FEATURES, seed=1)
-    observed = [tensor(15, N_FEATURES, seed=2) > 0, torch.ones(X.shape) > 0]
-    noise = tensor(40, 300, N_DIMS, seed=3)
-    bounds, fits = shared_bounds(model, X, observed, noise, noise[:0, 0])
-    for bound, fit, seen in zip(bounds, fits, observed, strict=True):
-        rows = X[: len(seen)].numpy()
-        expected = log_density(rows, seen.numpy(), mean, covariance)
-        assert bound.shape == fit.shape == (len(seen),)
-        assert_allclose(bound.detach(), expected, atol=0.1)
 
 
 def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):
@@ -280,10 +267,10 @@ def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):
     root[1] *= 1e-200
     posterior = gaussian_around(torch.zeros(4, N_DIMS, dtype=X.dtype), root)
     monkeypatch.setattr(model, "posterior", lambda *rows: posterior)
-    observed = torch.ones(X.shape, dtype=torch.bool)
-    bounds, fits = shared_bounds(model, X, [observed], noise, prior_points)
-    assert bounds[0].isfinite().all()
-    assert fits[0].isfinite().all()
+    observed = torch.ones(1, *X.shape, dtype=torch.bool)
+    bounds, fits = shared_bounds(model, X, observed, noise, prior_points)
+    assert bounds.isfinite().all()
+    assert fits.isfinite().all()
 
 
 @pytest.mark.parametrize(("mask_rate", "size"), [(0.5, 5), (3, 3), (1, 1)])

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.descent import Descent, Objective, Stopping
+from sklearn_mpt._deep.descent import Descent, Objective, Stopping, recent_mean
 from sklearn_mpt._deep.trainer import Trainer
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
@@ -212,6 +212,12 @@ def test_resting_parameters_wait():
     assert module.x.item() == 5
     optimizer.step(torch.ones(1).double())
     assert module.x.item() < 5
+
+
+def test_recent_losses_are_those_of_a_tenth_of_the_epochs():
+    losses = list(np.arange(40.0).reshape(20, 2))
+    assert_allclose(recent_mean(losses[:7]), losses[6])
+    assert_allclose(recent_mean(losses), [37, 38])
 
 
 def test_what_rests_is_what_the_module_is_told():

@@ -16,6 +16,7 @@ DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
 SURE = 2.0  # standard errors of what rows tell
 LIMIT, DIFFERENCE = 1.0, 0.1  # of a number that held-out rows set, and its steps
 LONGEST_STEP = 0.5
+RECENT = 10  # one in so many epochs is recent
 SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 
 
@@ -116,17 +117,17 @@ class Descent:
         The lowest of noisy losses comes too early: averages over more steps are better.
         """
         losses = self._held_out_losses()
-        loss = float(losses.mean())
-        if not np.isfinite(loss):
+        if not np.isfinite(losses).all():
             raise FloatingPointError
-        if loss <= self.lowest:
-            self.lowest, self.lowest_losses = loss, losses
+        self.validation_curve.append(float(losses.mean()))
+        if self.stopping.by_rows:
+            self.row_losses.append(losses)
+            losses = recent_mean(self.row_losses)
+        if losses.mean() <= self.lowest:
+            self.lowest, self.lowest_losses = float(losses.mean()), losses
         rise = losses - self.lowest_losses
         if rise.mean() <= standard_error(rise):
             self.best = self.optimizer.average.clone()
-        self.validation_curve.append(loss)
-        if self.stopping.by_rows:
-            self.row_losses.append(losses)
 
     def _held_out_losses(self):
         losses = self.objective.validate(self.module)
@@ -194,6 +195,11 @@ def levels_off(losses, window, tol):
     before, last = np.reshape(losses[-2 * window :], (2, window, -1)).mean(1)
     fall = before - last
     return fall.mean() <= max(tol, SURE * standard_error(fall))
+
+
+def recent_mean(losses):
+    """Mean over the last epochs, a tenth of all, as encoders make single ones noisy."""
+    return np.mean(losses[-max(1, len(losses) // RECENT) :], 0)
 
 
 def standard_error(values):

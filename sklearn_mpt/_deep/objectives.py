@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from sklearn_mpt._deep.descent import Objective, least_shrunk, step_to_least
 from sklearn_mpt._deep.start import MANY_FEATURES
@@ -40,8 +39,6 @@ from sklearn_mpt._measure.masks import training_sets
 
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 FARTHEST = 30.0  # deviations of the prior: nothing is beyond
-# Rows of a step whose masks train posteriors: with many features each costs most.
-MASKED_SHARE, MASKED_SHARE_IF_MANY = 1.0, 0.5
 SHORTEST_EPOCH = 16  # steps
 
 
@@ -51,8 +48,8 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
     Parameters
     ----------
     X : Tensor of shape (n, d)
-    observed : sequence of bool Tensor of shape (n_r, d)
-        Sets R of features of the first n_r rows.
+    observed : bool Tensor of shape (n_sets, n, d)
+        Sets R of features of each row.
     noise : Tensor of shape (n, s, k)
         Standard normal.
     prior_points : Tensor of shape (m, k)
@@ -62,19 +59,19 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
 
     Returns
     -------
-    bounds : list of Tensor of shape (n_r,)
-    posterior_fit : sequence of Tensor of shape (n_r,)
+    bounds : Tensor of shape (n_sets, n)
+    posterior_fit : Tensor of shape (n_sets, n)
         Expected log density of the approximate posterior under the points' weights,
         which is largest at the true posterior [2]_.
     """
-    X, sizes = torch.nan_to_num(X), [len(seen) for seen in observed]
-    rows = [X[:n_rows] * seen for n_rows, seen in zip(sizes, observed, strict=True)]
-    posterior = module.posterior(torch.cat(rows), torch.cat(observed))
+    shape = observed.shape[:2]
+    rows = torch.nan_to_num(X) * observed
+    posterior = module.posterior(rows.flatten(0, 1), observed.flatten(0, 1))
     coefs, constant = densities = natural_parameters(posterior)
-    pool = Pool.of(posterior, densities, sizes, noise, prior_points)
-    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * len(rows))
+    pool = Pool.of(posterior, densities, shape, noise, prior_points)
+    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * shape[0])
     posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
-    return bounds, posterior_fit.split(sizes)
+    return bounds, posterior_fit.unflatten(0, shape)
 
 
 class Pool(NamedTuple):
@@ -86,19 +83,18 @@ class Pool(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def of(cls, posterior, densities, sizes, noise, prior_points):
+    def of(cls, posterior, densities, shape, noise, prior_points):
         """Draw points from posteriors of rows, of each set of features alike.
 
         If there are more sets than points for each row, the first ones are used.
 
-        posterior : of as many rows as `sizes` says of each set; densities : its
-        parameters, as `natural_parameters` has them. noise : (n, s, k). prior_points :
-        (m, k).
+        posterior : of shape[0] * shape[1] sets and rows; densities : its parameters, as
+        `natural_parameters` has them. noise : (n, s, k). prior_points : (m, k).
         """
-        n_sets = min(len(sizes), noise.shape[1])
-        n_used = sum(sizes[:n_sets])
-        parts = noise.split(noise.shape[1] // n_sets, 1)[:n_sets]
-        parts = torch.cat([p[:n] for p, n in zip(parts, sizes[:n_sets], strict=True)])
+        n_sets = min(shape[0], noise.shape[1])
+        n_used = n_sets * shape[1]
+        parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
+        parts = parts.transpose(0, 1).flatten(0, 1)
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
         # an untrained posterior may be of any width
         drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-FARTHEST, FARTHEST)
@@ -116,7 +112,7 @@ class Pool(NamedTuple):
         return cls(z, z_moments, log_prior - log_mixture)
 
     def bounds(self, module, X, observed, scored):
-        """Bounds of sets of rows, each (n_r,), and weights of all, (n_all, m)."""
+        """Bounds of sets of features, (n_sets, n), and weights, (n_sets * n, m)."""
         locations, trains = module.decoder.locations(self.z), torch.is_grad_enabled()
         bounds, weights = [], []
         for rows, seen, is_scored in zip(X, observed, scored, strict=True):
@@ -125,7 +121,7 @@ class Pool(NamedTuple):
                 bound, weight = LogMeanExp.apply(self.log_weight + log_prob)
             bounds.append(bound)
             weights.append(weight)
-        return bounds, torch.cat(weights)
+        return torch.stack(bounds), torch.cat(weights)
 
 
 class Points(NamedTuple):
@@ -202,30 +198,18 @@ class MaskedGains(SampledRows):
         self.masks = masks
 
     def batches(self, rng):
-        n_features = self.X.shape[1]
-        is_many = n_features >= MANY_FEATURES
-        share = MASKED_SHARE_IF_MANY if is_many else MASKED_SHARE
         for X, counts, *points in super().batches(rng):
-            sets, weights = training_sets(*self.masks, n_features, rng)
+            sets, weights = training_sets(*self.masks, X.shape[1], rng)
             sets = torch.from_numpy(sets[:, np.arange(len(X)) % sets.shape[1]])
-            n_masked = math.ceil(share * len(X))
-            sets = [
-                (part if weight else part[:n_masked]).to(X.device)
-                for part, weight in zip(sets, weights, strict=True)
-            ]
-            yield X, counts, sets, weights, points
+            yield X, counts, sets.to(X.device), weights, points
 
     def losses(self, module, batch):
         X, counts, sets, weights, points = batch
-        present = ~torch.isnan(X)
-        observed = [seen & present[: len(seen)] for seen in sets]
+        observed = sets & ~torch.isnan(X)
         scored = [weight != 0 for weight in weights]
-        bounds, fits = shared_bounds(module, X, observed, *points, scored)
+        bounds, posterior_fit = shared_bounds(module, X, observed, *points, scored)
         gain = sum(w * bound for w, bound in zip(weights, bounds, strict=True) if w)
-        posterior_fit = sum(
-            functional.pad(len(X) / len(fit) * fit, (0, len(X) - len(fit)))
-            for fit in fits
-        )
+        posterior_fit = posterior_fit.sum(0)
         # the value is that of the masked scores alone
         return counts * (posterior_fit.detach() - posterior_fit - gain)
 
@@ -254,13 +238,13 @@ class HeldOutRows:
         for rows, points in zip(self.rows, self.points, strict=True):
             posterior = module.posterior(*rows)
             densities = natural_parameters(posterior)
-            pools.append(Pool.of(posterior, densities, [len(rows[0])], *points))
+            pools.append(Pool.of(posterior, densities, (1, len(rows[0])), *points))
         return pools
 
     @torch.no_grad()
     def _losses_at(self, pools, module):
         bounds = [
-            pool.bounds(module, [X], [seen], [False])[0][0]
+            pool.bounds(module, X[None], seen[None], [False])[0][0]
             for pool, (X, seen) in zip(pools, self.rows, strict=True)
         ]
         return -self.counts * torch.cat(bounds)

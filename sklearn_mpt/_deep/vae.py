@@ -143,8 +143,7 @@ class MPTDeepVAE(TableMPT):
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
     any order of the features add up to L(all). The decoder is trained on that sum,
-    which has no noise of masks, and the encoder on what a mask leaves of each row, too
-    (from 256 features on, of every other row).
+    which has no noise of masks, and the encoder on what a mask leaves of each row, too.
     With a fixed size m, B is one feature, or from 16 features on a run of scores whose
     sizes are m on average. The posterior of each set is fitted to the weights of its
     points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
@@ -156,7 +155,8 @@ class MPTDeepVAE(TableMPT):
     that is linear in z, the principal components; linear nets from the first and the
     last. The last is among the parameters of which some are kept. Kinks of "relu"
     have no size, so that with it the first three are alike. From 256 features on, where
-    z is used from any start, nets start from three such decoders. Noise starts low, at
+    z is used from any start, nets start from three such decoders, and try each for 320
+    steps if features are real or counts. Noise starts low, at
     0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for 120
     steps: with more, rows do not tell which z is theirs, and no curve is learned.
     `max_iter` below 10, `partial_fit` and a warm start try no other starts.
