@@ -11,7 +11,7 @@ from sklearn_mpt._deep.comparators import EncodeDecodeModel, own_bound
 from sklearn_mpt._deep.mode import laplace, n_modes
 from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
-from sklearn_mpt._deep.objectives import shared_bounds
+from sklearn_mpt._deep.objectives import MANY_POINTS, shared_bounds
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import (
@@ -106,7 +106,7 @@ def test_encoder_is_the_prior_when_nothing_is_observed(hidden):
 def test_encoder_reads_observed_values_only():
     observed = torch.tensor([[True, False, True, False, False]])
     X = tensor(1, N_FEATURES)
-    other = torch.where(observed, X, torch.nan)
+    other = torch.where(observed, X, -1e300)
     encoder = some_encoder()
     for a, b in zip(encoder(X, observed), encoder(other, observed), strict=True):
         assert torch.equal(a, b)
@@ -258,6 +258,30 @@ def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     (expected,) = torch.autograd.grad(bounds[1].sum(), last, retain_graph=True)
     (gradient,) = torch.autograd.grad(scored.sum(), last)
     assert_allclose(gradient, expected)
+
+
+def test_sets_that_are_not_scored_stand_on_half_of_many_points():
+    model, X = some_model("gaussian"), some_rows("gaussian").clamp(-1, 1)
+    observed = tensor(2, *X.shape, seed=3) > 0
+    z, log_weight = dense_grid(N_DIMS, n_per_dim=101)
+    nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
+
+    def bound(seed, scored):
+        noise = tensor(4, MANY_POINTS, N_DIMS, seed=seed)
+        prior_points = tensor(6, N_DIMS, seed=seed + 1000)
+        return shared_bounds(model, X, observed, noise, prior_points, scored)[0]
+
+    with torch.no_grad():
+        rows = rows_of(X)._replace(observed=observed[0])
+        exact = torch.logsumexp(log_joint(rows, nodes, model), 1)
+        whole, half = (
+            torch.stack([bound(seed, scored) for seed in range(200)])
+            for scored in ([True, True], [False, True])
+        )
+    assert_allclose(half[:, 1], whole[:, 1])
+    mass = (half[:, 0] - exact).exp()  # unbiased, too
+    assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
+    assert (half[:, 0].std(0) > 1.1 * whole[:, 0].std(0)).all()
 
 
 def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):

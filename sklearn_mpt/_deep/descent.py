@@ -41,7 +41,7 @@ class Objective(ABC):
         return False
 
     def tune(self, module):
-        """Set it; called if `tunes`."""
+        """Set it, and return the losses of held-out rows; called if `tunes`."""
 
     def finish(self, module):
         """Set what other rows than those trained on tell; called after training."""
@@ -83,11 +83,8 @@ class Descent:
         self.optimizer.show_average()
         if not self.optimizer.average.isfinite().all():
             raise FloatingPointError
-        if self.objective.tunes:
-            self.objective.tune(self.module)
-            self.optimizer.keep_resting()
         if self.validates:
-            self._validate()
+            self._keep_best(self._tuned_losses())
         elif loss <= self.lowest:
             self.lowest, self.best = loss, start
         self.loss_curve.append(loss)
@@ -111,12 +108,11 @@ class Descent:
         if not self.objective.losses(self.module, batch).isfinite().all():
             raise FloatingPointError
 
-    def _validate(self):
+    def _keep_best(self, losses):
         """Keep the last average that held-out rows do not tell from the best one.
 
         The lowest of noisy losses comes too early: averages over more steps are better.
         """
-        losses = self._held_out_losses()
         if not np.isfinite(losses).all():
             raise FloatingPointError
         self.validation_curve.append(float(losses.mean()))
@@ -128,6 +124,14 @@ class Descent:
         rise = losses - self.lowest_losses
         if rise.mean() <= standard_error(rise):
             self.best = self.optimizer.average.clone()
+
+    def _tuned_losses(self):
+        """Those of held-out rows, once they have set what they tell."""
+        if not self.objective.tunes:
+            return self._held_out_losses()
+        losses = self.objective.tune(self.module)
+        self.optimizer.keep_resting()
+        return losses.double().cpu().numpy()
 
     def _held_out_losses(self):
         losses = self.objective.validate(self.module)

@@ -137,11 +137,12 @@ class Encoder(torch.nn.Module):
     def forward(self, inputs, observed):
         """Return the posteriors of rows.
 
-        inputs : what is read of them, shape (n, l), any number where not observed.
-        observed : bool (n, l).
+        inputs : what is read of them, shape (n, l), any finite number where not
+            observed.
+        observed : bool (n, l), or 1.0 and 0.0.
         """
         seen = observed.to(self.precision.dtype)
-        inputs = torch.cat([torch.where(observed, inputs, 0.0), seen], 1)
+        inputs = torch.cat([inputs * seen, seen], 1)
         root = precision_root_of(seen, self.precision)
         # few columns are summed fastest where each is in one piece
         information = functional.linear(inputs, self.information.T.contiguous())

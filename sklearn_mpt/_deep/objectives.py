@@ -19,6 +19,7 @@ References
 """
 
 import math
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
 from sklearn_mpt._measure.masks import training_sets
 
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
+MANY_POINTS = 8  # of each row: half of them serve sets that are not scored
 FARTHEST = 30.0  # deviations of the prior: nothing is beyond
 SHORTEST_EPOCH = 16  # steps
 
@@ -55,7 +57,8 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
     prior_points : Tensor of shape (m, k)
         Points of the prior.
     scored : sequence of bool, of length n_sets
-        Of which sets the bounds have gradients; None is all.
+        Of which sets the bounds have gradients; None is all. Others take half of the
+        points, if there are MANY_POINTS of each row.
 
     Returns
     -------
@@ -65,12 +68,22 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
         which is largest at the true posterior [2]_.
     """
     shape = observed.shape[:2]
-    rows = torch.nan_to_num(X) * observed
-    posterior = module.posterior(rows.flatten(0, 1), observed.flatten(0, 1))
+    seen = observed.to(X.dtype)
+    rows = torch.nan_to_num(X) * seen
+    posterior = module.posterior(rows.flatten(0, 1), seen.flatten(0, 1))
     coefs, constant = densities = natural_parameters(posterior)
     pool = Pool.of(posterior, densities, shape, noise, prior_points)
-    bounds, weight = pool.bounds(module, rows, observed, scored or [True] * shape[0])
-    posterior_fit = constant + (coefs * (weight.double() @ pool.moments)).sum(1)
+    locations, trains = module.decoder.locations(pool.z), torch.is_grad_enabled()
+    scored = [True] * len(rows) if scored is None else scored
+    found = []
+    for *of_set, is_scored in zip(rows, observed, scored, strict=True):
+        step = 2 if noise.shape[1] >= MANY_POINTS and not is_scored else 1
+        with torch.set_grad_enabled(trains and is_scored):
+            points = pool.every(step)
+            bound, weight = points.bounds(module, locations.every(step), of_set)
+            found.append((bound, weight.double() @ points.moments))
+    bounds, expected = map(torch.stack, zip(*found, strict=True))
+    posterior_fit = constant + (coefs * expected.flatten(0, 1)).sum(1)
     return bounds, posterior_fit.unflatten(0, shape)
 
 
@@ -111,17 +124,17 @@ class Pool(NamedTuple):
             )
         return cls(z, z_moments, log_prior - log_mixture)
 
-    def bounds(self, module, X, observed, scored):
-        """Bounds of sets of features, (n_sets, n), and weights, (n_sets * n, m)."""
-        locations, trains = module.decoder.locations(self.z), torch.is_grad_enabled()
-        bounds, weights = [], []
-        for rows, seen, is_scored in zip(X, observed, scored, strict=True):
-            with torch.set_grad_enabled(trains and is_scored):
-                log_prob = module.likelihood.shared_log_prob(rows, seen, locations)
-                bound, weight = LogMeanExp.apply(self.log_weight + log_prob)
-            bounds.append(bound)
-            weights.append(weight)
-        return torch.stack(bounds), torch.cat(weights)
+    def every(self, step):
+        """One in so many of the points."""
+        return self if step == 1 else Pool(*(part[::step] for part in self))
+
+    def bounds(self, module, locations, rows):
+        """Bounds of rows, (n,), and the weights of the points, (n, m).
+
+        locations : of the features, at the points. rows : X and what is observed.
+        """
+        log_prob = module.likelihood.shared_log_prob(*rows, locations)
+        return LogMeanExp.apply(self.log_weight + log_prob)
 
 
 class Points(NamedTuple):
@@ -172,7 +185,7 @@ class SampledRows(Objective):
         return self.held_out is not None and self.held_out.tunes
 
     def tune(self, module):
-        self.held_out.set_noise(module, step_to_least)
+        return self.held_out.set_noise(module, step_to_least)
 
     def finish(self, module):
         if self.held_out is not None:
@@ -233,25 +246,26 @@ class HeldOutRows:
 
     @torch.no_grad()
     def _pools(self, module):
-        """The points of each batch; they do not depend on the noise variances."""
+        """Pool and locations of each batch; the noise variances do not matter."""
         pools = []
         for rows, points in zip(self.rows, self.points, strict=True):
             posterior = module.posterior(*rows)
             densities = natural_parameters(posterior)
-            pools.append(Pool.of(posterior, densities, (1, len(rows[0])), *points))
+            pool = Pool.of(posterior, densities, (1, len(rows[0])), *points)
+            pools.append((pool, module.decoder.locations(pool.z)))
         return pools
 
     @torch.no_grad()
     def _losses_at(self, pools, module):
-        bounds = [
-            pool.bounds(module, X[None], seen[None], [False])[0][0]
-            for pool, (X, seen) in zip(pools, self.rows, strict=True)
+        bounds = [  # of copies, which take their products with them
+            pool.bounds(module, copy(locations), rows)[0]
+            for (pool, locations), rows in zip(pools, self.rows, strict=True)
         ]
         return -self.counts * torch.cat(bounds)
 
     @torch.no_grad()
     def set_noise(self, module, least=least_shrunk):
-        """Multiply noise variances by what suits these rows best.
+        """Multiply noise variances by what suits these rows best; return the losses.
 
         Rows trained on suit the decoder better than others do, and have less noise.
 
@@ -276,3 +290,4 @@ class HeldOutRows:
                 chosen = least(losses)
         finally:  # if interrupted, too
             multiply(chosen)
+        return self._losses_at(pools, module)

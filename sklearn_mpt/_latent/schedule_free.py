@@ -32,6 +32,7 @@ class ScheduleFreeAdam:
     resting : list of torch.nn.Parameter
         Those that no step changes before `rest` of them are taken.
     rest : float
+        Number of steps; infinite for those that something else sets.
     turns : bool
         Whether step sizes are those of the axes of the gradients, not of parameters.
 
@@ -54,13 +55,7 @@ class ScheduleFreeAdam:
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
         self.rest = rest
-        names = {id(parameter) for parameter in resting}
-        self.rests = torch.cat(
-            [
-                torch.full((p.numel(),), id(p) in names, device=p.device)
-                for p in self.parameters
-            ]
-        )
+        self.resting = _places(resting, self.parameters)
 
     @torch.no_grad()
     def resume(self):
@@ -78,7 +73,7 @@ class ScheduleFreeAdam:
     def keep_resting(self):
         """Take what rests as the module has it."""
         for vector in (self.average, self.iterate):
-            vector.copy_(torch.where(self.rests, self.point, vector))
+            vector[self.resting] = self.point[self.resting]
 
     def restart(self, point, learning_rate):
         """Go on from a point, which counts as MEMORY steps of the new average."""
@@ -111,7 +106,7 @@ class ScheduleFreeAdam:
         move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
         self.axes.turn_back(move)
         if self.n_steps <= self.rest:
-            move.masked_fill_(self.rests, 0)
+            move.index_fill_(0, self.resting, 0)
 
     def state(self):
         """Return what a later optimizer needs to go on, as NumPy arrays."""
@@ -127,6 +122,13 @@ class ScheduleFreeAdam:
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
         self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
         self.axes.load(arrays["axes"])
+
+
+def _places(some, parameters):
+    """Indices of the numbers of some parameters in the vector of all."""
+    names = {id(parameter) for parameter in some}
+    are_some = [torch.full_like(p, id(p) in names, dtype=bool) for p in parameters]
+    return torch.cat([part.flatten() for part in are_some]).nonzero()[:, 0]
 
 
 class Axes:

@@ -35,6 +35,12 @@ class Locations:
         self.hidden, self.coef, self.intercept = hidden, coef, intercept
         self._has_gradient = torch.is_grad_enabled()
 
+    def every(self, step):
+        """Those at one in so many of the points."""
+        if step == 1:
+            return self
+        return Locations(self.hidden[::step], self.coef, self.intercept)
+
     @functools.cached_property
     def product(self):
         """They, of shape (m, l); with a gradient if the hidden values have one."""

@@ -117,7 +117,9 @@ class Gaussian(Likelihood):
         size, hidden = variance.sqrt(), locations.hidden
         X, coef = (X - seen * locations.intercept) / size, coef / size
         if observed.all():
-            square = ((hidden @ (coef @ coef.T)) * hidden).sum(1)
+            product = coef @ coef.detach().T
+            # of the same value, and as symmetric, for half of the gradient's work
+            square = ((hidden @ (2 * product - product.detach())) * hidden).sum(1)
         else:
             product = hidden @ coef
             # new memory costs more than squares do
