@@ -46,10 +46,9 @@ HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 # Rows per step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # Many features, but not those of 0 and 1, are learnt faster along axes of gradients, so
-# steadily that they need not be waited for; nor do smaller steps gain anything. Starts
-# of one kind differ later than starts of several.
-ENDING = Stopping(patience=2.5, slows_down=False, by_rows=True)
-TURNED = {"turns": True, "stopping": ENDING, "n_trial_steps": 320}
+# steadily that they need not be waited for; nor do smaller steps gain anything.
+ENDING = Stopping(patience=1.5, slows_down=False, by_rows=True)
+TURNED = {"turns": True, "stopping": ENDING}
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {
     "importance": (DeepModel, MaskedGains),

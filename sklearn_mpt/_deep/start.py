@@ -66,7 +66,6 @@ class Kind(NamedTuple):
     is_linear: bool = False
 
 
-N_ALIKE = 3  # starts of one kind; where the rows come to be differs
 SMOOTH, CURLED, LINEAR = Kind(1.5), Kind(4.0), Kind(1.5, is_linear=True)
 
 
@@ -94,10 +93,9 @@ class WeightedRows(NamedTuple):
 
 def kinds_of_starts(settings, n_features):
     """List what training may start from; many features use z from any start."""
-    is_deep = len(widths_for(settings, n_features)) > 0
     if n_features >= MANY_FEATURES:
-        return [SMOOTH] * (N_ALIKE if is_deep else 1)
-    if not is_deep:
+        return [SMOOTH]
+    if not widths_for(settings, n_features):
         return [SMOOTH, LINEAR]
     return [SMOOTH, CURLED, CURLED, LINEAR]
 

@@ -27,8 +27,6 @@ class Trainer:
         What losses lack for the units of the rows.
     stopping : Stopping
         When held-out losses end training.
-    n_trial_steps : int
-        Length of the short runs from each start.
     **steps
         Parameters of `ScheduleFreeAdam`.
 
@@ -47,7 +45,6 @@ class Trainer:
         others=(),
         log_scale=0.0,
         stopping=PATIENT,
-        n_trial_steps=TRIAL_STEPS,
         **steps,
     ):
         self.module = module
@@ -56,7 +53,6 @@ class Trainer:
         self.others = others
         self.log_scale = log_scale
         self.stopping = stopping
-        self.n_trial_steps = n_trial_steps
         self.steps = steps
         self.plateau = False
         self._descent = self._descend()
@@ -141,7 +137,7 @@ class Trainer:
         try:
             while len(descent.loss_curve) < n_epochs:
                 descent.epoch(self.rng)
-                if descent.optimizer.n_steps >= self.n_trial_steps:
+                if descent.optimizer.n_steps >= TRIAL_STEPS:
                     break
         except DIVERGENCE:
             descent.lowest = np.inf

@@ -73,7 +73,7 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where the held-out rows of 2.5 times as many
+        axes (see `learning_rate`) it ends where the held-out rows of 1.5 times as many
         epochs gain no more on those before than two standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
@@ -154,12 +154,11 @@ class MPTDeepVAE(TableMPT):
     the rows held out: from a smooth decoder, from two that bend more, and from one
     that is linear in z, the principal components; linear nets from the first and the
     last. The last is among the parameters of which some are kept. Kinks of "relu"
-    have no size, so that with it the first three are alike. From 256 features on, where
-    z is used from any start, nets start from three such decoders, and try each for 320
-    steps if features are real or counts. Noise starts low, at
-    0.05 D of the variance of the rows, but 0.1 to 1 of it, and stays there for 120
-    steps: with more, rows do not tell which z is theirs, and no curve is learned.
-    `max_iter` below 10, `partial_fit` and a warm start try no other starts.
+    have no size, so that with it the first three are alike. From 256 features on z is
+    used from any start, and the smooth one is taken. Noise starts low, at 0.05 D of the
+    variance of the rows, but 0.1 to 1 of it, and stays there for 120 steps: with more,
+    rows do not tell which z is theirs, and no curve is learned. `max_iter` below 10,
+    `partial_fit` and a warm start try no other starts.
 
     Rows trained on have less noise, as the decoder suits them better than others. With
     `early_stopping` noise variances are therefore multiplied by one factor in the end,
