@@ -41,8 +41,9 @@ class MPTDeepVAE(TableMPT):
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
         uses the points of all of them, and "auto" is 4, or 8 where held-out rows set
-        the noise in every epoch (see Notes); otherwise it is 16. ``objective="elbo"``
-        uses one.
+        the noise in every epoch (see Notes); masks of a uniform rate, which train the
+        encoder alone, use half of them from 8 on. Otherwise "auto" is 16.
+        ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
         the conditional of the model; or, for comparison, by a short chain that draws z
@@ -73,8 +74,8 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where the held-out rows of 1.5 times as many
-        epochs gain no more on those before than two standard errors.
+        axes (see `learning_rate`) it ends where the held-out rows of twice as many
+        epochs gain no more on those before than three standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the last parameters that are no worse for them than the best by more
