@@ -13,7 +13,7 @@ from scipy.stats import sem
 from torch.nn.utils import vector_to_parameters
 
 DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
-SURE = 3.0  # standard errors of what rows tell
+SURE = 4.0  # standard errors of what rows tell
 LIMIT, DIFFERENCE = 1.0, 0.1  # of a number that held-out rows set, and its steps
 LONGEST_STEP = 0.5
 RECENT = 10  # one in so many epochs is recent

@@ -74,8 +74,8 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where the held-out rows of twice as many
-        epochs gain no more on those before than three standard errors.
+        axes (see `learning_rate`) it ends where the held-out rows of three times as
+        many epochs gain no more on those before than four standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the last parameters that are no worse for them than the best by more
