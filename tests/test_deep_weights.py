@@ -109,6 +109,45 @@ def test_held_out_losses_are_weighted():
     assert by_weight.mean() == pytest.approx(expected, rel=1e-5)
 
 
+def test_held_out_rows_join_with_their_weights_and_gaps():
+    X, weight = torch.tensor(rows()), 1.0 + WEIGHT
+    held_out = HeldOutRows(X[40:], 25, Points(4, 8, 1), 0, weight[40:])
+    of = Points(4, 8, 1), held_out, ("uniform", 8), weight[:40]
+    objective = MaskedGains(X[:40], 60, *of)
+    objective.join()
+    batch, counts, *_ = next(iter(objective.batches(np.random.default_rng(0))))
+    order = np.random.default_rng(0).permutation(60)
+    assert_array_equal(batch, X[order])
+    assert_allclose(counts, weight[order] / weight.mean())
+    assert not objective.tunes
+    assert objective.validate(None) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "joins"),
+    [
+        ({}, True),
+        ({"conditional": "encode_decode"}, True),
+        ({"warm_start": True}, False),  # they tell about the next call, too
+        ({"objective": "elbo"}, False),  # their noise would be lost
+        ({"early_stopping": False}, False),
+    ],
+)
+def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, joins):
+    n_rows = []
+
+    def losses(self, module, batch):
+        n_rows.append(len(self.X))
+        return module.decoder.coefs[0].sum().expand(2) * 0
+
+    for kind in (MaskedGains, EncodeDecodeRows, BoundRows):
+        monkeypatch.setattr(kind, "losses", losses)
+    X = low_rank_rows(60, 256, 2, 0.3, seed=0)
+    quick(n_iter_no_change=3, max_iter=40, **changed).fit(X)
+    assert n_rows[0] == (60 if changed == {"early_stopping": False} else 54)
+    assert n_rows[-1] == (60 if joins else n_rows[0])
+
+
 def test_noise_is_that_of_held_out_rows():
     X = low_rank_rows(400, 5, 1, 0.3, seed=0)
     model = quick(max_iter=0, hidden_layer_sizes=()).fit(X)

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.descent import Descent, Objective, Stopping, recent_mean
-from sklearn_mpt._deep.trainer import Trainer
+from sklearn_mpt._deep.trainer import JOINED_SHARE, Trainer
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
@@ -306,6 +306,79 @@ def test_windows_of_held_out_losses_must_fall_by_more_than_rows_tell_by_chance()
         assert descent.is_flat(10, 0.0) == is_flat
         assert descent.is_flat(10, 0.5)
         assert not descent.is_flat(11, 0.5)  # too few to tell
+
+
+class Joining(HeldOut):
+    """Rows whose best is 3 join those whose best is 1, which moves it to 2."""
+
+    centre, noise_of = 1.0, ""
+
+    def losses(self, module, batch):
+        return (module.x - self.centre) ** 2 + batch * (module.x - self.centre)
+
+    def validate(self, module):
+        return super().validate(module) if self.centre == 1 else None
+
+    def finish(self, module):
+        self.noise_of += "held-out" if self.centre == 1 else "all"
+
+    def join(self):
+        self.centre = 2.0
+
+
+def run_joining(joins, max_iter=3000, around_epoch=lambda epoch: epoch()):
+    objective, rng = Joining(best=3.0, spread=0.0), np.random.default_rng(0)
+    trainer = Trainer(Point(), objective, learning_rate=0.1, rng=rng, joins=joins)
+    until = {"max_iter": max_iter, "tol": 1e-4, "n_iter_no_change": 100}
+    trainer.run(around_epoch=around_epoch, **until)
+    return trainer
+
+
+def test_rows_that_ended_training_join_it_for_a_while():
+    apart, joined = run_joining(joins=False), run_joining(joins=True)
+    n_epochs = len(apart.loss_curve)
+    assert joined.loss_curve[:n_epochs] == apart.loss_curve
+    assert joined.validation_curve == apart.validation_curve
+    assert len(joined.loss_curve) == int((1 + JOINED_SHARE) * n_epochs)
+    assert apart.module.x.item() == pytest.approx(3, abs=0.1)
+    assert 2 < joined.module.x.item() < apart.module.x.item() - 0.05  # on the way to 2
+    assert apart.objective.noise_of == joined.objective.noise_of == "held-out"
+    assert apart.plateau
+    assert joined.plateau
+
+
+def test_joined_rows_have_the_epochs_that_are_left():
+    n_epochs = len(run_joining(joins=False).loss_curve)
+    for n_left in (0, 3):
+        assert len(run_joining(True, n_epochs + n_left).loss_curve) == n_epochs + n_left
+
+
+@pytest.mark.parametrize("ending", ["stop", "interrupt", "diverge"])
+def test_what_ends_training_with_joined_rows_keeps_the_model(ending):
+    n_apart = len(run_joining(joins=False).loss_curve)
+    n_epochs = 0
+
+    def around(epoch):
+        nonlocal n_epochs
+        n_epochs += 1
+        if n_epochs == n_apart + 5 and ending == "interrupt":
+            raise KeyboardInterrupt
+        if n_epochs == n_apart + 5 and ending == "diverge":
+            raise FloatingPointError
+        epoch()
+        return n_epochs == n_apart + 5
+
+    if ending == "stop":
+        trainer = run_joining(joins=True, around_epoch=around)
+        assert len(trainer.loss_curve) == n_apart + 5
+        assert trainer.module.x.item() < 3
+    elif ending == "interrupt":
+        with pytest.raises(KeyboardInterrupt):
+            run_joining(joins=True, around_epoch=around)
+    else:
+        with pytest.warns(ConvergenceWarning, match=f"after {n_apart + 4} epochs"):
+            trainer = run_joining(joins=True, around_epoch=around)
+        assert 1.9 < trainer.module.x.item() < 3.1
 
 
 class Scripted(Objective):

@@ -46,6 +46,9 @@ class Objective(ABC):
     def finish(self, module):
         """Set what other rows than those trained on tell; called after training."""
 
+    def join(self):
+        """Train on held-out rows, too, and let no rows tell anything from then on."""
+
 
 class Stopping(NamedTuple):
     """When held-out losses end training."""
@@ -149,6 +152,15 @@ class Descent:
         """Give the module the best parameters, by held-out rows if there are any."""
         self.optimizer.point.copy_(self.best)
         vector_to_parameters(self.optimizer.point, self.optimizer.parameters)
+
+    def join(self):
+        """Go on from the best parameters, on all rows: none tell when to end."""
+        self.show_best()
+        self.objective.finish(self.module)
+        self.optimizer.move_to(self.optimizer.point)
+        self.best = self.optimizer.average.clone()
+        self.objective.join()
+        self.validates, self.lowest = False, np.inf
 
     @property
     def can_slow_down(self):

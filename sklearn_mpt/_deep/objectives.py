@@ -171,8 +171,7 @@ class SampledRows(Objective):
     """
 
     def __init__(self, X, batch_size, points, held_out=None, weight=None):
-        self.X = X
-        self.counts = Weights.of(weight, X).each
+        self.X, self.weights = X, Weights.of(weight, X)
         self.batch_size = batch_size
         self.points = points
         self.held_out = held_out
@@ -191,12 +190,20 @@ class SampledRows(Objective):
         if self.held_out is not None:
             self.held_out.set_noise(module)
 
+    def join(self):
+        others, self.held_out = self.held_out, None
+        weights = [
+            w.each * w.total / len(w.each) for w in (self.weights, others.weights)
+        ]
+        self.X = torch.cat([self.X, others.X])
+        self.weights = Weights.of(torch.cat(weights).cpu().numpy(), self.X)
+
     def batches(self, rng):
         n_batches = math.ceil(len(self.X) / self.batch_size)
         for _ in range(max(1, round(SHORTEST_EPOCH / n_batches))):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 points = self.points.draw(len(rows), self.X.device, rng)
-                yield self.X[rows], self.counts[rows], *points
+                yield self.X[rows], self.weights.each[rows], *points
 
 
 class MaskedGains(SampledRows):
@@ -235,8 +242,7 @@ class HeldOutRows:
     """
 
     def __init__(self, X, batch_size, points, seed, weight=None, tunes=False):
-        self.tunes = tunes
-        self.counts = Weights.of(weight, X).each
+        self.X, self.weights, self.tunes = X, Weights.of(weight, X), tunes
         rng = np.random.default_rng(seed)
         self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
         self.points = [points.draw(len(X), X.device, rng) for X, _ in self.rows]
@@ -261,7 +267,7 @@ class HeldOutRows:
             pool.bounds(module, copy(locations), rows)[0]
             for (pool, locations), rows in zip(pools, self.rows, strict=True)
         ]
-        return -self.counts * torch.cat(bounds)
+        return -self.weights.each * torch.cat(bounds)
 
     @torch.no_grad()
     def set_noise(self, module, least=least_shrunk):
@@ -281,8 +287,7 @@ class HeldOutRows:
 
         def losses(log_factor):
             multiply(log_factor)
-            losses = self._losses_at(pools, module)
-            return losses.double().cpu().numpy()
+            return self._losses_at(pools, module).double().cpu().numpy()
 
         chosen = 0.0
         try:

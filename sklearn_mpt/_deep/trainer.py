@@ -7,6 +7,7 @@ from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
 from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
+JOINED_SHARE = 0.2  # of the epochs without held-out rows: as many follow with them
 
 
 class Trainer:
@@ -27,6 +28,8 @@ class Trainer:
         What losses lack for the units of the rows.
     stopping : Stopping
         When held-out losses end training.
+    joins : bool
+        Whether held-out rows, once they have ended it, are trained on for a while.
     **steps
         Parameters of `ScheduleFreeAdam`.
 
@@ -45,6 +48,7 @@ class Trainer:
         others=(),
         log_scale=0.0,
         stopping=PATIENT,
+        joins=False,
         **steps,
     ):
         self.module = module
@@ -53,6 +57,7 @@ class Trainer:
         self.others = others
         self.log_scale = log_scale
         self.stopping = stopping
+        self.joins = joins
         self.steps = steps
         self.plateau = False
         self._descent = self._descend()
@@ -114,9 +119,21 @@ class Trainer:
                 continue
             if not self._descent.can_slow_down:
                 self.plateau = True
+                self._follow_all(max_iter, around_epoch)
                 return
             self._descent.slow_down()
         warn_unconverged(max_iter)
+
+    def _follow_all(self, max_iter, around_epoch):
+        """Train on all rows, those that were held out too, if there is time for it."""
+        n_epochs = len(self.loss_curve)
+        n_more = min(int(JOINED_SHARE * n_epochs), max_iter - n_epochs)
+        if not self.joins or n_more == 0:
+            return
+        self._descent.join()
+        for _ in range(n_more):
+            if around_epoch(self.epoch):
+                return
 
     def _choose_start(self, max_iter):
         """Go down from every start for a while, and from the best one on."""

@@ -74,12 +74,14 @@ class MPTDeepVAE(TableMPT):
         two thirds of the epochs so far, one to two times as many; where nothing has
         improved, training goes on from the best parameters with steps a fifth as large,
         and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) it ends where the held-out rows of three times as
-        many epochs gain no more on those before than four standard errors.
+        axes (see `learning_rate`) held-out rows end it where those of twice as many
+        epochs gain no more on those before than four standard errors.
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the last parameters that are no worse for them than the best by more
-        than a standard error; noise is theirs, too.
+        than a standard error; noise is theirs, too. Where it is in every epoch (see
+        Notes) they are trained on in the end, for a fifth more epochs, unless
+        `warm_start` tells that they are needed again.
     validation_fraction : float, default=0.1
         Share of the rows that is held out: one of every few that principal components
         explain about as well.

@@ -75,10 +75,14 @@ class ScheduleFreeAdam:
         for vector in (self.average, self.iterate):
             vector[self.resting] = self.point[self.resting]
 
-    def restart(self, point, learning_rate):
-        """Go on from a point, which counts as MEMORY steps of the new average."""
+    def move_to(self, point):
+        """Go on from a point in place of the average, with its weight."""
         for vector in (self.average, self.iterate):
             vector.copy_(point)
+
+    def restart(self, point, learning_rate):
+        """Go on from a point, which counts as MEMORY steps of the new average."""
+        self.move_to(point)
         self.learning_rate = learning_rate
         self.n_steps = MEMORY
         self.weight = MEMORY ** (1 + POWER) / (1 + POWER)
