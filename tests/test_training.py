@@ -326,16 +326,19 @@ class Joining(HeldOut):
         self.centre = 2.0
 
 
-def run_joining(joins, max_iter=3000, around_epoch=lambda epoch: epoch()):
+def joining(joins):
     objective, rng = Joining(best=3.0, spread=0.0), np.random.default_rng(0)
-    trainer = Trainer(Point(), objective, learning_rate=0.1, rng=rng, joins=joins)
+    return Trainer(Point(), objective, learning_rate=0.1, rng=rng, joins=joins)
+
+
+def run_joining(trainer, max_iter=3000, around_epoch=lambda epoch: epoch()):
     until = {"max_iter": max_iter, "tol": 1e-4, "n_iter_no_change": 100}
     trainer.run(around_epoch=around_epoch, **until)
     return trainer
 
 
 def test_rows_that_ended_training_join_it_for_a_while():
-    apart, joined = run_joining(joins=False), run_joining(joins=True)
+    apart, joined = (run_joining(joining(joins)) for joins in (False, True))
     n_epochs = len(apart.loss_curve)
     assert joined.loss_curve[:n_epochs] == apart.loss_curve
     assert joined.validation_curve == apart.validation_curve
@@ -348,37 +351,35 @@ def test_rows_that_ended_training_join_it_for_a_while():
 
 
 def test_joined_rows_have_the_epochs_that_are_left():
-    n_epochs = len(run_joining(joins=False).loss_curve)
+    n_epochs = len(run_joining(joining(False)).loss_curve)
     for n_left in (0, 3):
-        assert len(run_joining(True, n_epochs + n_left).loss_curve) == n_epochs + n_left
+        trainer = run_joining(joining(True), max_iter=n_epochs + n_left)
+        assert len(trainer.loss_curve) == n_epochs + n_left
 
 
-@pytest.mark.parametrize("ending", ["stop", "interrupt", "diverge"])
+@pytest.mark.parametrize("ending", [None, KeyboardInterrupt, FloatingPointError])
 def test_what_ends_training_with_joined_rows_keeps_the_model(ending):
-    n_apart = len(run_joining(joins=False).loss_curve)
-    n_epochs = 0
+    apart, trainer = run_joining(joining(False)), joining(True)
+    n_last = len(apart.loss_curve) + 5
 
     def around(epoch):
-        nonlocal n_epochs
-        n_epochs += 1
-        if n_epochs == n_apart + 5 and ending == "interrupt":
-            raise KeyboardInterrupt
-        if n_epochs == n_apart + 5 and ending == "diverge":
-            raise FloatingPointError
+        if ending is not None and len(trainer.loss_curve) == n_last:
+            trainer.module.x.data.fill_(100.0)
+            raise ending
         epoch()
-        return n_epochs == n_apart + 5
+        return ending is None and len(trainer.loss_curve) == n_last
 
-    if ending == "stop":
-        trainer = run_joining(joins=True, around_epoch=around)
-        assert len(trainer.loss_curve) == n_apart + 5
-        assert trainer.module.x.item() < 3
-    elif ending == "interrupt":
+    if ending is None:
+        run_joining(trainer, around_epoch=around)
+    elif ending is KeyboardInterrupt:
         with pytest.raises(KeyboardInterrupt):
-            run_joining(joins=True, around_epoch=around)
+            run_joining(trainer, around_epoch=around)
     else:
-        with pytest.warns(ConvergenceWarning, match=f"after {n_apart + 4} epochs"):
-            trainer = run_joining(joins=True, around_epoch=around)
-        assert 1.9 < trainer.module.x.item() < 3.1
+        with pytest.warns(ConvergenceWarning, match=f"after {n_last} epochs"):
+            run_joining(trainer, around_epoch=around)
+    assert len(trainer.loss_curve) == n_last
+    assert 2 < trainer.module.x.item() <= apart.module.x.item()
+    assert trainer.objective.noise_of == "held-out"
 
 
 class Scripted(Objective):

@@ -79,8 +79,8 @@ class MPTDeepVAE(TableMPT):
     early_stopping : bool, default=True
         Whether `fit` holds out some rows, judges starts and improvement by their LML,
         and keeps the last parameters that are no worse for them than the best by more
-        than a standard error; noise is theirs, too. Where it is in every epoch (see
-        Notes) they are trained on in the end, for a fifth more epochs, unless
+        than a standard error; noise is theirs, too. Rows that set it in every epoch
+        (see Notes) are trained on in the end, for a fifth more epochs, unless
         `warm_start` tells that they are needed again.
     validation_fraction : float, default=0.1
         Share of the rows that is held out: one of every few that principal components
