@@ -44,7 +44,7 @@ class Objective(ABC):
         """Set it, and return the losses of held-out rows; called if `tunes`."""
 
     def finish(self, module):
-        """Set what other rows than those trained on tell; called after training."""
+        """Set what held-out rows tell; called before they join, or after training."""
 
     def join(self):
         """Train on held-out rows, too, and let no rows tell anything from then on."""

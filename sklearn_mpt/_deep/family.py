@@ -47,7 +47,7 @@ HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # Many features, but not those of 0 and 1, are learnt faster along axes of gradients, so
 # steadily that they need not be waited for; nor do smaller steps gain anything.
-ENDING = Stopping(patience=2, slows_down=False, by_rows=True)
+ENDING = Stopping(slows_down=False, by_rows=True)
 TURNED = {"turns": True, "stopping": ENDING}
 # How features are predicted from others: the model, and what trains it.
 CONDITIONALS = {

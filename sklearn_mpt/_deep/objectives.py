@@ -192,11 +192,10 @@ class SampledRows(Objective):
 
     def join(self):
         others, self.held_out = self.held_out, None
-        weights = [
-            w.each * w.total / len(w.each) for w in (self.weights, others.weights)
-        ]
+        parts = self.weights, others.weights  # each of a mean of its own
+        weight = torch.cat([each * (total / len(each)) for each, total in parts])
         self.X = torch.cat([self.X, others.X])
-        self.weights = Weights.of(torch.cat(weights).cpu().numpy(), self.X)
+        self.weights = Weights.of(weight.cpu().numpy(), self.X)
 
     def batches(self, rng):
         n_batches = math.ceil(len(self.X) / self.batch_size)

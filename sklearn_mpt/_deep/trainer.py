@@ -7,7 +7,7 @@ from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
 from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
-JOINED_SHARE = 0.2  # of the epochs without held-out rows: as many follow with them
+JOINED_SHARE = 0.2  # of the epochs so far: so many more, once held-out rows join
 
 
 class Trainer:
