@@ -18,11 +18,14 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent import steps
+from sklearn_mpt._latent.saddles import with_missing_components
 from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
-from sklearn_mpt._latent.steps import Average, Point, Record, align, apply, mix, move_of
+from sklearn_mpt._latent.steps import EXACT, Average, Point, Record, align, apply, mix, move_of
 
+FIRST_TEST = 2  # epochs before which components are not tested
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
+SURE = 30  # times tol: what noise may cost the average in the end
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
@@ -84,6 +87,7 @@ class Ascent:
         self._n_steps = n_before
         self._caution = 1.0
         self._information = None
+        self._next_test = FIRST_TEST
 
     @property
     def result(self):
@@ -154,8 +158,28 @@ class Ascent:
 
     def epoch(self):
         """Take one pass over the batches."""
-        values = [self._step(batch) for batch in self.problem.batches(self.rng)]
+        batches = list(self.problem.batches(self.rng))
+        n_epochs = len(self.loss_curve)
+        if n_epochs >= self._next_test and self._average is None:
+            escaped = self._escape(self.point, batches[0])
+            self._next_test = n_epochs + 2 if escaped else 2 * n_epochs
+        values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
+        if self.converged:
+            self._escape(self.result, batches[0])
+
+    def _escape(self, point, batch):
+        """Set components that the rows miss; return whether that gains anything."""
+        found = with_missing_components(point, *self.problem.slopes(point), self._tol)
+        if found is None:
+            return False
+        before, now = (self.problem.sums(p, batch) for p in (point, found))
+        if not float(now.value - before.value) > self._tol * now.n_rows:
+            return False
+        self.point, self._last = found, None
+        self.converged = False
+        self._forget_average()
+        return True
 
     def _step(self, batch):
         if self._average is not None and self._average.count:
@@ -254,6 +278,8 @@ class Ascent:
             self._judge_average(move)
         else:
             self._record.add(move)
+            self._n_idle = self._n_idle + 1 if move.gain < EXACT * self._tol else 0
+            self.converged = self._n_idle > 1
             if self._record.is_noise():
                 self._average = Average()
 
@@ -279,7 +305,9 @@ class Ascent:
         elif average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
-            self.converged = less_noise + drift < max(self._tol, self._resolution)
+            limit = max(self._tol, self._resolution)
+            is_sure = average.noise < SURE * limit
+            self.converged = is_sure and less_noise + drift < limit
             if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 

@@ -22,6 +22,7 @@ import torch
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
 EXACT = 3e-3  # of tol: what steps of an objective without noise gain in the end
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
+LARGEST_FALL = 0.95  # of a noise variance in one step, relative to its value
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
 # Steps so far apart have independent masks; a window of them tells gradient from noise.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
@@ -70,12 +71,14 @@ class Sums(NamedTuple):
     gradient: Point
     information: Point | None  # coefs: (d, k + 1, k + 1); None if that before will do
     n_rows: float  # sum of their weights
+    of_law: torch.Tensor | None = None  # see `generator_of`; None: from the gradient
 
     @classmethod
-    def of(cls, value, weight, gradient, information):
+    def of(cls, value, weight, gradient, information, of_law=None):
         """Sums of rows with these values and weights, (n,) each."""
         n_rows, square = float(weight.sum()), (weight * value**2).sum()
-        return cls((weight * value).sum(), square, gradient, information, n_rows)
+        total = (weight * value).sum()
+        return cls(total, square, gradient, information, n_rows, of_law)
 
     def __add__(self, other):
         return Sums(
@@ -84,6 +87,7 @@ class Sums(NamedTuple):
             self.gradient.plus(other.gradient),
             self.information and self.information.plus(other.information),
             self.n_rows + other.n_rows,
+            None if self.of_law is None else self.of_law + other.of_law,
         )
 
     def lowered(self, amount):
@@ -98,7 +102,12 @@ class Sums(NamedTuple):
         if information is not None:
             coefs = rotation.T @ information.coefs @ rotation
             information = information._replace(coefs=coefs)
-        return self._replace(gradient=gradient, information=information)
+        of_law = self.of_law
+        if of_law is not None:
+            of_law = rotation.T @ of_law @ rotation
+        return self._replace(
+            gradient=gradient, information=information, of_law=of_law
+        )
 
 
 class Move(NamedTuple):
@@ -110,7 +119,7 @@ class Move(NamedTuple):
     information: Point
     step: Point
     generator: torch.Tensor  # of the change of the law of z, (k + 1, k + 1)
-    gain: float  # that the step promises: half of gradient times step
+    gain: float  # that the step promises: half of gradient times step, and of the law's
 
     @property
     def is_finite(self):
@@ -133,7 +142,11 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
     n, value = sums.n_rows, float(sums.value) / sums.n_rows
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
-    gain = 0.5 * gradient.dot(step)
+    of_law = sums.of_law
+    if of_law is None:
+        of_law = _of_law(sums.gradient.coefs, point.coefs)
+    generator = _bounded_generator(of_law / n) if expand else torch.zeros_like(of_law)
+    gain = 0.5 * gradient.dot(step) + float((generator**2).sum())
     variance = max(0.0, float(sums.square) / n - value**2)
     return Move(
         value,
@@ -141,7 +154,7 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
         gradient,
         information,
         _shortened(step, longest),
-        _generator(gradient.coefs, point.coefs, expand),
+        generator,
         gain,
     )
 
@@ -156,34 +169,42 @@ def divide(gradient, information):
 
 
 def _shortened(step, longest):
-    """Bound what a quadratic cannot promise; the noise may rise as fast as its log."""
-    coefs = step.coefs
-    if longest < math.inf:
-        length = coefs.abs().amax(1, keepdim=True)
-        coefs = coefs * (longest / length.clamp(min=longest))
-    rise = step.log_noise.clamp(min=-1)
-    rise = torch.where(rise > 1, 1 + rise.clamp(min=1).log(), rise)
-    return Point(coefs, rise)
+    """Bound the coefficients' part, beyond which the objective is not quadratic."""
+    if longest == math.inf:
+        return step
+    length = step.coefs.abs().amax(1, keepdim=True)
+    return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
 
 
-def _generator(gradient, coefs, expand):
-    """Half the symmetrised W' g for the scale of z, and W' g for its mean."""
-    n_dims = coefs.shape[1] - 1
-    generator = coefs.new_zeros(n_dims + 1, n_dims + 1)
-    if expand:
-        moment = coefs[:, :n_dims].T @ gradient
-        scale = moment[:, :n_dims]
-        generator[:n_dims, :n_dims] = (scale + scale.T) / 4
-        generator[:n_dims, n_dims] = moment[:, n_dims]
-    largest = generator.abs().max().clamp(min=LARGEST_GENERATOR)
-    return generator * (LARGEST_GENERATOR / largest)
+def law_of(scale, shift):
+    """Slopes in a change of the law of z as one matrix, (k + 1, k + 1).
+
+    scale : half the symmetrised slope in L, for z <- (I + L) z; (k, k). shift : the
+    slope in the mean of z, (k,).
+    """
+    of_law = torch.nn.functional.pad(scale, (0, 1, 0, 1))
+    of_law[:-1, -1] = shift
+    return of_law
+
+
+def _of_law(gradient, coefs):
+    """The same from the gradient in the coefficients: W' g."""
+    moment = coefs[:, :-1].T @ gradient
+    scale = moment[:, :-1]
+    return law_of((scale + scale.T) / 4, moment[:, -1])
+
+
+def _bounded_generator(of_law):
+    largest = of_law.abs().max().clamp(min=LARGEST_GENERATOR)
+    return of_law * (LARGEST_GENERATOR / largest)
 
 
 def apply(point, move, size):
-    """Take a step of a size."""
-    moved = point.plus(move.step, size)
+    """Take a step of a size; noise variances change by so many times their value."""
     change = torch.linalg.matrix_exp(size * move.generator)
-    return moved._replace(coefs=moved.coefs @ change)
+    coefs = (point.coefs + size * move.step.coefs) @ change
+    fall = (size * move.step.log_noise).clamp(min=-LARGEST_FALL)
+    return Point(coefs, point.log_noise + fall.log1p())
 
 
 def axes_of(point):

@@ -18,10 +18,13 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.steps import Point, Sums
+from sklearn_mpt._latent.steps import Point, Sums, law_of
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # of rows in double precision
+# Of a conditional variance to the noise, where it is a difference; and of that ratio
+# times the signal, the largest variance of a feature over its noise.
+LARGEST_RATIO, LARGEST_PRODUCT = 1e6, 1e11
 LEAST = 1e-12  # ratio of a conditional variance to the noise that is told from 0
 
 
@@ -126,9 +129,9 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     shape; targets are weights, 0.0 where missing. informed : whether to return the
     information, too. weight : of each row, (n,).
 
-    Of a target that is seen, the variance is a difference: the value is good to 1e-3
-    nats where features vary 1e6 times as much as the noise, and beyond that rounding
-    spoils it. Others are good to 1e-6 nats at the least noise that a model may have.
+    A target may be given what is seen in two ways: hidden itself, or seen but left out.
+    In the second its variance is a difference, which rounding spoils where it is far
+    larger than the noise: there the first stands for both.
     """
     m, weight = Model(point), _weight(weight, X)
     target = target * weight[:, None]
@@ -136,6 +139,7 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     C = symmetric.covariance(seen, m.scaled)
     z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
     ratio = symmetric.ratio(C, seen, m.scaled)
+    target = _resolved(target, seen, ratio, m)
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
@@ -152,7 +156,25 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     gradient = _point(slope, direct.sum(0), noise_slope)
     share = present * weight[:, None]
     information = _information(C, z, share, m, symmetric) if informed else None
-    return Sums.of(value, weight, gradient, information)
+    of_law = law_of(_symmetrised(v.T @ z) - G.sum(0), v.sum(0))
+    return Sums.of(value, weight, gradient, information, of_law)
+
+
+def _resolved(target, seen, ratio, m):
+    """Score targets whose variance is far larger than the noise while hidden only.
+
+    How far is a matter of rounding, which grows with the signal of the model, too.
+    Given r of d features, a target is hidden itself in d - r of d + 1 masks.
+    """
+    largest = (LARGEST_PRODUCT / (m.scaled**2).sum(1).max()).clamp(1, LARGEST_RATIO)
+    is_far = torch.where(seen > 0, 1 / ratio, ratio) > largest
+    if not is_far.any() or not (target * seen > 0).any():  # all hidden: a fixed size
+        return target
+    n_targets = (target > 0).sum(1, keepdim=True)
+    n_hidden = ((target > 0) & (seen == 0)).sum(1, keepdim=True)
+    share = (n_targets + 1) / n_hidden.clamp(min=1)
+    both_ways = torch.where(seen > 0, 0.0, target * share)
+    return torch.where(is_far, both_ways, target)
 
 
 def _weight(weight, X):
@@ -214,7 +236,23 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
         (error.T @ z - spread) / m.noise[:, None], error.sum(0) / m.noise, noise_slope
     )
     information = _information(C, z, share, m, symmetric)
-    return Sums.of(value, weight, gradient, information)
+    second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
+    spread = 0.5 * (second - weight.sum() * torch.eye(len(second)).to(second))
+    of_law = law_of(spread, (weight[:, None] * z).sum(0))
+    return Sums.of(value, weight, gradient, information, of_law)
+
+
+def _symmetrised(matrix):
+    return 0.5 * (matrix + matrix.mT)
+
+
+def mean_slopes(X, present, point, symmetric):
+    """Slopes of the log density of rows in their locations; (n, d)."""
+    m = Model(point)
+    residual = (X - m.mean) * present
+    C = symmetric.covariance(present, m.scaled)
+    z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
+    return (residual - z @ m.W.T) * present / m.noise
 
 
 def _point(weights, mean, log_noise):
@@ -246,6 +284,7 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     m = Model(point)
     C = symmetric.covariance(seen, m.scaled)
     ratio, sign = symmetric.ratio(C, seen, m.scaled), 1 - 2 * seen
+    target = _resolved(target, seen, ratio, m)
     weight = target / (m.noise * ratio)
     V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
@@ -266,7 +305,9 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     noise_slope = _noise_slope(spread, pull, _trace(v_z), m, symmetric)
     gradient = _point(slope, torch.zeros_like(variance), noise_slope)
     information = _moment_information(C + z_z, len(variance), m)
-    return Sums(value.sum(), (value**2).sum(), gradient, information, len(seen))
+    of_law = law_of(_symmetrised(v_z.sum(0)) - G.sum(0), v_z.new_zeros(len(v_z[0])))
+    square = (value**2).sum()
+    return Sums(value.sum(), square, gradient, information, len(seen), of_law)
 
 
 def _moment_information(second, n_features, m):

@@ -14,18 +14,21 @@ from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.steps import EXACT, Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
+    Model,
     Symmetric,
     likelihood_sums,
     masked_sums,
+    mean_slopes,
     moment_sums,
 )
 from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
-LARGEST_SIGNAL = 1e6  # variance of a feature over the noise, to be left out of itself
 BLOCK_BYTES = 2**24  # of what is held for a block of rows: caches are not much larger
 MAX_BATCH = 2**17  # rows of a step, if they are not told
+NOISE_ROWS = 1000  # that tell the information of the noise
+SLOPE_NUMBERS = 2**24  # of the rows that tell what components miss
 FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
 
 
@@ -49,6 +52,8 @@ class UniformMasks:
         If given, half the draws have a density as 1 / (u + few), since what few
         features say of z varies most; weights make up for it.
     """
+
+    is_uniform = True
 
     def __init__(self, few=None):
         self.few = few
@@ -74,6 +79,8 @@ class UniformMasks:
 
 class FixedMasks:
     """Hidden sets of one size as targets; those of successive turns are disjoint."""
+
+    is_uniform = False
 
     def __init__(self, size):
         self.size = size
@@ -114,6 +121,7 @@ class GaussianRows:
     expand = True
     least = 10
     idle = EXACT
+    n_turns = 1  # that a step takes together, the second of complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
@@ -144,7 +152,7 @@ class GaussianRows:
             self._seeds = rng.integers(2**63, size=self.n_batches)
         if self._turn == 0:
             self._shift = rng.random()
-        turn, self._turn = self._turn, self._turn + 1
+        turn, self._turn = self._turn, self._turn + self.n_turns
         for index, seed in zip(self._order, self._seeds, strict=True):
             yield Batch(index, turn, int(seed), self._shift)
 
@@ -162,7 +170,38 @@ class GaussianRows:
         """
         rotation = axes_of(point)
         turned = point._replace(coefs=point.coefs @ rotation)
-        return self._sums(turned, batch).turned(rotation.T)
+        sums = self._sums(turned, batch)
+        if sums.information is not None and self._is_lml and point.log_noise.ndim == 0:
+            of_row = self._noise_information(turned)
+            information = sums.information._replace(log_noise=sums.n_rows * of_row)
+            sums = sums._replace(information=information)
+        return sums.turned(rotation.T)
+
+    @property
+    def _is_lml(self):
+        """Whether the objective is, over masks, the log marginal likelihood."""
+        return self.masks is None or self.masks.is_uniform
+
+    def _noise_information(self, point):
+        r"""Observed information of the log noise variance that features share, per row.
+
+        It is :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}` of the covariance C of
+        what is present. That of EM would take z as known, and most of the noise is
+        not, where there are nearly as many components as features.
+        """
+        present, weight = self._patterns
+        C = self.symmetric.covariance(present, Model(point).scaled)
+        n_dims = C.shape[1]
+        trace = present.sum(1) - n_dims + (C**2).sum((1, 2))
+        return 0.5 * (weight * trace).sum()
+
+    @functools.cached_property
+    def _patterns(self):
+        """Which entries of some rows are present, and the shares of these rows."""
+        places = np.linspace(0, len(self.X) - 1, min(len(self.X), NOISE_ROWS))
+        rows = torch.from_numpy(places.astype(int)).to(self.X.device)
+        weight = self.weights.each[rows]
+        return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
     def _sums(self, point, batch):
         starts = range(0, len(batch.rows), self.n_block)
@@ -177,10 +216,30 @@ class GaussianRows:
         if self.masks is None:
             return likelihood_sums(X, present, point, self.symmetric, weight)
         seen, target = self.masks(present, batch, first)
-        target = _resolved(point, seen, target)
         informed = batch.turn % 2 == 0  # that of the complements is much the same
         of = X, present, seen, target, point, self.symmetric
         return masked_sums(*of, informed, weight)
+
+
+    def slopes(self, point):
+        """Return V -> the mean of s s' V over rows, and the information of locations.
+
+        s are the posterior means of the slopes in the locations; see `saddles`.
+        """
+        rows = self._some_rows()
+        X, weight = self.X[rows].double(), self.weights.each[rows]
+        present = (~torch.isnan(X)).to(X.dtype)
+        turned = point._replace(coefs=point.coefs @ axes_of(point))
+        slopes = mean_slopes(torch.nan_to_num(X), present, turned, self.symmetric)
+        share = weight[:, None] / weight.sum()
+        information = (share * present).sum(0) / point.log_noise.exp()
+        return (lambda V: slopes.T @ (share * (slopes @ V))), information
+
+    def _some_rows(self):
+        """Evenly spaced rows, all unless they are many."""
+        n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
+        places = torch.linspace(0, len(self.X) - 1, n_rows, dtype=torch.float64)
+        return places.long().to(self.X.device)
 
 
 class GaussianMoments(GaussianRows):
@@ -195,6 +254,8 @@ class GaussianMoments(GaussianRows):
         self.symmetric = Symmetric(n_dims, moments.mean.device)
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
+        self._patterns = self.all[:1], self.all.new_ones(1)
+        self.n_turns = 2 if masks.is_uniform and n_masks > 1 else 1
         self.n_batches = 1
         self._turn = 0
 
@@ -203,28 +264,34 @@ class GaussianMoments(GaussianRows):
         weights, mean = point.coefs[:, :-1], self.moments.mean[:, None]
         return point._replace(coefs=torch.cat([weights, mean], 1))
 
+    def slopes(self, point):
+        """Return what `GaussianRows.slopes` does, by the moments."""
+        of = Model(point)
+        size = of.noise.sqrt()[:, None]
+        axes, lengths, _ = torch.linalg.svd(of.scaled, full_matrices=False)
+        explained = (lengths**2 / (1 + lengths**2))[:, None]
+
+        def inverse(V):
+            """The inverse of the model's covariance, times V."""
+            V = V / size
+            return (V - axes @ (explained * (axes.T @ V))) / size
+
+        return (lambda V: inverse(self.moments.product(inverse(V).T).T)), 1 / of.noise
+
+    def _masks(self, batch):
+        """Those of a step: in two turns, the second half complements the first."""
+        halves = self.all.tensor_split(self.n_turns)
+        turns = [batch._replace(turn=batch.turn + i) for i in range(self.n_turns)]
+        parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
+
     def _shuffled(self, rng):
         return [None]
 
     def _sums(self, point, batch):
-        seen, target = self.masks(self.all, batch, 0)
-        target = _resolved(point, seen, target)
+        seen, target = self._masks(batch)
         product, variance = self.moments.product, self.moments.variance
         return moment_sums(product, variance, seen, target, point, self.symmetric)
-
-
-def _resolved(point, seen, target):
-    """Leave out targets that are seen, if one stands for far more than the noise.
-
-    The variance of such an entry given the others is a difference that rounding spoils.
-    With m of d targets hidden, (d + 1) / m makes up for those left out.
-    """
-    signal = ((point.coefs[:, :-1] ** 2).sum(1) / point.log_noise.exp()).max()
-    hidden = (target > 0) & (seen == 0)
-    if signal < LARGEST_SIGNAL or not (target * seen).any():
-        return target
-    n_targets, n_hidden = ((t > 0).sum(1, keepdim=True) for t in (target, hidden))
-    return target * hidden * (n_targets + 1) / n_hidden.clamp(min=1)
 
 
 def uniform_or_fixed(mask_rate, n_features, few=None):

@@ -1,0 +1,104 @@
+r"""Escape from saddles: components that died, or stand where others would explain more.
+
+A component that is too weak to be told from the noise of the first steps shrinks, and
+afterwards grows so slowly that training looks converged: the fit is at a saddle of the
+likelihood. With the slope :math:`s_i` of row i in the locations of the features, its
+mean over the posterior of z, a new component along v changes the log-likelihood by
+
+.. math:: \frac{1}{2} v^\top M v, \qquad
+    M = \frac{1}{N} \sum_i s_i s_i^\top - \mathbb{E}_{model}[s s^\top],
+
+to second order. With the information of the locations as the unit of each feature
+(:math:`t = s / h`, :math:`U = h W`), the second term is
+:math:`(I + U U^\top)^{-1}` where no entry is missing, and close to it elsewhere. An
+eigenvalue b of M stands for a component of squared length b, which gains
+:math:`(b - \log(1 + b)) / 2` nats per row; a component of squared length a that is
+dropped costs as much. Both are exact for Gaussian noise and complete rows [1]_.
+
+References
+----------
+.. [1] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
+   Journal of the Royal Statistical Society B 61, 1999, section 3 and appendix A.
+"""
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+DENSE_FEATURES = 128  # up to so many, a full eigendecomposition is faster
+EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines what is proposed
+
+
+def with_missing_components(point, product, information, least_gain):
+    """Replace weak components by directions that the rows leave unexplained.
+
+    Parameters
+    ----------
+    point : Point
+    product : callable
+        From V, of shape (d, q), to the mean of s s' V over rows.
+    information : Tensor of shape (d,)
+        Information of each location, per row.
+    least_gain : float
+        What a replacement must gain, in nats per row.
+
+    Returns
+    -------
+    Point or None
+        None if no replacement gains as much.
+    """
+    n_dims = point.coefs.shape[1] - 1
+    unit = information.sqrt()
+    axes, lengths, rotation = torch.linalg.svd(
+        unit[:, None] * point.coefs[:, :n_dims], full_matrices=False
+    )
+    strengths, directions = _unexplained(product, unit, axes, lengths**2)
+    gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
+    n_pairs = min(len(gains), len(costs))
+    is_worth_it = gains[:n_pairs] - costs[:n_pairs] > least_gain
+    n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
+    if n_new == 0:
+        return None
+    loadings = axes * lengths
+    new = directions[:, :n_new] * strengths[:n_new].sqrt()
+    loadings[:, loadings.shape[1] - n_new :] = new.flip(1)
+    weights = _over(loadings, unit[:, None]) @ rotation
+    return point._replace(coefs=torch.cat([weights, point.coefs[:, n_dims:]], 1))
+
+
+def gain_of(strengths):
+    """Nats per row that components of these squared lengths gain, at their best."""
+    strengths = strengths.clamp(min=0)
+    return 0.5 * (strengths - strengths.log1p())
+
+
+def _unexplained(product, unit, axes, squared_lengths):
+    """Leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
+    explained = squared_lengths / (1 + squared_lengths)
+
+    def excess(V):
+        own = axes @ (explained[:, None] * (axes.T @ V))
+        return _over(product(_over(V, unit[:, None])), unit[:, None]) - V + own
+
+    n_features, n_wanted = len(unit), len(squared_lengths)
+    if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
+        matrix = excess(torch.eye(n_features, dtype=unit.dtype, device=unit.device))
+        values, vectors = torch.linalg.eigh(0.5 * (matrix + matrix.T))
+        values, vectors = values[-n_wanted:], vectors[:, -n_wanted:]
+    else:
+        operator = LinearOperator(
+            (n_features, n_features),
+            matvec=lambda v: excess(unit.new_tensor(v).reshape(-1, 1)).cpu().numpy(),
+            dtype=np.float64,
+        )
+        start = np.random.default_rng(0).normal(size=n_features)
+        found = eigsh(
+            operator, n_wanted, which="LA", v0=start, tol=EIGENVALUE_TOLERANCE
+        )
+        values, vectors = (unit.new_tensor(array) for array in found)
+    return values.flip(0), vectors.flip(1)
+
+
+def _over(values, unit):
+    """Divide, where a feature that nothing is known of gives 0."""
+    return torch.where(unit > 0, values / unit.clamp(min=1e-300), 0.0)
