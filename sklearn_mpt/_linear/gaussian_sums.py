@@ -22,9 +22,7 @@ from sklearn_mpt._latent.steps import Point, Sums, law_of
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # of rows in double precision
-# Of a conditional variance to the noise, where it is a difference; and of that ratio
-# times the signal, the largest variance of a feature over its noise.
-LARGEST_RATIO, LARGEST_PRODUCT = 1e6, 1e11
+LARGEST_RATIO = 1e4  # of a conditional variance to the noise, as a difference
 LEAST = 1e-12  # ratio of a conditional variance to the noise that is told from 0
 
 
@@ -139,7 +137,7 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     C = symmetric.covariance(seen, m.scaled)
     z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
     ratio = symmetric.ratio(C, seen, m.scaled)
-    target = _resolved(target, seen, ratio, m)
+    target = _resolved(target, seen, ratio)
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
@@ -160,14 +158,12 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     return Sums.of(value, weight, gradient, information, of_law)
 
 
-def _resolved(target, seen, ratio, m):
+def _resolved(target, seen, ratio):
     """Score targets whose variance is far larger than the noise while hidden only.
 
-    How far is a matter of rounding, which grows with the signal of the model, too.
     Given r of d features, a target is hidden itself in d - r of d + 1 masks.
     """
-    largest = (LARGEST_PRODUCT / (m.scaled**2).sum(1).max()).clamp(1, LARGEST_RATIO)
-    is_far = torch.where(seen > 0, 1 / ratio, ratio) > largest
+    is_far = torch.where(seen > 0, 1 / ratio, ratio) > LARGEST_RATIO
     if not is_far.any() or not (target * seen > 0).any():  # all hidden: a fixed size
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
@@ -284,7 +280,7 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     m = Model(point)
     C = symmetric.covariance(seen, m.scaled)
     ratio, sign = symmetric.ratio(C, seen, m.scaled), 1 - 2 * seen
-    target = _resolved(target, seen, ratio, m)
+    target = _resolved(target, seen, ratio)
     weight = target / (m.noise * ratio)
     V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
