@@ -25,8 +25,8 @@ from sklearn_mpt._latent.steps import EXACT, Average, Point, Record, align, appl
 FIRST_TEST = 2  # epochs before which components are not tested
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-SURE = 30  # times tol: what noise may cost the average in the end
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
+LEFT = 0.03  # of tol: what is left to gain where nothing hides it
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
@@ -69,7 +69,7 @@ class Ascent:
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
 
-    def __init__(self, problem, point, *, learning_rate, rng, n_before=0):
+    def __init__(self, problem, point, *, learning_rate, rng, n_before=0, finishes=False):
         self.problem = problem
         self._start = point
         self._stream = Stream(point, point)
@@ -88,6 +88,8 @@ class Ascent:
         self._caution = 1.0
         self._information = None
         self._next_test = FIRST_TEST
+        self._gained = math.inf  # by the last step without noise
+        self._finishes = finishes
 
     @property
     def result(self):
@@ -165,8 +167,8 @@ class Ascent:
             self._next_test = n_epochs + 2 if escaped else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if self.converged:
-            self._escape(self.result, batches[0])
+        if self.converged and not self._escape(self.result, batches[0]):
+            self._leave_masks()
 
     def _escape(self, point, batch):
         """Set components that the rows miss; return whether that gains anything."""
@@ -180,6 +182,15 @@ class Ascent:
         self.converged = False
         self._forget_average()
         return True
+
+    def _leave_masks(self):
+        """Go on with the sum over all sizes, whose noise does not hide what is left."""
+        problem = self.problem.without_masks() if self._finishes else None
+        if problem is not None:
+            self.point, self._last, self.problem = self.result, None, problem
+            self.converged, self._n_idle = False, 0
+            self._caution = 1.0
+            self._forget_average()
 
     def _step(self, batch):
         if self._average is not None and self._average.count:
@@ -290,12 +301,19 @@ class Ascent:
         self._forget_average()
 
     def _judge_exact(self, move):
-        """The ascent ends where two steps in turn have gained nothing."""
-        if self._last is not None:
-            gained = move.value - self._last[1].value
-            is_idle = gained < self.problem.idle * self._tol
-            self._n_idle = self._n_idle + 1 if is_idle else 0
-            self.converged = self._n_idle > 1
+        """The ascent ends where all steps to come would gain a small share of tol.
+
+        Gains fall, in the end, by the same factor from step to step.
+        """
+        if self._last is None:
+            return
+        before, self._gained = self._gained, move.value - self._last[1].value
+        falls = max(before - self._gained, 0.0)
+        left = self._gained * self._gained / falls if falls else math.inf
+        limit = max(self._tol, self._resolution)
+        is_idle = self._gained <= 0 or left < LEFT * limit
+        self._n_idle = self._n_idle + 1 if is_idle else 0
+        self.converged = self._n_idle > 1
 
     def _judge_average(self, move):
         average, n_more = self._average, self._patience * self.problem.n_batches
@@ -306,8 +324,7 @@ class Ascent:
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
             limit = max(self._tol, self._resolution)
-            is_sure = average.noise < SURE * limit
-            self.converged = is_sure and less_noise + drift < limit
+            self.converged = less_noise + drift < limit
             if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 

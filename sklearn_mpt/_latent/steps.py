@@ -165,7 +165,14 @@ def divide(gradient, information):
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += RIDGE * diagonal.sum(1, keepdim=True)
     solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result[..., 0]
-    return Point(solved, gradient.log_noise / information.log_noise)
+    noise = gradient.log_noise
+    if information.log_noise.ndim > noise.ndim:
+        matrix = information.log_noise.clone()
+        matrix.diagonal().add_(RIDGE * matrix.trace())
+        noise = torch.linalg.solve_ex(matrix, noise).result
+    else:
+        noise = noise / information.log_noise
+    return Point(solved, noise)
 
 
 def _shortened(step, longest):

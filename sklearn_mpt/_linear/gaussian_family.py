@@ -29,6 +29,7 @@ from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
+AUTO_MASKS = 64
 START_NOISE = 0.01  # of components that start near those of other factors
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
@@ -134,6 +135,7 @@ class GaussianFamily(InformedFamily, Family):
             learning_rate=settings.learning_rate,
             rng=problem.rng,
             n_before=problem.fitted["n_iter_"],
+            finishes=settings.n_masks == "auto",
         )
 
     def trained_attributes(self, result, fitted):
@@ -285,7 +287,8 @@ def _pose(settings, problem):
         return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
     masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
     moments = _moments(problem)
-    return GaussianMoments(moments, settings.n_masks, n_dims, masks, floor)
+    n_masks = AUTO_MASKS if settings.n_masks == "auto" else settings.n_masks
+    return GaussianMoments(moments, n_masks, n_dims, masks, floor)
 
 
 def _moments(problem):

@@ -242,6 +242,23 @@ def _symmetrised(matrix):
     return 0.5 * (matrix + matrix.mT)
 
 
+def explained_axes(scaled):
+    """Principal axes of the weights over the noise, and what they explain: a / (1 + a).
+
+    Without cancellation, the covariance of rows over the noise, I + U U', has the
+    inverse I - Q diag(a / (1 + a)) Q'.
+    """
+    axes, lengths, _ = torch.linalg.svd(scaled, full_matrices=False)
+    return axes, lengths**2 / (1 + lengths**2)
+
+
+def whitened_precision(scaled):
+    """Inverse of the covariance of complete rows over the noise; (d, d)."""
+    axes, explained = explained_axes(scaled)
+    eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
+    return eye - (axes * explained) @ axes.T
+
+
 def mean_slopes(X, present, point, symmetric):
     """Slopes of the log density of rows in their locations; (n, d)."""
     m = Model(point)
@@ -304,6 +321,28 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     of_law = law_of(_symmetrised(v_z.sum(0)) - G.sum(0), v_z.new_zeros(len(v_z[0])))
     square = (value**2).sum()
     return Sums(value.sum(), square, gradient, information, len(seen), of_law)
+
+
+def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
+    """`likelihood_sums` of complete rows about their mean, by their second moments."""
+    m, d = Model(point), len(variance)
+    C = symmetric.covariance(variance.new_ones(1, d), m.scaled)[0]
+    V = (C @ m.W.T) / m.noise
+    z_x = product(V)
+    z_z = z_x @ V.T
+    explained = (m.W.T * z_x).sum(0)
+    e_x = variance - explained  # x' C^-1 x without cancellation is that over the noise
+    log_scale = d * LOG_2PI + m.log_noise.sum() - torch.linalg.slogdet(C)[1]
+    value = -0.5 * n_rows * (log_scale + (e_x / m.noise).sum())
+    second = C + z_z
+    slope = (z_x - second @ m.W.T).T / m.noise[:, None]
+    squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
+    noise_slope = m.of_noise(0.5 * (squares / m.noise - 1))
+    gradient = _point(n_rows * slope, torch.zeros_like(variance), n_rows * noise_slope)
+    information = _moment_information(second[None], d, m).times(n_rows)
+    eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
+    of_law = law_of(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
+    return Sums(value, value**2 / n_rows, gradient, information, n_rows, of_law)
 
 
 def _moment_information(second, n_features, m):

@@ -1,5 +1,6 @@
 """What a linear Gaussian model is trained on: rows, or their second moments."""
 
+import copy
 import functools
 import math
 import operator
@@ -16,10 +17,13 @@ from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
     Symmetric,
+    explained_axes,
     likelihood_sums,
     masked_sums,
     mean_slopes,
+    moment_likelihood_sums,
     moment_sums,
+    whitened_precision,
 )
 from sklearn_mpt._measure.masks import fixed_size
 
@@ -171,29 +175,32 @@ class GaussianRows:
         rotation = axes_of(point)
         turned = point._replace(coefs=point.coefs @ rotation)
         sums = self._sums(turned, batch)
-        if sums.information is not None and self._is_lml and point.log_noise.ndim == 0:
+        is_lml = self.masks is None or self.masks.is_uniform
+        is_shared = point.log_noise.ndim == 0
+        if sums.information is not None and is_lml and (is_shared or not self.is_noisy):
             of_row = self._noise_information(turned)
             information = sums.information._replace(log_noise=sums.n_rows * of_row)
             sums = sums._replace(information=information)
         return sums.turned(rotation.T)
 
-    @property
-    def _is_lml(self):
-        """Whether the objective is, over masks, the log marginal likelihood."""
-        return self.masks is None or self.masks.is_uniform
-
     def _noise_information(self, point):
-        r"""Observed information of the log noise variance that features share, per row.
+        r"""Observed information of the log noise variances, per row.
 
-        It is :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}` of the covariance C of
-        what is present. That of EM would take z as known, and most of the noise is
-        not, where there are nearly as many components as features.
+        That of EM takes z as known, and most of the noise is not, where components
+        explain nearly all of a feature. If all share their noise, this is
+        :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}` of the covariance C of what
+        is present. Otherwise it is a matrix, :math:`\frac{1}{2} (\Psi^{1/2} C^{-1}
+        \Psi^{1/2})^2` entry by entry, that of complete rows times the share of the rows
+        in which two features are present.
         """
         present, weight = self._patterns
-        C = self.symmetric.covariance(present, Model(point).scaled)
-        n_dims = C.shape[1]
-        trace = present.sum(1) - n_dims + (C**2).sum((1, 2))
-        return 0.5 * (weight * trace).sum()
+        of = Model(point)
+        if of.is_shared:
+            C = self.symmetric.covariance(present, of.scaled)
+            trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
+            return 0.5 * (weight * trace).sum()
+        both = present.T @ (weight[:, None] * present)
+        return 0.5 * both * whitened_precision(of.scaled) ** 2
 
     @functools.cached_property
     def _patterns(self):
@@ -220,6 +227,16 @@ class GaussianRows:
         of = X, present, seen, target, point, self.symmetric
         return masked_sums(*of, informed, weight)
 
+
+    def without_masks(self):
+        """Return the same objective as a sum over all sizes, if masks estimate that."""
+        if self.masks is None or not self.masks.is_uniform:
+            return None
+        exact = copy.copy(self)
+        exact.masks = None
+        exact.n_pairs, exact.n_batches = self.n_rows, 1
+        exact._turn = 0
+        return exact
 
     def slopes(self, point):
         """Return V -> the mean of s s' V over rows, and the information of locations.
@@ -268,13 +285,12 @@ class GaussianMoments(GaussianRows):
         """Return what `GaussianRows.slopes` does, by the moments."""
         of = Model(point)
         size = of.noise.sqrt()[:, None]
-        axes, lengths, _ = torch.linalg.svd(of.scaled, full_matrices=False)
-        explained = (lengths**2 / (1 + lengths**2))[:, None]
+        axes, explained = explained_axes(of.scaled)
 
         def inverse(V):
             """The inverse of the model's covariance, times V."""
             V = V / size
-            return (V - axes @ (explained * (axes.T @ V))) / size
+            return (V - axes @ (explained[:, None] * (axes.T @ V))) / size
 
         return (lambda V: inverse(self.moments.product(inverse(V).T).T)), 1 / of.noise
 
@@ -288,7 +304,17 @@ class GaussianMoments(GaussianRows):
     def _shuffled(self, rng):
         return [None]
 
+    def without_masks(self):
+        exact = super().without_masks()
+        if exact is not None:
+            exact.n_turns = 1
+        return exact
+
     def _sums(self, point, batch):
+        if self.masks is None:
+            product, variance = self.moments.product, self.moments.variance
+            of = product, variance, len(self.all), point, self.symmetric
+            return moment_likelihood_sums(*of)
         seen, target = self._masks(batch)
         product, variance = self.moments.product, self.moments.variance
         return moment_sums(product, variance, seen, target, point, self.symmetric)

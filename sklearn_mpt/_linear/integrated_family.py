@@ -199,6 +199,7 @@ class IntegratedFamily(InformedFamily, Family):
             learning_rate=settings.learning_rate,
             rng=problem.rng,
             n_before=problem.fitted["n_iter_"],
+            finishes=settings.n_masks == "auto",
         )
 
     def trained_attributes(self, result, fitted):

@@ -217,6 +217,21 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     return sums_of(value, weight, gradient, information, noise)
 
 
+def mean_slopes(rows, nodes, point, likelihood, weight):
+    """Posterior means of the slopes in the locations, (n, d), times root weights.
+
+    And the information of the locations, summed over rows with weights, (d,).
+    """
+    location = with_one(nodes.z) @ point.coefs.T
+    X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
+    joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
+    r = torch.softmax(joint, 1)[..., None]
+    slope, information = likelihood.derivatives(X, location)
+    on = likelihood.spread(on)
+    slope, information = (r * on * slope).sum(1), (r * on * information).sum(1)
+    return weight[:, None].sqrt() * slope, weight @ information
+
+
 def _noise_sums(share, known, likelihood, X, location):
     """Slope and information of log noise variances, summed over rows and nodes.
 

@@ -22,6 +22,7 @@ from sklearn_mpt._linear.integrated_sums import (
     bound_sums,
     distinct,
     indicators,
+    mean_slopes,
     own_sums,
     shared_likelihood_sums,
     shared_masked_sums,
@@ -44,6 +45,7 @@ from sklearn_mpt._measure.masks import (
     training_sizes,
 )
 
+AUTO_MASKS = 32
 MANY_FEATURES = 200  # whose posteriors are nearly Gaussian
 OWN_MASKS = 256  # in a step, at least
 OWN_COST = 12  # of a node of its own row, in shared ones
@@ -51,6 +53,7 @@ SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest po
 BLOCK = 2**19  # numbers in a tensor over rows, nodes and features: for caches to hold
 STEP, STEP_IF_SLOW = 2**21, 2**19  # and in a step, at least: rows come several times
 MAX_BATCH, MAX_COPIES = 2**16, 32
+MOST_SLOPE_ROWS = 2000  # that tell what components miss
 MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
 # Of a normal prior of slopes, in locations per unit of z. It is flat unless a feature
 # separates the rows: its slope would have no finite maximum.
@@ -96,7 +99,10 @@ class IntegratedRows:
         self.likelihood = likelihood
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.mask_rate, self.n_masks = settings.mask_rate, settings.n_masks
+        self.settings = settings
+        is_auto = settings.n_masks == "auto"
+        self.n_masks = AUTO_MASKS if is_auto else settings.n_masks
+        self.mask_rate = settings.mask_rate
         uniform = settings.mask_rate == "uniform"
         size = 1 if uniform else fixed_size(settings.mask_rate, self.n_features)
         share = self.n_features / size
@@ -107,6 +113,36 @@ class IntegratedRows:
         many = self.n_features >= MANY_FEATURES
         self.own = OwnNodes(n_dims, X.device, given.seed, many)
         self._turn = 0
+
+    def without_masks(self):
+        """Return the same objective as a sum over all sizes, if masks estimate that."""
+        if self.mask_rate != "uniform" or not self.is_noisy:
+            return None
+        of = self.X, self.likelihood, self.settings, self.n_dims, self.given
+        exact = LikelihoodRows(*of)
+        return None if exact.is_noisy else exact
+
+    def slopes(self, point):
+        """Return V -> the mean of s s' V over rows, and the information of locations.
+
+        s are the posterior means of the slopes in the locations; see `saddles`.
+        """
+        of = self.X, self.likelihood, self.settings, self.n_dims, self.given
+        exact = self if self.targets is None else LikelihoodRows(*of)
+        latent, many = exact.latent(point), MOST_SLOPE_ROWS
+        places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
+        batch = Batch(places, exact._draw(None), 0)
+        slopes, information = [], 0
+        for rows, weight in exact._blocks(batch, len(point.coefs) * exact.own.n_nodes):
+            nodes = exact.own.place(rows, latent, 0)
+            found = mean_slopes(rows, nodes, point, latent.likelihood, weight)
+            slopes.append(found[0])
+            information = information + found[1]
+        slopes = torch.cat(slopes) * self.varies
+        total = float(self.weights.each[torch.from_numpy(places)].sum())
+        return (lambda V: slopes.T @ (slopes @ V) / total), (
+            self.varies * information / total
+        )
 
     def batches(self, rng):
         """Batches of rows in random order; those of odd turns have complements."""

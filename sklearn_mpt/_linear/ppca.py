@@ -162,7 +162,7 @@ class MPTProbabilisticPCA(BaseMPT):
         n_components: int = 2,
         *,
         mask_rate: str | float = "uniform",
-        n_masks: int = 64,
+        n_masks: int | str = "auto",
         objective: str = "mpt",
         init: str | dict = "random",
         max_iter: int = 1000,

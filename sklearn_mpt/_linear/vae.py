@@ -245,7 +245,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         noise: str = "shared",
         rotation: str | None = None,
         mask_rate: str | float = "uniform",
-        n_masks: int = 32,
+        n_masks: int | str = "auto",
         objective: str = "mpt",
         init: str | dict = "random",
         max_iter: int = 1000,
