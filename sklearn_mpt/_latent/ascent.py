@@ -18,9 +18,18 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent import steps
-from sklearn_mpt._latent.saddles import with_missing_components
 from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
-from sklearn_mpt._latent.steps import EXACT, Average, Point, Record, align, apply, mix, move_of
+from sklearn_mpt._latent.saddles import with_missing_components
+from sklearn_mpt._latent.steps import (
+    EXACT,
+    Average,
+    Point,
+    Record,
+    align,
+    apply,
+    mix,
+    move_of,
+)
 
 FIRST_TEST = 2  # epochs before which components are not tested
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
@@ -35,6 +44,20 @@ STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 class Stream(NamedTuple):
     point: Point  # where the steps on parts of a stream have come
     average: Point
+
+
+def best_of_short_runs(problem, points, n_epochs):
+    """Return the end of the run that comes farthest: there are local maxima.
+
+    problem : without noise. points : where the runs start.
+    """
+    runs = []
+    for point in points:
+        run = Ascent(problem, point, learning_rate=1.0, rng=np.random.default_rng(0))
+        for _ in range(n_epochs):
+            run.epoch()
+        runs.append((-run.loss_curve[-1], run.point))
+    return max(runs, key=lambda run: run[0])[1]
 
 
 class Ascent:
@@ -69,7 +92,9 @@ class Ascent:
        by averaging", SIAM Journal on Control and Optimization 30, 1992.
     """
 
-    def __init__(self, problem, point, *, learning_rate, rng, n_before=0, finishes=False):
+    def __init__(
+        self, problem, point, *, learning_rate, rng, n_before=0, finishes=False
+    ):
         self.problem = problem
         self._start = point
         self._stream = Stream(point, point)

@@ -105,9 +105,7 @@ class Sums(NamedTuple):
         of_law = self.of_law
         if of_law is not None:
             of_law = rotation.T @ of_law @ rotation
-        return self._replace(
-            gradient=gradient, information=information, of_law=of_law
-        )
+        return self._replace(gradient=gradient, information=information, of_law=of_law)
 
 
 class Move(NamedTuple):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent.ascent import Ascent
+from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
@@ -31,6 +31,8 @@ from sklearn_mpt._tables.standard_errors import InformedFamily
 NOISE_FLOOR = 1e-9
 AUTO_MASKS = 64
 START_NOISE = 0.01  # of components that start near those of other factors
+# Random starts of factors are the best of short runs, the others from random noise.
+N_RANDOM_RUNS, N_SHORT_EPOCHS, SHORT_ROWS = 4, 15, 2000
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
@@ -77,13 +79,43 @@ class GaussianFamily(InformedFamily, Family):
         noise = scale * rng.normal(size=shape)
         if init == "pca" or not self.is_shared:
             first = self._closed_form(X, (shift, scale), shape[0], weight)
-            if init == "random":  # factors have local maxima: not far from the best
-                first["components_"] = first["components_"] + START_NOISE * noise
-            return own | first
+            if init == "pca":
+                return own | first
+            first["components_"] = first["components_"] + START_NOISE * noise
+            if settings.max_iter == 0:
+                return own | first
+            return own | self._best_of_short_runs(X, own | first, rng, weight)
         return own | {
             "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
             "noise_variance_": scale**2,
+        }
+
+    def _best_of_short_runs(self, X, fitted, rng, weight):
+        """Attributes from which a few steps come farthest: factors have local maxima.
+
+        Runs start near the principal components, and at factors that are hardly there,
+        with noise variances drawn at random.
+        """
+        few = rng.permutation(len(X))[:SHORT_ROWS]
+        weight = None if weight is None else weight[few]
+        rows = torch.from_numpy(np.array(X[few], float))
+        point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
+        n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
+        posed = GaussianRows(rows, n_dims, None, len(rows), torch.tensor(floor), weight)
+        points = [point]
+        for _ in range(N_RANDOM_RUNS):
+            share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))
+            coefs = point.coefs.clone()
+            shape = len(variance), n_dims
+            weak = START_NOISE * fitted["_scale"][:, None] * rng.normal(size=shape)
+            coefs[:, :-1] = torch.from_numpy(weak)
+            points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
+        best = best_of_short_runs(posed, points, N_SHORT_EPOCHS)
+        return {
+            "components_": best.coefs[:, :-1].T.numpy().copy(),
+            "mean_": best.coefs[:, -1].numpy().copy(),
+            "noise_variance_": best.log_noise.exp().numpy(),
         }
 
     def _likelihood(self, n_features):

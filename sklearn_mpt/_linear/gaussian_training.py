@@ -227,7 +227,6 @@ class GaussianRows:
         of = X, present, seen, target, point, self.symmetric
         return masked_sums(*of, informed, weight)
 
-
     def without_masks(self):
         """Return the same objective as a sum over all sizes, if masks estimate that."""
         if self.masks is None or not self.masks.is_uniform:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.ascent import Ascent
+from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
@@ -121,29 +121,21 @@ class IntegratedFamily(InformedFamily, Family):
         few = rng.permutation(len(X))[:SHORT_ROWS]
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
             return first_components(X, *of, weight)
-        rows = torch.from_numpy(np.array(X[few], float)), _taken(weight, few)
-        runs = []
+        given = Circumstances(weight=_taken(weight, few))
+        rows = torch.from_numpy(np.array(X[few], float))
+        intercept, settings, _ = of
+        K, log_variance = settings.n_components, self.likelihood.log_variance
+        points = []
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
             start = first_components(X[drawn], *of, _taken(weight, drawn))
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, self.likelihood)
-            runs.append(self._short_run(rows, of, start))
-        return max(runs, key=lambda run: run[0])[1]
-
-    def _short_run(self, rows, of, components):
-        """Log-likelihood after some steps, and where they ended."""
-        (X, weight), (intercept, settings, likelihood) = rows, of
-        given = Circumstances(weight=weight)
-        posed = LikelihoodRows(X, likelihood, settings, len(components), given)
-        arrays = torch.from_numpy(components), torch.from_numpy(intercept)
-        start = point_of(*arrays, self.likelihood.log_variance)
-        rng = np.random.default_rng(0)
-        run = Ascent(posed, start, learning_rate=1.0, rng=rng)
-        for _ in range(N_SHORT_STEPS):
-            run.epoch()
-        coefs = run.point.coefs.numpy()
-        return -run.loss_curve[-1], coefs[:, :-1].T.copy()
+            arrays = torch.from_numpy(start), torch.from_numpy(intercept)
+            points.append(point_of(*arrays, log_variance))
+        posed = LikelihoodRows(rows, self.likelihood, settings, K, given)
+        best = best_of_short_runs(posed, points, N_SHORT_STEPS)
+        return best.coefs.numpy()[:, :-1].T.copy()
 
     def model(self, settings, fitted, device):
         latent = self._latent(fitted, device)
