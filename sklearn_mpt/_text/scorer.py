@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.loading import OpenedModelMixin
+from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import Draw, check_rates
 from sklearn_mpt._text.scores import (
@@ -16,7 +16,8 @@ from sklearn_mpt._text.scores import (
     TextScoresMixin,
     check_scorer_parameters,
 )
-from sklearn_mpt._text.windows import check_texts, longest_input
+from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.windows import longest_input
 
 
 class MPTScorer(
@@ -234,6 +235,7 @@ class MPTScorer(
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
         language_model, tokenizer = self._open()
+        check_words(self.method, tokenizer)
         model = language_model.model
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
