@@ -133,7 +133,10 @@ class Recipe:
 
     def _open_tokenizer(self):
         if not isinstance(self.tokenizer, Source):
-            return self.tokenizer, self.tokenizer
+            check_tokenizer(self.tokenizer)
+            # A call with truncation changes a tokenizer for all threads, and tokens
+            # may be added to it later: scores must not depend on either.
+            return copy.deepcopy(self.tokenizer), self.tokenizer
         is_own = self.tokenizer == self.model
         tokenizer = self.tokenizer.load(
             AutoTokenizer, WHAT if is_own else "a tokenizer"
