@@ -72,7 +72,8 @@ def show(value):
         value = value.tolist()
     if type(value) in (list, tuple) and len(value) <= 20:
         shown = ", ".join(show(item) for item in value)
-        return f"[{shown}]" if isinstance(value, list) else f"({shown})"
+        comma = "," if len(value) == 1 else ""
+        return f"[{shown}]" if isinstance(value, list) else f"({shown}{comma})"
     return SHORT.repr(value)
 
 

@@ -68,6 +68,33 @@ def all_special_ids(tokenizer):
     return sorted(special.union(tokenizer.all_special_ids))
 
 
+def warn_of_unknown(tokenizer, texts, most=100):
+    """Warn if a tokenizer does not know most of the first texts.
+
+    That is, most of a text is unknown tokens, or no token comes of it at all. Then the
+    tokenizer is often that of another language or another model.
+    """
+    texts = list(dict.fromkeys(texts[:most]))
+    texts = [
+        text for text in texts if (text if isinstance(text, str) else text[1]).strip()
+    ]
+    if not texts:
+        return
+    encoded = _encode(tokenizer, texts)
+    n_strange = 0
+    for row, ids in enumerate(encoded["input_ids"]):
+        ids = np.array(ids)[~_is_fixed(encoded, row)]
+        n_strange += 2 * (ids == tokenizer.unk_token_id).sum() > len(ids) or not len(
+            ids
+        )
+    if 2 * n_strange > len(texts):
+        warn_caller(
+            f"The tokenizer does not know most of the words in {n_strange} of "
+            f"{len(texts)} texts: it may be one for other texts. Their scores are those "
+            "of unknown tokens then, and mean little."
+        )
+
+
 def _encode(tokenizer, texts):
     """Encode texts, or pairs of them."""
     is_pair = not isinstance(texts[0], str)
