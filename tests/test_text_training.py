@@ -323,6 +323,20 @@ def test_bad_parameters_of_the_callback_are_refused(kwargs, error, message):
         LMLTrainerCallback(**{"texts": TEXTS, "tokenizer": make_tokenizer(), **kwargs})
 
 
+def test_a_callback_notes_nan_where_training_has_diverged():
+    """It leaves it to the training whether to go on."""
+    model = make_model()
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer())
+    monitor.on_epoch_end(None, TrainerState(epoch=1.0), None, model=model)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight.fill_(torch.nan)
+    state = TrainerState(epoch=2.0)
+    monitor.on_epoch_end(None, state, None, model=model)
+    assert np.isfinite(monitor.log_[0]["lml"])
+    assert np.isnan([monitor.log_[1]["lml"], monitor.log_[1]["lml_std_error"]]).all()
+    assert state.log_history == monitor.log_[1:]
+
+
 def test_one_process_of_many_measures():
     monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), every=1)
     for is_zero in (False, True):

@@ -90,8 +90,8 @@ def warn_of_unknown(tokenizer, texts, most=100):
     if 2 * n_strange > len(texts):
         warn_caller(
             f"The tokenizer does not know most of the words in {n_strange} of "
-            f"{len(texts)} texts: it may be one for other texts. Their scores are those "
-            "of unknown tokens then, and mean little."
+            f"{len(texts)} texts: it may be one for other texts. Their scores are "
+            "those of unknown tokens then, and mean little."
         )
 
 
