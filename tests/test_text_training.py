@@ -154,8 +154,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused():
 def test_the_loss_estimates_the_log_probability():
     log_joint, texts = random_joint(4), ["a b c a", "c c a b", "b a"]
     model, tokenizer = JointModel(log_joint), make_letter_tokenizer()
+    tokenizer.pad_token = "a"  # never hidden then, by either
     truth = MPTScorer(model, tokenizer, dtype="float64", method="chain").fit()
-    tokenizer.pad_token = "a"
     features = [tokenizer(text) for text in texts]
     losses = []
     for seed in range(400):
