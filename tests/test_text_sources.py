@@ -222,20 +222,19 @@ def hub(tmp_path, monkeypatch):
         save(repository / "snapshots" / commit, model)
     (repository / "refs").mkdir()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(transformers.utils.hub, "is_offline_mode", lambda: True)
+    point_to(repository, COMMITS[0])
+    return repository
 
-    def point(commit):
-        (repository / "refs" / "main").write_text(commit)
 
-    point(COMMITS[0])
-    return point
+def point_to(repository, commit):
+    (repository / "refs" / "main").write_text(commit)
 
 
 def test_a_pickle_of_a_hub_name_holds_its_commit(hub):
     scorer = fitted("someone/bert")
     expected = scorer.score(SHORT)
     assert expected == MPTScorer(make_model(), make_tokenizer()).fit().score(SHORT)
-    hub(COMMITS[1])
+    point_to(hub, COMMITS[1])
     copy = copy_of(scorer)
     assert COMMITS[0].encode() in pickle.dumps(copy)
     assert copy.score(SHORT) == expected
@@ -245,7 +244,7 @@ def test_a_pickle_of_a_hub_name_holds_its_commit(hub):
 
 def test_a_folder_named_as_a_hub_model_was_does_not_replace_it(hub, monkeypatch):
     copy = copy_of(fitted("someone/bert"))
-    other = hub.__closure__[0].cell_contents.parent / "here"
+    other = hub.parent / "here"
     save(other / "someone" / "bert", other_model())
     monkeypatch.chdir(other)
     with pytest.raises(ValueError, match="have changed since the scorer read them"):
