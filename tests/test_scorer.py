@@ -25,6 +25,7 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
+from tokenizers import models
 
 from sklearn_mpt import MPTCurveDisplay, MPTScorer, mpt_curve
 from sklearn_mpt._measure.masks import mask_size
@@ -203,7 +204,11 @@ def test_processes_load_a_folder_and_give_the_same(tmp_path, scorer):
     named = MPTScorer(tmp_path, n_masks=2, batch_tokens=32, n_jobs=2).fit(TEXTS)
     with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
         log_prob = named.score_samples(TEXTS)
-    assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
+        assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
+        later = MPTScorer(tmp_path, n_jobs=2, batch_tokens=32).fit()
+        make_model(initializer_range=0.4).save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="have changed since the scorer read them"):
+            later.score_samples(TEXTS)
 
 
 def test_repeated_texts_are_scored_once(scorer, monkeypatch):
@@ -252,6 +257,21 @@ def test_texts_without_tokens(scorer):
     assert np.isnan(features[:2]).all()
     assert np.isfinite(features[2]).all()
     assert_array_equal(scorer.score_samples([""]), [0.0])
+
+
+def test_curves_of_texts_without_tokens(scorer):
+    curve = mpt_curve(scorer, ["", "[MASK]"])
+    assert np.isnan(curve.scores).all()
+    assert curve.lml == curve.lml_std_error == 0.0
+    assert curve.lml_interval() == (0.0, 0.0)
+
+
+def test_many_more_masks_than_there_are_take_no_memory(scorer):
+    curve = mpt_curve(scorer, ["a dog", "fast"], n_masks=10**15)
+    few = mpt_curve(scorer, ["a dog", "fast"], n_masks=2)
+    assert_allclose(curve.lml, few.lml)
+    assert curve.lml_std_error == 0
+    assert curve.text_noise.contrasts.shape[1] == 2
 
 
 def test_standard_errors_are_unknown_from_one_mask():
@@ -559,6 +579,40 @@ def test_transformers_and_torch_are_loaded_by_nothing_else():
             TypeError,
             r"texts\[0\] must be a str, or .* got \('a', 'b', 'c'",
         ),
+        (
+            [("a",)],
+            TypeError,
+            r"texts\[0\] must be a str, or .* got \('a',\) of type tuple\.$",
+        ),
+        (
+            pl.Series(["a", None]),
+            TypeError,
+            r"texts\[1\] .* got None of type NoneType\. Texts that are missing must be",
+        ),
+        (
+            pd.Series(["a", pd.NA], dtype="string"),
+            TypeError,
+            r"texts\[1\] .* of type NAType\. Texts that are missing must be dropped",
+        ),
+        (
+            np.ma.array(["a", "b"], mask=[False, True], dtype=object),
+            TypeError,
+            r"texts\[1\] .* of type MaskedConstant\. Texts that are missing must be",
+        ),
+        (
+            np.array([b"bytes"]),
+            TypeError,
+            r"texts\[0\] .* got b'bytes' of type bytes_\. Decode it, by \.decode\(\)",
+        ),
+        (np.array([1.5]), TypeError, r"texts\[0\] .* got 1\.5 of type float64\.$"),
+        (
+            [(np.str_("a"), np.float64(1.5))],
+            TypeError,
+            r"texts\[0\] .* got \('a', 1\.5\) of type tuple\.$",
+        ),
+        ([b"x" * 10**6], TypeError, r"texts\[0\] .{,200}$"),
+        ({"a": "the cat"}, TypeError, "another sequence with an order, got a dict"),
+        ({"a", "b"}, TypeError, "another sequence with an order, got a set"),
         (pd.DataFrame({"text": ["a"]}), ValueError, r"one-dimensional, .*\(1, 1\)"),
         (np.array([["a", "b"]]), ValueError, r"one-dimensional, .* shape \(1, 2\)"),
         ([], ValueError, "at least one text, got none"),
@@ -579,6 +633,11 @@ def test_bad_texts_are_refused(scorer, texts, error, message):
         ("mask_rates", 0.5, ValueError, "mask_rates must be None or a non-empty seq"),
         ("mask_rates", "all", ValueError, "mask_rates must be .* got 'all'"),
         ("mask_rates", [np.nan], ValueError, r"mask_rates must be .* \[nan\]"),
+        ("mask_rates", [np.float64(2)], ValueError, r"mask_rates .* got \[2\.0\]"),
+        ("mask_rates", np.array([0.5, 2]), ValueError, r"got \[0\.5, 2\.0\]"),
+        ("mask_rates", ["0.5"], ValueError, r"mask_rates must be .* \['0\.5'\]"),
+        ("mask_rates", [True], ValueError, r"mask_rates must be .* \[True\]"),
+        ("revision", np.int64(3), TypeError, "revision must be None or a str, got 3"),
         ("n_masks", 0, ValueError, "n_masks == 0, must be >= 1"),
         ("n_masks", 1.5, TypeError, "n_masks must be an instance of int"),
         ("batch_tokens", 0, ValueError, "batch_tokens == 0, must be >= 1"),
@@ -592,6 +651,33 @@ def test_bad_texts_are_refused(scorer, texts, error, message):
 def test_bad_parameters_are_refused_by_name(scorer, parameter, value, error, message):
     with pytest.raises(error, match=message):
         clone(scorer).set_params(**{parameter: value}).fit(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["zebra quark", "the cat"], None),
+        (["the zebra", ""], None),
+        ([""], None),
+        (["zebra quark", "the cat", "quark a cow"], "2 of 3 texts"),
+        ([("the cat", "zebra"), ("zebra", "the")] + [("", "cow")] * 5, "2 of 3 texts"),
+    ],
+)
+def test_fit_warns_of_texts_that_the_tokenizer_does_not_know(scorer, texts, message):
+    if message is None:
+        scorer.fit(texts)
+        return
+    with pytest.warns(UserWarning, match=f"most of the words in {message}") as record:
+        scorer.fit(texts)
+    assert record[0].filename == __file__
+
+
+def test_fit_warns_of_texts_of_which_no_token_comes():
+    scorer = joint_scorer(random_joint(3))  # its tokenizer leaves out other letters
+    scorer.fit(["a b", "c"])
+    scorer.tokenizer.backend_tokenizer.model = models.BPE({"[MASK]": 0, "a": 1}, [])
+    with pytest.warns(UserWarning, match="most of the words in 1 of 1 texts"):
+        scorer.fit(["q r"])
 
 
 def test_long_texts(scorer):

@@ -12,6 +12,7 @@ from text_models import ARCHITECTURES, SIZES, TEXTS, make_model, make_tokenizer
 from sklearn_mpt import MPTScorer
 from sklearn_mpt._text.loading import Checkpoint
 from sklearn_mpt._text.masked_lm import probe
+from sklearn_mpt._text.sources import Source
 
 
 @pytest.fixture(scope="module")
@@ -442,9 +443,12 @@ def test_a_model_for_which_padding_matters_gets_none(model_class):
 
 
 def test_checkpoints_are_equal_if_their_settings_are():
-    settings = ("name", torch.device("cpu"), "float32", None, False, False)
-    assert Checkpoint(*settings) == Checkpoint(*settings)
-    assert hash(Checkpoint(*settings)) == hash(Checkpoint(*settings))
+    first, second = (
+        Checkpoint(Source("name", None, False, False), torch.device("cpu"), "float32")
+        for _ in range(2)
+    )
+    assert first == second
+    assert hash(first) == hash(second)
 
 
 @pytest.mark.parametrize("error", [MemoryError("full"), ImportError("protobuf")])

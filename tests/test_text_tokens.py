@@ -17,6 +17,7 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
+from tokenizers import AddedToken
 from transformers import EsmTokenizer
 
 from sklearn_mpt import MPTScorer, feature_contributions, lml_samples
@@ -170,6 +171,44 @@ def test_special_tokens_in_a_text_are_left_out():
     assert_array_equal(part.offsets, [[0, 3], [11, 14]])
 
 
+def test_special_tokens_that_were_added_are_left_out():
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken("<e>", special=True), "zebra"])
+    scorer = MPTScorer(make_model(vocab_size=23), tokenizer, method="pll").fit()
+    (part,) = scorer.token_scores(["the <e> zebra"])
+    assert part.tokens == ["the", "zebra"]
+    types = torch.zeros(5, dtype=torch.long)
+    ids = torch.tensor([2, 5, 21, 22, 3])
+    model = scorer.model.eval()
+    with torch.no_grad():
+        for place, found in zip((1, 3), part.log_prob, strict=True):
+            masked = ids.clone()
+            masked[place] = 4
+            logits = model(input_ids=masked[None], token_type_ids=types[None]).logits
+            expected = logits[0, place].log_softmax(-1)[ids[place]]
+            assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_scores_do_not_depend_on_what_is_done_with_the_tokenizer_later():
+    tokenizer = make_tokenizer()
+    scorer = MPTScorer(make_model(), tokenizer, method="pll").fit()
+    expected = scorer.score(["the cat"])
+    tokenizer(["the cat"], truncation=True, max_length=3)
+    tokenizer.add_tokens(["the cat"])
+    tokenizer.mask_token = "the"
+    assert scorer.score(["the cat"]) == expected
+    assert scorer.mask_token_id_ == scorer._opened[1].mask_token_id
+
+
+def test_scores_do_not_depend_on_threads_that_use_the_tokenizer():
+    """Truncation in one of them would cut the texts of the others."""
+    tokenizer = make_tokenizer()
+    scorer = MPTScorer(make_model(), tokenizer, method="pll").fit()
+    backend = scorer._opened[1].backend_tokenizer
+    tokenizer.backend_tokenizer.enable_truncation(3)
+    assert backend.truncation is None
+
+
 def make_protein_scorer(folder, **kwargs):
     vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
     folder.joinpath("vocab.txt").write_text("\n".join(vocabulary))
@@ -186,6 +225,8 @@ def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):
     assert_allclose(part.log_prob.sum(), scorer.score(["ACDA"]))
     with pytest.raises(ValueError, match=r"pairs need a fast tokenizer, .* EsmTok"):
         scorer.score_samples([("A", "C")])
+    with pytest.raises(ValueError, match="'pll_word_l2r' needs a fast tokenizer"):
+        scorer.set_params(method="pll_word_l2r").score_samples(["ACDA"])
 
 
 # Chosen tokens
@@ -231,6 +272,11 @@ def test_each_token_hidden_alone_is_pll():
 def test_masks_that_do_not_fit_are_refused(masks, message):
     with pytest.raises(ValueError, match=message):
         make_scorer().conditional_log_prob(["a dog"], masks)
+
+
+def test_masks_that_are_no_list_are_refused():
+    with pytest.raises(TypeError, match="mask must be a list of boolean arrays"):
+        make_scorer().conditional_log_prob(["a dog"], None)
 
 
 def test_masks_are_of_whole_texts():
@@ -313,7 +359,17 @@ def test_the_perplexity_of_a_uniform_model_is_its_vocabulary():
     uniform = torch.full((3, 3), -np.log(9.0), dtype=torch.float64)
     scorer = MPTScorer(JointModel(uniform), make_letter_tokenizer(), dtype="float64")
     assert_allclose(scorer.fit().perplexity(["a b", "c", ""]), 3.0)
-    assert np.isnan(scorer.perplexity([""]))
+    assert np.isnan(scorer.perplexity(["", "[MASK]"]))
+    with pytest.raises(ValueError, match="at least one text, got none"):
+        scorer.perplexity([])
+
+
+def test_a_perplexity_too_large_for_a_float_is_infinite():
+    model = make_model()
+    with torch.no_grad():
+        model.cls.predictions.decoder.bias[5] = 1e6
+    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit()
+    assert scorer.perplexity(["a dog"]) == np.inf
 
 
 @pytest.fixture(scope="module")

@@ -154,8 +154,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused():
 def test_the_loss_estimates_the_log_probability():
     log_joint, texts = random_joint(4), ["a b c a", "c c a b", "b a"]
     model, tokenizer = JointModel(log_joint), make_letter_tokenizer()
+    tokenizer.pad_token = "a"  # never hidden then, by either
     truth = MPTScorer(model, tokenizer, dtype="float64", method="chain").fit()
-    tokenizer.pad_token = "a"
     features = [tokenizer(text) for text in texts]
     losses = []
     for seed in range(400):
@@ -321,6 +321,20 @@ def test_accumulated_batches_are_one_step(tmp_path):
 def test_bad_parameters_of_the_callback_are_refused(kwargs, error, message):
     with pytest.raises(error, match=message):
         LMLTrainerCallback(**{"texts": TEXTS, "tokenizer": make_tokenizer(), **kwargs})
+
+
+def test_a_callback_notes_nan_where_training_has_diverged():
+    """It leaves it to the training whether to go on."""
+    model = make_model()
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer())
+    monitor.on_epoch_end(None, TrainerState(epoch=1.0), None, model=model)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight.fill_(torch.nan)
+    state = TrainerState(epoch=2.0)
+    monitor.on_epoch_end(None, state, None, model=model)
+    assert np.isfinite(monitor.log_[0]["lml"])
+    assert np.isnan([monitor.log_[1]["lml"], monitor.log_[1]["lml_std_error"]]).all()
+    assert state.log_history == monitor.log_[1:]
 
 
 def test_one_process_of_many_measures():

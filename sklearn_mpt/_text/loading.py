@@ -3,15 +3,21 @@
 import copy
 import os
 import re
-import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from sklearn_mpt._checks import check_device
-from sklearn_mpt._text.masked_lm import MaskedLM, check_masked_lm, view_of
+from sklearn_mpt._text.masked_lm import (
+    MaskedLM,
+    check_finite,
+    check_masked_lm,
+    view_of,
+)
+from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
+from sklearn_mpt._text.windows import all_special_ids
 
 # Heads and buffers that predict no hidden token; checkpoints have them or have not.
 UNUSED = re.compile(
@@ -19,79 +25,33 @@ UNUSED = re.compile(
 )
 # What a tokenizer may say of a token that is hidden: nothing of which it is.
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
-LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
+WHAT = "a masked language model with its tokenizer, from safetensors"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a pretrained model is, and how to load it.
+    """A pretrained model in a folder or on the hub, and how to load it."""
 
-    `files` are the names, times and sizes of the files of a folder: where they change,
-    it is another model.
-    """
-
-    name: str | None
+    source: Source
     device: torch.device
     dtype: str
-    revision: str | None
-    local_files_only: bool
-    trust_remote_code: bool
-    files: tuple = ()
-
-    @classmethod
-    def of(cls, scorer, device):
-        """Return the checkpoint that the parameters of a scorer name, if they do."""
-        name = os.fspath(scorer.model) if _is_name(scorer.model) else None
-        return cls(
-            name,
-            device,
-            scorer.dtype,
-            scorer.revision,
-            scorer.local_files_only,
-            scorer.trust_remote_code,
-            () if name is None else files_of(name),
-        )
 
     def __call__(self):
+        """Load the model, if it is still the one that was loaded at first."""
+        self.source.check()
+        return self.load()
+
+    def load(self):
         """Load the model onto the device, in evaluation mode."""
-        if self.files != files_of(self.name):
-            raise ValueError(
-                f"The files of {self.name!r} have changed since the scorer read them. "
-                "Fit it again."
-            )
-        model, info = self._load(
+        model, info = self.source.load(
             AutoModelForMaskedLM,
-            self.name,
+            WHAT,
             dtype=self.dtype,
             use_safetensors=True,
             output_loading_info=True,
         )
         self._check_keys(type(model).__name__, info)
         return model.to(self.device)
-
-    def tokenizer(self, name):
-        return self._load(AutoTokenizer, self.name if name is None else os.fspath(name))
-
-    def _load(self, auto_class, name, **kwargs):
-        try:
-            with LOADING:
-                return auto_class.from_pretrained(
-                    name,
-                    revision=self.revision if name == self.name else None,
-                    local_files_only=self.local_files_only,
-                    trust_remote_code=self.trust_remote_code,
-                    **kwargs,
-                )
-        except (ImportError, MemoryError):
-            raise
-        except Exception as error:  # tokenizers raise Exception itself
-            kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(
-                f"{name!r} could not be loaded as a masked language model with its "
-                "tokenizer, from safetensors. Pass a name on the Hugging Face hub; "
-                "offline, a folder written by save_pretrained; or a loaded model and "
-                f"its tokenizer. {error}"
-            ) from error
 
     def _check_keys(self, name, info):
         """Refuse weights that are not those of the model: the rest would be random."""
@@ -104,9 +64,9 @@ class Checkpoint:
                 f"{kind} are {_list(keys)}" for kind, keys in found.items() if keys
             )
             raise ValueError(
-                f"The weights of {self.name!r} are not those of a {name}, a masked "
-                f"language model: {parts}. To score it all the same, load it yourself "
-                "and pass it as model, with its tokenizer."
+                f"The weights of {self.source.name!r} are not those of a {name}, a "
+                f"masked language model: {parts}. To score it all the same, load it "
+                "yourself and pass it as model, with its tokenizer."
             )
 
 
@@ -115,35 +75,73 @@ def _list(keys, most=6):
     return ", ".join(keys[:most]) + rest
 
 
-def files_of(name):
-    """Return names, times and sizes of the files of a folder; of a hub name nothing."""
-    if not os.path.isdir(name):
-        return ()
-    files = [(entry.name, entry.stat()) for entry in os.scandir(name)]
-    return tuple(sorted((name, s.st_mtime_ns, s.st_size) for name, s in files))
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What `fit` opened a model from, by the parameters that the scorer then had.
 
+    It is pickled with a scorer, whose parameters may have been set since.
+    """
 
-def open_model(scorer, gathered=True, can_pad=True):
-    """Return the `MaskedLM` and the tokenizer that the parameters of a scorer name."""
-    dtype = "float32" if scorer.dtype == "auto" else scorer.dtype
-    device = check_device(scorer.device, dtype)
-    model, tokenizer = scorer.model, scorer.tokenizer
-    checkpoint = Checkpoint.of(scorer, device)
-    if tokenizer is None and checkpoint.name is None:
-        raise ValueError(
-            "tokenizer must be given with a loaded model; got None for "
-            f"{type(model).__name__}."
+    model: object  # a Source, or a loaded model
+    tokenizer: object  # a Source, or a loaded tokenizer
+    device: object
+    dtype: str
+    batch_tokens: int
+
+    @classmethod
+    def of(cls, scorer):
+        """Read the parameters of a scorer."""
+        model, tokenizer, revision = scorer.model, scorer.tokenizer, scorer.revision
+        if tokenizer is None and not _is_name(model):
+            raise ValueError(
+                "tokenizer must be given with a loaded model; got None for "
+                f"{type(model).__name__}."
+            )
+        if _is_name(tokenizer):
+            is_same = _is_name(model) and os.fspath(tokenizer) == os.fspath(model)
+            revision_of_model = revision if is_same else None
+            unread = UNREAD + WEIGHTS
+            tokenizer = Source.of(tokenizer, revision_of_model, scorer, unread)
+        if _is_name(model):
+            model = Source.of(model, revision, scorer)
+        tokenizer = model if tokenizer is None else tokenizer
+        settings = (scorer.device, scorer.dtype, scorer.batch_tokens)
+        return cls(model, tokenizer, *settings)
+
+    def open(self, gathered=True, can_pad=True):
+        """Return the `MaskedLM` and the tokenizer, and the recipe of just these two."""
+        sources = [s for s in (self.model, self.tokenizer) if isinstance(s, Source)]
+        for source in dict.fromkeys(sources):
+            source.check()
+        dtype = "float32" if self.dtype == "auto" else self.dtype
+        device = check_device(self.device, dtype)
+        tokenizer, tokenizer_source = self._open_tokenizer()
+        if isinstance(self.model, Source):
+            model = Checkpoint(self.model, device, self.dtype).load()
+            source = self.model.settled()
+            checkpoint = Checkpoint(source, device, self.dtype)
+        else:
+            model, checkpoint = _prepare(self.model, device, self.dtype), None
+            source = self.model
+        check_masked_lm(model)
+        check_finite(model)
+        _check_tokenizer(tokenizer, model)
+        settings = (self.batch_tokens, gathered, can_pad, checkpoint)
+        language_model = MaskedLM(model, tokenizer.mask_token_id, *settings)
+        recipe = replace(self, model=source, tokenizer=tokenizer_source)
+        return language_model, tokenizer, recipe
+
+    def _open_tokenizer(self):
+        if not isinstance(self.tokenizer, Source):
+            check_tokenizer(self.tokenizer)
+            # A call with truncation changes a tokenizer for all threads, and tokens
+            # may be added to it later: scores must not depend on either.
+            return copy.deepcopy(self.tokenizer), self.tokenizer
+        is_own = self.tokenizer == self.model
+        tokenizer = self.tokenizer.load(
+            AutoTokenizer, WHAT if is_own else "a tokenizer"
         )
-    if tokenizer is None or _is_name(tokenizer):
-        tokenizer = checkpoint.tokenizer(tokenizer)
-    if checkpoint.name is None:
-        model, checkpoint = _prepare(model, device, scorer.dtype), None
-    else:
-        model = checkpoint()
-    check_masked_lm(model)
-    _check_tokenizer(tokenizer, model, scorer.method)
-    settings = (scorer.batch_tokens, gathered, can_pad, checkpoint)
-    return MaskedLM(model, tokenizer.mask_token_id, *settings), tokenizer
+        return tokenizer, self.tokenizer.settled()
 
 
 def _is_name(value):
@@ -156,12 +154,24 @@ def _prepare(model, device, dtype):
     It shares its tensors if they are there already, and is copied otherwise.
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if not (callable(model) and hasattr(model, "config")):
+    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise TypeError(
-            "model must be a name, a folder or a loaded masked language model, got "
-            f"{model!r}."
+            "model must be a name, a folder or a loaded masked language model of "
+            f"transformers, got {type(model).__name__}."
+        )
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_meta for tensor in tensors):
+        raise ValueError(
+            "model must hold its weights, but some tensors of this "
+            f"{type(model).__name__} are on the device 'meta', which holds no numbers. "
+            "Load it without device_map and outside of torch.device('meta')."
         )
     floats = [t for t in model.parameters() if t.is_floating_point()]
+    if not floats:
+        raise ValueError(
+            "model must have weights of floating point, but "
+            f"{type(model).__name__} has none."
+        )
     wanted = floats[0].dtype if dtype == "auto" else getattr(torch, dtype)
     if all(t.dtype == wanted and _same(t.device, device) for t in floats):
         return view_of(model)
@@ -172,15 +182,10 @@ def _same(device, wanted):
     return device.type == wanted.type and wanted.index in (None, device.index)
 
 
-def _check_tokenizer(tokenizer, model, method):
-    """Refuse a tokenizer that has no mask token or more tokens than the model."""
+def _check_tokenizer(tokenizer, model):
+    """Refuse a tokenizer that does not go with the model."""
+    check_tokenizer(tokenizer)
     name = type(tokenizer).__name__
-    if method == "pll_word_l2r" and not tokenizer.is_fast:
-        raise ValueError(
-            f"method='pll_word_l2r' needs a fast tokenizer, which knows words; {name} "
-            "is none."
-        )
-    check_mask_token(tokenizer)
     strange = set(tokenizer("")) - INPUTS
     if strange & set(signature(model.forward).parameters):
         raise ValueError(
@@ -188,17 +193,41 @@ def _check_tokenizer(tokenizer, model, method):
             f"{name} adds {', '.join(sorted(strange))}: they may tell hidden ones."
         )
     n_model = model.config.vocab_size
-    if len(tokenizer) > n_model:
+    n_tokens = 1 + max(tokenizer.get_vocab().values())
+    if n_tokens > n_model:
         raise ValueError(
             f"tokenizer and model must have the same vocabulary, but {name} has "
-            f"{len(tokenizer)} tokens and {type(model).__name__} {n_model}."
+            f"{n_tokens} tokens and {type(model).__name__} {n_model}."
         )
 
 
-def check_mask_token(tokenizer):
-    if getattr(tokenizer, "mask_token_id", None) is None:
-        name = type(tokenizer).__name__
+def check_tokenizer(tokenizer):
+    """Refuse a tokenizer that has no mask token, or no others than special ones."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise TypeError(
+            "tokenizer must be a tokenizer of transformers, its name or its folder, "
+            f"got {type(tokenizer).__name__}. A tokenizers.Tokenizer becomes one by "
+            "transformers.PreTrainedTokenizerFast(tokenizer_object=...)."
+        )
+    name, mask = type(tokenizer).__name__, tokenizer.mask_token_id
+    if mask is None or mask == tokenizer.unk_token_id:
         raise ValueError(f"tokenizer must have a mask token, {name} has none.")
+    if not set(tokenizer.get_vocab().values()) - set(all_special_ids(tokenizer)):
+        raise ValueError(
+            f"tokenizer must know other tokens than special ones, but {name} knows "
+            f"only {', '.join(tokenizer.all_special_tokens)}. Where a folder holds no "
+            "tokenizer, transformers makes an empty one. Save that of the model there, "
+            "by tokenizer.save_pretrained(folder), or pass it as tokenizer."
+        )
+
+
+def check_words(method, tokenizer):
+    """Refuse a method that is about words with a tokenizer that knows none."""
+    if method == "pll_word_l2r" and not tokenizer.is_fast:
+        raise ValueError(
+            "method='pll_word_l2r' needs a fast tokenizer, which knows words; "
+            f"{type(tokenizer).__name__} is none."
+        )
 
 
 class OpenedModelMixin:
@@ -207,15 +236,18 @@ class OpenedModelMixin:
     A loaded model that was given as a parameter is pickled, as such.
     """
 
-    def _open(self, *probed):
-        self._opened = open_model(self, *probed)
+    def _open(self):
+        """Open the model and tokenizer that the parameters name."""
+        *opened, self._recipe = Recipe.of(self).open()
+        self._opened = tuple(opened)
         return self._opened
 
     def _open_again(self):
-        """Return the opened model and its tokenizer; after unpickling, open them."""
-        if hasattr(self, "_opened"):
-            return self._opened
-        return self._open(self.uses_gathered_head_, self._can_pad)
+        """Return what `_open` did; after unpickling, the same is opened anew."""
+        if not hasattr(self, "_opened"):
+            probed = self.uses_gathered_head_, self._can_pad
+            self._opened = self._recipe.open(*probed)[:2]
+        return self._opened
 
     def __getstate__(self):
         state = super().__getstate__()

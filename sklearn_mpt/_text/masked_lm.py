@@ -17,6 +17,9 @@ from transformers.models.auto.modeling_auto import (
 )
 
 LOADED = threading.Lock()  # so that threads of a worker process load a model once
+OVERFLOW_ADVICE = (
+    "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
+)
 LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
 
 
@@ -43,12 +46,15 @@ class Batch:
 class MaskedLM:
     """A masked language model that predicts hidden tokens.
 
-    `checkpoint`, if any, can load the model again: it is pickled in its place.
+    `checkpoint`, if any, can load the model again: it is pickled in its place, and
+    `loaded` is None then until the model is needed. So an error of loading is raised
+    by the call that needs it, not while a worker process unpickles its task: that
+    would break the whole pool of workers.
     `gathered` says whether the head may run on the hidden states of the targets alone,
     `can_pad` whether rows may be padded to one length.
     """
 
-    model: torch.nn.Module
+    loaded: torch.nn.Module | None
     mask_token_id: int
     batch_tokens: int
     gathered: bool = True
@@ -59,7 +65,7 @@ class MaskedLM:
         settings = (self.mask_token_id, self.batch_tokens, self.gathered, self.can_pad)
         if self.checkpoint is None:
             return MaskedLM, (self.model, *settings)
-        return _reload, (self.checkpoint, *settings)
+        return MaskedLM, (None, *settings, self.checkpoint)
 
     def __sizeof__(self):
         """Count what is pickled: joblib's Dask backend scatters what is large."""
@@ -68,7 +74,14 @@ class MaskedLM:
 
     def view(self):
         """Return a copy that another thread may use; it shares all tensors."""
-        return replace(self, model=view_of(self.model))
+        return replace(self, loaded=view_of(self.model))
+
+    @property
+    def model(self):
+        """The model, loaded if it is not yet."""
+        if self.loaded is None:
+            self.loaded = _load_once(self.checkpoint)
+        return self.loaded
 
     @property
     def device(self):
@@ -123,10 +136,6 @@ class MaskedLM:
             states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
         )
         return torch.cat([_pick(head(self.model, s), part) for s, part in parts])
-
-
-def _reload(checkpoint, *settings):
-    return MaskedLM(_load_once(checkpoint), *settings, checkpoint)
 
 
 def _load_once(checkpoint):
@@ -218,6 +227,30 @@ def _check_attention(name, config):
     )
 
 
+class NotFiniteError(ValueError):
+    """A model has weights, or makes predictions, that are not numbers."""
+
+
+def check_finite(model):
+    """Refuse weights that are NaN or infinite."""
+    for name, tensor in model.named_parameters():
+        if tensor.is_floating_point() and tensor.numel():
+            # the least and the largest: a tenth of the time of torch.isfinite
+            if not torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all():
+                raise NotFiniteError(
+                    f"model must have finite weights, but {name} of this "
+                    f"{type(model).__name__} holds NaN or infinity in {tensor.dtype}."
+                )
+
+
+def _check_predictions(log_prob, model):
+    if log_prob.isnan().any():
+        raise NotFiniteError(
+            f"model must make finite predictions, but those of this "
+            f"{type(model).__name__} are NaN. {OVERFLOW_ADVICE}"
+        )
+
+
 def probe(language_model, tokenizer):
     """Try two ways to save work; return whether each gives what a full pass gives.
 
@@ -228,6 +261,7 @@ def probe(language_model, tokenizer):
     ids = np.arange(16).reshape(2, 8) % min(len(tokenizer), 64)
     inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     inputs["attention_mask"][1, 6:] = 0
+    _check_inputs(language_model)
     inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
     _check_logits(language_model.model, inputs)
     batch = Batch(inputs, hidden, hidden)
@@ -236,6 +270,7 @@ def probe(language_model, tokenizer):
     dtype = next(language_model.model.parameters()).dtype
     full_pass = replace(language_model, gathered=False)
     full = full_pass.log_prob(batch)
+    _check_predictions(full, language_model.model)
     if not _close(full, full_pass.log_prob(batch), dtype):
         name = type(language_model.model).__name__
         raise ValueError(f"model must predict the same each time; {name} does not.")
@@ -252,9 +287,18 @@ def probe(language_model, tokenizer):
 def _close(log_prob, expected, dtype, power=1 / 2):
     """Compare log-probabilities that a model computed in a dtype."""
     tolerance = torch.finfo(dtype).eps ** power
-    return torch.allclose(
-        log_prob, expected, rtol=tolerance, atol=tolerance, equal_nan=True
-    )
+    return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
+
+
+def _check_inputs(language_model):
+    """Refuse a model that does not name its inputs: they are chosen by their names."""
+    if "input_ids" not in language_model.input_names:
+        raise ValueError(
+            "model must take input_ids by that name, but the forward method of "
+            f"{type(language_model.model).__name__} takes "
+            f"{signature(language_model.model.forward)}. Of a model that wraps another "
+            "one, pass the one inside; of an adapter, model.merge_and_unload()."
+        )
 
 
 @torch.inference_mode()
@@ -275,4 +319,10 @@ def _check_logits(model, inputs):
         raise ValueError(
             "model must be a masked language model with one row of logits per token, "
             f"got {type(model).__name__}; see transformers.AutoModelForMaskedLM."
+        )
+    if logits.shape[-1] < model.config.vocab_size:
+        raise ValueError(
+            "model must predict every token of its vocabulary, but the logits of this "
+            f"{type(model).__name__} are of {logits.shape[-1]} tokens, and "
+            f"config.vocab_size is {model.config.vocab_size}."
         )

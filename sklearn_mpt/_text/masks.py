@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import binom
 
 from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)
 
@@ -252,16 +253,17 @@ def check_rates(mask_rates):
     if mask_rates is None:
         return PERCENT / 100
     try:
-        rates = np.asarray(mask_rates, dtype=float)
-        valid = rates.ndim == 1 and rates.size and ((rates > 0) & (rates <= 1)).all()
+        rates = np.asarray(mask_rates)
+        valid = rates.ndim == 1 and rates.size and rates.dtype.kind in "fiu"
+        valid = valid and ((rates > 0) & (rates <= 1)).all()
     except (TypeError, ValueError):
         valid = False
     if not valid:
         raise ValueError(
             "mask_rates must be None or a non-empty sequence of floats in (0, 1], got "
-            f"{mask_rates!r}."
+            f"{show(mask_rates)}."
         )
-    return rates
+    return rates.astype(float)
 
 
 def check_text_rate(mask_rate):
@@ -270,5 +272,5 @@ def check_text_rate(mask_rate):
     if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
         raise ValueError(
             "mask_rate must be 'uniform' or a float in (0, 1], the share of the tokens "
-            f"of a text to hide, got {mask_rate!r}."
+            f"of a text to hide, got {show(mask_rate)}."
         )

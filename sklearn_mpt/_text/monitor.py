@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from numbers import Integral
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.scores import check_scorer_parameters
-from sklearn_mpt._text.windows import check_texts
+from sklearn_mpt._text.texts import check_texts
 
 
 class LMLTrainerCallback(TrainerCallback):
@@ -43,7 +45,8 @@ class LMLTrainerCallback(TrainerCallback):
     ----------
     log_ : list of dict
         One for each measurement, with "lml", the mean log marginal likelihood per text
-        in nats, "lml_std_error", over masks given the texts, "epoch" and "step". They
+        in nats, "lml_std_error", over masks given the texts, "epoch" and "step". Both
+        are NaN where weights or predictions of the model are not finite. The entries
         stand in ``trainer.state.log_history`` too, which checkpoints hold: training
         that is resumed goes on with them.
 
@@ -113,11 +116,15 @@ class LMLTrainerCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         device = next(model.parameters()).device
-        scorer = self._scorer.set_params(model=model, device=device).fit()
-        curve = mpt_curve(scorer, self.texts)
+        scorer = self._scorer.set_params(model=model, device=device)
+        try:
+            curve = mpt_curve(scorer.fit(), self.texts)
+            lml, std_error = curve.lml, curve.lml_std_error
+        except NotFiniteError:  # training has diverged, and ends when it says
+            lml = std_error = np.nan
         entry = {
-            "lml": curve.lml,
-            "lml_std_error": curve.lml_std_error,
+            "lml": lml,
+            "lml_std_error": std_error,
             "epoch": state.epoch or 0.0,
             "step": state.global_step,
         }

@@ -145,7 +145,7 @@ class TextScores:
 
     def noise_of_terms(self, weights):
         """Noise of the terms of all texts, weighted; each has a row of its own."""
-        n_draws = self.draw.n_masks
+        n_draws = max((score.contrasts.shape[1] for score in self.scores), default=0)
         blocks, degrees = [np.zeros((n_draws, 0))], []
         for window, score in self._pairs():
             own = weights[window.text] * score.contrasts.T

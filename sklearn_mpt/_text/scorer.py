@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.loading import OpenedModelMixin
+from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import Draw, check_rates
 from sklearn_mpt._text.scores import (
@@ -16,7 +16,8 @@ from sklearn_mpt._text.scores import (
     TextScoresMixin,
     check_scorer_parameters,
 )
-from sklearn_mpt._text.windows import check_texts, longest_input
+from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.windows import longest_input, warn_of_unknown
 
 
 class MPTScorer(
@@ -112,6 +113,13 @@ class MPTScorer(
     -----
     Tokens that the tokenizer adds, and special ones written in a text, are never
     hidden. A text without other tokens scores 0.0, and its row of `transform` is NaN.
+
+    A pickle of a scorer of a named model holds its name, not its weights: the model is
+    read again. Of a folder it holds a hash of the files that `fit` read, and a folder
+    that has changed since is refused; of a name on the hub it holds the commit, where
+    the cache tells it, and that commit is read. A loaded model goes into the pickle. It
+    is shared with the scorer, not copied, if it has the `dtype` and is on the `device`
+    that are asked for: if its weights are trained after `fit`, the scores follow.
 
     Texts may be pairs (context, text): the text alone is scored, and the context, which
     stands before it as the tokenizer joins two sequences, is never hidden.
@@ -211,7 +219,8 @@ class MPTScorer(
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples, default=None
-            Texts; nothing but their type is looked at.
+            Texts. Their type is checked, and a warning is given if most of the words
+            of most of the first 100 are unknown to the tokenizer.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -225,15 +234,18 @@ class MPTScorer(
             If a named model or tokenizer cannot be loaded.
         ValueError, TypeError
             If the model is no masked language model, or predicts differently each
-            time; if weights are missing or left over; if the tokenizer has no mask
-            token or more tokens than the model; or if a parameter is not allowed.
+            time; if weights are missing, left over, not finite or on the device "meta",
+            or predictions are NaN; if the tokenizer has no mask token, none but special
+            tokens or more tokens than the model; or if a parameter is not allowed.
         """
         check_scorer_parameters(self)
-        if X is not None:
-            check_texts(X)
+        texts = None if X is None else check_texts(X)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
         language_model, tokenizer = self._open()
+        check_words(self.method, tokenizer)
+        if texts is not None:
+            warn_of_unknown(tokenizer, texts)
         model = language_model.model
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())

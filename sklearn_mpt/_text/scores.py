@@ -16,10 +16,12 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
+from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import METHODS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
 from sklearn_mpt._text.scoring import score_windows
-from sklearn_mpt._text.windows import check_texts, fit_windows, tokenize
+from sklearn_mpt._text.texts import check_texts, show
+from sklearn_mpt._text.windows import fit_windows, tokenize
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride")
@@ -56,7 +58,9 @@ class TextScoresMixin:
         ------
         TypeError, ValueError
             If X is no list of texts or pairs, or mixes them; if a text is longer than
-            `max_length_` and `overflow` is "error", or a context leaves no room for it.
+            `max_length_` and `overflow` is "error", or a context leaves no room for it;
+            if a prediction is NaN; if the scorer was unpickled, and the folder of its
+            model holds other files now.
         """
         check_is_fitted(self)
         check_bool(return_std, "return_std")
@@ -130,8 +134,9 @@ class TextScoresMixin:
 
         Raises
         ------
-        ValueError
-            If a mask does not fit its text, or a text is too long.
+        TypeError, ValueError
+            If a mask does not fit its text, if a text is too long, or as
+            `score_samples` does.
         """
         check_is_fitted(self)
         return self._score_hidden(X, mask)
@@ -152,8 +157,14 @@ class TextScoresMixin:
         Returns
         -------
         float
-            NaN where no text has tokens to hide. Models with different tokenizers do
-            not compare, as their tokens are not the same.
+            NaN where no text has tokens to hide, as for ``[""]``; infinite where it
+            is too large for a float. Models with different tokenizers do not compare,
+            as their tokens are not the same.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `score_samples` does; an empty list of texts is refused too.
 
         References
         ----------
@@ -163,9 +174,10 @@ class TextScoresMixin:
         check_is_fitted(self)
         scores = self._score_texts(X, self._draw())
         n_tokens = scores.n_tokens().sum()
-        return (
-            float(np.exp(-scores.totals()[0].sum() / n_tokens)) if n_tokens else np.nan
-        )
+        if n_tokens == 0:
+            return np.nan
+        with np.errstate(over="ignore"):
+            return float(np.exp(-scores.totals()[0].sum() / n_tokens))
 
     def _draw(self):
         return Draw(self.method, self._seed, self.n_masks)
@@ -227,6 +239,7 @@ class TextScoresMixin:
 
     def _score_texts(self, X, draw, n_jobs=None):
         language_model, tokenizer = self._open_again()
+        check_words(draw.method, tokenizer)
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
@@ -237,6 +250,11 @@ class TextScoresMixin:
 
 def check_masks(masks, windows, max_length):
     """Return the masks of whole texts as arrays; they must fit them."""
+    if not hasattr(masks, "__iter__"):
+        raise TypeError(
+            "mask must be a list of boolean arrays, one for each text, got a single "
+            f"{type(masks).__name__}."
+        )
     masks = [np.asarray(mask) for mask in masks]
     if len(masks) != len(windows):
         raise ValueError(
@@ -267,7 +285,7 @@ def check_scorer_parameters(scorer):
     for name in ("local_files_only", "trust_remote_code"):
         check_bool(getattr(scorer, name), name)
     if not isinstance(scorer.revision, str | None):
-        raise TypeError(f"revision must be None or a str, got {scorer.revision!r}.")
+        raise TypeError(f"revision must be None or a str, got {show(scorer.revision)}.")
     check_verbose(scorer.verbose)
     check_n_jobs(scorer.n_jobs)
     check_choice(scorer.method, "method", METHODS)

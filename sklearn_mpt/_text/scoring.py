@@ -11,7 +11,7 @@ from joblib.parallel import get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_mpt._text.masked_lm import Batch
+from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, Batch, NotFiniteError
 
 ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
 BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
@@ -117,6 +117,7 @@ def _score_block(language_model, windows, draw):
         targets += [row.target.nonzero()[0] for row in batch]
         owners += [row.window for row in batch]
     log_prob = torch.cat(log_prob).cpu().double().numpy()
+    _check_numbers(log_prob, targets, owners, windows)
     starts = np.searchsorted(owners, range(1, len(windows)))
     parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [
@@ -125,6 +126,17 @@ def _score_block(language_model, windows, draw):
             windows, parts, _split(targets, starts), strict=True
         )
     ]
+
+
+def _check_numbers(log_prob, targets, owners, windows):
+    """Refuse to average what is no number, and say of which text it is."""
+    if np.isnan(log_prob).any():
+        rows = np.repeat(owners, [len(places) for places in targets])
+        first = windows[rows[np.isnan(log_prob).argmax()]]
+        raise NotFiniteError(
+            f"The predictions of the model for texts[{first.text}] are not finite, but "
+            f"NaN. {OVERFLOW_ADVICE}"
+        )
 
 
 def _split(items, starts):

@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 from sklearn_mpt._checks import check_int, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.loading import check_mask_token
+from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.masks import check_text_rate
 from sklearn_mpt._text.windows import special_ids
 
@@ -108,7 +108,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         if pad_to_multiple_of is not None:
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
-        check_mask_token(tokenizer)
+        check_tokenizer(tokenizer)
         check_text_rate(mask_rate)
         if mask_rate == 1:
             warn_caller(

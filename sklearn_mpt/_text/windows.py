@@ -1,4 +1,4 @@
-"""From texts, checked, to windows of tokens that fit a model."""
+"""From texts to windows of tokens that fit a model."""
 
 import math
 from itertools import pairwise
@@ -7,57 +7,6 @@ import numpy as np
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.masks import Window
-
-
-def check_texts(texts):
-    """Return the texts as a list of str, or of (context, text) tuples of str."""
-    if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
-        raise TypeError(
-            "texts must be a list of str, one for each text, got a single "
-            f"{type(texts).__name__}."
-        )
-    if len(getattr(texts, "shape", (0,))) != 1:
-        raise ValueError(
-            "texts must be one-dimensional, a list or a column of str, got shape "
-            f"{texts.shape}."
-        )
-    texts = [_check_text(text, index) for index, text in enumerate(texts)]
-    if not texts:
-        raise ValueError("texts must hold at least one text, got none.")
-    for index, text in enumerate(texts):
-        if type(text) is not type(texts[0]):
-            raise TypeError(
-                "texts must be all str or all (context, text) pairs, but texts[0] is "
-                f"a {_kind(texts[0])} and texts[{index}] a {_kind(text)}."
-            )
-    return texts
-
-
-def _check_text(text, index):
-    parts = text if _is_pair(text) else (text,)
-    for part in parts:
-        if not isinstance(part, str):
-            raise TypeError(
-                f"texts[{index}] must be a str, or a (context, text) tuple of two, got "
-                f"{text!r} of type {type(text).__name__}."
-            )
-        try:
-            part.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{index}] holds {part[error.start]!r} at {error.start}, half of "
-                "a surrogate pair, which is no character. Decode the text with "
-                "errors='replace' to have it replaced."
-            ) from error
-    return str(text) if len(parts) == 1 else tuple(map(str, parts))
-
-
-def _is_pair(text):
-    return isinstance(text, tuple) and len(text) == 2
-
-
-def _kind(text):
-    return "str" if isinstance(text, str) else "pair"
 
 
 def longest_input(model, tokenizer, max_length):
@@ -109,7 +58,41 @@ def tokenize(tokenizer, texts, input_names):
 
 def special_ids(tokenizer):
     """Return the tokens that are never hidden, wherever they stand."""
-    return list(set(tokenizer.all_special_ids) - {tokenizer.unk_token_id})
+    return [i for i in all_special_ids(tokenizer) if i != tokenizer.unk_token_id]
+
+
+def all_special_ids(tokenizer):
+    """Return the special tokens, those that were added to a tokenizer among them."""
+    added = tokenizer.added_tokens_decoder.items()
+    special = {index for index, token in added if token.special}
+    return sorted(special.union(tokenizer.all_special_ids))
+
+
+def warn_of_unknown(tokenizer, texts, most=100):
+    """Warn if a tokenizer does not know most of the first texts.
+
+    That is, most of a text is unknown tokens, or no token comes of it at all. Then the
+    tokenizer is often that of another language or another model.
+    """
+    texts = list(dict.fromkeys(texts[:most]))
+    texts = [
+        text for text in texts if (text if isinstance(text, str) else text[1]).strip()
+    ]
+    if not texts:
+        return
+    encoded = _encode(tokenizer, texts)
+    n_strange = 0
+    for row, ids in enumerate(encoded["input_ids"]):
+        ids = np.array(ids)[~_is_fixed(encoded, row)]
+        n_strange += 2 * (ids == tokenizer.unk_token_id).sum() > len(ids) or not len(
+            ids
+        )
+    if 2 * n_strange > len(texts):
+        warn_caller(
+            f"The tokenizer does not know most of the words in {n_strange} of "
+            f"{len(texts)} texts: it may be one for other texts. Their scores are "
+            "those of unknown tokens then, and mean little."
+        )
 
 
 def _encode(tokenizer, texts):

@@ -1,0 +1,147 @@
+"""Named models and tokenizers, and whether they are still what was read from them."""
+
+import hashlib
+import os
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from transformers.utils import cached_file
+from transformers.utils.hub import extract_commit_hash
+
+LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
+# Files of a folder that no model and no tokenizer is read from.
+UNREAD = (".bin", ".h5", ".md", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".log")
+WEIGHTS = (".safetensors",)
+CONFIGS = ("config.json", "tokenizer_config.json", "tokenizer.json")
+HUB = "a name on the hub"
+UNKNOWN = "files that had changed before they were hashed"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A folder or a name on the hub, that a model or its tokenizer is read from.
+
+    A pickle holds the source, not what was read from it. So that it cannot give another
+    model later, the pickle of a folder holds a hash of its files, and `check` compares
+    them; of a name on the hub, the `revision` is the commit, as far as that is known.
+
+    Hashing takes about half as long as loading, so it is put off until something is
+    pickled. `stamp`, which the file system sets at every write, tells whether the files
+    are still those that were read.
+    """
+
+    name: str
+    revision: str | None
+    local_files_only: bool
+    trust_remote_code: bool
+    unread: tuple = UNREAD
+    stamp: tuple = ()
+    digest: str | None = None
+
+    @classmethod
+    def of(cls, name, revision, scorer, unread=UNREAD):
+        """Return the source of a name, as it is now."""
+        name = str(os.fspath(name))
+        settings = (scorer.local_files_only, scorer.trust_remote_code)
+        return cls(name, revision, *settings, unread, stamp_of(name, unread))
+
+    def __reduce__(self):
+        settings = (self.local_files_only, self.trust_remote_code, self.unread)
+        return Source, (self.name, self.revision, *settings, (), self.fingerprint)
+
+    @cached_property
+    def fingerprint(self):
+        """Digest of the files that were read; that of later ones is of no use."""
+        if self.digest is not None:
+            return self.digest
+        digest = digest_of(self.name, self.unread)
+        is_same = self.stamp == stamp_of(self.name, self.unread)
+        return digest if is_same else UNKNOWN
+
+    def check(self):
+        """Refuse to read from files other than those that were read at first."""
+        if self.digest is None or self.digest == digest_of(self.name, self.unread):
+            return
+        raise ValueError(
+            f"The files of {self.name!r} have changed since the scorer read them, or "
+            "are gone. Fit it again."
+        )
+
+    def load(self, auto_class, what, **kwargs):
+        """Return ``auto_class.from_pretrained`` of the name."""
+        try:
+            with LOADING:
+                return auto_class.from_pretrained(
+                    self.name,
+                    revision=self.revision,
+                    local_files_only=self.local_files_only,
+                    trust_remote_code=self.trust_remote_code,
+                    **kwargs,
+                )
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # tokenizers raise Exception itself
+            kind = OSError if isinstance(error, OSError) else ValueError
+            raise kind(
+                f"{self.name!r} could not be loaded as {what}. Pass a name on the "
+                "Hugging Face hub; offline, a folder written by save_pretrained; or a "
+                f"loaded model and its tokenizer. {error}"
+            ) from error
+
+    def settled(self):
+        """Return the source at the commit that was read, for a name on the hub."""
+        commit = None if os.path.isdir(self.name) else self._commit()
+        return self if commit is None else replace(self, revision=commit)
+
+    def _commit(self):
+        for config in CONFIGS:
+            try:
+                path = cached_file(
+                    self.name, config, revision=self.revision, local_files_only=True
+                )
+            except OSError:
+                continue
+            commit = extract_commit_hash(path, None)
+            if commit is not None:
+                return commit
+        return None
+
+
+def files_of(name, unread):
+    """List the files of a folder that something is read from, by name."""
+    if not os.path.isdir(name):
+        return []
+    files = [
+        entry
+        for entry in os.scandir(name)
+        if entry.is_file()
+        and not entry.name.startswith(".")
+        and not entry.name.endswith(unread)
+    ]
+    return sorted(files, key=lambda entry: entry.name)
+
+
+def stamp_of(name, unread):
+    """Return what a file system notes of the files of a folder; () for a hub name.
+
+    The time of the last change of status is among it: that of the last write can be
+    set to any value, and copies keep it.
+    """
+    stats = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
+    return tuple(
+        (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+        for name, s in stats
+    )
+
+
+def digest_of(name, unread):
+    """Return a hash of the names and contents of the files of a folder."""
+    if not os.path.isdir(name):
+        return HUB
+    total = hashlib.sha256()
+    for entry in files_of(name, unread):
+        with open(entry.path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+        total.update(hashlib.sha256(entry.name.encode()).digest() + digest)
+    return total.hexdigest()

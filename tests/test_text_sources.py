@@ -1,0 +1,353 @@
+"""Scorers of folders and hub names: what is refused, and what a pickle gives later."""
+
+import os
+import pickle
+import shutil
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import transformers
+from numpy.testing import assert_array_equal
+from text_models import TEXTS, make_model, make_tokenizer
+
+from sklearn_mpt import DataCollatorForMPT, MPTScorer
+
+SHORT = ["the cat"]
+
+
+def save(folder, model=None, tokenizer=None):
+    (model or make_model()).save_pretrained(folder)
+    (tokenizer or make_tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def other_model():
+    model = make_model()
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight.mul_(-1)
+    return model
+
+
+def fitted(folder, **kwargs):
+    return MPTScorer(folder, local_files_only=True, **kwargs).fit()
+
+
+def copy_of(scorer):
+    return pickle.loads(pickle.dumps(scorer))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(tmp_path / "bert")
+
+
+# Folders without a tokenizer
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "albert", "mpnet"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path, architecture):
+    """transformers makes an empty one, which finds unknown words or none."""
+    make_model(architecture).save_pretrained(tmp_path)
+    message = r"tokenizer must know other tokens than special ones, but .*Tokenizer kn"
+    with pytest.raises(ValueError, match=message):
+        fitted(tmp_path)
+    assert MPTScorer(tmp_path, make_tokenizer()).fit().score(SHORT) < 0
+
+
+def test_a_tokenizer_folder_without_a_tokenizer_is_refused(folder, tmp_path):
+    make_model().save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match=r"tokenizer\.save_pretrained\(folder\), or"):
+        fitted(folder, tokenizer=tmp_path / "bare")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((ValueError, OSError), match="could not be loaded as a tokeniz"):
+        fitted(folder, tokenizer=tmp_path / "empty")
+
+
+def test_a_loaded_tokenizer_without_words_is_refused(tmp_path):
+    make_model().save_pretrained(tmp_path)
+    empty = transformers.AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    for use in (
+        lambda tokenizer: MPTScorer(make_model(), tokenizer).fit(),
+        DataCollatorForMPT,
+    ):
+        with pytest.raises(ValueError, match="tokenizer must know other tokens than"):
+            use(empty)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: 3, lambda: make_tokenizer().backend_tokenizer]
+)
+def test_what_is_no_tokenizer_is_refused(make):
+    with pytest.raises(
+        TypeError, match="tokenizer must be a tokenizer of transformers"
+    ):
+        MPTScorer(make_model(), make()).fit()
+
+
+def test_a_mask_token_that_is_the_unknown_token_is_refused():
+    tokenizer = make_tokenizer(unk_token="[MASK]")
+    with pytest.raises(ValueError, match=r"must have a mask token, .* has none"):
+        MPTScorer(make_model(), tokenizer).fit()
+
+
+def test_the_largest_token_counts_not_the_number_of_tokens():
+    tokenizer = make_tokenizer()
+    model = make_model(vocab_size=30)
+    tokenizer.get_vocab = lambda: {"[MASK]": 4, "the": 5, "cat": 30}
+    with pytest.raises(ValueError, match="31 tokens and BertForMaskedLM 30"):
+        MPTScorer(model, tokenizer).fit()
+
+
+# Pickles of folders
+
+
+def test_a_pickle_of_a_folder_scores_as_it_did(folder):
+    scorer = fitted(folder)
+    copy = copy_of(copy_of(scorer))
+    assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
+    again = copy_of(copy)  # now that it has been opened
+    assert_array_equal(again.score_samples(TEXTS), scorer.score_samples(TEXTS))
+
+
+def keep_times(folder, change):
+    """Change files, but leave their sizes and the times of the last write."""
+    before = {path: path.stat() for path in folder.iterdir()}
+    change(folder)
+    for path, stat in before.items():
+        assert path.stat().st_size == stat.st_size
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def swap_words(folder):
+    path = folder / "tokenizer.json"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace('"cat":7', '"cat":8').replace('"cat": 7', '"cat": 8'))
+
+
+def other_weights(folder):
+    other_model().save_pretrained(folder)
+
+
+def other_config(folder):
+    path = folder / "config.json"
+    path.write_text(path.read_text("utf-8").replace('"gelu"', '"relu"'))
+
+
+@pytest.mark.parametrize("change", [other_weights, other_config, swap_words])
+@pytest.mark.parametrize("when", ["before pickling", "after pickling"])
+def test_a_pickle_refuses_a_folder_that_has_changed(folder, change, when):
+    scorer = fitted(folder)
+    expected = scorer.score(SHORT)
+    if when == "before pickling":
+        keep_times(folder, change)
+        data = pickle.dumps(scorer)
+    else:
+        data = pickle.dumps(scorer)
+        keep_times(folder, change)
+    copy = pickle.loads(data)
+    for use in (copy.score, copy.transform, copy.token_scores, copy.perplexity):
+        with pytest.raises(ValueError, match="have changed since the scorer read them"):
+            use(SHORT)
+    assert scorer.score(SHORT) == expected
+    assert copy.fit().score(SHORT) != expected
+
+
+def test_a_pickle_refuses_a_folder_that_is_gone(folder):
+    data = pickle.dumps(fitted(folder))
+    shutil.rmtree(folder)
+    with pytest.raises(ValueError, match=r"have changed .* or are gone"):
+        pickle.loads(data).score(SHORT)
+
+
+def test_a_pickle_takes_files_that_were_copied_and_does_not_mind_others(folder):
+    scorer = fitted(folder)
+    data = pickle.dumps(scorer)
+    shutil.copytree(folder, folder.parent / "kept")
+    shutil.rmtree(folder)
+    shutil.copytree(folder.parent / "kept", folder, copy_function=shutil.copyfile)
+    for name in ("README.md", "pytorch_model.bin", ".gitattributes"):
+        (folder / name).write_text("new")
+    (folder / "checkpoint-1").mkdir()
+    assert pickle.loads(data).score(SHORT) == scorer.score(SHORT)
+
+
+def test_a_pickle_refuses_a_tokenizer_folder_that_has_changed(folder):
+    scorer = MPTScorer(make_model(), folder).fit()
+    data = pickle.dumps(scorer)
+    other_model().save_pretrained(folder)  # weights are none of a tokenizer's business
+    assert pickle.loads(data).score(SHORT) == scorer.score(SHORT)
+    swap_words(folder)
+    with pytest.raises(ValueError, match="have changed since the scorer read them"):
+        pickle.loads(data).score(SHORT)
+
+
+def test_a_pickle_holds_the_model_of_fit_not_of_parameters_set_later(folder):
+    other = save(folder.parent / "other", other_model())
+    scorer = fitted(folder)
+    expected = scorer.score(SHORT)
+    for later in ({"model": other}, {"dtype": "bfloat16"}, {"tokenizer": "nowhere"}):
+        scorer.set_params(**later)
+        assert scorer.score(SHORT) == copy_of(scorer).score(SHORT) == expected
+    loaded = MPTScorer(make_model(), make_tokenizer()).fit()
+    loaded.set_params(model=other_model())
+    assert copy_of(loaded).score(SHORT) == loaded.score(SHORT) == expected
+
+
+def test_files_are_hashed_when_something_is_pickled_not_before(folder, monkeypatch):
+    hashed = []
+    digest = "sklearn_mpt._text.sources.digest_of"
+    monkeypatch.setattr(digest, lambda *args: hashed.append(args) or "digest")
+    scorer = fitted(folder)
+    repr(scorer)
+    scorer.score(SHORT)
+    assert not hashed
+    pickle.dumps(scorer)
+    pickle.dumps(scorer)
+    assert len(hashed) == 1
+
+
+# Names on the hub
+
+
+COMMITS = ["a" * 40, "b" * 40]
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A cache of the hub with two commits of one model; the second is the newest."""
+    repository = tmp_path / "models--someone--bert"
+    for commit, model in zip(COMMITS, (make_model(), other_model()), strict=True):
+        save(repository / "snapshots" / commit, model)
+    (repository / "refs").mkdir()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    point_to(repository, COMMITS[0])
+    return repository
+
+
+def point_to(repository, commit):
+    (repository / "refs" / "main").write_text(commit)
+
+
+def test_a_pickle_of_a_hub_name_holds_its_commit(hub):
+    scorer = fitted("someone/bert")
+    expected = scorer.score(SHORT)
+    assert expected == MPTScorer(make_model(), make_tokenizer()).fit().score(SHORT)
+    point_to(hub, COMMITS[1])
+    copy = copy_of(scorer)
+    assert COMMITS[0].encode() in pickle.dumps(copy)
+    assert copy.score(SHORT) == expected
+    assert copy.revision is None
+    assert copy.fit().score(SHORT) != expected
+
+
+def test_a_folder_named_as_a_hub_model_was_does_not_replace_it(hub, monkeypatch):
+    copy = copy_of(fitted("someone/bert"))
+    other = hub.parent / "here"
+    save(other / "someone" / "bert", other_model())
+    monkeypatch.chdir(other)
+    with pytest.raises(ValueError, match="have changed since the scorer read them"):
+        copy.score(SHORT)
+
+
+# Worker processes
+
+
+def test_a_model_is_loaded_by_the_call_that_needs_it(folder):
+    language_model = pickle.loads(pickle.dumps(fitted(folder)._opened[0]))
+    assert language_model.loaded is None
+    assert language_model.view().loaded is not None
+
+
+# Weights and predictions that are no numbers
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
+    """Also in the row of a word that no probe and no text holds."""
+    model = make_model()
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[20, 3] = value
+    message = r"model must have finite weights, but bert\.embeddings\.word_embedd"
+    save(tmp_path, model)
+    for scorer in (MPTScorer(tmp_path), MPTScorer(model, make_tokenizer())):
+        with pytest.raises(ValueError, match=message):
+            scorer.set_params(dtype=dtype).fit()
+
+
+def test_weights_too_large_for_a_dtype_are_refused():
+    model = make_model()
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[20, 3] = 1e5
+    assert np.isfinite(MPTScorer(model, make_tokenizer()).fit().score(SHORT))
+    scorer = MPTScorer(model, make_tokenizer(), dtype="float16")
+    with pytest.raises(ValueError, match=r"NaN or infinity in torch\.float16"):
+        scorer.fit()
+
+
+class Undefined(transformers.BertForMaskedLM):
+    """Predicts NaN."""
+
+    def forward(self, input_ids, attention_mask=None):
+        output = super().forward(input_ids=input_ids, attention_mask=attention_mask)
+        output.logits = output.logits * torch.nan
+        return output
+
+
+def test_predictions_that_are_no_numbers_are_refused_by_fit():
+    model = Undefined(make_model().config)
+    with pytest.raises(ValueError, match=r"must make finite predictions, but .* Undef"):
+        MPTScorer(model, make_tokenizer()).fit()
+
+
+def test_predictions_that_are_no_numbers_are_refused_by_scores():
+    model = make_model(tie_word_embeddings=False)
+    scorer = MPTScorer(model, make_tokenizer(), method="chain").fit()
+    texts = ["a dog", "the cat", "?", "the cat", ". cat"]
+    assert np.isfinite(scorer.score(texts))
+    with torch.no_grad():  # of "cat", while the scorer shares the weights
+        model.bert.embeddings.word_embeddings.weight[7] = torch.nan
+    for use in (scorer.score, scorer.transform, scorer.token_scores):
+        with pytest.raises(ValueError, match=r"for texts\[1\] are not finite, but NaN"):
+            use(texts)
+    assert np.isfinite(scorer.score(["a dog", "?"]))
+    with pytest.raises(ValueError, match=r"for texts\[1\] are not finite"):
+        scorer.conditional_log_prob(["a", "the cat"], [[True], [True, False]])
+
+
+def on_meta():
+    return make_model().to("meta")
+
+
+def half_on_meta():
+    model = make_model()
+    model.bert.encoder.layer[0].to("meta")
+    return model
+
+
+@pytest.mark.parametrize("make", [on_meta, half_on_meta])
+def test_models_without_weights_are_refused(make):
+    with pytest.raises(ValueError, match=r"model must hold its weights, .* 'meta'"):
+        MPTScorer(make(), make_tokenizer()).fit()
+
+
+class TakesAnything(transformers.BertForMaskedLM):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
+def test_a_model_that_does_not_name_its_inputs_is_refused():
+    model = TakesAnything(make_model().config)
+    with pytest.raises(
+        ValueError, match=r"must take input_ids by that name, .* TakesAny"
+    ):
+        MPTScorer(model, make_tokenizer()).fit()
+
+
+def test_a_model_with_fewer_logits_than_tokens_is_refused():
+    model = make_model()
+    model.cls.predictions.decoder = torch.nn.Linear(16, 20)
+    with pytest.raises(ValueError, match=r"logits of this .* are of 20 tokens"):
+        MPTScorer(model, make_tokenizer()).fit()
