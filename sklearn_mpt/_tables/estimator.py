@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import check_choice, warn_caller
-from sklearn_mpt._frames import columns_of, with_distinct_names
+from sklearn_mpt._frames import columns_of, readable_numbers, with_distinct_names
 from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
@@ -111,7 +111,8 @@ class TableMPT(BaseMPT):
             validate_data(self, named, reset=reset, skip_check_array=True)
             return X
         numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        return validate_data(self, fill_masked(X), reset=reset, **numbers)
+        rows = fill_masked(readable_numbers(X))
+        return validate_data(self, rows, reset=reset, **numbers)
 
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)

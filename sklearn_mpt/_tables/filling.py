@@ -36,6 +36,8 @@ class Storage(NamedTuple):
         All values of a categorical dtype, in order. None if it takes any string.
     is_ordered : bool
         Whether the order of these counts.
+    is_whole : bool
+        Whether floats are all whole numbers, as integers with gaps are in pandas.
     """
 
     holds: str = NUMBERS
@@ -45,6 +47,7 @@ class Storage(NamedTuple):
     dtype: str = ""
     levels: np.ndarray | None = None
     is_ordered: bool = False
+    is_whole: bool = False
 
     @classmethod
     def of(cls, column):
@@ -62,7 +65,8 @@ class Storage(NamedTuple):
             bounds = _bounds(type(kind).__name__)
             return found._replace(holds=INTEGERS, numbers=INTEGERS, bounds=bounds)
         if kind.is_float():
-            return found
+            present = column.numbers()[~column.missing]
+            return found._replace(is_whole=bool((present == np.rint(present)).all()))
         holds = STRINGS if kind == nw.String and dtype != "object" else OBJECTS
         return found._replace(holds=holds, numbers=_numbers_among(column))
 
@@ -83,10 +87,7 @@ class Storage(NamedTuple):
         return same and self.holds != LEVELS
 
     def takes_numbers_of(self, fitted):
-        """Whether what fills the gaps of a column of numbers can be stored so.
-
-        Numbers may become integers or booleans: who gives those wants them back.
-        """
+        """Whether what fills the gaps of a column of numbers can be stored so."""
         if self.is_like(fitted):
             return True
         if fitted.numbers == INTEGERS:
@@ -96,7 +97,7 @@ class Storage(NamedTuple):
             return self.holds == LEVELS and self._takes_levels(fitted.levels)
         if fitted.numbers == BOOLEANS:
             return self.holds == BOOLEANS
-        return self.holds in (NUMBERS, INTEGERS, BOOLEANS)
+        return self.holds == NUMBERS or (self.holds == INTEGERS and fitted.is_whole)
 
     def takes_categories_of(self, fitted, categories):
         """Whether all categories of a column can be stored so."""
@@ -188,7 +189,7 @@ def _with_numbers(column, numbers, fitted, _):
     given = Storage.of(column)
     values = _as_values(numbers, fitted)
     if given.takes_numbers_of(fitted):
-        if fitted.numbers == NUMBERS and given.holds in (INTEGERS, BOOLEANS):
+        if fitted.numbers == NUMBERS and given.holds == INTEGERS:
             values = _as_values(numbers, given)
         return column.series_of(_merged(column, values), column.dtype)
     entries = _merged(column, values)

@@ -42,7 +42,7 @@ def kinds_of(likelihood, X):
     if not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
-            f"got {likelihood!r}."
+            f"got {plain(likelihood)!r}."
         )
     if len(likelihood) != len(names):
         raise ValueError(
@@ -253,10 +253,11 @@ def _codes(column, categories):
 def check_no_categories(X):
     """Refuse a DataFrame with a column of categories, which may look like numbers."""
     for column in columns_of(X, is_wanted=_is_of_categories):
-        raise ValueError(
-            f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
-            "likelihood='from_dtype' takes it as categories."
-        )
+        if len(column.present):
+            raise ValueError(
+                f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
+                "likelihood='from_dtype' takes it as categories."
+            )
 
 
 def _is_of_categories(dtype):
