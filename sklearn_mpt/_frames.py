@@ -135,9 +135,7 @@ class Column(NamedTuple):
 
     @property
     def is_pandas(self):
-        """Whether the series is like those of pandas: it has an index, and dtypes that
-        are more than those which narwhals knows.
-        """
+        """Whether the series is like those of pandas, with an index and own dtypes."""
         return hasattr(nw.to_native(self.series), "index")
 
     def series_of(self, values, dtype):
@@ -253,7 +251,7 @@ def _check_array_of_numbers(X):
     if isinstance(X, list | tuple):
         try:
             X = np.asarray(X)
-        except ValueError:  # rows of several lengths, of which scikit-learn tells
+        except (ValueError, TypeError):  # such as rows of several lengths
             return
     if not isinstance(X, np.ndarray):
         return

@@ -207,8 +207,12 @@ class BaseMPT(
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy; present entries are unchanged. A DataFrame, with the dtypes of X,
-            where X is one and the model's `likelihood` tells kinds of columns.
+            A copy; present entries are unchanged. A DataFrame where X is one and the
+            model's `likelihood` tells kinds of columns. Its columns have the dtypes
+            they are given in, if these can hold all that gaps may be filled with, and
+            otherwise those of `fit`: integers that gaps turned into floats, or a column
+            of None alone, come back as in `fit`. Integers are rounded, and kept within
+            the range of the dtype in `fit`. A row is filled alone as beside others.
         """
         check_choice(method, "method", ["mean", "sample"])
         rows, model = self._validate_rows(X), self._model()

@@ -155,8 +155,10 @@ class MPTImputer(
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy without gaps, of what the estimator's `impute` returns: a DataFrame
-            with the dtypes of X if the model's `likelihood` tells kinds of columns.
+            A copy without gaps, as the estimator's `impute` returns it: a DataFrame if
+            X is one and the model's `likelihood` tells kinds of columns. Columns with
+            gaps then have the dtypes they are given in, or those of `fit` where these
+            cannot hold what fills the gaps.
         """
         check_is_fitted(self)
         return self.estimator_.impute(
