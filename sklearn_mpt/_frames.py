@@ -136,7 +136,7 @@ class Column(NamedTuple):
     @property
     def is_pandas(self):
         """Whether the series is like those of pandas, with an index and own dtypes."""
-        return hasattr(nw.to_native(self.series), "index")
+        return self.series.implementation.is_pandas_like()
 
     def series_of(self, values, dtype):
         """Return a series of other values in the place of this one.

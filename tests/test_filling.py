@@ -162,7 +162,8 @@ def test_columns_of_another_library_get_the_same_values():
     same = fitted.impute(pl.DataFrame({c: [None] for c in frame.columns}))
     assert nothing.iloc[0].tolist() == pytest.approx(list(same.row(0)))
     assert nothing["category"].dtype == pd.CategoricalDtype(["no", "yes"])
-    assert nothing["intervals"].dtype == pd.CategoricalDtype(["low", "none", "high"])
+    levels = pd.CategoricalDtype(["low", "none", "high"], ordered=True)
+    assert nothing["intervals"].dtype == levels
     assert nothing["UInt8"].dtype == "int64"
     assert nothing["bool"].dtype == "bool"
     back = model(table()).impute(pl.DataFrame({c: [None] for c in table()}))

@@ -61,7 +61,7 @@ def test_columns_that_are_no_numbers_are_refused_by_name(what, name):
         [datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)],
         [datetime.datetime(2020, 1, 1), datetime.datetime(2020, 1, 2)],
         [datetime.timedelta(1), datetime.timedelta(2)],
-        [Decimal("1.5"), Decimal("2")],
+        [Decimal("1.5"), Decimal("2.5")],
     ],
 )
 @pytest.mark.parametrize("name", ["ppca", "linear", "from_dtype"])

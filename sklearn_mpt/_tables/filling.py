@@ -250,14 +250,15 @@ def _dtype_of(fitted, column, values):
     """
     backend, is_pandas = column.backend, column.is_pandas
     levels = values if fitted.levels is None else fitted.levels.tolist()
-    if is_pandas and fitted.library == backend.__name__:
-        if fitted.levels is None:
-            return fitted.dtype
+    is_same_library = fitted.library == backend.__name__
+    if is_pandas and is_same_library and fitted.holds != LEVELS:
+        return fitted.dtype
+    if is_pandas and fitted.holds == LEVELS:
         return backend.CategoricalDtype(levels, ordered=fitted.is_ordered)
-    if fitted.library == backend.__name__:
+    if is_same_library:
         return nw.Enum(levels) if fitted.dtype == "Enum" else getattr(nw, fitted.dtype)
     kinds = _kinds_of(values)
     if fitted.holds == LEVELS and kinds == {STRINGS}:
-        return backend.CategoricalDtype(levels) if is_pandas else nw.Categorical
+        return nw.Categorical
     known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES
     return known.get(kinds.pop()) if len(kinds) == 1 else None
