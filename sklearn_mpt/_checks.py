@@ -9,6 +9,8 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
+from sklearn_mpt._frames import plain
+
 FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
 # Packages whose frames lie between a user's line and what it warns of.
 BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
@@ -29,7 +31,7 @@ def _package(frame):
 def check_choice(value, name, choices):
     if not isinstance(value, str) or value not in choices:
         allowed = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} must be one of {allowed}, got {value!r}.")
+        raise ValueError(f"{name} must be one of {allowed}, got {plain(value)!r}.")
 
 
 def check_mask_rate(mask_rate, n_features):
@@ -43,7 +45,7 @@ def check_mask_rate(mask_rate, n_features):
     if not valid:
         raise ValueError(
             "mask_rate must be 'uniform', a float in (0, 1] (a rate) or an int in "
-            f"1..n_features={n_features} (a size), got {mask_rate!r}."
+            f"1..n_features={n_features} (a size), got {plain(mask_rate)!r}."
         )
 
 
@@ -75,7 +77,7 @@ def check_real(value, name, include_boundaries, most=None):
 
 def check_bool(value, name):
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False, got {value!r}.")
+        raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
 
 
 def check_verbose(verbose):
@@ -89,7 +91,7 @@ def check_n_jobs(n_jobs):
     if n_jobs is not None and (not is_int or n_jobs == 0):
         raise ValueError(
             "n_jobs must be None or an int other than 0: a number of workers, or "
-            f"from -1 down all cores but none, one, two, ..., got {n_jobs!r}."
+            f"from -1 down all cores but none, one, two, ..., got {plain(n_jobs)!r}."
         )
 
 
@@ -107,7 +109,7 @@ def check_device(device, dtype="float64"):
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ValueError(
             "device must be 'auto' or a torch device that is there and computes in "
-            f"{dtype}, got {device!r}: {str(error).splitlines()[0]}"
+            f"{dtype}, got {plain(device)!r}: {str(error).splitlines()[0]}"
         ) from error
 
 
@@ -163,8 +165,9 @@ def check_bound_parameters(estimator, bound):
     for name, value in bound.items():
         if getattr(estimator, name) != value:
             raise ValueError(
-                f"{name}={getattr(estimator, name)!r} differs from the {value!r} of "
-                "the fitted model; clone the estimator to fit another one."
+                f"{name}={plain(getattr(estimator, name))!r} differs from the "
+                f"{plain(value)!r} of the fitted model; clone the estimator to fit "
+                "another one."
             )
 
 

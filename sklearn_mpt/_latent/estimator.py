@@ -24,6 +24,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._frames import ADVICE, readable_numbers
 from sklearn_mpt._latent.fitting import TrainingMixin
 from sklearn_mpt._latent.measured import MeasuredMixin
 from sklearn_mpt._measure.contract import fill_masked, own_setting
@@ -53,6 +54,7 @@ class BaseMPT(
     lml_method_: str
     n_features_in_: int
     feature_names_in_: np.ndarray
+    _of_strings = ADVICE  # what to do with a column of strings
 
     @overload
     def score_samples(
@@ -176,7 +178,9 @@ class BaseMPT(
         X : ndarray of shape (n_samples, n_features)
         """
         self._check_is_fitted()
-        Z = check_array(fill_masked(Z), dtype=[np.float64, np.float32])
+        Z = check_array(
+            fill_masked(readable_numbers(Z)), dtype=[np.float64, np.float32]
+        )
         if Z.shape[1] != self._n_features_out:
             raise ValueError(
                 f"Z must have n_components={self._n_features_out} columns, "
@@ -203,8 +207,12 @@ class BaseMPT(
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy; present entries are unchanged. A DataFrame, with the dtypes of X,
-            where X is one and the model's `likelihood` tells kinds of columns.
+            A copy; present entries are unchanged. A DataFrame where X is one and the
+            model's `likelihood` tells kinds of columns. Its columns have the dtypes
+            they are given in, if these can hold all that gaps may be filled with, and
+            otherwise those of `fit`: integers that gaps turned into floats, or a column
+            of None alone, come back as in `fit`. Integers are rounded, and kept within
+            the range of the dtype in `fit`. A row is filled alone as beside others.
         """
         check_choice(method, "method", ["mean", "sample"])
         rows, model = self._validate_rows(X), self._model()
@@ -253,7 +261,7 @@ class BaseMPT(
             self._check_is_fitted()
         X = validate_data(
             self,
-            fill_masked(X),
+            fill_masked(readable_numbers(X, self._of_strings)),
             reset=reset,
             dtype=[np.float64, np.float32],
             ensure_all_finite="allow-nan",

@@ -180,7 +180,8 @@ class TrainingMixin(CallbackSupportMixin):
 
         The first call initialises the model, unless it is fitted; later ones go on
         where the last one left off. Steps of linear models get smaller with all those
-        before, and are averaged; parts of the stream should be alike.
+        before, and are averaged; parts of the stream should be alike. A later part
+        whose entries are all missing changes nothing.
 
         Parameters
         ----------
@@ -203,6 +204,8 @@ class TrainingMixin(CallbackSupportMixin):
     def _partial_fit(self, X, weight):
         first = not hasattr(self, "n_iter_")
         X = self._validate_training_rows(X, reset=first, min_samples=2 if first else 1)
+        if np.isnan(X).all():  # a step would still move along the averages of before
+            return self
         fitted = vars(self).copy()
         if first:
             fitted |= self._new_state()

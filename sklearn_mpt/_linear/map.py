@@ -272,17 +272,22 @@ def initial_arrays(init, shapes, **used):
     """
     if set(init) != set(shapes):
         raise ValueError(
-            f"init must have the keys {sorted(shapes)}, got {sorted(init)}."
+            f"init must have the keys {sorted(shapes)}, got {sorted(init, key=str)}."
         )
     return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
 
 
 def _initial(init, key, shape, used):
     value = np.array(init[key], dtype=np.float64)
-    if value.shape != shape or not np.isfinite(value[used]).all():
+    if value.shape != shape:
         raise ValueError(
-            f"init[{key!r}] must be finite and of shape {shape}, got shape "
-            f"{value.shape}."
+            f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
+        )
+    strange = ~np.isfinite(value[used])
+    if strange.any():
+        raise ValueError(
+            f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
+            f"{value[used].size} values are NaN or infinite."
         )
     least = value[used].min()
     if key == "noise_variance" and least <= 0:

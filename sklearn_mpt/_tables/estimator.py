@@ -9,20 +9,22 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import check_choice, warn_caller
+from sklearn_mpt._frames import columns_of, readable_numbers, with_distinct_names
 from sklearn_mpt._latent.estimator import BaseMPT
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._measure.contract import fill_masked
+from sklearn_mpt._tables.filling import Storage, fill_gaps
 from sklearn_mpt._tables.reading import (
     FROM_DTYPE,
     Coding,
-    check_numeric,
-    filled_like,
+    check_no_categories,
     kinds_of,
 )
 
 OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
+AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
 
 LikelihoodNames = str | Sequence[str] | Mapping[int | str, str]
 
@@ -38,6 +40,8 @@ class TableMPT(BaseMPT):
     likelihood: LikelihoodNames
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
+    _of_strings = AS_CATEGORIES
+    _storage: list[dict]  # how each column of a table was stored in `fit`
 
     @abstractmethod
     def _family_of(self, likelihood: Likelihood) -> Family:
@@ -70,8 +74,10 @@ class TableMPT(BaseMPT):
 
     def _validate_rows(self, X, reset=False, min_samples=1):
         if self._is_of_numbers:
+            if reset:
+                self._storage = []
             if is_into_dataframe(X):
-                check_numeric(X)
+                check_no_categories(X)
             return super()._validate_rows(X, reset, min_samples)
         if not reset:
             self._check_is_fitted()
@@ -79,6 +85,7 @@ class TableMPT(BaseMPT):
         if reset:
             coding = Coding.of(kinds_of(self.likelihood, X), X)
             self.likelihoods_, self.categories_ = coding
+            self._storage = [Storage.of(c)._asdict() for c in columns_of(X)]
         codes = self._coding.encode(X)
         codes = check_array(
             codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
@@ -100,15 +107,19 @@ class TableMPT(BaseMPT):
 
     def _validate_table(self, X, reset):
         if is_into_dataframe(X):
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            named = with_distinct_names(X)
+            validate_data(self, named, reset=reset, skip_check_array=True)
             return X
         numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        return validate_data(self, fill_masked(X), reset=reset, **numbers)
+        rows = fill_masked(readable_numbers(X))
+        return validate_data(self, rows, reset=reset, **numbers)
 
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
-        if set(kinds) == {"gaussian"} and np.isin(X[~np.isnan(X)], (0, 1)).all():
+        present = X[~np.isnan(X)]
+        is_binary = len(present) > 0 and bool(np.isin(present, (0, 1)).all())
+        if reset and set(kinds) == {"gaussian"} and is_binary:
             warn_caller(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
                 "not probabilities: likelihood='bernoulli' would.",
@@ -119,5 +130,7 @@ class TableMPT(BaseMPT):
         """Return rows of numbers as values of the table, like the rows X if given."""
         if self._is_of_numbers:
             return rows
-        values = self._coding.decode(rows)
-        return filled_like(X, values) if is_into_dataframe(X) else values
+        if not is_into_dataframe(X):
+            return self._coding.decode(rows)
+        storage = [Storage(**described) for described in self._storage]
+        return fill_gaps(X, rows, storage, self.categories_)

@@ -18,6 +18,7 @@ from sklearn.utils.validation import (
 )
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._frames import with_distinct_names
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState
 
@@ -123,7 +124,7 @@ class MPTImputer(
         estimator = self.estimator
         estimator = self._default(X) if estimator is None else clone(estimator)
         self.estimator_ = estimator.fit(X, **_weights_for(estimator, sample_weight))
-        validate_data(self, X, skip_check_array=True)
+        validate_data(self, with_distinct_names(X), skip_check_array=True)
         return self
 
     def _check_estimator(self):
@@ -154,8 +155,10 @@ class MPTImputer(
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy without gaps, of what the estimator's `impute` returns: a DataFrame
-            with the dtypes of X if the model's `likelihood` tells kinds of columns.
+            A copy without gaps, as the estimator's `impute` returns it: a DataFrame if
+            X is one and the model's `likelihood` tells kinds of columns. Columns with
+            gaps then have the dtypes they are given in, or those of `fit` where these
+            cannot hold what fills the gaps.
         """
         check_is_fitted(self)
         return self.estimator_.impute(

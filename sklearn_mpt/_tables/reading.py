@@ -13,9 +13,20 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._frames import (
+    ADVICE,
+    WORDS,
+    array_of_objects,
+    column_names,
+    columns_of,
+    no_numbers,
+    plain,
+    words_for,
+)
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
 FROM_DTYPE = "from_dtype"
+AS_CATEGORIES = "Its likelihood could be 'categorical'."
 
 
 def kinds_of(likelihood, X):
@@ -31,7 +42,7 @@ def kinds_of(likelihood, X):
     if not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
-            f"got {likelihood!r}."
+            f"got {plain(likelihood)!r}."
         )
     if len(likelihood) != len(names):
         raise ValueError(
@@ -42,24 +53,38 @@ def kinds_of(likelihood, X):
     return [str(kind) for kind in likelihood]
 
 
-def column_names(X):
-    """Names of the columns of a DataFrame, or numbers of those of an array."""
-    return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
-
-
 def _kinds_from_mapping(likelihood, names):
-    kinds = dict.fromkeys(names, "gaussian")
+    kinds = {}
     for key, kind in likelihood.items():
-        by_number = isinstance(key, Integral) and key not in kinds
-        name = names[key] if by_number and -1 < key < len(names) else key
-        if name not in kinds or isinstance(key, bool):
+        place = _place_of(key, names)
+        check_choice(kind, f"likelihood of column {names[place]!r}", list(LIKELIHOODS))
+        if place in kinds:
             raise ValueError(
-                f"likelihood names a column {key!r}, which X does not have. Its "
-                f"columns are {names[:20]}."
+                f"likelihood names column {names[place]!r} twice: by its name and by "
+                f"its number {place}. Name it once."
             )
-        check_choice(kind, f"likelihood of column {name!r}", list(LIKELIHOODS))
-        kinds[name] = str(kind)
-    return list(kinds.values())
+        kinds[place] = str(kind)
+    return [kinds.get(place, "gaussian") for place in range(len(names))]
+
+
+def _place_of(key, names):
+    """Return the place of the column that a key of the dict `likelihood` names."""
+    key = plain(key)
+    places = [j for j, name in enumerate(names) if name == key]
+    if not places and isinstance(key, Integral) and -1 < key < len(names):
+        places = [int(key)]
+    if not places or isinstance(key, bool):
+        raise ValueError(
+            f"likelihood names a column {key!r}, which X does not have. Its "
+            f"columns are {names[:20]}."
+        )
+    if len(places) > 1:
+        raise ValueError(
+            f"likelihood names a column {key!r}, and X has {len(places)} of that name, "
+            f"at {places[:20]}. Name them by these numbers, or give a sequence with "
+            "a name for each column."
+        )
+    return places[0]
 
 
 def _kinds_from_dtypes(X):
@@ -68,20 +93,37 @@ def _kinds_from_dtypes(X):
             "likelihood='from_dtype' takes a DataFrame, whose columns have dtypes, got "
             f"{type(X).__name__}. Give the names of the kinds instead."
         )
-    return [_kind_from_dtype(series) for series in _frame(X).iter_columns()]
+    return [_kind_from_dtype(column) for column in columns_of(X)]
 
 
-def _kind_from_dtype(series):
-    if series.dtype == nw.Boolean:
+def _kind_from_dtype(column):
+    dtype = column.series.dtype
+    if dtype == nw.Boolean:
         return "bernoulli"
-    if series.dtype.is_numeric():
+    if dtype.is_numeric() and not isinstance(dtype, nw.Decimal):
         return "gaussian"
-    if isinstance(series.dtype, nw.Categorical | nw.Enum | nw.String | nw.Object):
+    if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
+    if isinstance(dtype, nw.Object):
+        _check_objects(column)
+        return "categorical"
+    what = no_numbers(column.present)
+    shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
-        f"Column {series.name!r} has dtype {series.dtype}, for which "
-        "likelihood='from_dtype' has no kind."
+        f"Column {column.name!r} has dtype {shown}, for which likelihood='from_dtype' "
+        f"has no kind{f': {what} are not taken' if what else ''}. {ADVICE}"
     )
+
+
+def _check_objects(column):
+    """Refuse dates and the like, which are hardly meant to be categories."""
+    what = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
+    if what:
+        raise TypeError(
+            f"Column {column.name!r} holds {what} (dtype object), for which "
+            f"likelihood='from_dtype' has no kind. {ADVICE} If they are categories, "
+            "name the likelihoods of the columns in a dict."
+        )
 
 
 class Coding(NamedTuple):
@@ -98,7 +140,7 @@ class Coding(NamedTuple):
         """Learn the categories of a table."""
         categories = [
             _categories(column) if kind == "categorical" else None
-            for kind, column in zip(kinds, _columns(X), strict=True)
+            for kind, column in zip(kinds, columns_of(X), strict=True)
         ]
         return cls(kinds, categories)
 
@@ -108,11 +150,15 @@ class Coding(NamedTuple):
 
     def encode(self, X):
         """Return an array of floats, NaN where missing."""
-        columns = [
-            _numbers(column) if known is None else _codes(column, known)
-            for known, column in zip(self.categories, _columns(X), strict=True)
-        ]
-        return np.column_stack(columns)
+        codes = np.empty(np.shape(X))
+        for j, (column, known) in enumerate(
+            zip(columns_of(X), self.categories, strict=True)
+        ):
+            is_number = known is None
+            codes[:, j] = (
+                column.numbers(AS_CATEGORIES) if is_number else _codes(column, known)
+            )
+        return codes
 
     def decode(self, codes):
         """Return an array of values: of objects, if categories are no numbers."""
@@ -125,51 +171,10 @@ class Coding(NamedTuple):
         return np.column_stack([column.astype(object) for column in columns])
 
 
-class Column(NamedTuple):
-    """Values of a column, any where missing."""
-
-    name: object
-    values: np.ndarray
-    missing: np.ndarray  # bool
-    is_frame: bool  # of a DataFrame, not of an array
-
-
-def _frame(X):
-    return nw.from_native(X, eager_only=True)
-
-
-def _columns(X):
-    if is_into_dataframe(X):
-        return [_of_series(series) for series in _frame(X).iter_columns()]
-    X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
-    missing = X != X
-    return [Column(j, X[:, j], missing[:, j], False) for j in range(X.shape[1])]
-
-
-def _of_series(series):
-    missing = series.is_null()
-    if series.dtype.is_float():
-        missing = missing | series.is_nan().fill_null(False)
-    values = np.empty(len(series), dtype=object)
-    values[:] = series.to_list()
-    return Column(series.name, values, missing.to_numpy().astype(bool), True)
-
-
-def _numbers(column):
-    try:
-        with_gaps = np.where(column.missing, np.nan, column.values)
-        return with_gaps.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"Column {column.name!r} holds values that are no numbers ({error}). Its "
-            "likelihood could be 'categorical'."
-        ) from error
-
-
 def _categories(column):
     """Return the distinct values of a column, in order."""
-    present = column.values[~column.missing]
-    if not column.is_frame:
+    present = column.present
+    if column.series is None:
         _check_codes(column, present)
     kinds = {_kind_of_value(value) for value in present}
     if len(kinds) > 1:
@@ -178,17 +183,34 @@ def _categories(column):
             "must be of one type."
         )
     try:
-        categories = np.array(sorted(set(present.tolist())))
+        categories = sorted(set(present.tolist()))
     except TypeError as error:
         raise TypeError(
             f"Column {column.name!r} holds objects that are no categories: {error}."
         ) from error
+    if len(column.values) and not categories:
+        raise ValueError(
+            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+            "column(s)."
+        )
     if len(categories) == 1:
         raise ValueError(
-            f"Column {column.name!r} has one category, {categories.tolist()[0]!r}; "
+            f"Column {column.name!r} has one category, {plain(categories[0])!r}; "
             "drop the column."
         )
-    return categories
+    return _array_of(categories)
+
+
+def _array_of(categories):
+    """Return an array of one dimension with these very values.
+
+    NumPy would make a table of tuples, and drop zeros at the end of strings.
+    """
+    if categories and isinstance(categories[0], str | bool | int | float | np.generic):
+        array = np.array(categories)
+        if array.tolist() == categories:
+            return array
+    return array_of_objects(categories)
 
 
 def _check_codes(column, present):
@@ -219,7 +241,7 @@ def _codes(column, categories):
             f"Column {column.name!r} holds objects that are no categories: {error}."
         ) from error
     codes[column.missing] = np.nan
-    unseen = {value for value, code in zip(values, codes, strict=True) if code == -1}
+    unseen = {plain(v) for v, code in zip(values, codes, strict=True) if code == -1}
     if unseen:
         raise ValueError(
             f"Column {column.name!r} has categories that it did not have in fit: "
@@ -228,52 +250,15 @@ def _codes(column, categories):
     return codes
 
 
-def check_numeric(X):
-    """Refuse a DataFrame with a column that is neither numbers nor booleans."""
-    for series in _frame(X).iter_columns():
-        dtype = series.dtype
-        if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
+def check_no_categories(X):
+    """Refuse a DataFrame with a column of categories, which may look like numbers."""
+    for column in columns_of(X, is_wanted=_is_of_categories):
+        if len(column.present):
             raise ValueError(
-                f"Column {series.name!r} holds {dtype}, not numbers; "
+                f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
                 "likelihood='from_dtype' takes it as categories."
             )
 
 
-def filled_like(X, values):
-    """Fill the gaps of a DataFrame in with values, an array.
-
-    Dtypes are kept: numbers are rounded where a column holds integers alone, and
-    probabilities to the nearer of False and True.
-    """
-    frame = _frame(X)
-    filled = [
-        _filled(series, column, values[:, j])
-        for j, (series, column) in enumerate(
-            zip(frame.iter_columns(), _columns(X), strict=True)
-        )
-    ]
-    return frame.with_columns(*filled).to_native()
-
-
-def _filled(series, column, values):
-    if not column.missing.any():
-        return series
-    entries, fill = column.values.copy(), values[column.missing]
-    if all(isinstance(value, bool) for value in column.values[~column.missing]):
-        fill = fill.astype(float) >= 0.5
-    elif series.dtype.is_integer():
-        fill = np.rint(fill.astype(float)).astype(int)
-    entries[column.missing] = fill.tolist()
-    return _series_like(series, entries.tolist())
-
-
-def _series_like(series, entries):
-    """A series of the entries, with the name, dtype and index of another."""
-    native = nw.to_native(series)
-    backend = nw.get_native_namespace(series)
-    if hasattr(native, "index"):  # pandas, whose dtypes are more than those of narwhals
-        made = backend.Series(
-            entries, index=native.index, dtype=native.dtype, name=native.name
-        )
-        return nw.from_native(made, series_only=True)
-    return nw.new_series(series.name, entries, series.dtype, backend=backend)
+def _is_of_categories(dtype):
+    return isinstance(dtype, nw.Categorical | nw.Enum)

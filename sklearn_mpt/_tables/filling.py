@@ -1,0 +1,264 @@
+"""How the columns of a table are stored, and how gaps are filled in accordingly.
+
+What a gap gets depends on its row, and on the column as `fit` saw it: its dtype, its
+range and its categories. It never depends on the other rows given with it.
+"""
+
+from numbers import Integral, Real
+from typing import NamedTuple
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from sklearn_mpt._frames import array_of_objects, columns_of, with_columns
+
+BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
+STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
+INT64 = -(2**63), 2**63 - 1
+PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
+OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
+
+
+class Storage(NamedTuple):
+    """How a column is stored.
+
+    holds : str
+        BOOLEANS, INTEGERS, NUMBERS, STRINGS, LEVELS (those of a categorical dtype), or
+        OBJECTS, which may be anything.
+    numbers : str
+        What the values are where they are read as numbers: BOOLEANS, INTEGERS, NUMBERS,
+        or LEVELS if no others can be stored.
+    bounds : tuple of int
+        Least and largest integer.
+    library, dtype : str
+        Names, by which the dtype is found again. Empty for columns of arrays.
+    levels : ndarray of objects, or None
+        All values of a categorical dtype, in order. None if it takes any string.
+    is_ordered : bool
+        Whether the order of these counts.
+    is_whole : bool
+        Whether floats are all whole numbers, as integers with gaps are in pandas.
+    """
+
+    holds: str = NUMBERS
+    numbers: str = NUMBERS
+    bounds: tuple[int, int] = INT64
+    library: str = ""
+    dtype: str = ""
+    levels: np.ndarray | None = None
+    is_ordered: bool = False
+    is_whole: bool = False
+
+    @classmethod
+    def of(cls, column):
+        """Return how a column that `columns_of` has read is stored."""
+        if column.series is None:
+            return cls()
+        kind = column.series.dtype
+        dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
+        found = cls(library=column.backend.__name__, dtype=dtype)
+        if isinstance(kind, nw.Categorical | nw.Enum):
+            return found._of_levels(column.dtype)
+        if kind == nw.Boolean:
+            return found._replace(holds=BOOLEANS, numbers=BOOLEANS)
+        if kind.is_integer():
+            bounds = _bounds(type(kind).__name__)
+            return found._replace(holds=INTEGERS, numbers=INTEGERS, bounds=bounds)
+        if kind.is_float():
+            present = column.numbers()[~column.missing]
+            return found._replace(is_whole=bool((present == np.rint(present)).all()))
+        holds = STRINGS if kind == nw.String and dtype != "object" else OBJECTS
+        return found._replace(holds=holds, numbers=_numbers_among(column))
+
+    def _of_levels(self, dtype):
+        levels = getattr(dtype, "categories", None)
+        if levels is None:
+            return self._replace(holds=LEVELS)
+        return self._replace(
+            holds=LEVELS,
+            numbers=LEVELS,
+            levels=array_of_objects(list(levels)),
+            is_ordered=bool(getattr(dtype, "ordered", True)),
+        )
+
+    def is_like(self, other):
+        """Whether another column of this dtype takes the same values."""
+        same = (self.library, self.dtype) == (other.library, other.dtype)
+        return same and self.holds != LEVELS
+
+    def takes_numbers_of(self, fitted):
+        """Whether what fills the gaps of a column of numbers can be stored so."""
+        if self.is_like(fitted):
+            return True
+        if fitted.numbers == INTEGERS:
+            (low, high), (least, largest) = self.bounds, fitted.bounds
+            return self.holds == INTEGERS and low <= least and largest <= high
+        if fitted.numbers == LEVELS:
+            return self.holds == LEVELS and self._takes_levels(fitted.levels)
+        if fitted.numbers == BOOLEANS:
+            return self.holds == BOOLEANS
+        return self.holds == NUMBERS or (self.holds == INTEGERS and fitted.is_whole)
+
+    def takes_categories_of(self, fitted, categories):
+        """Whether all categories of a column can be stored so."""
+        if self.is_like(fitted):
+            return True
+        if self.holds == LEVELS and self.levels is not None:
+            return self._takes_levels(categories)
+        kinds = _kinds_of(categories)
+        if self.holds in (LEVELS, STRINGS):
+            return kinds == {STRINGS}
+        if self.holds == INTEGERS:
+            low, high = self.bounds
+            within = kinds == {INTEGERS} and low <= min(categories)
+            return within and max(categories) <= high
+        if self.holds == NUMBERS:
+            return kinds <= {INTEGERS, NUMBERS} and fitted.holds == NUMBERS
+        return self.holds == BOOLEANS and kinds == {BOOLEANS}
+
+    def _takes_levels(self, levels):
+        return self.levels is not None and set(levels) <= set(self.levels.tolist())
+
+
+def _numbers_among(column):
+    """What the present values of a column are, whatever its dtype."""
+    kinds = _kinds_of(column.present)
+    return kinds.pop() if len(kinds) == 1 and kinds <= {BOOLEANS, INTEGERS} else NUMBERS
+
+
+def _kinds_of(values):
+    return {_kind_of(value) for value in {type(v): v for v in values}.values()}
+
+
+def _kind_of(value):
+    for kinds, name in (
+        ((bool, np.bool_), BOOLEANS),
+        (Integral, INTEGERS),
+        (Real, NUMBERS),
+        (str, STRINGS),
+    ):
+        if isinstance(value, kinds):
+            return name
+    return OBJECTS
+
+
+def _bounds(dtype):
+    """Least and largest integer of a dtype, such as "UInt8"."""
+    n_bits = int(dtype.lower().removeprefix("u").removeprefix("int"))
+    if dtype.lower().startswith("u"):
+        return 0, 2**n_bits - 1
+    return -(2 ** (n_bits - 1)), 2 ** (n_bits - 1) - 1
+
+
+def fill_gaps(X, rows, storage, categories):
+    """Fill the gaps of a DataFrame in.
+
+    Parameters
+    ----------
+    X : DataFrame of shape (n_samples, n_features)
+    rows : ndarray of shape (n_samples, n_features)
+        X as numbers without gaps; codes of categories.
+    storage : list of Storage
+        How each column was stored in `fit`.
+    categories : list of ndarray or None
+        Of each column, in the order of their codes.
+
+    Returns
+    -------
+    X : DataFrame of shape (n_samples, n_features)
+        A column with gaps has the dtype that it is given in, if that can store all that
+        it may be filled with, else that of `fit`; if what is present cannot be stored
+        in that, the one that the library finds for the values.
+    """
+    filled = []
+    for j, column in enumerate(columns_of(X)):
+        if column.missing.any():
+            fill = _with_numbers if categories[j] is None else _with_categories
+            filled.append(fill(column, rows[:, j], storage[j], categories[j]))
+    return with_columns(X, filled)
+
+
+def _with_categories(column, codes, fitted, categories):
+    values = categories[codes.astype(int)].tolist()
+    if Storage.of(column).takes_categories_of(fitted, categories.tolist()):
+        return column.series_of(_merged(column, values), column.dtype)
+    return column.series_of(values, _dtype_of(fitted, column, categories.tolist()))
+
+
+def _with_numbers(column, numbers, fitted, _):
+    given = Storage.of(column)
+    values = _as_values(numbers, fitted)
+    if given.takes_numbers_of(fitted):
+        if fitted.numbers == NUMBERS and given.holds == INTEGERS:
+            values = _as_values(numbers, given)
+        return column.series_of(_merged(column, values), column.dtype)
+    entries = _merged(column, values)
+    if _can_be(entries, fitted):
+        entries = _as_python(entries, fitted)
+        return column.series_of(entries, _dtype_of(fitted, column, entries))
+    if any(isinstance(entry, float) for entry in entries):
+        entries = [float(entry) for entry in entries]
+    return column.series_of(entries, None)
+
+
+def _merged(column, values):
+    """The entries that are present, and values for those that are missing."""
+    entries = column.values.copy()
+    entries[column.missing] = array_of_objects(values)[column.missing]
+    return entries.tolist()
+
+
+def _as_values(numbers, storage):
+    """Return numbers as the nearest values that a column may hold, in a list."""
+    if storage.numbers == BOOLEANS:
+        return (numbers >= 0.5).tolist()
+    if storage.numbers == INTEGERS:
+        low, high = storage.bounds  # no floats, at which clip may end beside the ends
+        return [
+            min(max(round(number), low), high)
+            for number in np.clip(numbers, low, high).tolist()
+        ]
+    if storage.numbers == LEVELS:
+        levels = [v for v in storage.levels.tolist() if isinstance(v, Real)]
+        far = np.abs(np.subtract.outer(numbers, np.array(levels, dtype=np.float64)))
+        return [levels[place] for place in far.argmin(axis=1).tolist()]
+    return numbers.tolist()
+
+
+def _can_be(entries, storage):
+    if storage.numbers == BOOLEANS:
+        return all(entry in (0, 1) for entry in entries)
+    if storage.numbers == INTEGERS:
+        low, high = storage.bounds
+        return all(low <= entry <= high and entry % 1 == 0 for entry in entries)
+    if storage.numbers == LEVELS:
+        return set(entries) <= set(storage.levels.tolist())
+    return True
+
+
+def _as_python(entries, storage):
+    types = {BOOLEANS: bool, INTEGERS: int, NUMBERS: float}
+    if storage.numbers == LEVELS:
+        return entries
+    return [types[storage.numbers](entry) for entry in entries]
+
+
+def _dtype_of(fitted, column, values):
+    """The dtype of `fit`; in another library what is nearest to it.
+
+    values : that the column may hold, or holds.
+    """
+    backend, is_pandas = column.backend, column.is_pandas
+    levels = values if fitted.levels is None else fitted.levels.tolist()
+    is_same_library = fitted.library == backend.__name__
+    if is_pandas and is_same_library and fitted.holds != LEVELS:
+        return fitted.dtype
+    if is_pandas and fitted.holds == LEVELS:
+        return backend.CategoricalDtype(levels, ordered=fitted.is_ordered)
+    if is_same_library:
+        return nw.Enum(levels) if fitted.dtype == "Enum" else getattr(nw, fitted.dtype)
+    kinds = _kinds_of(values)
+    if fitted.holds == LEVELS and kinds == {STRINGS}:
+        return nw.Categorical
+    known = PANDAS_DTYPES if is_pandas else OTHER_DTYPES
+    return known.get(kinds.pop()) if len(kinds) == 1 else None
