@@ -179,8 +179,8 @@ def check_fitted_components(n_components, n_fitted):
 
 
 def check_training_parameters(estimator, objectives, n_features):
-    """Check the parameters that every model trained by masking has."""
-    for name in ("n_components", "n_masks", "n_iter_no_change"):
+    """Check the parameters that mean the same in every model trained by masking."""
+    for name in ("n_components", "n_iter_no_change"):
         check_int(getattr(estimator, name), name)
     check_mask_rate(estimator.mask_rate, n_features)
     check_choice(estimator.objective, "objective", objectives)

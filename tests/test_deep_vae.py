@@ -160,6 +160,8 @@ def test_objectives_and_conditionals_all_train():
         {"objective": "iwae"},
         {"objective": "mpt", "mask_rate": 0.5},
         {"objective": "mpt", "mask_rate": 2},
+        {"n_masks": 32},
+        {"n_masks": 32, "mask_rate": 0.5},
         {"conditional": "encode_decode", "n_masks": 64},
     ):
         model = quick(

@@ -14,6 +14,7 @@ from sklearn_mpt._checks import (
     check_columns_present,
     check_device,
     check_fitted_components,
+    check_int,
     check_training_parameters,
     rows_that_count,
     warn_caller,
@@ -61,6 +62,10 @@ class Family(ABC):
     @abstractmethod
     def check_parameters(self, settings, n_features):
         """Check the parameters that only this kind of model has."""
+
+    def check_masks(self, settings):
+        """Check how many masks are drawn in a step."""
+        check_int(settings.n_masks, "n_masks")
 
     def check_rows(self, X):
         """Refuse rows with values that no feature takes."""
@@ -267,6 +272,7 @@ class TrainingMixin(CallbackSupportMixin):
         X = self._validate_rows(X, reset=reset, min_samples=min_samples)
         n_features = X.shape[1]
         check_training_parameters(self, self._family.objectives, n_features)
+        self._family.check_masks(self)
         self._family.check_parameters(self, n_features)
         if not reset:
             check_fitted_components(self.n_components, self._n_features_out)
