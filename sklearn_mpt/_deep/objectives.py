@@ -306,7 +306,11 @@ class DrawnMasks(MaskedRows):
     """Minus D times the masked score: all features that a drawn mask hides."""
 
     def batches(self, rng):
-        for X, counts, *points in super().batches(rng):
+        """Minibatches whose rows come again where more masks are to be drawn."""
+        for X, counts, *_ in super().batches(rng):
+            rows = np.arange(max(len(X), self.masks[1])) % len(X)
+            X, counts = X[rows], counts[rows]
+            points = self.points.draw(len(X), X.device, rng)
             yield X, counts, self.draw(X, rng), points
 
     def losses(self, module, batch):

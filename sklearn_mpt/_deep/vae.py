@@ -55,13 +55,14 @@ class MPTDeepVAE(TableMPT):
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        How many masks are drawn in each gradient step. An int draws that many, but no
-        more than the minibatch has rows, and the rows get them in turn; every hidden
-        feature of a row is scored given the visible ones. "auto" takes estimates of the
-        same objective with less noise: with a uniform rate the decoder is trained on
-        the scores of all mask sizes at once, and with a fixed one, 128 masks are drawn
-        and some of the features that they hide are scored (see Notes).
-        ``conditional="encode_decode"`` always draws masks, 128 for "auto".
+        How many masks are drawn in each gradient step. An int draws that many. The rows
+        of a minibatch get them in turn, each row several if there are more masks than
+        rows, and every hidden feature of a row is scored given the visible ones. "auto"
+        takes estimates of the same objective with less noise: with a uniform rate the
+        decoder is trained on the scores of all mask sizes at once, and with a fixed
+        one, 128 masks are drawn and some of the features that they hide are scored (see
+        Notes). ``conditional="encode_decode"`` always draws masks, 128 for "auto", but
+        one for each row at most.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one [3]_.
@@ -210,9 +211,10 @@ class MPTDeepVAE(TableMPT):
     and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
-    :math:`O(B^2 S (D + K^2))` and B S passes through the nets. An int `n_masks` has the
-    same order, but D probabilities are computed for each pair of a row and a point,
-    unless all features are binary, where products of matrices do. Memory beside X is a
+    :math:`O(B^2 S (D + K^2))` and B S passes through the nets. With an int `n_masks`, B
+    is `n_masks` if that is more; D probabilities are then computed for each pair of a
+    row and a point, unless all features are binary, where products of matrices do.
+    Memory beside X is a
     few times 32 MiB in scoring.
 
     The noise variance is kept above 1e-5 of the mean variance of the features.
