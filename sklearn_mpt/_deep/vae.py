@@ -155,13 +155,13 @@ class MPTDeepVAE(TableMPT):
     weights relative to the mixture that they come from, each row has a bound L(R) on
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
-    any order of the features add up to L(all), less L(nothing), which is 0 on average.
+    any order of the features add up to L(all), less L of no features, which is near 0.
     With ``n_masks="auto"`` the decoder is trained on L(all), which has no noise of
     masks, and the encoder on what a mask leaves of each row, too. With a fixed size m,
     B is one feature, or from 16 features on a run of scores whose sizes are m on
     average; up to four such sets are scored for each mask. With an int `n_masks` each
-    hidden feature is such a B, with weight D / m. Each L(R) is too low on average, and
-    L(R and B) by more than L(R), so that their difference is too low on average, too.
+    hidden feature is such a B, with weight D / m. Each L(R) is too low on average, more
+    so the more features are observed, so that L(R and B) - L(R) is too low, too.
     The posterior of each set is fitted to the weights of its points, as in reweighted
     wake-sleep [4]_. Nets are trained in single precision, on
     rows standardised by one shift and one scale, or one for each of several kinds of
@@ -214,8 +214,7 @@ class MPTDeepVAE(TableMPT):
     :math:`O(B^2 S (D + K^2))` and B S passes through the nets. With an int `n_masks`, B
     is `n_masks` if that is more; D probabilities are then computed for each pair of a
     row and a point, unless all features are binary, where products of matrices do.
-    Memory beside X is a
-    few times 32 MiB in scoring.
+    Memory beside X is a few times 32 MiB in scoring.
 
     The noise variance is kept above 1e-5 of the mean variance of the features.
 
