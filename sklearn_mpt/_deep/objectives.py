@@ -9,7 +9,10 @@ any row at all of them,
           \frac{p(x_R \mid z_s) \, p(z_s)}{\sum_n w_n q_n(z_s) + w_0 p(z_s)},
 
 and :math:`\log p(x_B \mid x_R)` is estimated by L(R and B) - L(R). At fixed points that
-is exact for a finite mixture, so the masked scores of all sizes add up to L(all).
+is exact for a finite mixture, so the masked scores of all sizes add up to L(all) less L
+of no features, which does not depend on the decoder. Where points come from posteriors
+given what a mask leaves visible, they depend on the mask: the mean over masks then
+differs a little from the sum at points of the whole rows.
 
 References
 ----------
