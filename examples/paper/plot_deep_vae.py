@@ -36,13 +36,14 @@ seeds = range(5 if "--five" in sys.argv else 3)
 # Two ways to train by masks
 # --------------------------
 #
-# With ``n_masks="auto"``, the default, `MPTDeepVAE` draws no masks for the decoder. The
-# scores of all mask sizes add up to one number, which it computes at once: the same
-# objective with less noise, but no longer masking. With an int, that many masks are
-# drawn in each step, and every pixel that they hide is predicted, as in the paper: here
-# masks of uniform size, and masks of 33%.
+# With ``n_masks="auto"``, the default, :class:`~sklearn_mpt.MPTDeepVAE` draws no masks
+# for the decoder. The scores of all mask sizes add up to one number, which it computes
+# at once: the same objective with less noise, but no longer masking. With an int, that
+# many masks are drawn in each step, and every pixel that they hide is predicted, as in
+# the paper: here masks of uniform size, and masks of 33%.
 #
-# The log marginal likelihood (LML) of held-out images is followed in training.
+# The log marginal likelihood (LML) of held-out images is followed in the training with
+# the first seed.
 
 TRAINING = {
     "all mask sizes at once": {},
@@ -53,17 +54,18 @@ TRAINING = {
 }
 
 
-def train(how, seed):
-    """Return epochs, the held-out LML after each, and that of the fitted model."""
+def deep_model(how, seed):
+    return MPTDeepVAE(likelihood="bernoulli", random_state=seed, **settings, **how)
+
+
+final, curves = {}, {}
+for name, how in TRAINING.items():
     monitor = LMLMonitor(X_test, every=5)
-    model = MPTDeepVAE(likelihood="bernoulli", random_state=seed, **settings, **how)
-    lml = model.set_callbacks(monitor).fit(X_train).score(X_test)
-    epochs = [record["epoch"] + 1 for record in monitor.log_]
-    return epochs, [record["lml"] for record in monitor.log_], lml
+    models = [deep_model(how, seed) for seed in seeds]
+    models[0].set_callbacks(monitor)
+    final[name] = np.array([model.fit(X_train).score(X_test) for model in models])
+    curves[name] = np.array([[log["epoch"] + 1, log["lml"]] for log in monitor.log_])
 
-
-runs = {name: [train(how, s) for s in seeds] for name, how in TRAINING.items()}
-final = {name: np.array([lml for *_, lml in fits]) for name, fits in runs.items()}
 print(
     f"Held-out LML in nats per image, mean ± standard deviation of {len(seeds)} seeds"
 )
@@ -73,22 +75,22 @@ linear = MPTLinearVAE(likelihood="bernoulli", random_state=0).fit(X_train)
 print(f"{'a linear decoder':28} {linear.score(X_test):.2f}")
 
 # %%
-# On the left, a line for each seed. ``fit`` stops where rows that it holds out of the
-# training images gain no more: after different numbers of epochs. On the right, the
-# fitted models: crosses are seeds, points and bars are means and standard deviations.
+# On the left, the training with the first seed. ``fit`` stops where rows that it holds
+# out of the training images gain no more: after different numbers of epochs. On the
+# right, the fitted models: crosses are seeds, points and bars are means and standard
+# deviations.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 4.2), layout="constrained", width_ratios=[1, 1.1]
 )
 colors = ["#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7"]
-for row, (name, color) in enumerate(zip(runs, colors, strict=True)):
-    for epochs, lml, _ in runs[name]:
-        left.plot(epochs, lml, color=color, alpha=0.8, linewidth=1.2)
+for row, (name, color) in enumerate(zip(TRAINING, colors, strict=True)):
+    left.plot(*curves[name].T, color=color, linewidth=2)
     mean, spread = final[name].mean(), final[name].std(ddof=1)
     right.plot(final[name], np.full(len(seeds), row - 0.18), "x", color=color)
     right.errorbar(mean, row, xerr=spread, fmt="o", color=color, capsize=4)
 left.set(xlabel="Epoch", ylabel="Held-out LML (nats per image)")
-right.set_yticks(range(len(runs)), runs)
+right.set_yticks(range(len(TRAINING)), TRAINING)
 right.invert_yaxis()
 right.set(xlabel="Held-out LML of the fitted model (nats per image)")
 plt.show()
