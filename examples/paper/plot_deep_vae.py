@@ -92,5 +92,6 @@ for row, (name, color) in enumerate(zip(TRAINING, colors, strict=True)):
 left.set(xlabel="Epoch", ylabel="Held-out LML (nats per image)")
 right.set_yticks(range(len(TRAINING)), TRAINING)
 right.invert_yaxis()
+right.locator_params(axis="x", nbins=5)
 right.set(xlabel="Held-out LML of the fitted model (nats per image)")
 plt.show()
