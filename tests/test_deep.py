@@ -7,11 +7,18 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
+from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.comparators import EncodeDecodeModel, own_bound
 from sklearn_mpt._deep.mode import laplace, n_modes
 from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
-from sklearn_mpt._deep.objectives import MANY_POINTS, shared_bounds
+from sklearn_mpt._deep.objectives import (
+    MANY_POINTS,
+    DrawnMasks,
+    Points,
+    shared_bounds,
+    shared_scores,
+)
 from sklearn_mpt._latent.integration import log_joint, rows_of
 from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import (
@@ -24,8 +31,9 @@ from sklearn_mpt._latent.rules import (
     standard_normal_log_prob,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
+from sklearn_mpt._likelihoods.columns import Columns
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
-from sklearn_mpt._measure.masks import RUNS, training_sets
+from sklearn_mpt._measure.masks import RUNS, enumerate_masks, training_sets
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
@@ -317,6 +325,107 @@ def test_fixed_masks_of_many_features_have_their_size_on_average(size, length):
     n_hidden = 64 - sets.sum(2)
     assert_array_equal(n_hidden[0], size + length // 2)
     assert_array_equal(n_hidden[1:], size + length // 2 - length)
+
+
+def model_of_columns():
+    """Two numbers, a count and two categories of three: five columns, nine numbers."""
+    kinds = ["gaussian", "categorical", "gaussian", "poisson", "categorical"]
+    likelihood = Columns(kinds, [1, 3, 1, 1, 3])
+    net = some_net([2 * 9, 7, N_DIMS + N_DIMS * (N_DIMS + 1) // 2])
+    encoder = Encoder(0.2 * tensor(18, N_DIMS), 0.2 * tensor(N_DIMS, 9), net)
+    X = torch.tensor(
+        [[0.3, 0, -1, 2, 2], [1.2, 2, 0.4, 0, 1], [-2, 1, 0, 1, 0], [0, 0, 1, 5, 2]]
+    ).double()
+    return DeepModule(some_net([N_DIMS, 6, 9]), encoder, likelihood), X
+
+
+def model_and_rows(name):
+    if name == "columns":
+        return model_of_columns()
+    return some_model(name), some_rows(name)
+
+
+@pytest.mark.parametrize("block", [2**22, 2**6])
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
+def test_scores_of_hidden_features_are_differences_of_bounds(name, block, monkeypatch):
+    monkeypatch.setattr(objectives, "BLOCK", block)
+    model, X = model_and_rows(name)
+    X[2, 1] = torch.nan
+    mask = tensor(*X.shape, seed=3) > 0
+    mask[0], mask[1] = True, False
+    points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
+    log_prob, posterior_fit = shared_scores(model, X, mask, *points)
+    present = ~torch.isnan(X)
+    sets = [present & ~mask, present]
+    revealed = torch.eye(N_FEATURES, dtype=torch.bool)[:, None]
+    # two points of a row: both are of the first two sets
+    observed = torch.cat([torch.stack(sets), (sets[0] | revealed) & present])
+    bounds, fits = shared_bounds(model, X, observed, *points)
+    gains = torch.where(mask & present, (bounds[2:] - bounds[0]).T, 0.0)
+    assert_allclose(log_prob.detach(), gains.detach(), atol=1e-12)
+    assert_allclose(posterior_fit.detach(), fits[:2].detach())
+    parameters = [*model.decoder.parameters(), *model.likelihood.parameters()]
+    found, expected = (
+        torch.autograd.grad(total.sum(), parameters, retain_graph=True)
+        for total in (log_prob, gains)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert_allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
+def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
+    """At points that do not depend on the mask, over all masks there are."""
+    model, X = model_and_rows(name)
+    X[2, 1] = torch.nan
+    root = torch.eye(N_DIMS).double().repeat(4, 1, 1)
+    posterior = gaussian_around(tensor(4, N_DIMS, seed=5), root)
+    twice = type(posterior)(*(torch.cat([part, part]) for part in posterior))
+    monkeypatch.setattr(model, "posterior", lambda *rows: twice)
+    points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
+    objective = DrawnMasks(X, 4, Points(2, 6, N_DIMS), None, ("uniform", 8))
+    total = 0
+    for size in range(1, N_FEATURES + 1):
+        masks = enumerate_masks(N_FEATURES, size)
+        for mask in masks:
+            batch = X, 1.0, torch.tensor(mask).expand(X.shape), points
+            total += objective.losses(model, batch) / (len(masks) * N_FEATURES)
+    present = ~torch.isnan(X)
+    observed = torch.stack([torch.zeros_like(present), present])
+    bounds, _ = shared_bounds(model, X, observed, *points)
+    at_once = bounds[0] - bounds[1]
+    assert_allclose(total.detach(), at_once.detach())
+    parameters = [*model.decoder.parameters(), *model.likelihood.parameters()]
+    found, expected = (
+        torch.autograd.grad(loss.sum(), parameters) for loss in (total, at_once)
+    )
+    for a, b in zip(found, expected, strict=True):
+        assert_allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_masks", [2, 10, 50])
+def test_drawn_masks_are_of_all_sizes_alike(n_masks):
+    X = torch.arange(20.0)[:, None].expand(-1, 10)
+    objective = DrawnMasks(X, 20, Points(1, 1, 1), None, ("uniform", n_masks))
+    batches = list(objective.batches(np.random.default_rng(0)))
+    assert len(batches) == 16  # an epoch of few rows has so many steps
+    for rows, counts, mask, (noise, _) in batches:
+        assert len(rows) == len(counts) == len(mask) == len(noise) == max(20, n_masks)
+        assert len(rows.unique(dim=0)) == 20
+        assert len(mask.unique(dim=0)) <= n_masks
+        sizes = mask[:n_masks].sum(1).sort().values
+        ideal = (torch.arange(n_masks) + 0.5) * 10 / n_masks
+        # one of each equal part of the sizes
+        assert ((sizes - 0.5 - ideal).abs() <= 5 / n_masks + 0.5).all()
+    share = torch.cat([mask[:n_masks] for _, _, mask, _ in batches]).double().mean(0)
+    assert_allclose(share, 0.55, atol=4 * 0.5 / (16 * n_masks) ** 0.5)
+
+
+def test_drawn_masks_of_a_fixed_size_have_it():
+    objective = DrawnMasks(torch.zeros(6, 10), 6, Points(1, 1, 1), None, (0.3, 4))
+    _, _, mask, _ = next(objective.batches(np.random.default_rng(0)))
+    assert (mask.sum(1) == 3).all()
+    assert_array_equal(mask[0], mask[4])
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian"])

@@ -168,6 +168,18 @@ def test_objectives_and_conditionals_all_train():
         assert quiet_fit(model, X).score(X) > start + 0.05, changes
 
 
+@pytest.mark.parametrize("mask_rate", ["uniform", 0.5])
+def test_drawn_masks_train(mask_rate):
+    X = binary_rows()
+    model = quick(likelihood="bernoulli", learning_rate=0.03, mask_rate=mask_rate)
+    start, at_once, drawn = (
+        quiet_fit(model.set_params(max_iter=max_iter, n_masks=n_masks), X).score(X)
+        for max_iter, n_masks in [(0, 16), (4, "auto"), (4, 16)]
+    )
+    assert drawn > start + 0.05
+    assert drawn != at_once
+
+
 def test_encode_decode_conditionals_are_a_distribution(binary):
     _, X = binary
     chain = quiet_fit(

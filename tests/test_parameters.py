@@ -71,6 +71,7 @@ MODELS = {
     | {"init": INIT, "likelihood": LIKELIHOOD, "noise": NO_NAME, "rotation": ROTATION},
     MPTDeepVAE: MODEL
     | {
+        "n_masks": COUNT_OR_AUTO,
         "likelihood": LIKELIHOOD,
         "hidden_layer_sizes": [8, "8", None, (0,), (True,), (1.5,), (np.nan,), ("8",)],
         "activation": NO_NAME,

@@ -26,23 +26,29 @@ for name, model in models.items():
 
 # %%
 # The density of either model, and what it draws for the second coordinate at three
-# values of the first.
+# values of the first. The colours are those of the density in both panels, on one
+# scale; the window holds all draws.
 
-horizontal, vertical = np.linspace(-1.5, 2.5, 36), np.linspace(-0.7, 1.2, 24)
+horizontal, vertical = np.linspace(-1.7, 2.7, 36), np.linspace(-1.3, 2.0, 27)
 grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1).reshape(-1, 2)
 given = np.repeat([-0.9, 0.5, 1.5], 12)
 gaps = np.column_stack([given, np.full(len(given), np.nan)])
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
 for ax, (name, model) in zip(axes, models.items(), strict=True):
-    density = np.exp(model.score_samples(grid)).reshape(24, 36)
-    ax.pcolormesh(horizontal, vertical, density, cmap="Blues", shading="gouraud")
+    density = np.exp(model.score_samples(grid)).reshape(27, 36)
+    colors = ax.pcolormesh(
+        horizontal, vertical, density, cmap="Blues", shading="gouraud", vmin=0, vmax=1
+    )
     ax.scatter(*test.T, s=4, color="0.4", label="held-out rows")
     drawn = model.impute(gaps, method="sample", random_state=0)
     ax.scatter(*drawn.T, s=14, color="tab:orange", label="draws given the first")
     ax.set(title=f"{name}, LML {model.score(test):.2f}", xlabel="first coordinate")
+    ax.set(xlim=horizontal[[0, -1]], ylim=vertical[[0, -1]])
+    print(f"{name:6}  highest density {density.max():.2f}")
 axes[0].set_ylabel("second coordinate")
-axes[0].legend(loc="lower left", fontsize="small")
+axes[0].legend(loc="upper right", fontsize="small")
+figure.colorbar(colors, ax=axes, label="density")
 
 # %%
 # The mean of the draws is a poor guess where there are two moons: the row is then

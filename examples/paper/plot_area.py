@@ -15,8 +15,9 @@ generated them.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patches import Rectangle
 
-from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
+from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA, mpt_curve
 
 
 def simulate(n_components, noise_variance=0.2):
@@ -34,30 +35,41 @@ def simulate(n_components, noise_variance=0.2):
 
 
 # %%
-# Standard errors need two masks or more for each size; with one they are nan. Areas and
-# the exact LML are in nats per row.
+# Areas and the exact LML are in nats per row. One mask for each size says nothing of
+# its own standard error, so for P = 1 twenty such curves are drawn with other masks:
+# the band holds nine tenths of them. The rectangles, as wide as the curve, have the
+# areas 200 S(30) and 200 S(170), which is what masks of 15% and of 85% alone give.
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 4), sharey=True, layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(11, 4.6), layout="constrained")
 for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True):
     X, model = simulate(n_components)
-    display = MPTCurveDisplay.from_estimator(
-        model,
-        X,
-        n_masks=n_masks,
-        design="independent",
-        random_state=0,
-        ax=ax,
-    )
-    curve = display.curve
+    curve = mpt_curve(model, X, n_masks=n_masks, design="independent", random_state=0)
+    display = MPTCurveDisplay(curve=curve).plot(ax=ax)
+    error = curve.lml_std_error
+    if n_masks == 1:
+        others = [
+            mpt_curve(model, X, n_masks=1, design="independent", random_state=seed)
+            for seed in range(1, 21)
+        ]
+        band = np.quantile([other.scores for other in others], [0.05, 0.95], axis=0)
+        ax.fill_between(curve.mask_sizes, *band, color="C0", alpha=0.4, linewidth=0)
+        error = np.std([other.lml for other in others], ddof=1)
     exact = model.score(X)
-    display.line_.set_label(f"P = {n_masks}: area {curve.lml:.2f}")
+    display.line_.set_label(f"P = {n_masks}, area {curve.lml:.2f} ± {error:.2f}")
+    rates = {0.15: ("C1", "--"), 0.85: ("C2", ":")}
+    for rate, (color, line) in rates.items():
+        area = curve.fixed_rate(rate)
+        style = {"fill": False, "edgecolor": color, "linestyle": line, "linewidth": 1.8}
+        style["label"] = f"masks of {rate:.0%}, area {area:.0f}"
+        ax.add_patch(Rectangle((0.5, area / 200), 200, -area / 200, **style))
+    lowest = -3.1 if n_components == 5 else -5
     ax.set_title(f"K = {n_components} latent variables, LML {exact:.2f}")
     ax.set_xticks([2, 30, 60, 100, 140, 170, 200], [1, 15, 30, 50, 70, 85, 100])
-    ax.set(xlabel="Hidden features (% of 200)", ylim=(-4.3, 0.2))
+    ax.set(xlabel="Hidden features (% of 200)", ylim=(lowest, 0.1))
     ax.legend(loc="lower left", framealpha=1)
     print(f"K = {n_components}, P = {n_masks}")
     print(f"    LML                 {exact:8.2f} nats per row")
-    print(f"    area                {curve.lml:8.2f} (± {curve.lml_std_error:.2f})")
+    print(f"    area                {curve.lml:8.2f} (± {error:.2f})")
     print(f"    200 times S at 15%  {curve.fixed_rate(0.15):8.2f}")
     print(f"    200 times S at 85%  {curve.fixed_rate(0.85):8.2f}")
 for ax in axes[1:]:

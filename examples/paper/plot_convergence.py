@@ -46,22 +46,29 @@ def random_masks(sizes, n_features, seed):
 # ------------------
 #
 # One mask of each size gives one estimate of the LML, and P of these are averaged.
-# There are 100 rows of 5 features, from 2 latent variables.
+# There are 100 rows of 5 features, and 100 of 50, each from 2 latent variables.
 
 n_rounds = np.arange(1, 201)
-X, model = simulate(n_samples=100, n_features=5, n_components=2)
-lml = model.score(X)
-all_sizes = np.tile(np.arange(1, 6), len(n_rounds))
-errors = []
-for seed in SEEDS:
-    scores = model.mean_masked_scores(X, random_masks(all_sizes, 5, seed))
-    estimates = scores.reshape(-1, 5).sum(axis=1)
-    errors.append(lml - np.cumsum(estimates) / n_rounds)
 
-print(f"LML                     {lml:.3f} nats per row")
-for P in [1, 10, 200]:
-    spread = np.sqrt(np.mean([error[P - 1] ** 2 for error in errors]))
-    print(f"Error with P = {P:<3}      {spread:.3f} (root mean square of five seeds)")
+
+def errors_of_all_sizes(n_features):
+    """Errors for P = 1, 2, ..., with each seed; arrays of shape (200,)."""
+    X, model = simulate(n_samples=100, n_features=n_features, n_components=2)
+    lml = model.score(X)
+    print(f"D = {n_features}: LML {lml:.3f} nats per row")
+    sizes = np.tile(np.arange(1, n_features + 1), len(n_rounds))
+    errors = []
+    for seed in SEEDS:
+        scores = model.mean_masked_scores(X, random_masks(sizes, n_features, seed))
+        estimates = scores.reshape(-1, n_features).sum(axis=1)
+        errors.append(lml - np.cumsum(estimates) / n_rounds)
+    for P in [1, 10, 200]:
+        spread = np.sqrt(np.mean([error[P - 1] ** 2 for error in errors]))
+        print(f"    root mean square error with P = {P:<3} {spread:.3f}")
+    return errors
+
+
+errors = {n_features: errors_of_all_sizes(n_features) for n_features in [5, 50]}
 
 # %%
 # Masks of 15%
@@ -98,32 +105,37 @@ print(f"Error with 200 masks    {min(last):.2f} to {max(last):.2f}")
 # Small masks leave most of a row to predict from, and so promise a likelihood that the
 # model does not have.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
-for seed in SEEDS:
-    label = "five seeds" if seed == 0 else None
-    left.plot(n_rounds, errors[seed], color="C0", alpha=0.6, label=label)
-    right.plot(n_rounds, fixed_errors[seed], color="C1", alpha=0.6, label=label)
-left.set(title="Masks of all sizes, D = 5", xlabel="Masks per size $P$")
+figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
+left, middle, right = axes
+panels = zip(axes, [*errors.values(), fixed_errors], ["C0", "C0", "C1"], strict=True)
+for ax, of_seeds, color in panels:
+    for seed in SEEDS:
+        label = "five seeds" if seed == 0 else None
+        ax.plot(n_rounds, of_seeds[seed], color=color, alpha=0.6, label=label)
+left.set(title="Masks of all sizes, D = 5", xlabel="Masks of each size, $P$")
+middle.set(title="Masks of all sizes, D = 50", xlabel="Masks of each size, $P$")
 right.set(title="Masks of 15%, D = 512", xlabel="Number of masks")
 right.axhline(bias, color="black", linestyle="--", label="bias of 15%")
-for ax in (left, right):
+for ax in axes:
     ax.axhline(0, color="0.5", linewidth=0.8, label="no error")
-    ax.set(xscale="log", ylabel="LML minus the masked estimate (nats)")
+    ax.set(xscale="log")
     ax.legend()
+left.set_ylabel("LML minus the masked estimate\n(nats per row)")
 plt.show()
 
 # %%
 # Table 1
 # -------
 #
-# One mask for each of 200 sizes, with five seeds: a cheap estimate of the LML of 1000
-# rows of 200 features, from 5 latent variables.
+# P masks of each of 200 sizes estimate the LML of 1000 rows of 200 features, from 5
+# latent variables: mean and standard deviation over five seeds.
 
 X, model = simulate(n_samples=1000, n_features=200, n_components=5)
-estimates = [
-    mpt_curve(model, X, n_masks=1, design="independent", random_state=seed).lml
-    for seed in SEEDS
-]
-print(f"LML                     {model.score(X):.3f} nats per row")
-print(f"One mask for each size  {np.mean(estimates):.3f}")
-print(f"... with each seed      {np.std(estimates, ddof=1):.3f} (standard deviation)")
+print(f"LML      {model.score(X):.3f} nats per row")
+for P in [1, 10, 100]:
+    estimates = [
+        mpt_curve(model, X, n_masks=P, design="independent", random_state=seed).lml
+        for seed in SEEDS
+    ]
+    mean, spread = np.mean(estimates), np.std(estimates, ddof=1)
+    print(f"P = {P:<3}  {mean:.3f} ± {spread:.3f}")

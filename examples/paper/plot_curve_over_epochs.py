@@ -45,13 +45,16 @@ closed_form = MPTProbabilisticPCA(n_components=5, init="pca", max_iter=0).fit(X)
 print(f"Closed form: {closed_form.score(X):.2f}")
 
 # %%
-# Later curves are darker.
+# Later curves are darker. Bands hold 95% of what other masks would give.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 colors = plt.get_cmap("viridis_r")([0.1, 0.3, 0.5, 0.7, 1.0])
 for color, (epoch, curve) in zip(colors, curves.items(), strict=True):
     label = f"epoch {epoch}: area {curve.lml:.1f} nats"
-    ax.plot(curve.mask_sizes, curve.scores, color=color, linewidth=2, label=label)
+    ax.plot(curve.mask_sizes, curve.scores, color=color, linewidth=1.5, label=label)
+    reach = 1.96 * curve.std_errors
+    band = (curve.scores - reach, curve.scores + reach)
+    ax.fill_between(curve.mask_sizes, *band, color=color, alpha=0.3, linewidth=0)
 ax.set(
     xlabel="Number of hidden features $m$",
     ylabel="Masked score $S(m)$ (nats per feature)",

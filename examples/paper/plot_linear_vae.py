@@ -86,7 +86,7 @@ for n_points in [4, 8, 16, 32]:
 # error left with many points is that of the weights, which count one cell too many.)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
-names = {"mpt": "masked scores", "elbo": "ELBO", "lml": "LML"}
+names = {"mpt": "by masked scores", "elbo": "by the ELBO", "lml": "by the LML"}
 best = max(curve[:, 1].max() for curve in curves.values())
 for objective, line in zip(names, ["-", "--", ":"], strict=True):
     epochs, lml = curves[objective][curves[objective][:, 1] < best].T
@@ -95,7 +95,7 @@ gap = best - independent
 left.axhline(gap, color="0.5", linewidth=0.8, label="independent pixels")
 left.set(xlabel="Epoch", ylabel="LML below the best (nats per image)")
 left.set(xscale="log", yscale="log", ylim=(1e-3, 5))
-left.legend(title="Trained by", loc="lower left")
+left.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 
 Z, log_joint = grid_log_joint(X[:6], 201, span=3)
 x_axis = np.unique(Z[:, 0])

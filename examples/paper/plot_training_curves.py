@@ -85,7 +85,8 @@ for ax, title, fits in zip(axes, titles, runs.values(), strict=True):
         panel.axhline(
             generating, color="black", linestyle=":", label="generating parameters"
         )
-    zoom.set(xlim=(4, 40), ylim=(generating - 0.01, optimum + 0.01))
+    longest = max(len(epochs) for _, epochs, _ in fits)
+    zoom.set(xlim=(0.1 * longest, longest), ylim=(generating - 0.01, optimum + 0.01))
     ax.set(title=title, xlabel="Epoch", ylim=(-19, -5))
     lines, labels = ax.get_legend_handles_labels()
 axes[0].set_ylabel("Nats per row")

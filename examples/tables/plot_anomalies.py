@@ -98,18 +98,23 @@ z = detector[0].transform(row)[0]
 for j in lowest:
     print(f"{data.feature_names[j]:24}{blame[j]:7.1f} nats, {z[j]:+.1f} deviations")
 
+# %%
+# The left panel shows which share of each group has a likelihood below a number of
+# nats, on an axis that is linear down to -100 nats and logarithmic below, as the least
+# likely rows are far off. The right panel shows the contributions.
+
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
-bins = np.linspace(-150, 20, 40)
 for rows, label, color in (
     (test, "benign, not trained on", "#0072B2"),
     (malignant, "malignant", "#D55E00"),
 ):
-    log_prob = detector.score_samples(rows).clip(bins[0])
-    left.hist(log_prob, bins, density=True, alpha=0.6, color=color, label=label)
-left.axvline(threshold, color="black", lw=1, label="threshold")
-left.set(xlabel="Log marginal likelihood (nats; lower ones at the left edge)")
-left.set(ylabel="Density of rows")
-left.legend(loc=(0.12, 0.7), fontsize="small")
+    left.ecdf(detector.score_samples(rows), color=color, label=label)
+left.axvline(threshold, color="black", lw=1, linestyle="--", label="threshold")
+left.set_xscale("symlog", linthresh=100)
+left.set_xticks([-1000, -100, -50, 0], ["-1000", "-100", "-50", "0"])
+left.set_xlim(right=10)
+left.set(xlabel="Log marginal likelihood (nats)", ylabel="Share of rows below")
+left.legend(loc="upper left", fontsize="small")
 right.barh(data.feature_names[lowest][::-1], blame[lowest][::-1], color="#D55E00")
 right.set(xlabel="Contribution less that of usual rows (nats)")
 plt.show()

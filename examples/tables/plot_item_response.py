@@ -113,7 +113,7 @@ for n_right in range(6):
     place = n_right + 0.07 * (np.arange(len(alike)) - (len(alike) - 1) / 2)
     style = {"fmt": "o", "ms": 3, "lw": 0.8, "color": "#0072B2"}
     right.errorbar(place, mean[alike, 0], deviation[alike], **style)
-right.set(xlabel="Number of right answers", ylabel="Ability, mean and deviation")
+right.set(xlabel="Number of right answers", ylabel="Ability z, mean ± deviation")
 plt.show()
 
 # %%

@@ -74,7 +74,12 @@ ends = np.cumsum(
 )
 z = np.linspace(-2.5, 2.5, 101)
 figure, axes = plt.subplots(1, 3, figsize=(9.5, 3), layout="constrained", sharey=True)
-for ax, name in zip(axes, ["selfLR", "ClinLR", "PID"], strict=True):
+titles = {
+    "selfLR": "own place (selfLR)",
+    "ClinLR": "place of Clinton (ClinLR)",
+    "PID": "party (PID)",
+}
+for ax, (name, title) in zip(axes, titles.items(), strict=True):
     column = survey.columns.get_loc(name)
     known = model.categories_[column]
     places = slice(ends[column] - len(known), ends[column])
@@ -82,10 +87,10 @@ for ax, name in zip(axes, ["selfLR", "ClinLR", "PID"], strict=True):
     share = np.exp(logits - np.logaddexp.reduce(logits, axis=1)[:, None])
     colors = plt.get_cmap("PuOr_r")(np.linspace(0, 1, len(known)))
     ax.stackplot(z, share.T, labels=known, colors=colors, edgecolor="white", lw=0.3)
-    ax.set(title=name, xlabel="z", xlim=(z[0], z[-1]), ylim=(0, 1))
+    ax.set(title=title, xlabel="Component z", xlim=(z[0], z[-1]), ylim=(0, 1))
     below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": len(known)}
     ax.legend(**below, fontsize="x-small", handlelength=0.8, columnspacing=0.8)
-axes[0].set_ylabel("Probability of answers")
+axes[0].set_ylabel("Probability of each answer")
 plt.show()
 
 # %%

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from sklearn_mpt._deep.model import DeepModel
-from sklearn_mpt._deep.objectives import SampledRows
+from sklearn_mpt._deep.objectives import MaskedRows, SampledRows
 from sklearn_mpt._latent.rules import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
-from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 N_STEPS = 5  # from one z to the next
 N_CHAINS = 64  # when scoring
@@ -97,27 +96,20 @@ class EncodeDecodeModel(DeepModel):
         return chain_log_prob(self.latent, rows.X, rows.observed, noise)
 
 
-class EncodeDecodeRows(SampledRows):
+class EncodeDecodeRows(MaskedRows):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
-    def __init__(self, X, batch_size, points, held_out, masks, weight=None):
-        super().__init__(X, batch_size, points, held_out, weight)
-        self.masks = masks
-
     def batches(self, rng):
-        mask_rate, n_masks = self.masks
         n_features = self.X.shape[1]
         n_chains, _, n_dims = self.points
         for X, counts, *_ in super().batches(rng):
-            sizes = training_sizes(mask_rate, n_masks, n_features, rng)
-            masks = draw_masks(sizes, n_features, rng)[np.arange(len(X)) % n_masks]
             normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))
             uniform = rng.random((len(X), N_STEPS, n_chains, n_features))
             noise = [
                 torch.tensor(u, dtype=X.dtype, device=X.device)
                 for u in (normal, uniform)
             ]
-            yield X, counts, torch.tensor(masks, device=X.device), noise
+            yield X, counts, self.draw(X, rng), noise
 
     def losses(self, module, batch):
         X, counts, mask, noise = batch

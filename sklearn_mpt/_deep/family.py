@@ -19,6 +19,8 @@ from sklearn_mpt._deep.comparators import (
 from sklearn_mpt._deep.descent import Stopping
 from sklearn_mpt._deep.model import DeepModel, attributes_of, module_of
 from sklearn_mpt._deep.objectives import (
+    DRAWN_MASKS,
+    DrawnMasks,
     HeldOutRows,
     MaskedGains,
     Points,
@@ -49,10 +51,11 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 # steadily that they need not be waited for; nor do smaller steps gain anything.
 ENDING = Stopping(slows_down=False, by_rows=True)
 TURNED = {"turns": True, "stopping": ENDING}
-# How features are predicted from others: the model, and what trains it.
+# How features are predicted from others: the model, what trains it if n_masks is
+# "auto", and what does if that many masks are drawn.
 CONDITIONALS = {
-    "importance": (DeepModel, MaskedGains),
-    "encode_decode": (EncodeDecodeModel, EncodeDecodeRows),
+    "importance": (DeepModel, MaskedGains, DrawnMasks),
+    "encode_decode": (EncodeDecodeModel, EncodeDecodeRows, EncodeDecodeRows),
 }
 
 
@@ -97,7 +100,7 @@ class DeepFamily(Family):
     def model(self, settings, fitted, device):
         module = self._module(fitted, device)
         units = Units.of(fitted, device)
-        kind, _ = CONDITIONALS[settings.conditional]
+        kind, *_ = CONDITIONALS[settings.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
 
     def _module(self, fitted, device):
@@ -180,8 +183,10 @@ def _objective(settings, problem, rows, may_tune):
     rows, weight = rows[chosen], weight[chosen]
     if settings.objective != "mpt":
         return BoundRows(rows, size, points, held_out, weight)
-    _, kind = CONDITIONALS[settings.conditional]
-    masks = (settings.mask_rate, settings.n_masks)
+    _, at_once, drawn = CONDITIONALS[settings.conditional]
+    is_auto = settings.n_masks == "auto"
+    kind, n_masks = (at_once, DRAWN_MASKS) if is_auto else (drawn, settings.n_masks)
+    masks = settings.mask_rate, n_masks
     return kind(rows, size, points, held_out, masks, weight)
 
 

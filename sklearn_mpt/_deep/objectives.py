@@ -9,7 +9,10 @@ any row at all of them,
           \frac{p(x_R \mid z_s) \, p(z_s)}{\sum_n w_n q_n(z_s) + w_0 p(z_s)},
 
 and :math:`\log p(x_B \mid x_R)` is estimated by L(R and B) - L(R). At fixed points that
-is exact for a finite mixture, so the masked scores of all sizes add up to L(all).
+is exact for a finite mixture, so the masked scores of all sizes add up to L(all) less L
+of no features, which does not depend on the decoder. Where points come from posteriors
+given what a mask leaves visible, they depend on the mask: the mean over masks then
+differs a little from the sum at points of the whole rows.
 
 References
 ----------
@@ -24,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from sklearn_mpt._deep.descent import Objective, least_shrunk, step_to_least
 from sklearn_mpt._deep.start import MANY_FEATURES
@@ -36,12 +40,15 @@ from sklearn_mpt._latent.rules import (
 )
 from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
-from sklearn_mpt._measure.masks import training_sets
+from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
 
 PRIOR_POINTS, PRIOR_POINTS_IF_MANY = 256, 64  # in one and two dimensions
 MANY_POINTS = 8  # of each row: half of them serve sets that are not scored
 FARTHEST = 30.0  # deviations of the prior: nothing is beyond
 SHORTEST_EPOCH = 16  # steps
+DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
+BLOCK = 2**22  # numbers in a tensor over rows, points and features
 
 
 def shared_bounds(module, X, observed, noise, prior_points, scored=None):
@@ -67,12 +74,7 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
         Expected log density of the approximate posterior under the points' weights,
         which is largest at the true posterior [2]_.
     """
-    shape = observed.shape[:2]
-    seen = observed.to(X.dtype)
-    rows = torch.nan_to_num(X) * seen
-    posterior = module.posterior(rows.flatten(0, 1), seen.flatten(0, 1))
-    coefs, constant = densities = natural_parameters(posterior)
-    pool = Pool.of(posterior, densities, shape, noise, prior_points)
+    rows, densities, pool = _share_points(module, X, observed, noise, prior_points)
     locations, trains = module.decoder.locations(pool.z), torch.is_grad_enabled()
     scored = [True] * len(rows) if scored is None else scored
     found = []
@@ -83,8 +85,86 @@ def shared_bounds(module, X, observed, noise, prior_points, scored=None):
             bound, weight = points.bounds(module, locations.every(step), of_set)
             found.append((bound, weight.double() @ points.moments))
     bounds, expected = map(torch.stack, zip(*found, strict=True))
-    posterior_fit = constant + (coefs * expected.flatten(0, 1)).sum(1)
-    return bounds, posterior_fit.unflatten(0, shape)
+    return bounds, _posterior_fit(densities, expected)
+
+
+def shared_scores(module, X, mask, noise, prior_points):
+    r"""Estimate log p(x_j | x_R) of every hidden feature, given the visible ones.
+
+    The points and their weights are those of `shared_bounds`, for the visible features
+    and for all that are present. The estimate is :math:`\log \sum_s r_s p(x_j \mid
+    z_s)` with the normalised weights r of the visible features, which is the difference
+    of bounds L(R and j) - L(R).
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+        NaN where missing.
+    mask : bool Tensor of shape (n, d)
+        True where hidden.
+    noise, prior_points : Tensor
+        As `shared_bounds` takes them.
+
+    Returns
+    -------
+    log_prob : Tensor of shape (n, d)
+        0 where a feature is visible or missing.
+    posterior_fit : Tensor of shape (2, n)
+        As `shared_bounds` returns it, of the visible features and of all present ones.
+    """
+    present = ~torch.isnan(X)
+    observed = torch.stack([present & ~mask, present])
+    rows, densities, pool = _share_points(module, X, observed, noise, prior_points)
+    locations, kind = module.decoder.locations(pool.z), module.likelihood
+    log_likelihood = kind.shared_log_prob(rows[0], observed[0], locations)
+    share = (pool.log_weight + log_likelihood).log_softmax(1)
+    with torch.no_grad():
+        _, of_all = pool.bounds(module, locations, (rows[1], observed[1]))
+        weights = torch.stack([share.exp(), of_all])
+    log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
+    log_prob = torch.where(mask & present, log_prob, 0.0)
+    return log_prob, _posterior_fit(densities, weights.double() @ pool.moments)
+
+
+def _expected_log_prob(likelihood, X, share, location):
+    """Log of the mean probability of each entry over shared locations; (n, d).
+
+    share : logarithms of the weights of the locations, (n, m). location : (m, l).
+    """
+    if likelihood.values is not None:
+        prob = likelihood.expected_prob(X, share.exp(), location)
+        return prob.clamp(min=torch.finfo(prob.dtype).tiny).log()
+
+    def of_rows(X, share):
+        entries = likelihood.entry_log_prob(X[:, None], location)
+        return torch.logsumexp(share[..., None] + entries, 1)
+
+    size = max(1, BLOCK // (len(location) * location.shape[1]))
+    if len(X) <= size:
+        return of_rows(X, share)
+    parts = zip(X.split(size), share.split(size), strict=True)
+    # what the gradient needs of a block is computed again, not kept
+    return torch.cat([checkpoint(of_rows, *p, use_reentrant=False) for p in parts])
+
+
+def _share_points(module, X, observed, noise, prior_points):
+    """Draw points from the posteriors of sets of features, for all rows to share.
+
+    Returns the rows of each set, 0.0 where not in it, the natural parameters of the
+    posteriors, of shapes (n_sets, n, p) and (n_sets, n), and the points.
+    """
+    shape, seen = observed.shape[:2], observed.to(X.dtype)
+    rows = torch.nan_to_num(X) * seen
+    posterior = module.posterior(rows.flatten(0, 1), seen.flatten(0, 1))
+    densities = natural_parameters(posterior)
+    pool = Pool.of(posterior, densities, shape, noise, prior_points)
+    return rows, [part.unflatten(0, shape) for part in densities], pool
+
+
+def _posterior_fit(densities, expected):
+    """Mean log densities of posteriors, given the means of `moments`, (..., p)."""
+    coefs, constant = densities
+    return constant + (coefs * expected).sum(-1)
 
 
 class Pool(NamedTuple):
@@ -205,8 +285,8 @@ class SampledRows(Objective):
                 yield self.X[rows], self.weights.each[rows], *points
 
 
-class MaskedGains(SampledRows):
-    """Minus D times the masked score, by gains of shared bounds.
+class MaskedRows(SampledRows):
+    """Minibatches of rows that are to be trained on by masks.
 
     masks : tuple
         Mask rate, and number of masks in a step. Rows get them in turn.
@@ -215,6 +295,41 @@ class MaskedGains(SampledRows):
     def __init__(self, X, batch_size, points, held_out, masks, weight=None):
         super().__init__(X, batch_size, points, held_out, weight)
         self.masks = masks
+
+    def draw(self, X, rng):
+        """Draw a mask for each of some rows; bool Tensor of shape (n, d)."""
+        mask_rate, n_masks = self.masks
+        n_masks = min(n_masks, len(X))
+        sizes = training_sizes(mask_rate, n_masks, X.shape[1], rng)
+        masks = draw_masks(sizes, X.shape[1], rng)[np.arange(len(X)) % n_masks]
+        return torch.from_numpy(masks).to(X.device)
+
+
+class DrawnMasks(MaskedRows):
+    """Minus D times the masked score: all features that a drawn mask hides."""
+
+    def batches(self, rng):
+        """Minibatches whose rows come again where more masks are to be drawn."""
+        for X, counts, *_ in super().batches(rng):
+            rows = np.arange(max(len(X), self.masks[1])) % len(X)
+            X, counts = X[rows], counts[rows]
+            points = self.points.draw(len(X), X.device, rng)
+            yield X, counts, self.draw(X, rng), points
+
+    def losses(self, module, batch):
+        X, counts, mask, points = batch
+        log_prob, posterior_fit = shared_scores(module, X, mask, *points)
+        posterior_fit = posterior_fit.sum(0)
+        # the value is that of the masked scores alone
+        gain = X.shape[1] * masked_score(log_prob, mask)
+        return counts * (posterior_fit.detach() - posterior_fit - gain)
+
+
+class MaskedGains(MaskedRows):
+    """Minus D times the masked score, by gains of shared bounds.
+
+    Those of all mask sizes at once, if the rate is uniform: see `training_sets`.
+    """
 
     def batches(self, rng):
         for X, counts, *points in super().batches(rng):

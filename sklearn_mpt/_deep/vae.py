@@ -16,10 +16,13 @@ class MPTDeepVAE(TableMPT):
     A fully connected net, the decoder, maps z, standard normal, to the location of each
     feature: the mean of a number, the logit of a yes or no, the logits of categories,
     the logarithm of the rate of a count. A second net, the encoder, approximates the
-    posterior of z given any set of observed features. Training hides random features
-    and maximises the log-probability of those revealed next given the others; with a
-    uniform mask rate that is, in expectation over masks, the log marginal likelihood
-    (LML) ([1]_, Proposition 1).
+    posterior of z given any set of observed features. Masked pre-training maximises the
+    log-probability of hidden features given visible ones; with a uniform mask rate that
+    is, in expectation over masks, the log marginal likelihood (LML) ([1]_, Proposition
+    1). With the defaults, a uniform rate and ``n_masks="auto"``, no masks are drawn for
+    the decoder: the sum of the scores of all mask sizes is computed at once, and random
+    masks train the encoder alone. With an int `n_masks` so many masks are drawn and all
+    features that they hide are scored, as in [1]_.
 
     Parameters
     ----------
@@ -41,8 +44,8 @@ class MPTDeepVAE(TableMPT):
     n_importance_samples : int or "auto", default="auto"
         Points z per row in training. With ``objective="mpt"`` each row of a minibatch
         uses the points of all of them, and "auto" is 4, or 8 where held-out rows set
-        the noise in every epoch (see Notes); masks of a uniform rate, which train the
-        encoder alone, use half of them from 8 on. Otherwise "auto" is 16.
+        the noise in every epoch (see Notes); masks that train the encoder alone use
+        half of them from 8 on. Otherwise "auto" is 16.
         ``objective="elbo"`` uses one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted points, which converges to
@@ -51,8 +54,15 @@ class MPTDeepVAE(TableMPT):
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
-    n_masks : int, default=128
-        Masks per gradient step; the rows of a minibatch get them in turn.
+    n_masks : int or "auto", default="auto"
+        How many masks are drawn in each gradient step. An int draws that many. The rows
+        of a minibatch get them in turn, each row several if there are more masks than
+        rows, and every hidden feature of a row is scored given the visible ones. "auto"
+        takes estimates of the same objective with less noise: with a uniform rate the
+        decoder is trained on the scores of all mask sizes at once, and with a fixed
+        one, 128 masks are drawn and some of the features that they hide are scored (see
+        Notes). ``conditional="encode_decode"`` always draws masks, 128 for "auto", but
+        one for each row at most.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one [3]_.
@@ -145,11 +155,15 @@ class MPTDeepVAE(TableMPT):
     weights relative to the mixture that they come from, each row has a bound L(R) on
     the log-probability of any set R of its features, and L(R and B) - L(R) estimates
     :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
-    any order of the features add up to L(all). The decoder is trained on that sum,
-    which has no noise of masks, and the encoder on what a mask leaves of each row, too.
-    With a fixed size m, B is one feature, or from 16 features on a run of scores whose
-    sizes are m on average. The posterior of each set is fitted to the weights of its
-    points, as in reweighted wake-sleep [4]_. Nets are trained in single precision, on
+    any order of the features add up to L(all), less L of no features, which is near 0.
+    With ``n_masks="auto"`` the decoder is trained on L(all), which has no noise of
+    masks, and the encoder on what a mask leaves of each row, too. With a fixed size m,
+    B is one feature, or from 16 features on a run of scores whose sizes are m on
+    average; up to four such sets are scored for each mask. With an int `n_masks` each
+    hidden feature is such a B, with weight D / m. Each L(R) is too low on average, more
+    so the more features are observed, so that L(R and B) - L(R) is too low, too.
+    The posterior of each set is fitted to the weights of its points, as in reweighted
+    wake-sleep [4]_. Nets are trained in single precision, on
     rows standardised by one shift and one scale, or one for each of several kinds of
     columns.
 
@@ -197,8 +211,10 @@ class MPTDeepVAE(TableMPT):
     and a seed fixed by `fit`.
 
     A minibatch of B rows with D features and S points per row costs
-    :math:`O(B^2 S (D + K^2))` and B S passes through the nets. Memory beside X is a few
-    times 32 MiB in scoring.
+    :math:`O(B^2 S (D + K^2))` and B S passes through the nets. With an int `n_masks`, B
+    is `n_masks` if that is more; D probabilities are then computed for each pair of a
+    row and a point, unless all features are binary, where products of matrices do.
+    Memory beside X is a few times 32 MiB in scoring.
 
     The noise variance is kept above 1e-5 of the mean variance of the features.
 
@@ -253,7 +269,7 @@ class MPTDeepVAE(TableMPT):
         n_importance_samples: int | str = "auto",
         conditional: str = "importance",
         mask_rate: str | float = "uniform",
-        n_masks: int = 128,
+        n_masks: int | str = "auto",
         objective: str = "mpt",
         max_iter: int = 1000,
         learning_rate: float = 0.015,

@@ -23,7 +23,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     `MPTProbabilisticPCA`, or factor analysis. Training hides random features and
     maximises the log-probability of each given others that are seen; with a uniform
     mask rate that is, in expectation over masks, the log marginal likelihood (LML)
-    ([1]_, Proposition 1).
+    ([1]_, Proposition 1). One case draws no masks: with a uniform rate and counts, or
+    with numbers beside columns of other kinds, the sum of the scores of all mask sizes
+    is computed at once. Columns of zeros and ones, of categories, or of numbers alone
+    are trained by random masks; where zeros and ones have few masks and distinct rows,
+    by all of their masks.
 
     Parameters
     ----------
@@ -169,9 +173,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
               B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
 
     where G changes the scale and the mean of z at once, as parameter expansion does
-    [4]_. (With a fixed mask rate G is 0: that objective depends on more than the
-    distribution of the rows.) How steps fall, how points are averaged [5]_ and the case
-    of Gaussian features are told in `MPTProbabilisticPCA`.
+    [4]_. How steps fall, how points are averaged [5]_ and the case of Gaussian features
+    are told in `MPTProbabilisticPCA`.
 
     A count, or a number with little noise, may tell z more closely than the nodes in
     the posterior of the others are spaced. With a uniform mask rate all sizes are then

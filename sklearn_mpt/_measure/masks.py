@@ -36,11 +36,11 @@ def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
 def training_sets(mask_rate, n_masks, n_features, rng):
     """Draw sets of features, the weighted sum of whose bounds is the objective.
 
-    Of a uniform rate, the scores of all sizes along an order of the features are gains
-    L(R and j) - L(R), which add up to L(all), whatever the order: one of them in place
-    of the sum would only be noisier. What a mask of any size leaves, R, trains the
-    posteriors. A fixed size m reveals single features or, if there are many, a run with
-    scores of the sizes m - h..m + h, for a smaller variance.
+    With a uniform rate, the scores of all sizes along an order of the features are
+    gains L(R and j) - L(R). At given points they add up to L(all), less a constant,
+    whatever the order, and L(all) is the objective. What a mask of any size leaves, R,
+    trains the posteriors alone. A fixed size m reveals single features or, if there are
+    many, a run with scores of the sizes m - h..m + h, for a smaller variance.
 
     Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
