@@ -39,6 +39,7 @@ LEFT = 0.03  # of tol: what is left to gain where nothing hides it
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
+STREAM_GAIN = 1e-3  # nats per row: what a component must gain to be replaced
 
 
 class Stream(NamedTuple):
@@ -154,6 +155,13 @@ class Ascent:
         if not move.is_finite:
             self._warn_of_divergence()
             return math.nan
+        n_rows = self.problem.n_rows / self.problem.n_batches
+        if self._n_steps > 1 and self._n_steps & (self._n_steps - 1) == 0:
+            found = self._with_missing(self.point, batch, STREAM_GAIN, n_rows)
+            if found is not None:
+                self.point, self._n_steps = found, 0
+                self._stream = Stream(found, found)
+                move = self._move(batch)
         size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
         self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
@@ -197,16 +205,23 @@ class Ascent:
 
     def _escape(self, point, batch):
         """Set components that the rows miss; return whether that gains anything."""
-        found = with_missing_components(point, *self.problem.slopes(point), self._tol)
+        found = self._with_missing(point, batch, self._tol)
         if found is None:
-            return False
-        before, now = (self.problem.sums(p, batch) for p in (point, found))
-        if not float(now.value - before.value) > self._tol * now.n_rows:
             return False
         self.point, self._last = found, None
         self.converged = False
         self._forget_average()
         return True
+
+    def _with_missing(self, point, batch, least_gain, n_rows=math.inf):
+        """Return a point that is better on a batch, or None; see `saddles`."""
+        product, information = self.problem.slopes(point)
+        found = with_missing_components(point, product, information, least_gain, n_rows)
+        if found is None:
+            return None
+        before, now = (self.problem.sums(p, batch) for p in (point, found))
+        is_better = float(now.value - before.value) > least_gain * now.n_rows
+        return found if is_better else None
 
     def _leave_masks(self):
         """Go on with the sum over all sizes, whose noise does not hide what is left."""

@@ -19,7 +19,11 @@ References
 ----------
 .. [1] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
    Journal of the Royal Statistical Society B 61, 1999, section 3 and appendix A.
+.. [2] I. M. Johnstone, "On the distribution of the largest eigenvalue in principal
+   components analysis", Annals of Statistics 29, 2001.
 """
+
+import math
 
 import numpy as np
 import torch
@@ -29,7 +33,7 @@ DENSE_FEATURES = 128  # up to so many, a full eigendecomposition is faster
 EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines what is proposed
 
 
-def with_missing_components(point, product, information, least_gain):
+def with_missing_components(point, product, information, least_gain, n_rows=math.inf):
     """Replace weak components by directions that the rows leave unexplained.
 
     Parameters
@@ -41,6 +45,9 @@ def with_missing_components(point, product, information, least_gain):
         Information of each location, per row.
     least_gain : float
         What a replacement must gain, in nats per row.
+    n_rows : int or float, default=inf
+        Number of rows of a part of a stream: directions must stand out from those that
+        so few rows show by chance [2]_.
 
     Returns
     -------
@@ -53,6 +60,8 @@ def with_missing_components(point, product, information, least_gain):
         unit[:, None] * point.coefs[:, :n_dims], full_matrices=False
     )
     strengths, directions = _unexplained(product, unit, axes, lengths**2)
+    by_chance = (1 + math.sqrt(len(unit) / n_rows)) ** 2
+    strengths = (1 + strengths) / by_chance - 1
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
     n_pairs = min(len(gains), len(costs))
     is_worth_it = gains[:n_pairs] - costs[:n_pairs] > least_gain
