@@ -385,3 +385,46 @@ def test_scores_of_ever_larger_counts_fall_to_the_largest_number():
     assert scores[0] < 0
     assert (np.diff(scores) < 0).all()
     assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("value", [1.0, 1 / 3, 0.7, 1e-5, -1e14])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_units_of_a_constant_column_are_those_of_its_neighbours(value, dtype):
+    """Whatever its mean rounds to, and though one of its entries has rounded."""
+    X = np.random.default_rng(0).normal(scale=[1e3, 1e-3, 1], size=(77, 3))
+    X = X.astype(dtype)
+    X[:, 2] = value
+    X[5, 2], X[7, 2] = np.nextafter(X[5, 2], dtype(9)), np.nan
+    likelihood = Columns(["gaussian"] * 3, [1] * 3)
+    assert likelihood.constant(X).tolist() == [False, False, True]
+    shift, scale = likelihood.units(X)
+    assert np.nanmin(X[:, 2]) <= shift[2] <= np.nanmax(X[:, 2])
+    assert scale[2] == pytest.approx(np.sqrt(scale[0] * scale[1]))
+    assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-6)
+
+
+def test_rows_that_are_all_the_same_have_a_unit_of_one():
+    X = np.tile([1 / 3, 0.7, 1e-5], (50, 1))
+    shift, scale = Gaussian.units(X)
+    assert_allclose(shift, X[0], rtol=0)
+    assert scale == 1
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1e-3, np.float64), (1e4, np.float32)])
+def test_small_differences_of_large_numbers_are_no_rounding_errors(size, dtype):
+    X = (1e9 + size * np.random.default_rng(0).normal(size=(60, 2))).astype(dtype)
+    assert not Gaussian.constant(X).any()
+    _, scale = Gaussian.units(X)
+    assert scale == pytest.approx(np.sqrt(X.astype(float).var(axis=0).mean()))
+
+
+def test_numbers_whose_squares_overflow_are_refused():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    X[:, 1] = 1e300
+    with pytest.raises(ValueError, match=r"X holds values of size 1e\+300"):
+        Gaussian.units(X)
+
+
+def test_categories_and_counts_may_be_constant():
+    X = np.ones((5, 2))
+    assert not Columns(["poisson", "bernoulli"], [1, 1]).constant(X).any()

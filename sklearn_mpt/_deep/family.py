@@ -10,6 +10,7 @@ from sklearn_mpt._checks import (
     check_int_or_auto,
     check_real,
     warn_caller,
+    warn_constant,
 )
 from sklearn_mpt._deep.comparators import (
     BoundRows,
@@ -91,7 +92,8 @@ class DeepFamily(Family):
 
     def start(self, settings, X, rng, weight=None):
         kind, *_ = kinds_of_starts(settings, X.shape[1])
-        own = {"lml_method_": "importance"}
+        constant = np.flatnonzero(self.likelihood.constant(X))
+        own = {"lml_method_": "importance", "_constant": constant}
         return own | start(settings, self.likelihood, X, rng, kind, weight)
 
     def model(self, settings, fitted, device):
@@ -150,7 +152,11 @@ class DeepFamily(Family):
     def warn(self, fitted, n_samples):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
-        low = noise_variance < 10 * floor
+        constant, low = fitted["_constant"], noise_variance < 10 * floor
+        is_shared = low.ndim == 0
+        if len(constant) == len(fitted["_shift"]) or not is_shared:
+            warn_constant(constant, fitted)
+            low[() if is_shared else constant] = False
         if low.any():
             warn_caller(
                 f"noise_variance_={noise_variance[low].min():.3g} fell towards its "

@@ -165,7 +165,7 @@ class TrainingMixin(CallbackSupportMixin):
             problem = self._problem(X, fitted, rng, **how)
             least = self.n_iter_no_change if was_fitted and not go_on else 1
             fitted |= self._train(problem, context, least)
-            self._family.warn(fitted, len(X))
+            self._family.warn(vars(self) | fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
             estimator=self, X=X, reconstruction_attributes=dict

@@ -95,6 +95,14 @@ class Likelihood(torch.nn.Module, ABC):
         return np.zeros(X.shape[1]), 1.0
 
     @staticmethod
+    def constant(X: np.ndarray) -> np.ndarray:
+        """Return whether each column is constant and its density therefore unbounded.
+
+        Bool, (d,). False for all kinds of features that have no density.
+        """
+        return np.zeros(X.shape[1], dtype=bool)
+
+    @staticmethod
     @abstractmethod
     def start_location(X: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """Return the locations that suit X best, of shape (l,)."""

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
@@ -68,6 +68,7 @@ class GaussianFamily(InformedFamily, Family):
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
+            "_constant": np.flatnonzero(self._likelihood(shape[1]).constant(X)),
         }
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
@@ -150,8 +151,15 @@ class GaussianFamily(InformedFamily, Family):
     def warn(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
+        constant = fitted["_constant"]
+        if len(constant) == n_features or not self.is_shared:
+            warn_constant(constant, fitted)
+        if len(constant) == n_features:
+            return
         rank = min(n_samples - 1, n_features)
         without = np.atleast_1d(noise_variance < 10 * floor)
+        if not self.is_shared:
+            without[constant] = False
         if without.any() or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
             warn_caller(

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import warn_constant
 from sklearn_mpt._latent.ascent import Ascent
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
@@ -71,6 +72,7 @@ class IntegratedFamily(InformedFamily, Family):
             "lml_method_": "quadrature" if is_quadrature else "importance",
             "_shift": shift,
             "_scale": scale,
+            "_constant": np.flatnonzero(self.likelihood.constant(X)),
             **self.likelihood.start_attributes(scale),
         }
         X = X - shift  # in double precision
@@ -206,6 +208,9 @@ class IntegratedFamily(InformedFamily, Family):
         noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
         return noise | self._restored(components, coefs[-1], fitted)
+
+    def warn(self, fitted, n_samples):
+        warn_constant(fitted["_constant"], fitted)
 
 
 def _mean_log_scale(X, units, weight):
