@@ -116,6 +116,8 @@ class DeepFamily(Family):
         noise = list(module.likelihood.parameters())
         may_tune = turns and sum(part.numel() for part in noise) == 1
         objective = _objective(settings, problem, rows.float(), may_tune)
+        if not problem.is_all:
+            objective = objective.as_part()
         return Trainer(
             module,
             objective,
@@ -145,6 +147,9 @@ class DeepFamily(Family):
             self._module(fitted, problem.device).float().state_dict()
             for fitted in starts
         ]
+
+    def state_after_fit(self, trainer):
+        return trainer.settled_state()
 
     def trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])

@@ -77,6 +77,13 @@ class Family(ABC):
     def trainer(self, settings, problem):
         """Return a trainer that starts from the problem's attributes: see `Ascent`."""
 
+    def state_after_fit(self, trainer) -> dict:
+        """Return what `trainer.load` takes where `partial_fit` goes on after `fit`.
+
+        Empty if the fitted attributes say all.
+        """
+        return {}
+
     @abstractmethod
     def trained_attributes(self, result, fitted):
         """Return the fitted attributes that the result of training stands for."""
@@ -245,7 +252,8 @@ class TrainingMixin(CallbackSupportMixin):
             if len(trainer.loss_curve) < least:
                 raise
             warn_caller("Training interrupted by user.")
-        return fitted_now()
+        state = self._family.state_after_fit(trainer)
+        return fitted_now() | {"_optimizer_state": state}
 
     def _around_epoch(self, X, trainer, context, fitted_now):
         """Wrap an epoch in the callbacks' hooks; the wrapper says whether to stop."""

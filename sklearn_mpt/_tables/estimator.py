@@ -108,7 +108,8 @@ class TableMPT(BaseMPT):
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
-        if set(kinds) == {"gaussian"} and np.isin(X[~np.isnan(X)], (0, 1)).all():
+        values = X[~np.isnan(X)]
+        if set(kinds) == {"gaussian"} and len(values) and np.isin(values, (0, 1)).all():
             warn_caller(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
                 "not probabilities: likelihood='bernoulli' would.",
