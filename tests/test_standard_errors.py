@@ -287,3 +287,46 @@ def test_components_without_axes_have_no_errors():
     model = MPTLinearVAE(2, max_iter=0).fit(X)
     with pytest.raises(ValueError, match=r"The components are as `init` left them"):
         model.standard_errors(X)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_information_of_numbers_with_gaps_is_that_of_what_is_there(noise):
+    rng = np.random.default_rng(1)
+    X, weight = factor_rows(1, 3, n_samples=12), rng.random(12)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    X[0] = np.nan
+    log_noise = np.array([-0.3]) if noise == "shared" else rng.normal(size=3)
+    theta = np.concatenate([rng.normal(size=6), log_noise])
+
+    def by_scipy(theta):
+        (W, mean), noise_variance = theta[:6].reshape(3, 2).T, np.exp(theta[6:])
+        covariance = np.outer(W, W) + noise_variance * np.eye(3)
+        total = 0.0
+        for x, share in zip(X, weight, strict=True):
+            seen = ~np.isnan(x)
+            if seen.any():
+                law = multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)])
+                total += share * law.logpdf(x[seen])
+        return total
+
+    def log_prob(coefs, log_noise):
+        model = _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+        return torch.tensor(weight) @ model.lml(torch.tensor(X))[0]
+
+    of_noise = torch.tensor(theta[6:])
+    if noise == "shared":
+        of_noise = of_noise[0]
+    coefs = torch.tensor(theta[:6].reshape(3, 2))
+    found = information_by_hessian(log_prob, coefs, of_noise)
+    assert_allclose(found, -second_derivatives(by_scipy, theta), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_rows_of_gaps_alone_say_nothing_of_the_errors(noise):
+    X = factor_rows(1, 4, n_samples=60)
+    model = MPTLinearVAE(1, noise=noise, objective="lml", random_state=0, tol=1e-3)
+    more = np.vstack([X, np.full((3, 4), np.nan)])
+    complete, beside = (model.fit(X).standard_errors(rows) for rows in (X, more))
+    assert np.isfinite(beside.covariance).all()
+    assert_allclose(beside.covariance, complete.covariance, rtol=1e-6, atol=1e-12)
+    assert_allclose(beside.noise_variance, complete.noise_variance, rtol=1e-9)

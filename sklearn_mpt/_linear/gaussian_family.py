@@ -218,39 +218,44 @@ class Rescaled(Model):
     def row_bytes(self):
         return self.model.row_bytes
 
+    def _standard(self, X):
+        """Rows without units; gaps have no gradient in them, where NaN would be one."""
+        gaps = torch.isnan(X)
+        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
+
     def _log_scale(self, X):
         return torch.where(torch.isnan(X), 0.0, self.scale.log())
 
     def lml(self, X):
-        value, error = self.model.lml(X / self.scale)
+        value, error = self.model.lml(self._standard(X))
         return value - self._log_scale(X).sum(1), error
 
     def conditional_log_prob(self, X, mask):
-        log_prob = self.model.conditional_log_prob(X / self.scale, mask)
+        log_prob = self.model.conditional_log_prob(self._standard(X), mask)
         return log_prob - mask * self._log_scale(X)
 
     def latent_mean(self, X):
-        return self.model.latent_mean(X / self.scale)
+        return self.model.latent_mean(self._standard(X))
 
     def latent_moments(self, X):
-        return self.model.latent_moments(X / self.scale)
+        return self.model.latent_moments(self._standard(X))
 
     def expect(self, X):
-        return self.scale * self.model.expect(X / self.scale)
+        return self.scale * self.model.expect(self._standard(X))
 
     def decode(self, Z):
         return self.scale * self.model.decode(Z)
 
     def draw(self, X, rng):
-        return self.scale * self.model.draw(X / self.scale, rng)
+        return self.scale * self.model.draw(self._standard(X), rng)
 
     def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.model.mean_masked_scores(X / self.scale, masks, n_rows)
+        scores = self.model.mean_masked_scores(self._standard(X), masks, n_rows)
         hidden = masks.to(scores.dtype)
         return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
 
     def mean_chain_scores(self, X, orders):
-        scores = self.model.mean_chain_scores(X / self.scale, orders)
+        scores = self.model.mean_chain_scores(self._standard(X), orders)
         following = self._log_scale(X)
         if orders.ndim == 2:
             following = following.mean(0)[orders]  # shape: (n_orders, d)
