@@ -71,6 +71,10 @@ class Likelihood(torch.nn.Module, ABC):
         """Return the likelihood of all columns of this kind in a table."""
         return cls()
 
+    def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
+        """Return the values that each feature takes; None if some take any number."""
+        return None if self.values is None else [self.values] * n_features
+
     @staticmethod
     @abstractmethod
     def check_rows(X: np.ndarray) -> None:

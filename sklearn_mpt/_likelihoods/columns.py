@@ -85,6 +85,16 @@ class Columns(Likelihood):
     def _by_location(self, parts):
         return torch.cat(list(parts), -1)[..., self.locations_back]
 
+    def values_of_each(self, n_features):
+        values = [None] * n_features
+        for part, columns, _ in self._each():
+            of_part = part.values_of_each(len(columns))
+            if of_part is None:
+                return None
+            for j, of_feature in zip(columns.tolist(), of_part, strict=True):
+                values[j] = of_feature
+        return values
+
     def check_rows(self, X):
         for part, columns, _ in self._each():
             j = columns.numpy()

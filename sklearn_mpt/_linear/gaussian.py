@@ -104,6 +104,34 @@ def _column_norms(matrices):
     return (matrices**2).sum(1)
 
 
+def expected_information(coefs, log_noise, seen):
+    """Fisher information of a row on coefficients and log noise variances; (p, p).
+
+    coefs : shape (d, k + 1), weights and mean. log_noise : shape () or (d,). seen :
+    bool, (d,). With P the inverse covariance of what is seen, 0 elsewhere, the weights
+    (j, a) and (l, b) have P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
+    """
+    W, is_shared = coefs[:, :-1], log_noise.ndim == 0
+    n_features, n_dims = W.shape
+    noise = log_noise.exp().expand(n_features)
+    P = torch.zeros(n_features, n_features, dtype=W.dtype, device=W.device)
+    covariance = (W @ W.T + noise.diag())[seen][:, seen]
+    P[torch.outer(seen, seen)] = torch.linalg.inv(covariance).flatten()
+    PW = P @ W
+    of_coefs = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
+    of_coefs[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
+    of_coefs[:, :-1, :, :-1] += torch.einsum("jb,la->jalb", PW, PW)
+    of_coefs[:, -1, :, -1] = P
+    cross = P.new_zeros(n_features, n_dims + 1, n_features)
+    cross[:, :-1] = torch.einsum("jl,la,l->jal", P, PW, noise)
+    of_noise = 0.5 * P**2 * torch.outer(noise, noise)
+    if is_shared:
+        cross, of_noise = cross.sum(-1, keepdim=True), of_noise.sum()[None, None]
+    cross = cross.flatten(0, 1)
+    top = torch.cat([of_coefs.flatten(2).flatten(0, 1), cross], 1)
+    return torch.cat([top, torch.cat([cross.T, of_noise], 1)])
+
+
 class LinearGaussian(Model):
     """A fitted model.
 

@@ -10,7 +10,7 @@ from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian import LinearGaussian
+from sklearn_mpt._linear.gaussian import LinearGaussian, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -30,6 +30,7 @@ from sklearn_mpt._tables.standard_errors import InformedFamily
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
 START_NOISE = 0.01  # of components that start near those of other factors
+MOST_PATTERNS = 100  # of gaps, by which it is judged what rows can tell
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
@@ -120,8 +121,10 @@ class GaussianFamily(InformedFamily, Family):
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
+        seen = (~torch.isnan(X)).unique(dim=0)[:MOST_PATTERNS]
+        expected = sum(expected_information(coefs, log_noise, s) for s in seen)
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
-        return Information(*numbers, free, every)
+        return Information(*numbers, free, every, expected.cpu().numpy())
 
     def trainer(self, settings, problem):
         is_exact = settings.objective != "mpt" and self.is_shared

@@ -25,7 +25,12 @@ from sklearn_mpt._linear.map import (
     prior_grid,
     spacing,
 )
-from sklearn_mpt._tables.information import Information, information_by_nodes
+from sklearn_mpt._tables.information import (
+    Information,
+    information_by_nodes,
+    information_by_scores,
+    typical_rows,
+)
 from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # In each replicate, around the mode and from the prior.
@@ -172,7 +177,15 @@ class IntegratedFamily(InformedFamily, Family):
             np.broadcast_to(self.likelihood.spread_units(fitted["_scale"]), len(coefs)),
             free.numpy(),
             _varies(X.cpu().numpy(), self.likelihood) > 0,
+            self._expected(X, model),
         )
+
+    def _expected(self, X, model):
+        """What rows of the model say; None where sampling is too rough to tell."""
+        if not model.scoring.is_quadrature:
+            return None
+        rows = rows_of(typical_rows(X, model))
+        return information_by_scores(rows, model.latent, model.scoring).cpu().numpy()
 
     def _latent(self, fitted, device):
         """The maths of standardised rows."""
