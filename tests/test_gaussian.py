@@ -709,3 +709,16 @@ def test_precisions_by_rows_are_those_of_products(model):
     assert_allclose(root @ root.mT, expected)
     assert (root.diagonal(dim1=1, dim2=2) > 0).all()
     assert_array_equal(root, root.tril())
+
+
+@pytest.mark.parametrize("size", [1e154, 1e200, 1e308])
+def test_rows_whose_squares_overflow_have_finite_scores(model, size):
+    lowest = np.finfo(float).min
+    eye = torch.eye(7, dtype=torch.float64)
+    for X in (size * eye.sum(0, keepdim=True), size * eye, -size * eye[:1]):
+        log_prob = model.log_prob(X)
+        assert ((lowest <= log_prob) & (log_prob < -1e300)).all()
+        hidden = torch.arange(7)[None] == 0
+        conditional = model.conditional_log_prob(X, hidden)
+        assert conditional.isfinite().all()
+        assert conditional[0, 0] < -1e300

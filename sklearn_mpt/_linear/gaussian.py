@@ -99,6 +99,12 @@ def _residual(X, observed, mean):
     return torch.nan_to_num(X - mean) * observed
 
 
+def _finite(log_prob):
+    """The lowest number there is where squares of a row's entries overflow."""
+    lowest = torch.finfo(log_prob.dtype).min
+    return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
+
+
 def _column_norms(matrices):
     """Squared length of each column; (n, k, d) -> (n, d)."""
     return (matrices**2).sum(1)
@@ -164,7 +170,7 @@ class LinearGaussian(Model):
         noise = _residual(X, observed, self.decode(z))
         distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
         log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
-        return -0.5 * (log_scale - _log_determinant(root) + distance)
+        return _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
@@ -172,7 +178,7 @@ class LinearGaussian(Model):
         residual = torch.nan_to_num(X) - self.mean - z @ self.components
         variance = self.noise_variance + _column_norms(root @ self.components)
         log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
-        return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
+        return torch.where(mask & ~torch.isnan(X), _finite(log_prob), 0.0)
 
     def latent_moments(self, X):
         z, root = self.posterior(X, _observed(X))
