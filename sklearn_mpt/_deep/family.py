@@ -158,10 +158,13 @@ class DeepFamily(Family):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
         constant, low = fitted["_constant"], noise_variance < 10 * floor
-        is_shared = low.ndim == 0
-        if len(constant) == len(fitted["_shift"]) or not is_shared:
+        has_own_noise = np.ndim(low) == 1
+        if has_own_noise or len(constant) == len(fitted["_shift"]):
             warn_constant(constant, fitted)
-            low[() if is_shared else constant] = False
+        if has_own_noise:
+            low[constant] = False
+        elif len(constant) == len(fitted["_shift"]):
+            return
         if low.any():
             warn_caller(
                 f"noise_variance_={noise_variance[low].min():.3g} fell towards its "
