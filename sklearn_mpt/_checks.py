@@ -160,6 +160,20 @@ def check_columns_present(X, names):
         )
 
 
+def warn_constant(columns, fitted):
+    """Warn of columns of numbers, by their places, that have one value each.
+
+    fitted : attributes, with the names of the columns if they have any.
+    """
+    if len(columns):
+        names = fitted.get("feature_names_in_", np.arange(max(columns) + 1))
+        warn_caller(
+            f"Column(s) {names[columns[:10]].tolist()} of X are constant: the "
+            "likelihood of a constant column of numbers has no maximum, and its noise "
+            "variance fell towards its floor. Drop the column(s)."
+        )
+
+
 def check_bound_parameters(estimator, bound):
     """Refuse parameters that differ from those, by name, of the fitted model."""
     for name, value in bound.items():

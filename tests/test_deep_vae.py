@@ -1,3 +1,4 @@
+import copy
 import warnings
 
 import numpy as np
@@ -212,7 +213,7 @@ def test_constant_features_are_harmless():
 
 def test_rows_without_noise_warn():
     X = np.full((40, 3), 2.0)
-    with pytest.warns(UserWarning, match="fell towards its floor of 1e-05"):
+    with pytest.warns(UserWarning, match=r"Column\(s\) \[0, 1, 2\] of X are constant"):
         quiet_fit(quick(max_iter=200), X)
 
 
@@ -299,3 +300,52 @@ def test_points_per_row_by_the_objective(objective, n_points):
         for n in ("auto", n_points, 2)
     )
     assert auto.loss_curve_ == chosen.loss_curve_ != fewer.loss_curve_
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """A model and its rows, of which a few say little beside what it has learned."""
+    X = load_iris().data[::5]
+    return quiet_fit(quick(max_iter=20), X), X
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        [0],
+        [14],
+        [3] * 20,
+        [0, 12, 24, 4, 16],
+    ],
+    ids=["a row", "another", "copies", "five"],
+)
+def test_a_small_part_of_a_stream_changes_a_fit_little(learned, part):
+    model, X = learned
+    before, model = model.score(X), copy.deepcopy(model)
+    assert abs(model.partial_fit(X[part]).score(X) - before) < 0.1
+
+
+def test_parts_of_one_row_each_change_a_fit_little(learned):
+    model, X = learned
+    before, model = model.score(X), copy.deepcopy(model)
+    for row in np.random.default_rng(0).permutation(X)[:10]:
+        model.partial_fit(row[None])
+    assert abs(model.score(X) - before) < 0.2
+
+
+def test_a_row_with_nothing_in_it_changes_no_fit(learned):
+    model, X = learned
+    decoder, noise_variance = model.decoder_coefs_[0].copy(), model.noise_variance_
+    model = copy.deepcopy(model).partial_fit(np.full((1, X.shape[1]), np.nan))
+    assert_allclose(model.decoder_coefs_[0], decoder, rtol=1e-6)
+    assert model.noise_variance_ == pytest.approx(noise_variance)
+
+
+def test_a_stream_goes_on_with_the_steps_of_the_fit(learned):
+    """And it remembers how large gradients are, and starts where the fit ended."""
+    model, _ = learned
+    state = model._optimizer_state
+    assert state["progress"][0] >= 16 * model.n_iter_ - 200
+    assert (state["squares"] > 0).mean() > 0.9
+    decoder = model.decoder_coefs_[0]
+    assert_allclose(state["iterate"][: decoder.size], decoder.ravel(), rtol=1e-6)

@@ -1,6 +1,7 @@
 """Noise of each feature: factor analysis, beside that of scikit-learn."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
@@ -8,7 +9,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 
-from sklearn_mpt import MPTLinearVAE, mpt_curve
+from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
 
 
 def factors(n_components=2, **changes):
@@ -147,3 +148,45 @@ def test_draws_and_means_are_in_the_units_of_the_columns(fitted, X):
     assert_allclose(drawn.std(0), deviation, rtol=0.05)
     whitened = np.corrcoef(drawn.T) - rest / np.outer(deviation, deviation)
     assert np.abs(whitened).max() < 4.5 / np.sqrt(4000)
+
+
+CONSTANT = r"Column\(s\) \[{}\] of X are constant: the likelihood of a constant column"
+
+
+@pytest.mark.parametrize("value", [1.0, 1 / 3, 1e-5])
+def test_a_constant_column_is_named_and_keeps_a_floor_of_noise(value):
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    X[:, 2] = value
+    model = MPTLinearVAE(1, noise="per_feature", objective="lml", tol=0.1)
+    with pytest.warns(UserWarning, match=CONSTANT.format(2)):
+        model.fit(X)
+    assert model.noise_variance_[2] == pytest.approx(1e-9, rel=0.5)
+    assert model.score(X) < 20
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    with pytest.warns(UserWarning, match=CONSTANT.format("'c'")):
+        model.fit(frame)
+
+
+def test_a_constant_column_beside_others_is_named():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"smokes": rng.random(40) < 0.5, "third": np.full(40, 1 / 3)})
+    model = MPTLinearVAE(1, likelihood="from_dtype", objective="lml", tol=0.1)
+    with pytest.warns(UserWarning, match=CONSTANT.format("'third'")):
+        model.fit(frame)
+    assert 1e-5 < model.noise_variance_[1] < 1e-4
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        MPTProbabilisticPCA(1, random_state=0),
+        MPTProbabilisticPCA(1, objective="lml"),
+        MPTLinearVAE(1, noise="per_feature", objective="lml", tol=0.1),
+    ],
+)
+def test_identical_rows_have_the_density_of_the_floor(model):
+    same = np.tile(np.random.default_rng(0).normal(size=(1, 4)), (50, 1))
+    with pytest.warns(UserWarning, match=CONSTANT.format("0, 1, 2, 3")):
+        model.fit(same)
+    assert_allclose(model.noise_variance_, 1e-9, rtol=0.1)
+    assert model.score(same) == pytest.approx(-2 * np.log(2 * np.pi * 1e-9), rel=0.01)

@@ -14,7 +14,11 @@ from scipy.special import comb
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.steps import Move, Point, apply, divide, move_of  # noqa: E402
-from sklearn_mpt._linear.gaussian import LinearGaussian, moments_of  # noqa: E402
+from sklearn_mpt._linear.gaussian import (  # noqa: E402
+    LinearGaussian,
+    _precision_root_by_rows,
+    moments_of,
+)
 from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
     Symmetric,
     likelihood_sums,
@@ -640,3 +644,81 @@ def test_tiny_noise_keeps_its_precision():
         expected = float(-(log_scale + quadratic) / 2)
     actual = model.log_prob(torch.tensor(X))[0].item()
     assert_allclose(actual, expected, rtol=1e-4)
+
+
+def exact_log_density(x, model):
+    """Of the present entries, with 60 digits."""
+    mpmath = pytest.importorskip("mpmath")
+    with mpmath.workdps(60):
+        seen = np.flatnonzero(~np.isnan(x))
+        W = mpmath.matrix(model.components.numpy()[:, seen].tolist())
+        covariance = W.T * W + float(model.noise_variance) * mpmath.eye(len(seen))
+        mean = mpmath.matrix(model.mean.numpy()[seen].tolist())
+        offset = mpmath.matrix(x[seen].tolist()) - mean
+        distance = (offset.T * mpmath.lu_solve(covariance, offset))[0]
+        log_det = mpmath.log(mpmath.det(covariance))
+        log_scale = len(seen) * mpmath.log(2 * mpmath.pi)
+        return float(-(distance + log_det + log_scale) / 2)
+
+
+@pytest.mark.parametrize("n_dims", [1, 3, N_FEATURES])
+@pytest.mark.parametrize("noise", [1e-14, 1e-9, 1e-6, 1e-2])
+def test_rows_far_out_score_alike_by_every_route(n_dims, noise):
+    """Joint, chain rule, chains of rows and of moments; along components, and off."""
+    rng = np.random.default_rng(4)
+    W, mean = rng.normal(size=(n_dims, N_FEATURES)), rng.normal(size=N_FEATURES)
+    model = LinearGaussian(*map(torch.tensor, (W, mean, np.array(noise))))
+    order = torch.tensor(rng.permutation(N_FEATURES))
+    along, off = rng.normal(size=n_dims) @ W, rng.normal(size=N_FEATURES)
+    for x in (mean + 1e12 * along, mean + 1e12 * off, mean + along):
+        for gaps in ([], [1, 4]):
+            X = x.copy()
+            X[gaps] = np.nan
+            X = torch.tensor(X)[None]
+            expected = exact_log_density(X[0].numpy(), model)
+            assert_allclose(model.log_prob(X)[0], expected, rtol=1e-9)
+            masks = order.argsort() >= torch.arange(N_FEATURES)[:, None]
+            log_prob = model.conditional_log_prob(X.expand(N_FEATURES, -1), masks)
+            chain = log_prob.gather(1, order[:, None]).sum()
+            assert_allclose(chain, expected, rtol=1e-6)
+            own = masked_score(log_prob, masks)
+            scores = model.mean_masked_scores(X, masks, 10)
+            assert_allclose(scores, own, rtol=1e-6, atol=1e-6)
+            for orders in (order[None], order[None, None]):  # by moments, and by rows
+                scores = model.mean_chain_scores(X, orders)[:, 0]
+                assert_allclose(scores[0], own, rtol=1e-6, atol=1e-6)
+                assert_allclose(scores[1].sum(), expected, rtol=1e-6)
+
+
+def test_as_many_components_as_features_have_the_chains_of_any_number():
+    """Matrices over places are square then: they must not be taken for vectors."""
+    rng = np.random.default_rng(0)
+    W, mean = rng.normal(size=(4, 4)), rng.normal(size=4)
+    model = LinearGaussian(*map(torch.tensor, (W, mean, np.array(0.3))))
+    X = torch.tensor(rng.normal(size=(10, 4)))
+    scores = model.mean_chain_scores(X, torch.tensor([[2, 0, 3, 1]]))
+    assert_allclose(scores[1].sum(), model.log_prob(X).mean())
+
+
+def test_precisions_by_rows_are_those_of_products(model):
+    rng = np.random.default_rng(1)
+    observed = torch.tensor((rng.random((5, N_FEATURES)) < 0.5).astype(float))
+    W = model.components
+    root = _precision_root_by_rows(observed, W)
+    expected = torch.eye(N_DIMS) + (W * observed[:, None]) @ W.T
+    assert_allclose(root @ root.mT, expected)
+    assert (root.diagonal(dim1=1, dim2=2) > 0).all()
+    assert_array_equal(root, root.tril())
+
+
+@pytest.mark.parametrize("size", [1e154, 1e200, 1e308])
+def test_rows_whose_squares_overflow_have_finite_scores(model, size):
+    lowest = np.finfo(float).min
+    eye = torch.eye(7, dtype=torch.float64)
+    for X in (size * eye.sum(0, keepdim=True), size * eye, -size * eye[:1]):
+        log_prob = model.log_prob(X)
+        assert ((lowest <= log_prob) & (log_prob < -1e300)).all()
+        hidden = torch.arange(7)[None] == 0
+        conditional = model.conditional_log_prob(X, hidden)
+        assert conditional.isfinite().all()
+        assert conditional[0, 0] < -1e300

@@ -5,6 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
+from sklearn_mpt import MPTLinearVAE
+
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._likelihoods import (  # noqa: E402
@@ -287,3 +289,142 @@ def test_kinds_without_noise_have_no_derivatives_in_it(likelihood, n_noisy):
     assert likelihood.log_variance.shape == (n_noisy,)
     for part in likelihood.noise_derivatives(torch.ones(3, 2), torch.zeros(3, 2)):
         assert part.shape == (3, n_noisy)
+
+
+COUNTS = np.array([0, 1, 2, 15, 16, 17, 300, 1e6, 2.0**32, 1e12, 1e15, 1e22, 1e300])
+
+
+def test_counts_never_have_a_positive_log_probability():
+    """Nor one above that of the rate that suits them best, 1 / sqrt(2 pi x)."""
+    X = torch.tensor(COUNTS)[:, None]
+    best = X.clamp(min=1).log()
+    location = torch.cat([best + shift for shift in (-1, -1e-9, 0, 1e-9, 1)], 1)
+    location = torch.cat(
+        [location, torch.tensor([-800.0, 0, 49, 51, 800]).expand(13, 5)], 1
+    )
+    highest = -0.5 * np.log(2 * np.pi * np.maximum(COUNTS, 1))[:, None]
+    highest[0] = 0
+    entries = Poisson().entry_log_prob(X, location)
+    assert (entries.numpy() <= highest + 0.09 * (COUNTS == 1)[:, None]).all()
+    assert entries.isfinite().all()
+    seen = torch.ones(1, 1, dtype=torch.float64)
+    pairs = Poisson().pair_log_prob(X, seen, location.flatten()[:, None])
+    assert (pairs <= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_probabilities_of_large_counts_lose_no_digits(dtype):
+    """By Stirling's formula, and two terms of a series around the best rate."""
+    X, scaled = torch.tensor([1e4, 1e10, 1e12, 1e15]), torch.tensor([0.0, 1.0, -2.0])
+    X, scaled = X.double()[:, None], scaled.double()
+    location = X.log() + scaled / X.sqrt()
+    expected = -0.5 * scaled**2 - scaled**3 / (6 * X.sqrt())
+    expected = expected - 0.5 * (2 * np.pi * X).log()
+    if dtype == torch.float32:  # in which locations are not this close to each other
+        location, expected = location[:1], expected[:1]
+        X = X[:1]
+    found = Poisson().entry_log_prob(X.to(dtype), location.to(dtype))
+    assert_allclose(found, expected, atol=2e-3 if dtype == torch.float32 else 1e-4)
+    for row, own in zip(X, location, strict=True):
+        each = Poisson().entry_log_prob(row.to(dtype), own.to(dtype))
+        pairs = Poisson().pair_log_prob(
+            row[None].to(dtype), torch.ones(1, 1, dtype=dtype), own[:, None].to(dtype)
+        )
+        assert_allclose(pairs[0], each, atol=1e-3 if dtype == torch.float32 else 1e-5)
+
+
+def test_log_probabilities_fall_with_the_count_at_any_rate():
+    X = torch.tensor(COUNTS)[:, None]
+    for location in (-30.0, 0.0, 49.0, 51.0, 1e3):
+        log_prob = Poisson().entry_log_prob(X, torch.tensor(location).double())[:, 0]
+        beyond = np.log(np.maximum(COUNTS, 1e-9)) >= min(location, 50)
+        assert (np.diff(log_prob[beyond]) < 0).all()
+
+
+def test_slopes_of_large_counts_and_rates_are_those_of_autograd():
+    X = torch.tensor(COUNTS)[:, None]
+    at = torch.tensor([-30.0, 0.0, 13.0, 27.0, 49.0, 51.0, 60.0], dtype=torch.float64)
+    location = at.expand(len(X), -1).clone().requires_grad_()
+    (expected,) = torch.autograd.grad(
+        Poisson().entry_log_prob(X, location).sum(), location
+    )
+    slope, information = Poisson().derivatives(X, location.detach())
+    assert_allclose(slope, expected, rtol=1e-9, atol=1e-9)
+    assert (information > 0).all()
+
+
+def test_one_large_count_changes_no_other_row():
+    X = torch.tensor([[3.0, 1e13], [2.0, 5.0]], dtype=torch.float64)
+    seen = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    location = torch.tensor([[1.0, 29.0], [-1.0, 3.0]], dtype=torch.float64)
+    together = Poisson().pair_log_prob(X * seen, seen, location)
+    each = Poisson().entry_log_prob(X[:, None], location)
+    assert_allclose(together, (each * seen[:, None]).sum(2))
+    alone = Poisson().pair_log_prob((X * seen)[1:], seen[1:], location)
+    assert_allclose(together[1:], alone, rtol=1e-14)
+
+
+def test_steep_logits_do_not_cancel_in_sums_over_features():
+    """Of logits of 1e20 the likely values cost nothing, and another feature counts."""
+    X = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+    location = torch.tensor([[1e20, -1e20, 0.3]], dtype=torch.float64)
+    seen = torch.ones_like(X)
+    expected = Bernoulli().entry_log_prob(X, location).sum()
+    assert expected == pytest.approx(-np.log1p(np.exp(-0.3)))
+    assert Bernoulli().pair_log_prob(X, seen, location).item() == pytest.approx(
+        expected
+    )
+
+
+def test_scores_of_ever_larger_counts_fall_to_the_largest_number():
+    init = {"components": [[0.4, 0.3]], "intercept": [-0.7, -0.6]}
+    model = MPTLinearVAE(1, likelihood="poisson", init=init, max_iter=0)
+    model.fit(np.ones((2, 2)))
+    sizes = [1e9, 1e11, 1e12, 1e15, 1e30, 1e100, 1e300]
+    scores = model.score_samples(np.array([[size, 3] for size in sizes]))
+    assert scores[0] < 0
+    assert (np.diff(scores) < 0).all()
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("value", [1.0, 1 / 3, 0.7, 1e-5, -1e14])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_units_of_a_constant_column_are_those_of_its_neighbours(value, dtype):
+    """Whatever its mean rounds to, and though one of its entries has rounded."""
+    X = np.random.default_rng(0).normal(scale=[1e3, 1e-3, 1], size=(77, 3))
+    X = X.astype(dtype)
+    X[:, 2] = value
+    X[5, 2], X[7, 2] = np.nextafter(X[5, 2], dtype(9)), np.nan
+    likelihood = Columns(["gaussian"] * 3, [1] * 3)
+    assert likelihood.constant(X).tolist() == [False, False, True]
+    shift, scale = likelihood.units(X)
+    assert np.nanmin(X[:, 2]) <= shift[2] <= np.nanmax(X[:, 2])
+    assert scale[2] == pytest.approx(np.sqrt(scale[0] * scale[1]))
+    assert_allclose(scale[:2], X[:, :2].std(axis=0), rtol=1e-6)
+
+
+def test_rows_that_are_all_the_same_have_a_unit_of_one():
+    X = np.tile([1 / 3, 0.7, 1e-5], (50, 1))
+    shift, scale = Gaussian.units(X)
+    assert_allclose(shift, X[0], rtol=0)
+    assert scale == 1
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(1e-3, np.float64), (1e4, np.float32)])
+def test_small_differences_of_large_numbers_are_no_rounding_errors(size, dtype):
+    X = (1e9 + size * np.random.default_rng(0).normal(size=(60, 2))).astype(dtype)
+    assert not Gaussian.constant(X).any()
+    _, scale = Gaussian.units(X)
+    assert scale == pytest.approx(np.sqrt(X.astype(float).var(axis=0).mean()))
+
+
+def test_numbers_whose_squares_overflow_are_refused():
+    X = np.random.default_rng(0).normal(size=(20, 2))
+    X[:, 1] = 1e300
+    with pytest.raises(ValueError, match=r"X holds values of size 1e\+300"):
+        Gaussian.units(X)
+
+
+def test_categories_and_counts_may_be_constant():
+    X = np.ones((5, 2))
+    assert not Columns(["poisson", "bernoulli"], [1, 1]).constant(X).any()

@@ -117,3 +117,19 @@ def test_a_loaded_state_goes_on_as_if_never_interrupted():
         one.step(gradients[0])
         one.show_average()
     assert_array_equal(resumed.point, optimizer.point)
+
+
+def test_a_share_of_a_step_moves_that_much_and_counts_that_much():
+    """Eight shares of an eighth, along one gradient, are one step."""
+    ends = []
+    for n_steps, share in ((8, 1.0), (64, 0.125)):
+        module = torch.nn.Linear(3, 1, bias=False).double()
+        torch.nn.init.zeros_(module.weight)
+        optimizer = ScheduleFreeAdam(module, 0.1, rest=0)
+        optimizer.warm_up = 1e-9
+        for _ in range(n_steps):
+            optimizer.step(torch.tensor([1.0, -2.0, 0.5]).double(), share)
+        ends.append((optimizer.iterate, optimizer.average))
+    (iterate, average), (by_shares, average_by_shares) = ends
+    assert_allclose(by_shares, iterate)
+    assert_allclose(average_by_shares, average, rtol=0.1)

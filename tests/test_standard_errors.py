@@ -18,6 +18,7 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
+from sklearn_mpt._linear.gaussian import expected_information  # noqa: E402
 from sklearn_mpt._linear.gaussian_family import _of  # noqa: E402
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 from sklearn_mpt._tables.information import (  # noqa: E402
@@ -287,3 +288,177 @@ def test_components_without_axes_have_no_errors():
     model = MPTLinearVAE(2, max_iter=0).fit(X)
     with pytest.raises(ValueError, match=r"The components are as `init` left them"):
         model.standard_errors(X)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_information_of_numbers_with_gaps_is_that_of_what_is_there(noise):
+    rng = np.random.default_rng(1)
+    X, weight = factor_rows(1, 3, n_samples=12), rng.random(12)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    X[0] = np.nan
+    log_noise = np.array([-0.3]) if noise == "shared" else rng.normal(size=3)
+    theta = np.concatenate([rng.normal(size=6), log_noise])
+
+    def by_scipy(theta):
+        (W, mean), noise_variance = theta[:6].reshape(3, 2).T, np.exp(theta[6:])
+        covariance = np.outer(W, W) + noise_variance * np.eye(3)
+        total = 0.0
+        for x, share in zip(X, weight, strict=True):
+            seen = ~np.isnan(x)
+            if seen.any():
+                law = multivariate_normal(mean[seen], covariance[np.ix_(seen, seen)])
+                total += share * law.logpdf(x[seen])
+        return total
+
+    def log_prob(coefs, log_noise):
+        model = _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+        return torch.tensor(weight) @ model.lml(torch.tensor(X))[0]
+
+    of_noise = torch.tensor(theta[6:])
+    if noise == "shared":
+        of_noise = of_noise[0]
+    coefs = torch.tensor(theta[:6].reshape(3, 2))
+    found = information_by_hessian(log_prob, coefs, of_noise)
+    assert_allclose(found, -second_derivatives(by_scipy, theta), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_rows_of_gaps_alone_say_nothing_of_the_errors(noise):
+    X = factor_rows(1, 4, n_samples=60)
+    model = MPTLinearVAE(1, noise=noise, objective="lml", random_state=0, tol=1e-3)
+    more = np.vstack([X, np.full((3, 4), np.nan)])
+    complete, beside = (model.fit(X).standard_errors(rows) for rows in (X, more))
+    assert np.isfinite(beside.covariance).all()
+    assert_allclose(beside.covariance, complete.covariance, rtol=1e-6, atol=1e-12)
+    assert_allclose(beside.noise_variance, complete.noise_variance, rtol=1e-9)
+
+
+UNTOLD = r"The model does not determine \d+ of \d+ parameters, however many rows"
+
+
+def expected_of_numbers(n_features, n_components, noise="per_feature", seen=None):
+    rng = np.random.default_rng(0)
+    W = simple_axes(rng.normal(size=(n_components, n_features)), None)
+    coefs = torch.tensor(np.column_stack([W.T, rng.normal(size=n_features)]))
+    log_noise = torch.tensor(rng.normal(scale=0.3, size=n_features))
+    if noise == "shared":
+        log_noise = log_noise[0]
+    seen = [torch.ones(n_features, dtype=bool)] if seen is None else seen
+    found = sum(expected_information(coefs, log_noise, s) for s in seen)
+    return found.numpy(), coefs, log_noise
+
+
+def errors_by_model(expected, coefs):
+    """Those of as many rows as there are patterns, all just as the model says."""
+    n_locations = len(coefs)
+    every, free = np.ones(n_locations, dtype=bool), np.eye(n_locations)
+    of = np.asarray(coefs), np.ones(n_locations), free, every
+    return Information(expected, *of, expected).covariance(None).diagonal()
+
+
+@pytest.mark.parametrize("noise", ["shared", "per_feature"])
+def test_expected_information_is_that_of_rows_just_as_the_model_says(noise):
+    """Of rows whose mean and covariance are those of the model."""
+    expected, coefs, log_noise = expected_of_numbers(4, 2, noise)
+    X = np.random.default_rng(1).normal(size=(9, 4))
+    X = np.linalg.qr(X - X.mean(axis=0))[0] * 3
+    W, noise_variance = coefs[:, :-1].numpy(), log_noise.exp().numpy()
+    root = np.linalg.cholesky(W @ W.T + noise_variance * np.eye(4))
+    X = torch.tensor(X @ root.T) + coefs[:, -1]
+
+    def log_prob(coefs, log_noise):
+        return _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp()).lml(X)[0].mean()
+
+    found = information_by_hessian(log_prob, coefs, log_noise)
+    assert_allclose(found, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "n_components"),
+    [(2, 1), (3, 1), (4, 2), (5, 2), (5, 3), (6, 3), (7, 4), (8, 4)],
+)
+def test_factors_are_told_up_to_the_bound_of_ledermann(n_features, n_components):
+    """(d - k)^2 >= d + k; means are always told."""
+    is_told = (n_features - n_components) ** 2 >= n_features + n_components
+    expected, coefs, _ = expected_of_numbers(n_features, n_components)
+    if is_told:
+        assert np.isfinite(errors_by_model(expected, coefs)).all()
+        return
+    with pytest.warns(UserWarning, match=UNTOLD):
+        variance = errors_by_model(expected, coefs)
+    by_feature = variance[: coefs.numel()].reshape(coefs.shape)
+    assert np.isnan(by_feature[:, :-1]).any()
+    assert np.isfinite(by_feature[:, -1]).all()
+
+
+def test_features_that_are_never_seen_together_are_not_told():
+    """Of three, one pair is missing: two covariances do not tell three weights."""
+    pairs = ~torch.eye(3, dtype=torch.bool)
+    expected, coefs, _ = expected_of_numbers(3, 1, seen=pairs)
+    assert np.isfinite(errors_by_model(expected, coefs)).all()
+    expected, coefs, _ = expected_of_numbers(3, 1, seen=pairs[:2])
+    with pytest.warns(UserWarning, match=UNTOLD):
+        assert np.isnan(errors_by_model(expected, coefs)).any()
+
+
+def model_of(likelihood, X, n_components=1):
+    rng, n_locations = np.random.default_rng(0), X.shape[1]
+    init = {
+        "components": simple_axes(rng.normal(size=(n_components, n_locations)), None),
+        "intercept": 0.3 * rng.normal(size=n_locations),
+    }
+    model = MPTLinearVAE(n_components, likelihood=likelihood, init=init, max_iter=0)
+    return model.fit(X)
+
+
+def expected_of(model, X):
+    """What rows of the model say, as its family has it; and its coefficients."""
+    tensors = torch.tensor(X), torch.ones(len(X), dtype=torch.float64)
+    found = model._family.information(model, vars(model), *tensors)
+    return found.expected, found.coefs
+
+
+@pytest.mark.parametrize(
+    ("n_items", "n_components", "is_told"),
+    [(2, 1, False), (3, 1, True), (5, 1, True), (3, 2, False), (5, 2, True)],
+)
+def test_slopes_of_few_items_are_told_if_there_are_enough_answers(
+    n_items, n_components, is_told
+):
+    """2^d - 1 shares; 2 d parameters of one component, 3 d - 1 of two."""
+    X = (np.random.default_rng(1).random((30, n_items)) < 0.5).astype(float)
+    expected, coefs = expected_of(model_of("bernoulli", X, n_components), X)
+    if is_told:
+        assert np.isfinite(errors_by_model(expected, coefs)).all()
+        return
+    with pytest.warns(UserWarning, match=UNTOLD):
+        assert np.isnan(errors_by_model(expected, coefs)).any()
+
+
+def test_items_of_two_halves_that_nobody_answers_together_are_not_told():
+    X = (np.random.default_rng(1).random((40, 4)) < 0.5).astype(float)
+    X[:20, :2] = X[20:, 2:] = np.nan
+    expected, coefs = expected_of(model_of("bernoulli", X), X)
+    with pytest.warns(UserWarning, match=UNTOLD):
+        assert np.isnan(errors_by_model(expected, coefs)).all()
+
+
+def test_counts_of_two_kinds_tell_their_slopes():
+    """By two variances and a covariance, as counts of one rate vary as their mean."""
+    X = np.random.default_rng(1).poisson(1.0, size=(40, 2)).astype(float)
+    expected, coefs = expected_of(model_of("poisson", X), X)
+    assert np.isfinite(errors_by_model(expected, coefs)).all()
+
+
+def test_users_are_told_of_two_items():
+    X = (np.random.default_rng(1).random((200, 2)) < 0.5).astype(float)
+    model = model_of("bernoulli", X)
+    with pytest.warns(UserWarning, match=UNTOLD):
+        errors = model.standard_errors(X)
+    assert np.isnan(errors.components).all()
+
+
+def test_patterns_are_those_of_all_kinds_of_columns_that_take_few_values():
+    kinds = Columns(["categorical", "bernoulli"], [3, 1])
+    assert list(map(list, kinds.values_of_each(2))) == [[0, 1, 2], [0, 1]]
+    assert Columns(["poisson", "bernoulli"], [1, 1]).values_of_each(2) is None

@@ -23,6 +23,8 @@ SLOWER = 0.2  # what steps are multiplied by once losses do not improve
 class Objective(ABC):
     """What is minimised in training."""
 
+    share = 1.0  # of a full step, that a minibatch is worth
+
     @abstractmethod
     def batches(self, rng):
         """Yield the minibatches of one epoch."""
@@ -99,7 +101,8 @@ class Descent:
         gradients = torch.autograd.grad(
             loss, self.optimizer.parameters, materialize_grads=True
         )
-        self.optimizer.step(torch.cat([gradient.flatten() for gradient in gradients]))
+        gradient = torch.cat([part.flatten() for part in gradients])
+        self.optimizer.step(gradient, self.objective.share)
         return loss.item()
 
     @torch.no_grad()

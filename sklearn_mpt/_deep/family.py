@@ -10,6 +10,7 @@ from sklearn_mpt._checks import (
     check_int_or_auto,
     check_real,
     warn_caller,
+    warn_constant,
 )
 from sklearn_mpt._deep.comparators import (
     BoundRows,
@@ -94,7 +95,8 @@ class DeepFamily(Family):
 
     def start(self, settings, X, rng, weight=None):
         kind, *_ = kinds_of_starts(settings, X.shape[1])
-        own = {"lml_method_": "importance"}
+        constant = np.flatnonzero(self.likelihood.constant(X))
+        own = {"lml_method_": "importance", "_constant": constant}
         return own | start(settings, self.likelihood, X, rng, kind, weight)
 
     def model(self, settings, fitted, device):
@@ -117,6 +119,8 @@ class DeepFamily(Family):
         noise = list(module.likelihood.parameters())
         may_tune = turns and sum(part.numel() for part in noise) == 1
         objective = _objective(settings, problem, rows.float(), may_tune)
+        if not problem.is_all:
+            objective = objective.as_part()
         return Trainer(
             module,
             objective,
@@ -147,13 +151,23 @@ class DeepFamily(Family):
             for fitted in starts
         ]
 
+    def state_after_fit(self, trainer):
+        return trainer.settled_state()
+
     def trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
 
     def warn(self, fitted, n_samples):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
-        low = noise_variance < 10 * floor
+        constant, low = fitted["_constant"], noise_variance < 10 * floor
+        has_own_noise = np.ndim(low) == 1
+        if has_own_noise or len(constant) == len(fitted["_shift"]):
+            warn_constant(constant, fitted)
+        if has_own_noise:
+            low[constant] = False
+        elif len(constant) == len(fitted["_shift"]):
+            return
         if low.any():
             warn_caller(
                 f"noise_variance_={noise_variance[low].min():.3g} fell towards its "

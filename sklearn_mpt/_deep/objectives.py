@@ -256,6 +256,15 @@ class SampledRows(Objective):
         self.points = points
         self.held_out = held_out
 
+    def as_part(self):
+        """Take the rows as a part of a stream; return self.
+
+        Fewer rows than a minibatch has are worth so much less than a full step: they
+        would otherwise outweigh all that the model has learned.
+        """
+        self.share = min(1.0, len(self.X) / self.batch_size)
+        return self
+
     def validate(self, module):
         return None if self.held_out is None else self.held_out.losses(module)
 

@@ -1,6 +1,7 @@
 """The training loop: follow a noisy objective down from the best of several starts."""
 
 import numpy as np
+from torch.nn.utils import parameters_to_vector
 
 from sklearn_mpt._deep.descent import DIVERGENCE, PATIENT, Descent
 from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
@@ -169,6 +170,16 @@ class Trainer:
     def state(self):
         """Return the state of the optimizer as NumPy arrays."""
         return self._descent.optimizer.state()
+
+    def settled_state(self):
+        """Return the state of an optimizer that goes on from the result of training.
+
+        Its averages of squared gradients and its number of steps say how much was
+        learned, so that steps on more rows are small beside it.
+        """
+        point = parameters_to_vector(self.module.parameters()).detach()
+        self._descent.optimizer.move_to(point)
+        return self.state()
 
     def load(self, arrays):
         """Restore what `state` returned."""

@@ -77,6 +77,13 @@ class Family(ABC):
     def trainer(self, settings, problem):
         """Return a trainer that starts from the problem's attributes: see `Ascent`."""
 
+    def state_after_fit(self, trainer) -> dict:
+        """Return what `trainer.load` takes where `partial_fit` goes on after `fit`.
+
+        Empty if the fitted attributes say all.
+        """
+        return {}
+
     @abstractmethod
     def trained_attributes(self, result, fitted):
         """Return the fitted attributes that the result of training stands for."""
@@ -165,7 +172,7 @@ class TrainingMixin(CallbackSupportMixin):
             problem = self._problem(X, fitted, rng, **how)
             least = self.n_iter_no_change if was_fitted and not go_on else 1
             fitted |= self._train(problem, context, least)
-            self._family.warn(fitted, len(X))
+            self._family.warn(vars(self) | fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
             estimator=self, X=X, reconstruction_attributes=dict
@@ -248,7 +255,8 @@ class TrainingMixin(CallbackSupportMixin):
             if len(trainer.loss_curve) < least:
                 raise
             warn_caller("Training interrupted by user.")
-        return fitted_now()
+        state = self._family.state_after_fit(trainer)
+        return fitted_now() | {"_optimizer_state": state}
 
     def _around_epoch(self, X, trainer, context, fitted_now):
         """Wrap an epoch in the callbacks' hooks; the wrapper says whether to stop."""

@@ -88,13 +88,16 @@ class ScheduleFreeAdam:
         self.weight = MEMORY ** (1 + POWER) / (1 + POWER)
 
     @torch.no_grad()
-    def step(self, gradient):
-        """Take a step along minus a gradient, a vector; resume there."""
+    def step(self, gradient, share=1.0):
+        """Take a step along minus a gradient, a vector; resume there.
+
+        share : of a full step, that the gradient counts, in the move and the average.
+        """
         self.n_steps += 1
         self._divide(gradient)
         size = min(1, self.n_steps / self.warm_up)
-        self.iterate.sub_(self.move, alpha=size * self.learning_rate)
-        weight = size**2 * self.n_steps**POWER
+        self.iterate.sub_(self.move, alpha=share * size * self.learning_rate)
+        weight = share * size**2 * self.n_steps**POWER
         self.weight += weight
         self.average.lerp_(self.iterate, weight / self.weight)
         torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)

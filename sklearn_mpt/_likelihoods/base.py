@@ -71,6 +71,10 @@ class Likelihood(torch.nn.Module, ABC):
         """Return the likelihood of all columns of this kind in a table."""
         return cls()
 
+    def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
+        """Return the values that each feature takes; None if some take any number."""
+        return None if self.values is None else [self.values] * n_features
+
     @staticmethod
     @abstractmethod
     def check_rows(X: np.ndarray) -> None:
@@ -93,6 +97,14 @@ class Likelihood(torch.nn.Module, ABC):
         weight : of each row, (n,); None is 1.
         """
         return np.zeros(X.shape[1]), 1.0
+
+    @staticmethod
+    def constant(X: np.ndarray) -> np.ndarray:
+        """Return whether each column is constant and its density therefore unbounded.
+
+        Bool, (d,). False for all kinds of features that have no density.
+        """
+        return np.zeros(X.shape[1], dtype=bool)
 
     @staticmethod
     @abstractmethod

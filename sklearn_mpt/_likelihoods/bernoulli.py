@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from scipy.special import logit
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 
@@ -35,7 +35,9 @@ class Bernoulli(Likelihood):
         return logsigmoid((2 * X - 1) * location)
 
     def pair_log_prob(self, X, observed, location):
-        return X @ location.T - observed @ softplus(location).T
+        # no term is above 0, so that none cancels another where logits are large
+        zeros = observed - X
+        return X @ logsigmoid(location).T + zeros @ logsigmoid(-location).T
 
     def derivatives(self, X, location):
         prob = torch.sigmoid(location)

@@ -32,6 +32,9 @@ class Categorical(Likelihood):
     def from_attributes(self, fitted, scale):
         return type(self)(self.n_categories)
 
+    def values_of_each(self, n_features):
+        return [range(self.n_categories)] * n_features
+
     def check_rows(self, X):
         codes = np.arange(self.n_categories)
         strange = X[~np.isin(X, codes) & ~np.isnan(X)]

@@ -85,6 +85,16 @@ class Columns(Likelihood):
     def _by_location(self, parts):
         return torch.cat(list(parts), -1)[..., self.locations_back]
 
+    def values_of_each(self, n_features):
+        values = [None] * n_features
+        for part, columns, _ in self._each():
+            of_part = part.values_of_each(len(columns))
+            if of_part is None:
+                return None
+            for j, of_feature in zip(columns.tolist(), of_part, strict=True):
+                values[j] = of_feature
+        return values
+
     def check_rows(self, X):
         for part, columns, _ in self._each():
             j = columns.numpy()
@@ -94,12 +104,26 @@ class Columns(Likelihood):
         self.check_rows(X)
 
     def units(self, X, weight=None):
-        """Return a shift and a scale of each column."""
+        """Return a shift and a scale of each column.
+
+        A constant column has no scale of its own. It takes the geometric mean of those
+        of the other Gaussian columns, or 1.
+        """
         shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
         for part, columns, _ in self._each():
             for j in columns.tolist():
                 shift[j : j + 1], scale[j] = part.units(X[:, [j]], weight)
+        constant = self.constant(X)
+        others = [j for j in self.noisy if not constant[j]]
+        if others:
+            scale[constant] = np.exp(np.log(scale[others]).mean())
         return shift, scale
+
+    def constant(self, X):
+        found = np.zeros(X.shape[1], dtype=bool)
+        for part, columns, _ in self._each():
+            found[columns.numpy()] = part.constant(X[:, columns.numpy()])
+        return found
 
     def start_location(self, X, weight=None):
         start = np.empty(len(self.feature_of))

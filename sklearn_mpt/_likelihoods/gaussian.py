@@ -10,6 +10,8 @@ from sklearn_mpt._likelihoods.base import Likelihood, totals
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**24  # of rows at a time
 NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precision
+# Rounding errors, relative to the largest value, within which values are the same.
+SAME = 16
 LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
 
 
@@ -23,6 +25,35 @@ def row_blocks(X, weight=None):
     for first in range(0, len(X), n_rows):
         part = slice(first, first + n_rows)
         yield X[part].astype(np.float64, copy=False), weight[part]
+
+
+def _range(X):
+    """Least and largest value of each column, ignoring NaN; (d,) each."""
+    ends = [
+        (np.fmin.reduce(b, initial=np.inf), np.fmax.reduce(b, initial=-np.inf))
+        for b, _ in row_blocks(X)
+    ]
+    low, high = zip(*ends, strict=True)
+    return np.min(low, axis=0), np.max(high, axis=0)
+
+
+def _are_same(low, high, dtype):
+    eps = np.finfo(dtype if dtype == np.float32 else np.float64).eps
+    return high - low <= SAME * eps * np.maximum(np.abs(low), np.abs(high))
+
+
+def _shift_and_scale(X, weight, low, high):
+    with np.errstate(over="ignore", invalid="ignore"):
+        # the mean of a constant column may round to another number
+        shift = Gaussian.start_location(X, weight).clip(low, high)
+        if _are_same(low, high, X.dtype).all():
+            return shift, 1.0
+        largest = np.maximum(high - shift, shift - low).max()
+        parts = [
+            totals(((b - shift) / largest) ** 2, w) for b, w in row_blocks(X, weight)
+        ]
+        square, n_present = np.sum(parts, axis=(0, 2))
+        return shift, float(largest * np.sqrt(square / n_present))
 
 
 class Gaussian(Likelihood):
@@ -54,25 +85,29 @@ class Gaussian(Likelihood):
 
     @staticmethod
     def units(X, weight=None):
-        """Mean of each column, and one standard deviation for all, ignoring NaN."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            shift = Gaussian.start_location(X, weight)
-            sizes = [np.nanmax(np.abs(b - shift), initial=0) for b, _ in row_blocks(X)]
-            largest = max(sizes)
-            if largest == 0:
-                return shift, 1.0
-            parts = [
-                totals(((b - shift) / largest) ** 2, w)
-                for b, w in row_blocks(X, weight)
-            ]
-            square, n_present = np.sum(parts, axis=(0, 2))
-            scale = largest * np.sqrt(square / n_present)
+        """Mean of each column, and one standard deviation for all, ignoring NaN.
+
+        The standard deviation is 1 where all columns are constant.
+        """
+        low, high = _range(X)
+        shift, scale = _shift_and_scale(X, weight, low, high)
         if not 1e-150 < scale < 1e150:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
                 "precision cannot hold: rescale X, for instance with StandardScaler."
             )
-        return shift, float(scale)
+        largest = np.abs([low, high]).max()
+        if largest > 1e150:
+            raise ValueError(
+                f"X holds values of size {largest:.3g}, whose squares double precision "
+                "cannot hold: rescale X, for instance with StandardScaler."
+            )
+        return shift, scale
+
+    @staticmethod
+    def constant(X):
+        """Whether the values of each column are the same but for rounding errors."""
+        return _are_same(*_range(X), X.dtype)
 
     @staticmethod
     def start_location(X, weight=None):

@@ -1,12 +1,21 @@
 """Counts; their locations are the logarithms of rates."""
 
+import math
+
 import numpy as np
 import torch
 from scipy.stats import poisson
 
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 
-LARGEST_LOG_RATE = 50.0  # beyond: a line, so that no rate is infinite
+# Beyond this logarithm of a rate the mean stays as it is, and log-probabilities fall
+# along lines, so that no rate is infinite.
+LARGEST_LOG_RATE = 50.0
+MAX_RATE = math.exp(LARGEST_LOG_RATE)
+# Counts from here on are scored one by one: a product of matrices would round by more
+# than 1e-4 nats.
+LARGEST_IN_PRODUCT = 2.0**32
+SMALLEST_BY_SERIES = 16.0  # Stirling's series is good to 1e-11 from here on
 
 
 class Poisson(Likelihood):
@@ -32,15 +41,39 @@ class Poisson(Likelihood):
         return np.log((total + 0.5) / (present + 0.5))
 
     def entry_log_prob(self, X, location):
-        return X * location - _rate(location) - torch.lgamma(X + 1)
+        """Return -(rate - X + X log(X / rate)) - c(X), which is never above 0.
+
+        X log(rate), the rate and log X! nearly cancel where counts are large; the two
+        terms here have the same sign. c(X) is the value, with its sign changed, where
+        the rate is the count.
+        """
+        capped = location.clamp(max=LARGEST_LOG_RATE)
+        excess = capped - torch.where(X > 0, X, 1.0).log()
+        distance = X * (torch.expm1(excess) - excess).clamp(min=0)
+        distance = torch.where(X > 0, distance, capped.exp())
+        beyond = (location - LARGEST_LOG_RATE).clamp(min=0)
+        line = beyond * (X - MAX_RATE).clamp(max=0)
+        return line - distance - _least_cost(X)
 
     def pair_log_prob(self, X, observed, location):
-        constant = torch.lgamma(X + 1).sum(1, keepdim=True)
-        return X @ location.T - observed @ _rate(location).T - constant
+        # in double precision, as large terms cancel
+        counts, at, seen = X.double(), location.double(), observed.double()
+        constant = torch.lgamma(counts + 1).sum(1, keepdim=True)
+        log_prob = counts @ at.T - seen @ _cumulant(at).T - constant
+        large = (X >= LARGEST_IN_PRODUCT).any(1)
+        if large.any():
+            each = self.entry_log_prob(counts[large][:, None], at)
+            seen = seen.expand_as(counts)[large]
+            log_prob = log_prob.index_put(
+                (large.nonzero()[:, 0],), (each @ seen[..., None])[..., 0]
+            )
+        return log_prob.to(location.dtype)
 
     def derivatives(self, X, location):
         rate = _rate(location)
-        return X - rate, rate
+        slope = X - rate
+        is_line = location > LARGEST_LOG_RATE
+        return torch.where(is_line, slope.clamp(max=0), slope), rate
 
     def mean(self, location):
         return _rate(location)
@@ -52,3 +85,19 @@ class Poisson(Likelihood):
 
 def _rate(location):
     return location.clamp(max=LARGEST_LOG_RATE).exp()
+
+
+def _cumulant(location):
+    """The rate, on a line beyond the largest one."""
+    return _rate(location) + MAX_RATE * (location - LARGEST_LOG_RATE).clamp(min=0)
+
+
+def _least_cost(X):
+    """log X! + X - X log X, without cancellation; 0 for X = 0."""
+    large = X.clamp(min=SMALLEST_BY_SERIES)
+    u = 1 / large
+    series = u * (1 / 12 - u**2 * (1 / 360 - u**2 / 1260))
+    by_series = 0.5 * (math.log(2 * math.pi) + large.log()) + series
+    small = X.clamp(max=SMALLEST_BY_SERIES)
+    exact = torch.lgamma(small + 1) + small - torch.xlogy(small, small)
+    return torch.where(X < SMALLEST_BY_SERIES, exact, by_series)

@@ -13,6 +13,11 @@ with it the residual and the variance of every later feature j,
           v_j \leftarrow v_j - c_j^2 / v_t.
 
 Complete rows that share an order need no rows at all: their second moments suffice.
+
+What features vary by, over the noise, decides how many digits these forms lose: that
+ratio squared times the rounding error in second moments, and the ratio itself times the
+rounding error in K x K precisions and in covariances that follow from place to place.
+Where that is too much, slower forms are taken that lose the square root of it.
 """
 
 import math
@@ -25,6 +30,9 @@ from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # of one tensor over places, components and features
 ROWS_BYTES = 2**19  # of one tensor over rows and features: several stay in caches
+# Largest variance of a feature over the noise, for about 1e-6 of a score at worst: by
+# second moments, by precisions, and by covariances from place to place.
+LARGEST_BY_MOMENTS, LARGEST_BY_PRECISION, LARGEST_BY_UPDATES = 1e5, 1e7, 1e8
 
 
 def _second_moment_about(mean, moments, V):
@@ -40,17 +48,37 @@ def _identity(W):
     return torch.eye(len(W), dtype=W.dtype, device=W.device)
 
 
+def _signal(components, noise_variance):
+    """Largest variance of a feature over the noise."""
+    return float((components.detach() ** 2).sum(0).max() / noise_variance.detach())
+
+
 def _posterior_root(observed, components, noise_variance):
     """F with F' F the covariance of z given each set of observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
-    W = components.T
     eye = _identity(components)
-    outer = (W[:, :, None] * W[:, None, :]).flatten(1)
-    gram = (observed @ outer).unflatten(1, eye.shape)
-    factor = torch.linalg.cholesky(eye + gram / noise_variance)
+    if _signal(components, noise_variance) > LARGEST_BY_PRECISION:
+        factor = _precision_root_by_rows(observed, components / noise_variance.sqrt())
+    else:
+        W = components.T
+        outer = (W[:, :, None] * W[:, None, :]).flatten(1)
+        gram = (observed @ outer).unflatten(1, eye.shape)
+        factor = torch.linalg.cholesky(eye + gram / noise_variance)
     return torch.linalg.solve_triangular(factor, eye, upper=False)
+
+
+def _precision_root_by_rows(observed, scaled):
+    """Lower L with L L' = I + sum_j o_j w_j w_j', which is never formed; (n, k, k).
+
+    scaled : the w_j, as columns. The sum would round the identity away.
+    """
+    eye = _identity(scaled).expand(len(observed), -1, -1)
+    rows = torch.cat([observed[..., None] * scaled.T, eye], 1)
+    upper = torch.linalg.qr(rows).R
+    sign = torch.sign(upper.diagonal(dim1=1, dim2=2))
+    return (sign[..., None] * upper).mT
 
 
 def _log_determinant(root):
@@ -71,9 +99,43 @@ def _residual(X, observed, mean):
     return torch.nan_to_num(X - mean) * observed
 
 
+def _finite(log_prob):
+    """The lowest number there is where squares of a row's entries overflow."""
+    lowest = torch.finfo(log_prob.dtype).min
+    return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
+
+
 def _column_norms(matrices):
     """Squared length of each column; (n, k, d) -> (n, d)."""
     return (matrices**2).sum(1)
+
+
+def expected_information(coefs, log_noise, seen):
+    """Fisher information of a row on coefficients and log noise variances; (p, p).
+
+    coefs : shape (d, k + 1), weights and mean. log_noise : shape () or (d,). seen :
+    bool, (d,). With P the inverse covariance of what is seen, 0 elsewhere, the weights
+    (j, a) and (l, b) have P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
+    """
+    W, is_shared = coefs[:, :-1], log_noise.ndim == 0
+    n_features, n_dims = W.shape
+    noise = log_noise.exp().expand(n_features)
+    P = torch.zeros(n_features, n_features, dtype=W.dtype, device=W.device)
+    covariance = (W @ W.T + noise.diag())[seen][:, seen]
+    P[torch.outer(seen, seen)] = torch.linalg.inv(covariance).flatten()
+    PW = P @ W
+    of_coefs = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
+    of_coefs[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
+    of_coefs[:, :-1, :, :-1] += torch.einsum("jb,la->jalb", PW, PW)
+    of_coefs[:, -1, :, -1] = P
+    cross = P.new_zeros(n_features, n_dims + 1, n_features)
+    cross[:, :-1] = torch.einsum("jl,la,l->jal", P, PW, noise)
+    of_noise = 0.5 * P**2 * torch.outer(noise, noise)
+    if is_shared:
+        cross, of_noise = cross.sum(-1, keepdim=True), of_noise.sum()[None, None]
+    cross = cross.flatten(0, 1)
+    top = torch.cat([of_coefs.flatten(2).flatten(0, 1), cross], 1)
+    return torch.cat([top, torch.cat([cross.T, of_noise], 1)])
 
 
 class LinearGaussian(Model):
@@ -108,7 +170,7 @@ class LinearGaussian(Model):
         noise = _residual(X, observed, self.decode(z))
         distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
         log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
-        return -0.5 * (log_scale - _log_determinant(root) + distance)
+        return _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
@@ -116,7 +178,7 @@ class LinearGaussian(Model):
         residual = torch.nan_to_num(X) - self.mean - z @ self.components
         variance = self.noise_variance + _column_norms(root @ self.components)
         log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
-        return torch.where(mask & ~torch.isnan(X), log_prob, 0.0)
+        return torch.where(mask & ~torch.isnan(X), _finite(log_prob), 0.0)
 
     def latent_moments(self, X):
         z, root = self.posterior(X, _observed(X))
@@ -136,7 +198,7 @@ class LinearGaussian(Model):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        if torch.isnan(X).any():
+        if torch.isnan(X).any() or self._signal > LARGEST_BY_MOMENTS:
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
@@ -146,10 +208,21 @@ class LinearGaussian(Model):
 
     def posterior(self, X, observed):
         """Mean (n, k) and root F (n or 1, k, k) of z given the observed entries."""
-        root = self._root(observed)
-        projection = _residual(X, observed, self.mean) @ self.components.T
-        scaled = root @ (projection / self.noise_variance)[..., None]
-        return (root.mT @ scaled)[..., 0], root
+        root, residual = self._root(observed), _residual(X, observed, self.mean)
+        z = self._solve(root, residual @ self.components.T / self.noise_variance)
+        if self._signal > LARGEST_BY_PRECISION:
+            error = residual - (z @ self.components) * observed
+            pull = error @ self.components.T / self.noise_variance - z
+            z = z + self._solve(root, pull)
+        return z, root
+
+    def _solve(self, root, vectors):
+        """Covariance F' F of z times vectors; (n, k)."""
+        return (root.mT @ (root @ vectors[..., None]))[..., 0]
+
+    @property
+    def _signal(self):
+        return _signal(self.components, self.noise_variance)
 
     def _root(self, observed):
         return _posterior_root(observed, self.components, self.noise_variance)
@@ -187,8 +260,10 @@ def chain_scores(X, orders, model):
 
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d), as in the contract.
     """
-    if orders.ndim == 3 or torch.isnan(X).any():
-        return _by_rows(X, orders, model)
+    signal = _signal(model.components, model.noise_variance)
+    if orders.ndim == 3 or torch.isnan(X).any() or signal > LARGEST_BY_MOMENTS:
+        score = _score_rows if signal <= LARGEST_BY_UPDATES else _score_places
+        return _by_rows(X, orders, model, score)
     centred = (block - model.mean for block in raised(X))
     second = sum(block.T @ block for block in centred) / len(X)
     return torch.stack([_by_moments(second, o, model) for o in orders], 1)
@@ -205,7 +280,9 @@ def _by_moments(second, order, model):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
-        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), W)
+        # with as many places as components, W alone would be taken for vectors
+        each = W.expand(len(grams), -1, -1)
+        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), each)
         variance = model.noise_variance * (1 + (W * p).sum(1))
         seen = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * seen[:, None]) @ W.T
@@ -233,14 +310,17 @@ def _along(log_prob, places):
     return torch.stack([scores, following])
 
 
-def _by_rows(X, orders, model):
-    """Score rows along orders, or orders for each; O(n d (d + k) k) an order."""
+def _by_rows(X, orders, model, score_rows):
+    """Score rows along orders, or orders for each.
+
+    score_rows : `_score_rows`, at O(n d (d + k) k) an order, or `_score_places`.
+    """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
     size = max(1, ROWS_BYTES // (8 * orders[:, 0].numel()))
     sums = 0
     for rows, own in zip(X.split(size), orders.split(size, 1), strict=True):
-        scores = _score_rows(rows.repeat(len(own), 1), own.flatten(0, 1), model)
+        scores = score_rows(rows.repeat(len(own), 1), own.flatten(0, 1), model)
         sums = sums + scores.unflatten(2, (len(own), -1)).sum(3).permute(1, 2, 0)
     return sums / len(X)
 
@@ -270,4 +350,18 @@ def _score_rows(X, order, model):
         variance.clamp_(min=noise)
         covariance.addcmul_((p * gain)[:, :, None], p[:, None], value=-1)
         present = present[:, 1:]
+    return scores
+
+
+def _score_places(X, order, model):
+    """Score rows, each along its order, place by place; (d, 2, n).
+
+    Nothing follows from one place to the next. O(n d^2 k^2).
+    """
+    n_features, places = X.shape[1], order.argsort(1)
+    scores = X.new_empty(n_features, 2, len(X), dtype=torch.float64)
+    for t in range(n_features):
+        log_prob = model.conditional_log_prob(X.double(), places >= t)
+        scores[t, 0] = log_prob.sum(1) / (n_features - t)
+        scores[t, 1] = log_prob.gather(1, order[:, t : t + 1])[:, 0]
     return scores

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian import LinearGaussian
+from sklearn_mpt._linear.gaussian import LinearGaussian, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -33,6 +33,7 @@ AUTO_MASKS = 64
 START_NOISE = 0.01  # of components that start near those of other factors
 # Random starts of factors are the best of short runs, the others from random noise.
 N_RANDOM_RUNS, N_SHORT_EPOCHS, SHORT_ROWS = 4, 15, 2000
+MOST_PATTERNS = 100  # of gaps, by which it is judged what rows can tell
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
@@ -71,6 +72,7 @@ class GaussianFamily(InformedFamily, Family):
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
+            "_constant": np.flatnonzero(self._likelihood(shape[1]).constant(X)),
         }
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
@@ -152,8 +154,10 @@ class GaussianFamily(InformedFamily, Family):
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
+        seen = (~torch.isnan(X)).unique(dim=0)[:MOST_PATTERNS]
+        expected = sum(expected_information(coefs, log_noise, s) for s in seen)
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
-        return Information(*numbers, free, every)
+        return Information(*numbers, free, every, expected.cpu().numpy())
 
     def trainer(self, settings, problem):
         is_exact = settings.objective != "mpt" and self.is_shared
@@ -184,8 +188,15 @@ class GaussianFamily(InformedFamily, Family):
     def warn(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
+        constant = fitted["_constant"]
+        if len(constant) == n_features or not self.is_shared:
+            warn_constant(constant, fitted)
+        if len(constant) == n_features:
+            return
         rank = min(n_samples - 1, n_features)
         without = np.atleast_1d(noise_variance < 10 * floor)
+        if not self.is_shared:
+            without[constant] = False
         if without.any() or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
             warn_caller(
@@ -244,39 +255,44 @@ class Rescaled(Model):
     def row_bytes(self):
         return self.model.row_bytes
 
+    def _standard(self, X):
+        """Rows without units; gaps have no gradient in them, where NaN would be one."""
+        gaps = torch.isnan(X)
+        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
+
     def _log_scale(self, X):
         return torch.where(torch.isnan(X), 0.0, self.scale.log())
 
     def lml(self, X):
-        value, error = self.model.lml(X / self.scale)
+        value, error = self.model.lml(self._standard(X))
         return value - self._log_scale(X).sum(1), error
 
     def conditional_log_prob(self, X, mask):
-        log_prob = self.model.conditional_log_prob(X / self.scale, mask)
+        log_prob = self.model.conditional_log_prob(self._standard(X), mask)
         return log_prob - mask * self._log_scale(X)
 
     def latent_mean(self, X):
-        return self.model.latent_mean(X / self.scale)
+        return self.model.latent_mean(self._standard(X))
 
     def latent_moments(self, X):
-        return self.model.latent_moments(X / self.scale)
+        return self.model.latent_moments(self._standard(X))
 
     def expect(self, X):
-        return self.scale * self.model.expect(X / self.scale)
+        return self.scale * self.model.expect(self._standard(X))
 
     def decode(self, Z):
         return self.scale * self.model.decode(Z)
 
     def draw(self, X, rng):
-        return self.scale * self.model.draw(X / self.scale, rng)
+        return self.scale * self.model.draw(self._standard(X), rng)
 
     def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.model.mean_masked_scores(X / self.scale, masks, n_rows)
+        scores = self.model.mean_masked_scores(self._standard(X), masks, n_rows)
         hidden = masks.to(scores.dtype)
         return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
 
     def mean_chain_scores(self, X, orders):
-        scores = self.model.mean_chain_scores(X / self.scale, orders)
+        scores = self.model.mean_chain_scores(self._standard(X), orders)
         following = self._log_scale(X)
         if orders.ndim == 2:
             following = following.mean(0)[orders]  # shape: (n_orders, d)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
@@ -24,7 +25,12 @@ from sklearn_mpt._linear.map import (
     prior_grid,
     spacing,
 )
-from sklearn_mpt._tables.information import Information, information_by_nodes
+from sklearn_mpt._tables.information import (
+    Information,
+    information_by_nodes,
+    information_by_scores,
+    typical_rows,
+)
 from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # In each replicate, around the mode and from the prior.
@@ -71,6 +77,7 @@ class IntegratedFamily(InformedFamily, Family):
             "lml_method_": "quadrature" if is_quadrature else "importance",
             "_shift": shift,
             "_scale": scale,
+            "_constant": np.flatnonzero(self.likelihood.constant(X)),
             **self.likelihood.start_attributes(scale),
         }
         X = X - shift  # in double precision
@@ -162,7 +169,15 @@ class IntegratedFamily(InformedFamily, Family):
             np.broadcast_to(self.likelihood.spread_units(fitted["_scale"]), len(coefs)),
             free.numpy(),
             _varies(X.cpu().numpy(), self.likelihood) > 0,
+            self._expected(X, model),
         )
+
+    def _expected(self, X, model):
+        """What rows of the model say; None where sampling is too rough to tell."""
+        if not model.scoring.is_quadrature:
+            return None
+        rows = rows_of(typical_rows(X, model))
+        return information_by_scores(rows, model.latent, model.scoring).cpu().numpy()
 
     def _latent(self, fitted, device):
         """The maths of standardised rows."""
@@ -199,6 +214,9 @@ class IntegratedFamily(InformedFamily, Family):
         noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
         return noise | self._restored(components, coefs[-1], fitted)
+
+    def warn(self, fitted, n_samples):
+        warn_constant(fitted["_constant"], fitted)
 
 
 def _mean_log_scale(X, units, weight):

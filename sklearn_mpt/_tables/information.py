@@ -14,6 +14,7 @@ References
 """
 
 import itertools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,11 @@ BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
 SINGULAR = 1e-6  # relative information in a direction that rows do not determine
 TOUCHED = 1e-6  # share of such a direction in a parameter
+# Relative information in a direction that no number of rows determines.
+UNTOLD = 1e-8
+MOST_PATTERNS = 1024  # of answers, to list them all; beyond, rows are drawn
+DRAWN_ROWS = 200  # and four for each parameter
+FINE_NODES = 2500  # at most, of a rule that tells directions from others
 
 
 class Information(NamedTuple):
@@ -36,7 +42,8 @@ class Information(NamedTuple):
 
     matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
     each location. free : (l, l), the projection of coefficients on those that count.
-    varies : (l,), False for locations that are not estimated.
+    varies : (l,), False for locations that are not estimated. expected : (p, p), what
+    rows that the model itself produces say, up to a factor; None if that is not known.
     """
 
     matrix: np.ndarray
@@ -44,10 +51,12 @@ class Information(NamedTuple):
     scale: np.ndarray
     free: np.ndarray
     varies: np.ndarray
+    expected: np.ndarray | None = None
 
     def covariance(self, rotation):
         """Covariance of the parameters on the axes that `rotation` fixes; (p, p)."""
-        covariance = _covariance(self.matrix, self._constraints(rotation))
+        constraints = self._constraints(rotation)
+        covariance = _covariance(self.matrix, constraints, self.expected)
         n_coefs = self.coefs.size
         fixed = np.repeat(~self.varies, self.coefs.shape[1])
         covariance[:n_coefs][fixed] = covariance[:, :n_coefs][:, fixed] = np.nan
@@ -86,20 +95,26 @@ def _axes_gradient(coefs, pair, rotation):
     return gradient
 
 
-def _covariance(information, constraints):
+def _covariance(information, constraints, expected=None):
     """Inverse of the information among parameters that keep the constraints.
 
-    NaN, and a warning, for parameters that the rows do not determine.
+    NaN, and a warning, for parameters that the rows do not determine, and for those
+    that no rows would, as `expected` says. The rows themselves cannot say that: what
+    they determine wrongly there depends on chance, and on where training ended.
     """
     diagonal = information.diagonal()
     unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
     basis = null_space(constraints * unit, rcond=1e-9) if constraints.any() else None
     basis = np.eye(len(unit)) if basis is None else basis
+    untold = np.zeros(len(unit), dtype=bool)
+    if expected is not None:
+        basis, untold = _told(unit[:, None] * expected * unit, basis)
     values, vectors = eigh(basis.T @ (unit[:, None] * information * unit) @ basis)
     vectors, known = basis @ vectors, values > SINGULAR
     spread = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
     covariance = spread @ spread.T
-    open_ended = (vectors[:, ~known] ** 2).sum(axis=1) > TOUCHED
+    covariance[untold] = covariance[:, untold] = np.nan
+    open_ended = _touched(vectors[:, ~known]) & ~untold
     if open_ended.any():
         covariance[open_ended] = covariance[:, open_ended] = np.nan
         warn_caller(
@@ -108,6 +123,28 @@ def _covariance(information, constraints):
             "likelihood: these have no standard errors.",
         )
     return covariance
+
+
+def _told(expected, basis):
+    """Directions in the span of a basis of which rows say something; (p, q).
+
+    And which parameters have a share in the others, of which a warning says how many.
+    """
+    values, vectors = eigh(basis.T @ expected @ basis)
+    vectors, is_told = basis @ vectors, values > UNTOLD * values.max(initial=0)
+    untold = _touched(vectors[:, ~is_told])
+    if untold.any():
+        warn_caller(
+            f"The model does not determine {np.count_nonzero(untold)} of {len(untold)} "
+            "parameters, however many rows there are: others fit as well, and these "
+            "have no standard errors. Use fewer components, or more features.",
+        )
+    return vectors[:, is_told], untold
+
+
+def _touched(directions):
+    """Which parameters have a share in some of these directions; (p,)."""
+    return (directions**2).sum(axis=1) > TOUCHED
 
 
 def information_by_hessian(log_prob, *parameters):
@@ -157,6 +194,49 @@ def _by_rule(rows, weight, latent, rule):
     return total
 
 
+def information_by_scores(rows, latent, accuracy):
+    """Sum of s s' over rows, of the gradients s of their log-probabilities; (p, p).
+
+    By a rule that is finer than information needs: directions in which it is zero are
+    to be told from others.
+    """
+    parts = _Parts(latent)
+    *_, (n_nodes, rule) = (
+        (len(rule.groups[-1][0]), rule)
+        for rule in accuracy.rules()
+        if not rule.is_shared and len(rule.groups[-1][0]) <= FINE_NODES
+    )
+    step, total = max(1, BLOCK // (n_nodes * parts.n_parameters)), 0.0
+    for start in range(0, len(rows.X), step):
+        part = rows.take(slice(start, start + step))
+        nodes = _nodes(part, latent, rule, True)
+        r = torch.softmax(log_joint(part, nodes, latent), 1)
+        scores = parts.mean_scores(part, nodes.z, r)
+        total = total + scores.T @ scores
+    return total
+
+
+def typical_rows(X, model):
+    """Rows that a model of rows X produces, with the gaps of X, standardised; (m, d).
+
+    All that there are, where features take few values; else rows drawn from the model.
+    """
+    latent = model.latent
+    gaps = torch.isnan(X).unique(dim=0)
+    values = latent.likelihood.values_of_each(X.shape[1])
+    n_patterns = math.prod(len(v) for v in values) if values else math.inf
+    if n_patterns * len(gaps) <= MOST_PATTERNS:
+        every = torch.tensor(list(itertools.product(*values)), dtype=X.dtype)
+        rows = every.to(X.device)
+        rows = rows.repeat(len(gaps), 1)
+        return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
+    rng, n_parameters = np.random.default_rng(0), latent.components.numel()
+    n_rows = DRAWN_ROWS + 4 * n_parameters
+    chosen = torch.isnan(X)[torch.from_numpy(rng.integers(len(X), size=n_rows))]
+    drawn = model.draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
+    return model.units.standardise(drawn.masked_fill(chosen, torch.nan))
+
+
 def _nodes(rows, latent, rule, is_exact):
     """Those of the finest grid, or of all independent scramblings."""
     posteriors = latent.propose(rows)
@@ -180,6 +260,16 @@ class _Parts:
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_noise
+
+    def mean_scores(self, rows, z, r):
+        """Gradients of the log-probability of each row; (n, p)."""
+        on = rows.observed.to(z.dtype)[:, None]
+        z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
+        slope, noise = self._slopes(rows.X[:, None], self.latent.location(z))
+        slope = self.latent.likelihood.spread(on) * slope
+        coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
+        of_noise = (r[:, None] @ (on[..., self.noisy] * noise[0]))[:, 0]
+        return torch.cat([coefs.flatten(1), of_noise], 1)
 
     def information(self, rows, z, r, weight):
         """Sum over rows; r : weights of the nodes, (n, s)."""

@@ -60,7 +60,8 @@ class StandardErrorsMixin:
             Standard errors, of the shapes of the fitted attributes: ``components``;
             ``intercept``, or ``mean`` if all features are Gaussian; and
             ``noise_variance`` if some are. NaN, with a warning, for what the rows do
-            not determine, and without one for features that are constant. Also
+            not determine, or the model would not with any number of rows; without one
+            for features that are constant. Also
             ``covariance``, of shape (n_locations, n_components + 1, n_components + 1):
             the covariance of the weights and the intercept of each location, for
             functions of them, such as a difficulty.
@@ -74,7 +75,9 @@ class StandardErrorsMixin:
         -----
         UserWarning
             If the rows do not determine some parameters, or the model is not at a
-            maximum: fit with a smaller `tol`.
+            maximum: fit with a smaller `tol`. If the model does not determine some
+            parameters, however many rows there are: two items do not tell two slopes,
+            nor do four columns of numbers tell two components with noise of each.
 
         Notes
         -----
@@ -87,6 +90,13 @@ class StandardErrorsMixin:
         relative 1e-4; for more, points of importance sampling to 1e-2. N rows with S
         nodes and P parameters cost :math:`O(N S P^2)`. If all features are Gaussian the
         second derivatives are exact, at P passes over the rows.
+
+        What no number of rows determines is found by the gradients of log-probabilities
+        of all rows that the features can have, with the gaps of X, or of rows drawn
+        from the model where these are more than 1024; for numbers alone by their
+        expected information, in closed form. Directions in which they are all zero, at
+        the fitted parameters, have no standard errors. With more than three components,
+        and features other than numbers, this is not looked for.
 
         References
         ----------
