@@ -10,7 +10,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.contract import mean_chain_scores, takes_row_masks
+from sklearn_mpt._measure.contract import (
+    mean_chain_scores,
+    takes_row_masks,
+)
 from sklearn_mpt._measure.designs import _contrasts, _controlled
 from sklearn_mpt._measure.masks import (
     child_generator,

@@ -12,6 +12,7 @@ from sklearn_mpt._checks import check_int, check_n_jobs
 from sklearn_mpt._measure.contract import check_rows
 from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.display import LMLComparisonDisplay
+from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -218,14 +219,13 @@ def _score(name, model, X, options):
         by = options["random_state"], options["n_jobs"]
         return model._score_samples_on_masks(X, *by)[None]
     if _is_density_estimator(model):
-        return np.asarray(model.score_samples(X))[None]
+        return np.array(model.score_samples(copy_of(X)))[None]
     if not callable(getattr(model, "conditional_log_prob", model)):
         raise TypeError(
             f"{name!r} must be a density estimator with score_samples, or have "
             f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
         )
-    rows, _ = check_rows(model, X)
-    return sums_along_orders(model, rows, **options)[0]
+    return sums_along_orders(model, check_rows(model, X), **options)[0]
 
 
 def _check_features(name, n_features, X):

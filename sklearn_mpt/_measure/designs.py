@@ -8,11 +8,10 @@ from functools import cached_property
 
 import numpy as np
 from joblib import effective_n_jobs
-from sklearn.utils import _safe_indexing
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._measure.contract import (
-    conditional_log_prob_of,
+    Conditional,
     hidden_log_prob,
     masked_score,
     mean_chain_scores,
@@ -31,6 +30,7 @@ from sklearn_mpt._measure.masks import (
     neighbouring_std,
     share_out,
 )
+from sklearn_mpt._measure.rows import Rows
 
 BLOCK_ENTRIES = 2**22  # of masks or log-probabilities at a time
 N_STRATA = 8  # of rows, whose errors are kept apart
@@ -43,7 +43,7 @@ class Measurement:
     """What to measure, on which rows, from which masks."""
 
     model: object
-    X: object  # rows, as the model takes them
+    rows: Rows
     shape: tuple
     sizes: np.ndarray
     n_masks: int
@@ -65,9 +65,11 @@ class Measurement:
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
         # Backends look for what is large, to send it once, among the arguments alone.
-        light = replace(self, X=None)
+        light, rows = replace(self, rows=None), self.rows
         shares = Parallel(n_jobs=self.n_jobs)(
-            delayed(_on_rows)(function, light, self.X, tasks[i::n_shares])
+            delayed(_on_rows)(
+                function, light, rows.values, rows.missing, tasks[i::n_shares]
+            )
             for i in range(n_shares)
         )
         results = [None] * len(tasks)
@@ -76,8 +78,8 @@ class Measurement:
         return results
 
 
-def _on_rows(function, what, X, tasks):
-    return function(replace(what, X=X), tasks)
+def _on_rows(function, what, values, missing, tasks):
+    return function(replace(what, rows=Rows(values, missing)), tasks)
 
 
 def chain(what):
@@ -101,7 +103,7 @@ def _score_orders(what, indices):
             for index in indices[start : start + n_together]
         ])  # fmt: skip
         orders = orders if what.per_row else orders[:, 0]
-        means = mean_chain_scores(what.model, what.X, orders)
+        means = mean_chain_scores(what.model, what.rows, orders)
         scores += list(np.swapaxes(means, 0, 1))
     return scores
 
@@ -174,7 +176,7 @@ def _score_shared(what, tasks, draw):
     scores = []
     for start in range(0, len(tasks), n_together):
         masks = [draw(task) for task in tasks[start : start + n_together]]
-        values = mean_masked_scores(what.model, what.X, np.concatenate(masks))
+        values = mean_masked_scores(what.model, what.rows, np.concatenate(masks))
         scores += np.split(values, np.cumsum([len(drawn) for drawn in masks])[:-1])
     return scores
 
@@ -241,14 +243,13 @@ def _score_per_row(what, indices):
 
 def _scores_of_rows(what, index):
     """Score the masks of a size, those of each row its own; (n_masks, n_samples)."""
-    conditional = conditional_log_prob_of(what.model)
+    conditional = Conditional(what.model)
     n_rows, n_together = what.shape[0], max(1, BLOCK_ENTRIES // what.shape[1])
     scores = []
     for start in range(0, n_rows, n_together):
-        which = np.arange(start, min(start + n_together, n_rows))
-        rows = _safe_indexing(what.X, which)
+        rows = what.rows.slice(start, min(start + n_together, n_rows))
         rng = child_generator(what.seed, index, start)
-        masks = _draw_sets(what, index, len(which), rng)
+        masks = _draw_sets(what, index, len(rows), rng)
         scores.append(
             [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]
         )
