@@ -116,6 +116,8 @@ def _controlled(later, following, n_all):
     the other chains, which leaves no bias. If the conditionals are those of a joint
     density, the shares add up to 1 and the scores to its logarithm.
     """
+    if not np.isfinite(later).all():  # a row has probability 0: so has the sum
+        return later
     n_others = len(later) - 1
     error = (later - following).sum(axis=1, keepdims=True)
     slopes = np.full_like(later, 1 / later.shape[1])
@@ -198,9 +200,14 @@ def balanced(what):
     """
     score = _score_per_row if what.per_row else _score_sets
     parts = what.map(score, range(len(what.sizes)))
-    n_strata = min(what.shape[0], N_STRATA) if what.per_row else 1
+    n_strata = len(_strata(what.shape[0])) if what.per_row else 1
     degrees = [n_strata * (len(_sets(what, i)) - 1) for i in range(len(parts))]
-    return _unlinked(parts, degrees)
+    return _unlinked(parts, degrees, n_strata)
+
+
+def _strata(n_rows):
+    """Return where each group of rows begins whose errors are added up."""
+    return np.arange(0, n_rows, -(-n_rows // N_STRATA))
 
 
 def _n_enumerated(what, index):
@@ -257,13 +264,16 @@ def _scores_of_rows(what, index):
 
 
 def _average(what, index, scores):
-    """Average scores (n_masks, n_rows) over sets, then rows; contrasts of strata."""
+    """Average scores (n_masks, n_rows) over sets, then rows; contrasts of strata.
+
+    The contrasts have the shape (n_sets * n_strata,), set by set.
+    """
     counts, n_rows = np.array(_sets(what, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
     sets = sums / counts[:, None]
     means, contrasts = _contrasts(sets, counts, _n_enumerated(what, index))
-    strata = np.arange(0, n_rows, -(-n_rows // N_STRATA))
-    return means.mean(), np.add.reduceat(contrasts, strata, axis=1).ravel() / n_rows
+    by_stratum = np.add.reduceat(contrasts, _strata(n_rows), axis=1)
+    return means.mean(), by_stratum.ravel() / n_rows
 
 
 def _contrasts(values, counts, n_all):
@@ -271,20 +281,22 @@ def _contrasts(values, counts, n_all):
 
     values : shape (n_sets, n); counts : masks behind each; n_all : how many masks
     exist, if each value is of one mask and no two are the same, else infinity. The
-    sum of squares of the contrasts over the sets is the variance of the mean.
+    sum of squares of the contrasts over the sets is the variance of the mean; NaN if
+    the mean is -inf.
     """
     n_sets, n_masks = len(values), counts.sum()
     mean = counts @ values / n_masks
     if n_sets == 1:
         return mean, np.full(values.shape, 0.0 if n_masks == n_all else np.nan)
     scale = counts / n_masks * (1 - n_masks / n_all) / (n_sets - 1)
-    return mean, np.sqrt(scale)[:, None] * (values - mean)
+    centre = np.where(np.isfinite(mean), mean, np.nan)
+    return mean, np.sqrt(scale)[:, None] * (values - centre)
 
 
-def _unlinked(parts, degrees):
+def _unlinked(parts, degrees, n_strata=1):
     """Collect scores and contrasts of sizes whose masks are independent."""
     contrasts = np.zeros((len(parts), max(len(own) for _, own in parts)))
     for row, (_, own) in zip(contrasts, parts, strict=True):
         row[: len(own)] = own
     means = np.array([mean for mean, _ in parts])
-    return means, MaskNoise(contrasts, np.array(degrees), False)
+    return means, MaskNoise(contrasts, np.array(degrees), False, n_strata=n_strata)
