@@ -5,6 +5,7 @@ from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.masks import share_out
 
 
@@ -151,6 +152,19 @@ def test_the_interval_is_wide_where_few_masks_tell_the_error(known):
     assert_allclose(high - few.lml, 12.706 * few.lml_std_error, rtol=1e-4)  # Student's
     with pytest.raises(ValueError, match=r"confidence == 1\.0, must be < 1"):
         few.lml_interval(1.0)
+
+
+@pytest.mark.parametrize("degrees", [1, 4])
+def test_degrees_of_freedom_of_a_sum_are_estimated_well(degrees):
+    """Of the sum of k variances of the same size there are k times as many."""
+    rng = np.random.default_rng(0)
+    for k in (1, 5, 40):
+        variances = rng.chisquare(degrees, size=(400, k)) / degrees
+        found = [degrees_of_sum(sample, degrees) for sample in variances]
+        assert 0.8 < np.median(found) / (k * degrees) <= 1
+    one_of_many = np.r_[1.0, np.full(99, 1e-6)]
+    assert_allclose(degrees_of_sum(one_of_many, degrees), degrees, rtol=1e-3)
+    assert degrees_of_sum(np.zeros(3), degrees) == np.inf
 
 
 def test_curves_of_the_same_masks_are_subtracted(known):

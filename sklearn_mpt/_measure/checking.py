@@ -76,10 +76,12 @@ def check_masked_model(
     for mask in draw_masks(sizes, n_features, rng):
         log_prob = conditional(rows, mask)
         if conditional.refusal is not None:
+            raised = conditional.refusal
             raise ValueError(
-                "conditional_log_prob must take a mask of shape (n_features,), and "
-                f"raised {conditional.refusal!r} when given one, of shape {mask.shape}."
-            ) from conditional.refusal
+                "conditional_log_prob must take a mask of shape (n_features,); given "
+                f"one, of shape {mask.shape}, it raised {type(raised).__name__}: "
+                f"{raised}"
+            ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
         _check_same(log_prob, conditional(rows, mask), mask, "in a second call")
         alone = conditional(rows.slice(0, 1), mask)

@@ -18,10 +18,10 @@ they are missing, that function is called in a loop:
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-from sklearn_mpt._measure.rows import Rows, holds_numbers, take
+from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 
 BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
-CLEARLY = 1e-3  # relative, or of a nat: not by rounding in single precision
+CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
 
 
 def masked_score(log_prob, mask):
@@ -136,6 +136,7 @@ def check_rows(model, X):
             return Rows.of(X)
         if not holds_numbers(X):
             return Rows.of(X)
+        X = as_numbers(X)
     from sklearn.utils.validation import check_array  # models load without sklearn
 
     numbers = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
@@ -250,34 +251,39 @@ def row_blocks(rows):
 def takes_row_masks(conditional, rows):
     """Whether a function takes a mask for each row, and not only one for all.
 
-    Up to four rows are asked about with a mask of their own each, and with the masks
-    of one another. The answers must be those to a row's own mask, and such as no other
-    of the masks would have given: where the visible features say nothing about the
-    hidden ones, a function that reads one mask alone cannot be told from others.
+    Up to four rows are asked about with four masks, all pairs of them. Given together,
+    each row with a mask of its own, they must get the answers to that mask, and those
+    must differ clearly from the answers to the others: where the visible features say
+    nothing about the hidden ones, a function that reads one mask alone cannot be told
+    from others.
     """
     rows = _complete_rows(Rows.of(rows))
     n_rows, n_features = rows.shape
     if n_rows < 2 or n_features < 2:
         return False
     half, other = np.random.default_rng(0).random((2, n_features)).argsort(1) % 2 == 1
-    masks = np.stack([np.ones(n_features, bool), half, ~half, other])[:n_rows]
+    masks = np.stack([np.ones(n_features, bool), half, ~half, other])
     try:
-        together = hidden_log_prob(conditional, rows, masks)
-        by_mask = [hidden_log_prob(conditional, rows, mask) for mask in masks]
+        apart = np.stack([hidden_log_prob(conditional, rows, mask) for mask in masks])
+        for shift in range(len(masks)):
+            which = (np.arange(n_rows) + shift) % len(masks)
+            together = hidden_log_prob(conditional, rows, masks[which])
+            own = apart[which, np.arange(n_rows)]
+            if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
+                return False
     except Exception:  # the function is the user's, and meets the next error itself
         return False
-    own = np.stack([answers[i] for i, answers in enumerate(by_mask)])
-    if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
-        return False
-    targets = rows.targets(masks)
+    return all(
+        any(_differ(rows, apart[[k, m]], masks[[k, m]]) for m in range(len(masks)))
+        for k in range(len(masks))
+    )
+
+
+def _differ(rows, log_prob, masks):
+    """Whether answers to two masks differ clearly where both hide an entry."""
+    one, two = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
-        return all(
-            (
-                np.abs(answers - own)[targets & mask]
-                > CLEARLY * np.maximum(1, np.abs(own))[targets & mask]
-            ).any()
-            for mask, answers in zip(masks, by_mask, strict=True)
-        )
+        return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
 
 
 def _complete_rows(rows):

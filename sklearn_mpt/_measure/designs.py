@@ -287,7 +287,8 @@ def _contrasts(values, counts, n_all):
     n_sets, n_masks = len(values), counts.sum()
     mean = counts @ values / n_masks
     if n_sets == 1:
-        return mean, np.full(values.shape, 0.0 if n_masks == n_all else np.nan)
+        is_known = np.isfinite(mean) & (n_masks == n_all)
+        return mean, np.where(is_known, 0.0, np.nan)[None]
     scale = counts / n_masks * (1 - n_masks / n_all) / (n_sets - 1)
     centre = np.where(np.isfinite(mean), mean, np.nan)
     return mean, np.sqrt(scale)[:, None] * (values - centre)

@@ -128,7 +128,8 @@ def _is_of_numbers(series):
             isinstance(value, Number | np.bool_) or _is_missing(value)
             for value in series.to_list()
         )
-    return series.dtype.is_numeric() or series.dtype == nw.Boolean
+    is_number = series.dtype.is_numeric() or series.dtype == nw.Boolean
+    return is_number or bool(series.is_null().all())
 
 
 def column_names(X):
@@ -138,18 +139,34 @@ def column_names(X):
     return _frame(X).columns if is_into_dataframe(X) else None
 
 
+def as_numbers(X):
+    """Return the entries of a DataFrame of numbers, NaN where they are missing."""
+    return np.column_stack([_numbers(series) for series in _frame(X).iter_columns()])
+
+
+def _numbers(series):
+    if series.dtype == nw.Object:
+        entries = [np.nan if _is_missing(v) else v for v in series.to_list()]
+        return np.array(entries, dtype=np.float64)
+    if series.dtype.is_float():
+        return series.to_numpy()
+    return series.cast(nw.Float64).to_numpy()
+
+
 def as_objects(X):
-    """Return the entries as an array; of a DataFrame NaN stands where one is missing.
+    """Return a copy of the entries as an array, NaN where a DataFrame misses one.
 
     Where a column holds no numbers, it is an array of objects.
     """
     if not is_into_dataframe(X):
         return np.array(X)
+    if holds_numbers(X):
+        return as_numbers(X)
     entries = np.empty(np.shape(X), dtype=object)
     for j, series in enumerate(_frame(X).iter_columns()):
         entries[:, j] = series.to_list()
     entries[missing_entries(X)] = np.nan
-    return entries.astype(np.float64) if holds_numbers(X) else entries
+    return entries
 
 
 def with_moved_columns(X, columns):
