@@ -321,6 +321,14 @@ def test_moved_columns_keep_their_names_kinds_and_index():
     assert column_names(moved) == ["a", "a", 0]
 
 
+@pytest.mark.parametrize("estimator", [no_joint, Hooked()])
+def test_frames_without_entries_are_refused(estimator):
+    frame = pl.DataFrame({"a": ["x"], "b": ["y"]})
+    for X, shape in [(frame.head(0), r"\(0, 2\)"), (frame.select([]), r"\(0, 0\)")]:
+        with pytest.raises(ValueError, match=f"one row and one column, got .* {shape}"):
+            mpt_curve(estimator, X)
+
+
 def test_an_error_says_what_was_called():
     def broken(X, mask):
         raise RuntimeError("out of order")

@@ -74,7 +74,7 @@ def check_masked_model(
     n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
     for mask in draw_masks(sizes, n_features, rng):
-        log_prob = conditional(rows, mask)
+        log_prob = _ask(conditional, rows, mask)
         if conditional.refusal is not None:
             raised = conditional.refusal
             raise ValueError(
@@ -83,10 +83,16 @@ def check_masked_model(
                 f"{raised}"
             ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
-        _check_same(log_prob, conditional(rows, mask), mask, "in a second call")
-        alone = conditional(rows.slice(0, 1), mask)
+        again = _ask(conditional, rows, mask)
+        _check_same(log_prob, again, mask, "in a second call")
+        alone = _ask(conditional, rows.slice(0, 1), mask)
         _check_same(log_prob[:1], alone, mask, "without the other rows")
         _check_reading(conditional, rows, mask, log_prob, rng)
+
+
+def _ask(conditional, rows, mask):
+    """Return a copy of the answer, as the function may use the array again."""
+    return np.array(conditional(rows, mask))
 
 
 def _check_entries(log_prob, is_target, mask):
@@ -128,7 +134,7 @@ def _check_reading(conditional, rows, mask, log_prob, rng):
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
         kept = np.setdiff1d(hidden, changed)
         if len(changed) and len(kept):
-            log_prob_after = conditional(_move(rows, changed), mask)
+            log_prob_after = _ask(conditional, _move(rows, changed), mask)
             named = ", ".join(map(str, changed[:10]))
             when = f"when the hidden values of the features [{named}] changed"
             _check_same(log_prob, log_prob_after, mask, when, kept)

@@ -34,7 +34,7 @@ class LMLComparison:
     lml : ndarray of shape (n_models,)
         Mean log marginal likelihood per row, in nats.
     lml_std_error : ndarray of shape (n_models,)
-        What another sample of rows and orders would change.
+        Standard error of `lml`, over samples of rows and of orders.
     lml_diff : ndarray of shape (n_models,)
         `lml` less that of the best model, 0 or negative.
     lml_diff_std_error : ndarray of shape (n_models,)

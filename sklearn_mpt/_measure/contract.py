@@ -1,8 +1,13 @@
 """What generic code asks of a masked model, and what its answers add up to.
 
 A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. Two methods beside it are optional, for speed and never for meaning; where
-they are missing, that function is called in a loop:
+itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
+boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
+answer counts at entries that are hidden and present. It is a log-probability in nats
+there, -inf for what has probability 0; NaN and inf are refused.
+
+Two methods beside it are optional, for speed and never for meaning; where they are
+missing, that function is called in a loop. The array X that they get is read-only:
 
 ``mean_masked_scores(X, masks)``
     The masked score averaged over rows, for each mask; array (n_masks,).
@@ -62,7 +67,10 @@ class Conditional:
         self.refusal = None  # what it raised when given a mask of shape (n_features,)
 
     def __call__(self, rows, mask):
-        """Return the log-probabilities as an array of floats, of the shape of X."""
+        """Return the log-probabilities as an array of floats, of the shape of X.
+
+        It may be an array that the function uses again: copy what is kept.
+        """
         for_each_row = np.broadcast_to(mask, rows.shape)
         if self.refusal is not None:
             return self._ask(rows, for_each_row)
@@ -98,7 +106,7 @@ class Conditional:
                 "conditional_log_prob must return one value per entry of X, of shape "
                 f"{rows.shape}, got {log_prob.shape}{_for_mask(mask)}."
             )
-        return log_prob.astype(np.float64)  # a copy: the function may reuse its array
+        return log_prob.astype(np.float64, copy=False)
 
 
 def _for_mask(mask):
@@ -131,6 +139,11 @@ def check_rows(model, X):
     X = fill_masked(X)
     is_function = Conditional(model).function is model
     if is_into_dataframe(X):
+        if 0 in np.shape(X):
+            raise ValueError(
+                "X must have at least one row and one column, got the shape "
+                f"{np.shape(X)}."
+            )
         owner = getattr(model, "__self__", None)
         if not is_function or hasattr(owner, "feature_names_in_"):
             return Rows.of(X)

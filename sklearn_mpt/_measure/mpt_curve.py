@@ -67,9 +67,9 @@ def mpt_curve(
         masks of one size that hide all features equally often, and for each row its
         own if the function takes such masks and is seen to tell them apart on a few
         rows: its answers must change with what is visible. "independent" draws masks of
-        each size without repetition, as in [1]_. "auto" is "chain" for a model with the
-        method `mean_chain_scores` if `mask_sizes` is None, else "balanced". With
-        missing entries chains too are drawn for each row.
+        each size independently, as in [1]_, but none twice. "auto" is "chain" for a
+        model with the method `mean_chain_scores` if `mask_sizes` is None, else
+        "balanced". With missing entries chains too are drawn for each row.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
         where the scores vary, in proportion to their standard deviation [2]_. Masks
