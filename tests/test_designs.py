@@ -455,8 +455,8 @@ def test_a_row_that_varies_most_leaves_few_degrees_of_freedom():
         (curve.lml_interval()[1] - curve.lml) / curve.lml_std_error
         for curve in (alike, alone)
     ]
-    assert 1.96 < reach[0] < 2.15
-    assert 2.2 < reach[1]
+    assert 1.96 < reach[0] < 2.2
+    assert reach[1] > 2.2
 
 
 @pytest.mark.parametrize("n_rows", [8, 9, 20, 41])

@@ -58,38 +58,32 @@ class MaskNoise:
 
 
 def degrees_of_sum(variances, degrees):
-    r"""Degrees of freedom of a sum of independent estimates of variances.
+    """Degrees of freedom of a sum of independent estimates of variances [1]_.
 
-    Satterthwaite [1]_ equates moments of the sum with those of a multiple of
-    :math:`\chi^2`. In place of the unknown :math:`\sigma_i^4`, the square of an
-    estimate would be too large, by a factor of :math:`(f_i + 2) / f_i`; so would the
-    square of the sum, which takes 2 from the result [2]_.
+    It is cautious: estimates that happen to be large count as if they were so for
+    certain, and of k estimates alike, with f degrees each, there are found about
+    ``k * f * f / (f + 2)``. Scores are seldom normal, and need that.
 
     Parameters
     ----------
     variances : ndarray
         The estimates.
     degrees : ndarray
-        Degrees of freedom :math:`f_i` of each, broadcast to the shape of `variances`.
+        Degrees of freedom of each, broadcast to the shape of `variances`.
 
     Returns
     -------
     float
-        At least the smallest of `degrees`; infinity if all variances are 0.
+        Between the smallest of `degrees` and their sum; infinity if all variances are
+        0.
 
     References
     ----------
     .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of variance
        components", Biometrics Bulletin 2, 1946.
-    .. [2] B. L. Welch, "The generalization of Student's problem when several different
-       population variances are involved", Biometrika 34, 1947.
     """
-    degrees = np.broadcast_to(degrees, variances.shape)
-    spread = np.sum(variances**2 / (degrees + 2))
-    if not spread > 0:
-        return np.inf
-    found = variances.sum() ** 2 / spread - 2
-    return np.clip(found, degrees[variances > 0].min(), degrees.sum())
+    spread = np.sum(variances**2 / degrees)
+    return variances.sum() ** 2 / spread if spread > 0 else np.inf
 
 
 @dataclass(frozen=True, eq=False)
