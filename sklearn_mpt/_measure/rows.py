@@ -75,7 +75,7 @@ class Rows:
 def copy_of(X):
     """Return a copy of an array or a DataFrame, writable even if X is not."""
     if isinstance(X, np.ndarray):
-        return np.array(X)
+        return np.array(X, subok=True)  # masked arrays stay so
     if hasattr(X, "iloc"):  # pandas, where narwhals wants unique names of columns
         return X.copy()
     return _frame(X).clone().to_native() if is_into_dataframe(X) else X
