@@ -1,11 +1,12 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from sklearn.ensemble import IsolationForest
 from sklearn.mixture import GaussianMixture
 
-from sklearn_mpt import MPTProbabilisticPCA, MPTScorer, compare_lml
+from sklearn_mpt import LMLComparison, MPTProbabilisticPCA, MPTScorer, compare_lml
 
 
 def normal(scale):
@@ -49,6 +50,49 @@ def test_other_density_estimators_compare():
     table = compare_lml([mixture, normal(1.5)], X)
     assert table.names == ["GaussianMixture", "conditional"]
     assert_allclose(table.lml[0], mixture.score(X))
+
+
+def table_of(rows, **degrees):
+    error = rows.std(axis=1, ddof=1) / np.sqrt(rows.shape[1])
+    means, names = rows.mean(axis=1), list(map(str, range(len(rows))))
+    return LMLComparison(names, means, error, means, error, rows, **degrees)
+
+
+def test_intervals_of_differences_cover_where_rows_are_skewed():
+    """Differences of log-densities of two scales, of mean 0; Student's t covers less.
+
+    Each line of the table is another sample of 40 rows.
+    """
+    rows = 1 - np.random.default_rng(0).normal(size=(4001, 40)) ** 2
+    rows[0] = 0
+    table = table_of(rows)
+    low, high = table.lml_diff_interval()
+    assert 0.935 < np.mean((low <= 0) & (high >= 0)) < 0.965
+    reach = stats.t.ppf(0.975, 39) * table.lml_diff_std_error
+    assert np.mean(np.abs(table.lml_diff) <= reach) < 0.93
+
+
+def test_intervals_of_rows_without_skewness_are_those_of_student():
+    rows = np.array([np.zeros(9), np.arange(9.0) - 10])
+    table = table_of(rows)
+    for interval in (table.lml_interval, table.lml_diff_interval):
+        low, high = interval(0.9)
+        expected = stats.ttest_1samp(rows[1], 0).confidence_interval(0.9)
+        assert_allclose([low[1], high[1]], expected)
+        assert_array_equal([low[0], high[0]], 0)
+    low, high = table_of(rows, lml_diff_degrees=np.array([8, 2])).lml_diff_interval()
+    expected = 2 * stats.t.ppf(0.975, 2) * table.lml_diff_std_error[1]
+    assert_allclose(high[1] - low[1], expected)
+    with pytest.raises(ValueError, match="confidence == 95"):
+        table.lml_interval(95)
+
+
+def test_few_orders_leave_few_degrees_of_freedom():
+    X = np.random.default_rng(0).normal(size=(200, 4)) + 3
+    table = compare_lml([no_joint(0.9), normal(1.0)], X, n_orders=2)
+    is_exact = np.array(["conditional 1"]) == table.names
+    assert_allclose(table.lml_degrees[is_exact], 199)
+    assert (table.lml_degrees[~is_exact] < 150).all()
 
 
 @pytest.mark.slow
@@ -119,6 +163,9 @@ def test_the_picture_shows_the_best_model_at_the_top():
     assert display.figure_ is ax.figure
     assert [label.get_text() for label in ax.get_yticklabels()] == ["right", "wide"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]
+    (bars,) = display.errorbar_.lines[2]
+    drawn = np.array(bars.get_segments())[:, :, 0]
+    assert_allclose(drawn.T, table.lml_diff_interval(), atol=1e-12)
     assert (
         ax.get_xlabel() == f"LML less that of right, {table.lml[0]:.2f} (nats per row)"
     )

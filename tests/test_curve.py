@@ -5,6 +5,7 @@ from reference import conditional_log_density, covariance_of
 from sklearn.base import clone
 
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.masks import share_out
 
 
@@ -151,6 +152,18 @@ def test_the_interval_is_wide_where_few_masks_tell_the_error(known):
     assert_allclose(high - few.lml, 12.706 * few.lml_std_error, rtol=1e-4)  # Student's
     with pytest.raises(ValueError, match=r"confidence == 1\.0, must be < 1"):
         few.lml_interval(1.0)
+
+
+@pytest.mark.parametrize("degrees", [1, 4])
+def test_degrees_of_freedom_of_a_sum_of_variances(degrees):
+    """Of equal variances there are those of all, of one that is larger its own."""
+    assert_allclose(degrees_of_sum(np.full(40, 0.3), degrees), 40 * degrees)
+    one_of_many = np.r_[1.0, np.full(99, 1e-6)]
+    assert_allclose(degrees_of_sum(one_of_many, degrees), degrees, rtol=1e-3)
+    assert degrees_of_sum(np.zeros(3), degrees) == np.inf
+    variances = np.random.default_rng(0).chisquare(degrees, (400, 40)) / degrees
+    found = np.median([degrees_of_sum(sample, degrees) for sample in variances])
+    assert_allclose(found, 40 * degrees**2 / (degrees + 2), rtol=0.15)
 
 
 def test_curves_of_the_same_masks_are_subtracted(known):

@@ -10,7 +10,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._measure.contract import mean_chain_scores, takes_row_masks
+from sklearn_mpt._measure.contract import (
+    Conditional,
+    mean_chain_scores,
+    takes_row_masks,
+)
 from sklearn_mpt._measure.designs import _contrasts, _controlled
 from sklearn_mpt._measure.masks import (
     child_generator,
@@ -308,9 +312,160 @@ def negative_square(X, mask):
 
 def test_row_masks_are_used_where_the_function_takes_them():
     model, X = model_of(5)
-    assert takes_row_masks(model.conditional_log_prob, X[:2])
-    assert not takes_row_masks(shared_masks_only(model.conditional_log_prob), X[:2])
-    assert not takes_row_masks(lambda X, mask: X * mask.ravel()[:5], X[:2])
+    conditional = model.conditional_log_prob
+    assert takes_row_masks(Conditional(conditional), X[:2])
+    assert not takes_row_masks(Conditional(shared_masks_only(conditional)), X[:2])
+    assert not takes_row_masks(Conditional(lambda X, m: X * m.ravel()[:5]), X[:2])
+
+
+def reads_one_mask(which):
+    """A function that takes masks for each row, and then conditions on one of them."""
+
+    def function(X, mask):
+        one = np.atleast_2d(mask)[which]
+        return np.where(mask, no_joint(np.nan_to_num(X), one), 0.0)
+
+    return function
+
+
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("n_features", [2, 3, 8])
+def test_a_function_that_reads_one_mask_gets_no_others(which, n_features):
+    """Whatever entries of the first rows are missing, or independent of the rest."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, n_features))
+    function = Conditional(reads_one_mask(which))
+    assert takes_row_masks(Conditional(lambda X, m: no_joint(X, m)), X)
+    assert not takes_row_masks(function, X)
+    gaps = X.copy()
+    gaps[:3, :2] = np.nan
+    assert not takes_row_masks(function, gaps)
+    assert not takes_row_masks(function, np.where(rng.random(X.shape) < 0.6, np.nan, X))
+    assert not takes_row_masks(function, np.full_like(X, np.nan))
+
+
+def test_masks_of_functions_that_cannot_be_told_apart_are_shared():
+    """If nothing depends on what is visible, a wrong reading does not show."""
+    X = np.random.default_rng(0).normal(size=(6, 4))
+    shapes = set()
+
+    def independent(X, mask):
+        shapes.add((mask.ndim, X.shape))
+        return np.where(mask, -(X**2), 0.0)
+
+    assert not takes_row_masks(Conditional(independent), X)
+    shapes.clear()
+    mpt_curve(independent, X, n_masks=2, design="balanced", random_state=0)
+    assert {ndim for ndim, shape in shapes if shape == X.shape} == {1}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_function_that_wants_a_mask_for_each_row_gets_them(design):
+    X = model_of(5)[1]
+
+    def function(X, mask):
+        assert mask.shape == X.shape
+        return no_joint(X, mask)
+
+    options = {"design": design, "n_masks": 3, "random_state": 0}
+    curve = mpt_curve(function, X, **options)
+    assert_allclose(curve.scores, mpt_curve(no_joint, X, **options).scores)
+
+
+def impossible(X, mask):
+    """Conditionals of which one is -inf wherever feature 2 is hidden in row 4."""
+    log_prob = no_joint(X, mask)
+    is_it = np.broadcast_to(mask, X.shape)[:, 2] & (X[:, 2] > 50)
+    log_prob[:, 2] = np.where(is_it, -np.inf, log_prob[:, 2])
+    return log_prob
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("n_masks", [1, 3, 8])
+@pytest.mark.parametrize(
+    "options", [*({"design": name} for name in DESIGNS), {"allocation": "neyman"}]
+)
+def test_a_row_of_probability_zero_has_an_infinite_curve(options, n_masks, shared):
+    X = model_of(6)[1]
+    X[4, 2] = 100
+    function = shared_masks_only(impossible) if shared else impossible
+    curve = mpt_curve(function, X, n_masks=n_masks, random_state=0, **options)
+    assert curve.lml == curve.scores[-1] == -np.inf
+    assert np.isnan(curve.std_errors[np.isinf(curve.scores)]).all()
+    assert np.isnan([curve.lml_std_error, *curve.lml_interval()]).all()
+    finite = np.isfinite(curve.scores)
+    assert np.isfinite(curve.std_errors[finite]).all() or n_masks == 1
+    assert np.isnan((curve - curve).lml)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_an_answer_that_is_no_log_probability_is_named(design, value):
+    X = model_of(5)[1]
+    X[7, 3] = 100
+
+    def function(X, mask):
+        return np.where(mask, np.where(X > 50, value, -(X**2)), 0.0)
+
+    message = rf"got {value} at feature 3 of row 7, for the mask that hides the feat"
+    with pytest.raises(ValueError, match=message):
+        mpt_curve(function, X, design=design, n_masks=3, random_state=0)
+
+
+def test_what_comes_at_missing_entries_does_not_count():
+    model, X = model_of(5)
+    X[::2, 1] = np.nan
+
+    def careless(X, mask):
+        log_prob = model.conditional_log_prob(X, mask)
+        return np.where(np.isnan(X), np.nan, log_prob)
+
+    for design in DESIGNS:
+        options = {"design": design, "n_masks": 3, "random_state": 0}
+        expected = mpt_curve(model.conditional_log_prob, X, **options)
+        assert_allclose(mpt_curve(careless, X, **options).scores, expected.scores)
+
+
+@pytest.mark.parametrize("name", ["mean_masked_scores", "mean_chain_scores"])
+def test_the_optional_methods_are_checked(name):
+    X = model_of(4)[1]
+
+    class Model:
+        def conditional_log_prob(self, X, mask):
+            return no_joint(X, mask)
+
+    design = "chain" if name == "mean_chain_scores" else "independent"
+    options = {"design": design, "n_masks": 2, "random_state": 0}
+    setattr(Model, name, lambda self, X, masks: np.zeros(3))
+    with pytest.raises(ValueError, match=f"{name} must return an array of shape"):
+        mpt_curve(Model(), X, **options)
+    shape = (2, 2, 4) if design == "chain" else (7,)  # of one block: 2, 2, 2 and 1
+    setattr(Model, name, lambda self, X, masks: np.full(shape, np.nan))
+    with pytest.raises(ValueError, match=f"{name} must return numbers below infinity"):
+        mpt_curve(Model(), X, **options)
+
+
+def test_a_row_that_varies_most_leaves_few_degrees_of_freedom():
+    X = model_of(6)[1]
+    alike = mpt_curve(no_joint, X, design="balanced", n_masks=4, random_state=0)
+    X[3] *= 1e4
+    alone = mpt_curve(no_joint, X, design="balanced", n_masks=4, random_state=0)
+    assert_array_equal(alone.noise.degrees, alike.noise.degrees)
+    reach = [
+        (curve.lml_interval()[1] - curve.lml) / curve.lml_std_error
+        for curve in (alike, alone)
+    ]
+    assert 1.96 < reach[0] < 2.2
+    assert reach[1] > 2.2
+
+
+@pytest.mark.parametrize("n_rows", [8, 9, 20, 41])
+def test_the_strata_of_rows_are_counted(n_rows):
+    X = model_of(7, n_rows=n_rows)[1]
+    options = {"design": "balanced", "n_masks": 2, "mask_sizes": [3]}
+    noise = mpt_curve(no_joint, X, random_state=0, **options).noise
+    assert_array_equal(noise.degrees, [noise.n_strata])
+    assert np.count_nonzero(noise.contrasts) == 2 * noise.n_strata
 
 
 def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):

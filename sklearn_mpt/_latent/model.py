@@ -42,10 +42,26 @@ def as_tensor(array, device):
 def as_view(array, device):
     """Return a tensor to read from: it shares the memory of the array where it can.
 
-    Rows in single precision stay so; what is computed with is blocks in double.
+    Rows in single precision stay so; what is computed with is blocks in double. Nothing
+    may be written to the tensor: torch has no read-only ones, the array may be one.
     """
     dtype = np.float32 if array.dtype == np.float32 else np.float64
-    return torch.from_numpy(np.require(array, dtype, ["C", "W"])).to(device)
+    array = np.require(array, dtype, ["C"])
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))
+    return torch.from_numpy(array).to(device)
+
+
+class _Writable:
+    """The memory of a read-only array, as that of one that is not."""
+
+    def __init__(self, array):
+        address, _ = array.__array_interface__["data"]
+        self._array = array  # keeps the memory
+        self.__array_interface__ = {
+            **array.__array_interface__,
+            "data": (address, False),
+        }
 
 
 @contextmanager

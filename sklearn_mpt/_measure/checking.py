@@ -2,15 +2,11 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import _safe_indexing, check_array
 
 from sklearn_mpt._checks import check_int
-from sklearn_mpt._measure.contract import (
-    as_array,
-    check_rows,
-    conditional_log_prob_of,
-)
+from sklearn_mpt._measure.contract import Conditional, check_rows, describe_mask
 from sklearn_mpt._measure.masks import draw_masks
+from sklearn_mpt._measure.rows import Rows, with_moved_columns
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50
@@ -37,8 +33,9 @@ def check_masked_model(
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form.
-    X : array-like of shape (n_samples, n_features)
-        Rows that the model takes; the first 50 are used. NaN marks missing entries.
+    X : array-like or DataFrame of shape (n_samples, n_features)
+        Rows that the model takes, of any kinds of columns; the first 50 are used. NaN,
+        or what a DataFrame has in its place, marks missing entries.
     n_masks : int, default=10
         Number of masks to try; one hides everything, another a single feature.
     random_state : int, RandomState instance or None, default=0
@@ -50,7 +47,8 @@ def check_masked_model(
         If the estimator has no conditionals, or they are no numbers.
     ValueError
         If a rule is broken: the message names it, the feature, the row and the mask,
-        and the two numbers that disagree.
+        and the two numbers that disagree. Also if the function takes no mask of shape
+        (n_features,).
 
     See Also
     --------
@@ -70,46 +68,31 @@ def check_masked_model(
     ValueError: Visible and missing entries must have log-probability 0, ...
     """
     check_int(n_masks, "n_masks")
-    rows = _first_rows(estimator, X)
-    conditional = conditional_log_prob_of(estimator)
-    values = check_array(rows, dtype=np.float64, ensure_all_finite="allow-nan")
+    conditional, rows = Conditional(estimator), check_rows(estimator, X)
+    rows = rows.slice(0, min(MAX_ROWS, len(rows)))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
-    n_features = values.shape[1]
+    n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
     for mask in draw_masks(sizes, n_features, rng):
         log_prob = _ask(conditional, rows, mask)
-        _check_entries(log_prob, mask & ~np.isnan(values), mask)
-        _check_same(log_prob, _ask(conditional, rows, mask), mask, "in a second call")
-        alone = _ask(conditional, _safe_indexing(rows, [0]), mask)
+        if conditional.refusal is not None:
+            raised = conditional.refusal
+            raise ValueError(
+                "conditional_log_prob must take a mask of shape (n_features,); given "
+                f"one, of shape {mask.shape}, it raised {type(raised).__name__}: "
+                f"{raised}"
+            ) from raised
+        _check_entries(log_prob, rows.targets(mask), mask)
+        again = _ask(conditional, rows, mask)
+        _check_same(log_prob, again, mask, "in a second call")
+        alone = _ask(conditional, rows.slice(0, 1), mask)
         _check_same(log_prob[:1], alone, mask, "without the other rows")
         _check_reading(conditional, rows, mask, log_prob, rng)
 
 
-def _first_rows(estimator, X):
-    X, _ = check_rows(estimator, X)
-    return _safe_indexing(X, np.arange(min(MAX_ROWS, np.shape(X)[0])))
-
-
 def _ask(conditional, rows, mask):
-    log_prob = as_array(conditional(rows, mask))
-    if log_prob.dtype.kind not in "fiu":
-        raise TypeError(
-            f"Log-probabilities must be real numbers, got dtype {log_prob.dtype} for "
-            f"the mask {_describe(mask)}."
-        )
-    if log_prob.shape != np.shape(rows):
-        raise ValueError(
-            "conditional_log_prob must return one value per entry of X, of shape "
-            f"{np.shape(rows)}, got {log_prob.shape} for the mask {_describe(mask)}."
-        )
-    return log_prob
-
-
-def _describe(mask):
-    hidden = np.flatnonzero(mask)
-    few = ", ".join(map(str, hidden[:10]))
-    rest = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
-    return f"that hides the features [{few}{rest}]"
+    """Return a copy of the answer, as the function may use the array again."""
+    return np.array(conditional(rows, mask))
 
 
 def _check_entries(log_prob, is_target, mask):
@@ -118,7 +101,7 @@ def _check_entries(log_prob, is_target, mask):
         i, j = np.argwhere(wrong)[0]
         raise ValueError(
             f"Log-probabilities must be finite, got {log_prob[i, j]} at feature {j} of "
-            f"row {i}, for the mask {_describe(mask)}."
+            f"row {i}, for the mask {describe_mask(mask)}."
         )
     wrong = (log_prob != 0) & ~is_target
     if wrong.any():
@@ -127,7 +110,7 @@ def _check_entries(log_prob, is_target, mask):
         raise ValueError(
             "Visible and missing entries must have log-probability 0, got "
             f"{log_prob[i, j]:.6g} instead of 0 at {kind} feature {j} of row {i}, for "
-            f"the mask {_describe(mask)}."
+            f"the mask {describe_mask(mask)}."
         )
 
 
@@ -141,7 +124,7 @@ def _check_same(log_prob, other, mask, when, targets=slice(None)):
         raise ValueError(
             "A log-probability may depend on its own value and on the visible features "
             f"alone: that of feature {j} of row {i} changed from {log_prob[i, j]:.6g} "
-            f"to {other[i, j]:.6g} {when}, for the mask {_describe(mask)}."
+            f"to {other[i, j]:.6g} {when}, for the mask {describe_mask(mask)}."
         )
 
 
@@ -159,11 +142,4 @@ def _check_reading(conditional, rows, mask, log_prob, rng):
 
 def _move(rows, columns):
     """Shift the values of some columns by a row."""
-    if hasattr(rows, "iloc"):
-        moved = rows.copy()
-        for j in columns:
-            moved.isetitem(j, np.roll(moved.iloc[:, j].to_numpy(), 1))
-        return moved
-    moved = np.array(rows)
-    moved[:, columns] = np.roll(moved[:, columns], 1, axis=0)
-    return moved
+    return Rows.of(with_moved_columns(rows.values, columns))

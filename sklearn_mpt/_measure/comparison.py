@@ -1,17 +1,20 @@
 """Which of several models has the highest log marginal likelihood, and how surely."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import stats
 from sklearn.utils import get_tags
 
-from sklearn_mpt._checks import check_int, check_n_jobs
+from sklearn_mpt._checks import check_int, check_n_jobs, check_real
 from sklearn_mpt._measure.contract import check_rows
 from sklearn_mpt._measure.contributions import sums_along_orders
+from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.display import LMLComparisonDisplay
+from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -31,13 +34,18 @@ class LMLComparison:
     lml : ndarray of shape (n_models,)
         Mean log marginal likelihood per row, in nats.
     lml_std_error : ndarray of shape (n_models,)
-        What another sample of rows and orders would change.
+        Standard error of `lml`, over samples of rows and of orders.
     lml_diff : ndarray of shape (n_models,)
         `lml` less that of the best model, 0 or negative.
     lml_diff_std_error : ndarray of shape (n_models,)
         Its standard error, paired: what makes a row unlikely for both models cancels.
     row_lml : ndarray of shape (n_models, n_samples)
         Log marginal likelihood of each row.
+    lml_degrees : ndarray of shape (n_models,), default=None
+        Degrees of freedom of `lml_std_error`. None is those of the rows alone,
+        ``n_samples - 1``.
+    lml_diff_degrees : ndarray of shape (n_models,), default=None
+        Those of `lml_diff_std_error`.
 
     See Also
     --------
@@ -54,6 +62,9 @@ class LMLComparison:
               lml  std_error      diff  diff_std_error
     b     -1.0000     0.2000    0.0000          0.0000
     a     -1.5000     0.2000   -0.5000          0.1000
+    >>> low, high = table.lml_diff_interval(0.5)
+    >>> low.round(2).tolist(), high.round(2).tolist()
+    ([0.0, -0.6], [0.0, -0.4])
     """
 
     names: list[str]
@@ -62,6 +73,71 @@ class LMLComparison:
     lml_diff: np.ndarray
     lml_diff_std_error: np.ndarray
     row_lml: np.ndarray
+    lml_degrees: np.ndarray | None = field(default=None, kw_only=True)
+    lml_diff_degrees: np.ndarray | None = field(default=None, kw_only=True)
+
+    def lml_interval(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals for the log marginal likelihoods, over rows and orders.
+
+        They are as those of :meth:`lml_diff_interval`.
+
+        Parameters
+        ----------
+        confidence : float, default=0.95
+            Share of the samples of rows for which an interval covers.
+
+        Returns
+        -------
+        low, high : ndarray of shape (n_models,)
+            In nats per row.
+        """
+        return self._interval(
+            self.lml, self.lml_std_error, self.lml_degrees, self.row_lml, confidence
+        )
+
+    def lml_diff_interval(
+        self, confidence: float = 0.95
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return intervals for the differences to the best model.
+
+        They are intervals of Student's t, corrected for the skewness of the rows [1]_:
+        a few rows that one model finds very unlikely make the mean skewed, and an
+        interval that is symmetric covers too rarely, also one of Student's t. Each is
+        for one difference; that the best model was found on the same rows, among
+        several, is not accounted for.
+
+        Parameters
+        ----------
+        confidence : float, default=0.95
+            Share of the samples of rows for which an interval covers.
+
+        Returns
+        -------
+        low, high : ndarray of shape (n_models,)
+            In nats per row; both 0 for the best model.
+
+        References
+        ----------
+        .. [1] P. Hall, "On the removal of skewness by transformation", Journal of the
+           Royal Statistical Society B 54, 1992.
+        """
+        return self._interval(
+            self.lml_diff,
+            self.lml_diff_std_error,
+            self.lml_diff_degrees,
+            self.row_lml - self.row_lml[0],
+            confidence,
+        )
+
+    def _interval(self, mean, std_error, degrees, rows, confidence):
+        check_real(confidence, "confidence", "neither", 1)
+        degrees = rows.shape[1] - 1 if degrees is None else degrees
+        quantile = stats.t.ppf(0.5 + 0.5 * confidence, degrees)
+        skewness = _skewness_of_mean(rows, std_error)
+        return (
+            mean - std_error * _unskewed(quantile, skewness),
+            mean - std_error * _unskewed(-quantile, skewness),
+        )
 
     def __repr__(self):
         width = max(map(len, self.names))
@@ -81,7 +157,7 @@ class LMLComparison:
         return "\n".join([" " * width + titles, *lines])
 
     def plot(self, ax: "Axes | None" = None) -> LMLComparisonDisplay:
-        """Draw the differences to the best model, with two standard errors.
+        """Draw the differences to the best model, with their 95% intervals.
 
         Parameters
         ----------
@@ -147,7 +223,8 @@ def compare_lml(
     -----
     With rows i and orders o, the scores of a model, and the differences of two, have
     an error :math:`a_i + b_o + e_{io}`; the standard error of the mean is that of both
-    samples. Integration by importance sampling and masks of texts differ by row, and so
+    samples, and :meth:`LMLComparison.lml_diff_interval` makes intervals of it.
+    Integration by importance sampling and masks of texts differ by row, and so
     enter through the spread of the rows.
 
     Log densities depend on the units: compare models of the same rows, and never a
@@ -166,7 +243,8 @@ def compare_lml(
     ... )
     >>> table.names
     ['mixture', 'PPCA']
-    >>> bool(table.lml_diff[1] < -2 * table.lml_diff_std_error[1])
+    >>> low, high = table.lml_diff_interval()
+    >>> bool(high[1] < 0)
     True
     """
     named = _name(estimators)
@@ -180,15 +258,19 @@ def compare_lml(
         for name, model in named.items()
     }
     names = sorted(scores, key=lambda name: -scores[name].mean())
-    best = scores[names[0]]
-    differences = [scores[name] - best for name in names]
+    ordered = [scores[name] for name in names]
+    differences = [values - ordered[0] for values in ordered]
+    std_error, degrees = zip(*map(_std_error, ordered), strict=True)
+    diff_std_error, diff_degrees = zip(*map(_std_error, differences), strict=True)
     return LMLComparison(
         names,
-        np.array([scores[name].mean() for name in names]),
-        np.array([_std_error(scores[name]) for name in names]),
+        np.array([values.mean() for values in ordered]),
+        np.array(std_error),
         np.array([difference.mean() for difference in differences]),
-        np.array([_std_error(difference) for difference in differences]),
-        np.stack([scores[name].mean(axis=0) for name in names]),
+        np.array(diff_std_error),
+        np.stack([values.mean(axis=0) for values in ordered]),
+        lml_degrees=np.array(degrees),
+        lml_diff_degrees=np.array(diff_degrees),
     )
 
 
@@ -218,14 +300,13 @@ def _score(name, model, X, options):
         by = options["random_state"], options["n_jobs"]
         return model._score_samples_on_masks(X, *by)[None]
     if _is_density_estimator(model):
-        return np.asarray(model.score_samples(X))[None]
+        return np.array(model.score_samples(copy_of(X)))[None]
     if not callable(getattr(model, "conditional_log_prob", model)):
         raise TypeError(
             f"{name!r} must be a density estimator with score_samples, or have "
             f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
         )
-    rows, _ = check_rows(model, X)
-    return sums_along_orders(model, rows, **options)[0]
+    return sums_along_orders(model, check_rows(model, X), **options)[0]
 
 
 def _check_features(name, n_features, X):
@@ -262,14 +343,37 @@ def _check_scores(name, scores, X):
 
 
 def _std_error(scores):
-    """Standard error of the mean over orders and rows, both random samples."""
+    """Standard error of the mean over orders and rows, and its degrees of freedom.
+
+    Rows and orders are both random samples.
+    """
     n_orders, n_rows = scores.shape
     rows = scores.mean(axis=0)
-    variance = rows.var(ddof=1) / n_rows
+    variances, degrees = [rows.var(ddof=1) / n_rows], [n_rows - 1]
     if n_orders > 1:
         orders = scores.mean(axis=1)
         rest = scores - rows - orders[:, None] + scores.mean()
-        degrees = (n_orders - 1) * (n_rows - 1)
-        shared = orders.var(ddof=1) - np.sum(rest**2) / (degrees * n_rows)
-        variance += max(shared, 0.0) / n_orders
-    return np.sqrt(variance)
+        n_rest = (n_orders - 1) * (n_rows - 1)
+        shared = orders.var(ddof=1) - np.sum(rest**2) / (n_rest * n_rows)
+        variances.append(max(shared, 0.0) / n_orders)
+        degrees.append(n_orders - 1)
+    variances = np.array(variances)
+    return np.sqrt(variances.sum()), degrees_of_sum(variances, np.array(degrees))
+
+
+def _skewness_of_mean(rows, std_error):
+    """Skewness of the mean of each line of rows, which has this standard error."""
+    centred = rows - rows.mean(axis=1, keepdims=True)
+    third = np.mean(centred**3, axis=1) / rows.shape[1] ** 2
+    scale = std_error**3
+    return np.divide(third, scale, out=np.zeros(len(rows)), where=scale > 0)
+
+
+def _unskewed(quantile, skewness):
+    """Quantile of the studentised mean t, of which Hall's cubic g(t) is symmetric.
+
+    With skewness s of the mean, g(t) = t + s t^2 / 3 + s^2 t^3 / 27 + s / 6.
+    """
+    small = np.abs(skewness) < 1e-6  # where g is the identity, and s no divisor
+    s = np.where(small, 1.0, skewness)
+    return np.where(small, quantile, 3 / s * (np.cbrt(1 + s * (quantile - s / 6)) - 1))

@@ -1,8 +1,13 @@
 """What generic code asks of a masked model, and what its answers add up to.
 
 A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. Two methods beside it are optional, for speed and never for meaning; where
-they are missing, that function is called in a loop:
+itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
+boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
+answer counts at entries that are hidden and present. It is a log-probability in nats
+there, -inf for what has probability 0; NaN and inf are refused.
+
+Two methods beside it are optional, for speed and never for meaning; where they are
+missing, that function is called in a loop. The array X that they get is read-only:
 
 ``mean_masked_scores(X, masks)``
     The masked score averaged over rows, for each mask; array (n_masks,).
@@ -16,8 +21,12 @@ they are missing, that function is called in a loop:
 """
 
 import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+
+from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 
 BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
+CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
 
 
 def masked_score(log_prob, mask):
@@ -40,41 +49,113 @@ def masked_score(log_prob, mask):
     return log_prob.sum(-1) / mask.sum(-1)
 
 
-def conditional_log_prob_of(model):
-    """Return the function ``(X, mask) -> log_prob`` of a masked model."""
-    conditional = getattr(model, "conditional_log_prob", model)
-    if not callable(conditional):
-        raise TypeError(
-            "estimator must have a method conditional_log_prob(X, mask) or be such a "
-            f"function, got {model!r}."
-        )
-    return conditional
+class Conditional:
+    """The function ``(X, mask) -> log_prob`` of a masked model, and how to call it.
+
+    The function gets copies of the rows and of the mask, so that nothing it does to
+    them is seen by others. One that fails on a mask of shape (n_features,) is called
+    with a mask for each row instead, and from then on always.
+    """
+
+    def __init__(self, model):
+        self.function = getattr(model, "conditional_log_prob", model)
+        if not callable(self.function):
+            raise TypeError(
+                "estimator must have a method conditional_log_prob(X, mask) or be such "
+                f"a function, got {model!r}."
+            )
+        self.refusal = None  # what it raised when given a mask of shape (n_features,)
+
+    def __call__(self, rows, mask):
+        """Return the log-probabilities as an array of floats, of the shape of X.
+
+        It may be an array that the function uses again: copy what is kept.
+        """
+        for_each_row = np.broadcast_to(mask, rows.shape)
+        if self.refusal is not None:
+            return self._ask(rows, for_each_row)
+        try:
+            return self._ask(rows, mask)
+        except Exception as error:  # the function is the user's
+            if mask.ndim == 2:
+                raise
+            try:
+                log_prob = self._ask(rows, for_each_row)
+            except Exception:
+                raise error from None
+            self.refusal = error
+            return log_prob
+
+    def _ask(self, rows, mask):
+        try:
+            log_prob = as_array(self.function(rows.lend(), mask.copy()))
+        except Exception as error:
+            error.add_note(
+                "It was raised when conditional_log_prob(X, mask) was called with X of "
+                f"shape {rows.shape} and a boolean mask of shape {mask.shape}, True "
+                "where hidden."
+            )
+            raise
+        if log_prob.dtype.kind not in "fiu":
+            raise TypeError(
+                f"Log-probabilities must be real numbers, got dtype {log_prob.dtype}"
+                f"{_for_mask(mask)}."
+            )
+        if log_prob.shape != rows.shape:
+            raise ValueError(
+                "conditional_log_prob must return one value per entry of X, of shape "
+                f"{rows.shape}, got {log_prob.shape}{_for_mask(mask)}."
+            )
+        return log_prob.astype(np.float64, copy=False)
+
+
+def _for_mask(mask):
+    return f" for the mask {describe_mask(mask)}" if mask.ndim == 1 else ""
+
+
+def describe_mask(mask):
+    """Say which features a mask of shape (n_features,) hides, a few of many."""
+    hidden = np.flatnonzero(mask)
+    few = ", ".join(map(str, hidden[:10]))
+    rest = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
+    return f"that hides the features [{few}{rest}]"
 
 
 def fill_masked(X):
     """Return X, with the masked entries of a masked array as gaps."""
     if not np.ma.isMaskedArray(X):
         return X
-    return X.astype(np.result_type(X.dtype, np.float32)).filled(np.nan)
+    dtype = object if X.dtype.kind in "SU" else np.result_type(X.dtype, np.float32)
+    return X.astype(dtype).filled(np.nan)
 
 
 def check_rows(model, X):
-    """Return the rows as the model takes them, and whether some entries are missing.
+    """Return the `Rows` that a model is asked about.
 
-    An estimator checks its own rows, and may want the names of their columns.
+    An estimator checks its own rows, and may want the names and kinds of their
+    columns. A function that is no method of such an estimator gets an array of
+    numbers, unless the columns of a DataFrame hold something else.
     """
-    rows = X = fill_masked(X)
-    is_function = conditional_log_prob_of(model) is model
+    X = fill_masked(X)
+    is_function = Conditional(model).function is model
+    if is_into_dataframe(X):
+        if 0 in np.shape(X):
+            raise ValueError(
+                "X must have at least one row and one column, got the shape "
+                f"{np.shape(X)}."
+            )
+        owner = getattr(model, "__self__", None)
+        if not is_function or hasattr(owner, "feature_names_in_"):
+            return Rows.of(X)
+        if not holds_numbers(X):
+            return Rows.of(X)
+        X = as_numbers(X)
     from sklearn.utils.validation import check_array  # models load without sklearn
 
-    array = check_array(
-        X,
-        dtype="numeric" if is_function else None,
-        ensure_all_finite="allow-nan" if is_function else False,
-        input_name="X",
-    )
-    has_gaps = array.dtype.kind not in "biu" and bool((array != array).any())
-    return (array if is_function else rows), has_gaps
+    numbers = {"dtype": "numeric", "ensure_all_finite": "allow-nan"}
+    anything = {"dtype": None, "ensure_all_finite": False}
+    options = numbers if is_function else anything
+    return Rows.of(check_array(X, **options, input_name="X"))
 
 
 def as_array(values):
@@ -84,86 +165,146 @@ def as_array(values):
     return np.asarray(values)
 
 
-def hidden_log_prob(conditional, X, mask):
-    """Ask for the hidden entries; whatever comes at the others does not count."""
-    log_prob = as_array(conditional(X, mask))
-    if log_prob.shape != np.shape(X):
+def hidden_log_prob(conditional, rows, mask):
+    """Ask for the hidden entries; whatever comes at others, or missing ones, is 0.
+
+    -inf, what an event of probability 0 has, is an answer; NaN and inf are none.
+    """
+    rows = Rows.of(rows)
+    log_prob = conditional(rows, mask)
+    targets = rows.targets(mask)
+    wrong = targets & ~(log_prob < np.inf)
+    if wrong.any():
+        i, j = np.argwhere(wrong)[0].tolist()
         raise ValueError(
-            "conditional_log_prob must return one value per entry of X, of shape "
-            f"{np.shape(X)}, got {log_prob.shape}."
+            "Log-probabilities must be numbers below infinity, got "
+            f"{log_prob[i, j]} at feature {j} of row {rows.first + i}, for the mask "
+            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}."
         )
-    return np.where(mask, log_prob, 0.0)
+    return np.where(targets, log_prob, 0.0)
 
 
-def mean_masked_scores(model, X, masks):
+def mean_masked_scores(model, rows, masks):
     """Average the masked score over rows, for each mask; shape (n_masks,)."""
+    rows = Rows.of(rows)
     if hasattr(model, "mean_masked_scores"):
-        return model.mean_masked_scores(X, masks)
-    return loop_over_masks(conditional_log_prob_of(model), X, masks)
+        scores = as_array(model.mean_masked_scores(rows.lend_view(), masks))
+        return _check_averages(scores, (len(masks),), "mean_masked_scores")
+    return loop_over_masks(Conditional(model), rows, masks)
 
 
-def loop_over_masks(conditional, X, masks):
+def _check_averages(scores, shape, name):
+    """Check what an optional method of a model returns."""
+    if scores.shape != shape:
+        raise ValueError(
+            f"{name} must return an array of shape {shape}, got {scores.shape}."
+        )
+    if not (scores < np.inf).all():
+        wrong = scores[~(scores < np.inf)][0]
+        raise ValueError(
+            f"{name} must return numbers below infinity, got {wrong} at "
+            f"{int((~(scores < np.inf)).sum())} of {scores.size} places."
+        )
+    return scores
+
+
+def loop_over_masks(conditional, rows, masks):
     """Compute `mean_masked_scores` with one call of the conditional per mask."""
+    rows = Rows.of(rows)
     return np.array(
         [
-            masked_score(hidden_log_prob(conditional, X, mask), mask).mean()
+            masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
             for mask in masks
         ]
     )
 
 
-def mean_chain_scores(model, X, orders):
+def mean_chain_scores(model, rows, orders):
     """Average the scores along orders over rows; shape (2, n_orders, n_features)."""
+    rows = Rows.of(rows)
     if hasattr(model, "mean_chain_scores"):
-        return model.mean_chain_scores(X, orders)
-    conditional = conditional_log_prob_of(model)
-    return np.stack([_loop_over_order(conditional, X, order) for order in orders], 1)
+        scores = as_array(model.mean_chain_scores(rows.lend_view(), orders))
+        shape = (2, len(orders), rows.shape[1])
+        return _check_averages(scores, shape, "mean_chain_scores")
+    conditional = Conditional(model)
+    return np.stack([_loop_over_order(conditional, rows, order) for order in orders], 1)
 
 
-def _loop_over_order(conditional, X, order):
+def _loop_over_order(conditional, rows, order):
     """Compute `mean_chain_scores` of one order with one call per feature."""
     places = np.argsort(order, axis=-1)
     scores = np.empty((2, places.shape[-1]))
     for t in range(places.shape[-1]):
         mask = places >= t
-        log_prob = hidden_log_prob(conditional, X, mask)
+        log_prob = hidden_log_prob(conditional, rows, mask)
         scores[0, t] = masked_score(log_prob, mask).mean()
         scores[1, t] = np.where(places == t, log_prob, 0.0).sum(1).mean()
     return scores
 
 
-def log_prob_along(conditional, X, order):
+def log_prob_along(conditional, rows, order):
     """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
-    terms = np.empty(np.shape(X))
+    terms = np.empty(rows.shape)
     mask = np.ones(len(order), dtype=bool)
     for feature in order:
-        terms[:, feature] = hidden_log_prob(conditional, X, mask)[:, feature]
+        terms[:, feature] = hidden_log_prob(conditional, rows, mask)[:, feature]
         mask[feature] = False
     return terms
 
 
-def row_blocks(X):
+def row_blocks(rows):
     """Yield slices of rows, and those rows, so that few are worked on at a time."""
-    from sklearn.utils import _safe_indexing, gen_batches  # models load without sklearn
+    from sklearn.utils import gen_batches  # models load without sklearn
 
-    n_rows, n_features = np.shape(X)
-    for rows in gen_batches(n_rows, max(1, BLOCK_ENTRIES // n_features)):
-        is_all = rows.stop - rows.start == n_rows
-        which = np.arange(rows.start, rows.stop)
-        yield rows, X if is_all else _safe_indexing(X, which)
+    n_rows, n_features = rows.shape
+    for batch in gen_batches(n_rows, max(1, BLOCK_ENTRIES // n_features)):
+        yield batch, rows.slice(batch.start, batch.stop)
 
 
-def takes_row_masks(conditional, X):
-    """Whether a function takes a mask for each row, and not only one for all."""
-    masks = np.eye(2, np.shape(X)[1], dtype=bool)
-    if len(X) != 2 or masks.shape[1] < 2:
+def takes_row_masks(conditional, rows):
+    """Whether a function takes a mask for each row, and not only one for all.
+
+    Up to four rows are asked about with four masks, all pairs of them. Given together,
+    each row with a mask of its own, they must get the answers to that mask, and those
+    must differ clearly from the answers to the others: where the visible features say
+    nothing about the hidden ones, a function that reads one mask alone cannot be told
+    from others.
+    """
+    rows = _complete_rows(Rows.of(rows))
+    n_rows, n_features = rows.shape
+    if n_rows < 2 or n_features < 2:
         return False
+    half, other = np.random.default_rng(0).random((2, n_features)).argsort(1) % 2 == 1
+    masks = np.stack([np.ones(n_features, bool), half, ~half, other])
     try:
-        together = hidden_log_prob(conditional, X, masks)
-    except Exception:  # the function is the user's
+        apart = np.stack([hidden_log_prob(conditional, rows, mask) for mask in masks])
+        for shift in range(len(masks)):
+            which = (np.arange(n_rows) + shift) % len(masks)
+            together = hidden_log_prob(conditional, rows, masks[which])
+            own = apart[which, np.arange(n_rows)]
+            if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
+                return False
+    except Exception:  # the function is the user's, and meets the next error itself
         return False
-    apart = [hidden_log_prob(conditional, X, masks[i])[i] for i in range(2)]
-    return np.allclose(together, apart, equal_nan=True)
+    return all(
+        any(_differ(rows, apart[[k, m]], masks[[k, m]]) for m in range(len(masks)))
+        for k in range(len(masks))
+    )
+
+
+def _differ(rows, log_prob, masks):
+    """Whether answers to two masks differ clearly where both hide an entry."""
+    one, two = log_prob[:, rows.targets(masks.all(axis=0))]
+    with np.errstate(invalid="ignore"):  # -inf may stand on both sides
+        return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
+
+
+def _complete_rows(rows):
+    """Return four rows, those that are most complete."""
+    if rows.missing is None:
+        return rows.slice(0, min(4, len(rows)))
+    first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:4])
+    return Rows(take(rows.values, first), rows.missing[first])
 
 
 def own_setting(model, name, value):

@@ -11,13 +11,14 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
+    Conditional,
     check_rows,
-    conditional_log_prob_of,
     log_prob_along,
     own_setting,
     row_blocks,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
+from sklearn_mpt._measure.rows import Rows, as_objects, column_names
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 
@@ -45,8 +46,9 @@ def lml_samples(
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form. Or a fitted `MPTScorer`, whose features are tokens.
-    X : array-like of shape (n_samples, n_features), or list of str
-        Rows to score. Missing entries (NaN) are integrated out. For `MPTScorer` texts.
+    X : array-like or DataFrame of shape (n_samples, n_features), or list of str
+        Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
+        integrated out. For `MPTScorer` texts.
     n_orders : int, default=10
         Number of random orders of the features; 1 is enough for exact conditionals.
         No more are drawn than there are.
@@ -60,10 +62,19 @@ def lml_samples(
     Returns
     -------
     log_prob : ndarray of shape (n_samples,)
-        In nats.
+        In nats; -inf where a conditional is.
     std_error : ndarray of shape (n_samples,)
         Standard error over orders, which rows share (texts do not): the errors of rows
-        do not average out. NaN for one order of several. Only if `return_std` is True.
+        do not average out. NaN for one order of several, and where `log_prob` is -inf.
+        Only if `return_std` is True.
+
+    Raises
+    ------
+    TypeError
+        If the estimator has no conditionals.
+    ValueError
+        If an argument is not allowed, or the conditionals have the wrong shape or are
+        NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
@@ -95,19 +106,20 @@ def lml_samples(
 
 
 def _lml_of_rows(estimator, X, *options):
-    sums, n_all = sums_along_orders(estimator, check_rows(estimator, X)[0], *options)
+    rows = check_rows(estimator, X)
+    sums, n_all = sums_along_orders(estimator, rows, *options)
     return sums.mean(axis=0), std_error_of_mean(sums, n_all)
 
 
-def sums_along_orders(estimator, X, n_orders, random_state, n_jobs):
+def sums_along_orders(estimator, rows, n_orders, random_state, n_jobs):
     """Log-probability (n_orders, n_samples), and how many orders exist, or infinity."""
-    n_features = np.shape(X)[1]
+    n_features = rows.shape[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
     orders = [draw_order(i, seed, 1, n_features)[0] for i in range(n_drawn)]
-    rows = _map_orders(_sums_along, estimator, X, orders, n_jobs)
-    return np.concatenate(rows), n_all
+    sums = _map_orders(_sums_along, estimator, rows, orders, n_jobs)
+    return np.concatenate(sums), n_all
 
 
 def std_error_of_mean(values, n_all=np.inf):
@@ -118,27 +130,35 @@ def std_error_of_mean(values, n_all=np.inf):
     n_values = len(values)
     if n_values == 1:
         return np.full(values.shape[1:], 0.0 if n_all == 1 else np.nan)
-    variance = values.var(axis=0, ddof=1) / n_values
+    mean = values.mean(axis=0)
+    centre = np.where(np.isfinite(mean), mean, np.nan)  # no error of -inf
+    variance = np.sum((values - centre) ** 2, axis=0) / (n_values - 1) / n_values
     return np.sqrt(variance * (1 - n_values / n_all))
 
 
-def _map_orders(function, estimator, X, orders, n_jobs):
+def _map_orders(function, estimator, rows, orders, n_jobs):
     """Apply a function to the conditional, the rows and shares of orders."""
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
     n_shares = min(len(orders), effective_n_jobs(n_jobs))
-    conditional = conditional_log_prob_of(estimator)
+    conditional = Conditional(estimator)
+    # Backends look for what is large, to send it once, among the arguments alone.
+    large = rows.values, rows.missing
     return Parallel(n_jobs=n_jobs)(
-        delayed(function)(conditional, X, [orders[i] for i in share])
+        delayed(_on_rows)(function, conditional, *large, [orders[i] for i in share])
         for share in np.array_split(np.arange(len(orders)), n_shares)
     )
 
 
-def _sums_along(conditional, X, orders):
-    sums = np.empty((len(orders), np.shape(X)[0]))
-    for rows, part in row_blocks(X):
+def _on_rows(function, conditional, values, missing, orders):
+    return function(conditional, Rows(values, missing), orders)
+
+
+def _sums_along(conditional, rows, orders):
+    sums = np.empty((len(orders), len(rows)))
+    for batch, part in row_blocks(rows):
         for total, order in zip(sums, orders, strict=True):
-            total[rows] = log_prob_along(conditional, part, order).sum(axis=1)
+            total[batch] = log_prob_along(conditional, part, order).sum(axis=1)
     return sums
 
 
@@ -167,9 +187,9 @@ def feature_contributions(
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
         that form. Or a fitted `MPTScorer`, whose features are tokens.
-    X : array-like of shape (n_samples, n_features), or list of str
-        Rows to explain; NaN marks missing entries, which contribute 0. For `MPTScorer`
-        texts.
+    X : array-like or DataFrame of shape (n_samples, n_features), or list of str
+        Rows to explain. Missing entries (NaN, or what a DataFrame has in its place)
+        contribute 0. For `MPTScorer` texts.
     n_orders : int, default=50
         Number of random orders of the features.
     return_std : bool, default=False
@@ -184,16 +204,24 @@ def feature_contributions(
     Returns
     -------
     contributions : ndarray of shape (n_samples, n_features)
-        Contributions in nats. When the conditionals are exact, each row sums to
-        its log marginal likelihood, whatever `n_orders`. For texts a list of arrays of
-        shape (n_tokens,).
+        Contributions in nats, -inf where a conditional is. When the conditionals are
+        exact, each row sums to its log marginal likelihood, whatever `n_orders`. For
+        texts a list of arrays of shape (n_tokens,).
     std_errors : ndarray of shape (n_samples, n_features)
-        Standard errors over pairs of orders, NaN for less than two pairs; for texts,
-        over orders. Only if `return_std` is True.
+        Standard errors over pairs of orders, NaN for less than two pairs and where
+        the contribution is -inf; for texts, over orders. Only if `return_std` is True.
     explanation : shap.Explanation
         In place of both, if `as_explanation` is True, with `values`, `error_std`,
         `base_values` of 0, `data` (the rows, or the pieces of the texts) and
         `feature_names`. Where shap is not installed, an object with these attributes.
+
+    Raises
+    ------
+    TypeError
+        If the estimator has no conditionals.
+    ValueError
+        If an argument is not allowed, or the conditionals have the wrong shape or are
+        NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
@@ -244,21 +272,24 @@ class Contributions(NamedTuple):
 
 
 def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
-    X, _ = check_rows(estimator, X)
+    rows = check_rows(estimator, X)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
-    orders = np.concatenate([_order_pair(seed, np.shape(X)[1]) for seed in seeds])
+    orders = np.concatenate([_order_pair(seed, rows.shape[1]) for seed in seeds])
     pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
-    moments = _map_orders(_moments_of_pairs, estimator, X, pairs, n_jobs)
+    moments = _map_orders(_moments_of_pairs, estimator, rows, pairs, n_jobs)
     mean, variance = functools.reduce(np.add, moments)  # so far, sums
     mean /= n_orders
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
     variance /= n_orders
-    variance -= mean**2
+    variance[np.isinf(mean)] = np.nan
+    np.subtract(variance, mean**2, out=variance, where=np.isfinite(mean))
     variance /= degrees
     errors = np.sqrt(np.maximum(variance, 0, out=variance), out=variance)
-    names = getattr(X, "columns", getattr(estimator, "feature_names_in_", None))
-    return Contributions(mean, errors, np.asarray(X), names)
+    names = column_names(X)
+    if names is None:
+        names = getattr(estimator, "feature_names_in_", None)
+    return Contributions(mean, errors, rows, names)
 
 
 def _explain(parts):
@@ -269,10 +300,14 @@ def _explain(parts):
     return Explanation(
         values=_rectangular(parts.values),
         base_values=np.zeros(len(parts.values)),
-        data=_rectangular(parts.data),
+        data=_data_of(parts.data),
         error_std=_rectangular(parts.std_errors),
         feature_names=None if parts.names is None else list(parts.names),
     )
+
+
+def _data_of(rows):
+    return as_objects(rows.values) if isinstance(rows, Rows) else _rectangular(rows)
 
 
 def _rectangular(rows):
@@ -289,11 +324,11 @@ def _order_pair(seed, n_features):
     return np.stack([order, order[::-1]])
 
 
-def _moments_of_pairs(conditional, X, pairs):
+def _moments_of_pairs(conditional, rows, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
-    moments = np.zeros((2, *np.shape(X)))
-    for rows, part in row_blocks(X):
+    moments = np.zeros((2, *rows.shape))
+    for batch, part in row_blocks(rows):
         for pair in pairs:
             total = sum(log_prob_along(conditional, part, order) for order in pair)
-            moments[:, rows] += total, total**2 / len(pair)
+            moments[:, batch] += total, total**2 / len(pair)
     return moments

@@ -19,38 +19,71 @@ class MaskNoise:
     Parameters
     ----------
     contrasts : ndarray of shape (n_sizes, n_contrasts)
-        Their sum of squares is an unbiased estimate of the variance of a score.
+        Their sum of squares is an unbiased estimate of the variance of a score. NaN
+        where nothing is known about it: one mask was drawn, or a score is -inf.
     degrees : ndarray of shape (n_sizes,)
-        Degrees of freedom of that estimate.
+        Degrees of freedom of that estimate, if all strata vary alike.
     is_linked : bool
         Whether contrasts of the same index belong together: the sizes share draws.
     draw : tuple
         Identifies the masks.
+    n_strata : int
+        Number of groups of rows whose errors are independent, each with contrasts of
+        its own: contrast k is of stratum ``k % n_strata``.
     """
 
     contrasts: np.ndarray
     degrees: np.ndarray
     is_linked: bool
     draw: tuple = ()
+    n_strata: int = 1
 
     @property
     def std_errors(self):
         return np.sqrt(np.sum(self.contrasts**2, axis=1))
 
     def of_sum(self, weights):
-        """Standard error of a weighted sum of the scores, and degrees of freedom [1]_.
+        """Standard error of a weighted sum of the scores, and degrees of freedom.
 
-        References
-        ----------
-        .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of
-           variance components", Biometrics Bulletin 2, 1946.
+        Every stratum of every size counts with its own variance: if some rows vary
+        much more than others, the variance of the sum is known from these alone.
         """
         if self.is_linked:
             return np.linalg.norm(weights @ self.contrasts), self.degrees[0]
-        variances = (weights * self.std_errors) ** 2
-        spread = np.sum(variances**2 / np.maximum(self.degrees, 1))
-        degrees = variances.sum() ** 2 / spread if spread > 0 else np.inf
-        return np.sqrt(variances.sum()), degrees
+        by_stratum = self.contrasts.reshape(len(self.contrasts), -1, self.n_strata)
+        variances = np.sum(by_stratum**2, axis=1)  # (n_sizes, n_strata)
+        variances *= np.broadcast_to(np.square(weights), len(variances))[:, None]
+        degrees = np.maximum(self.degrees / self.n_strata, 1)
+        return np.sqrt(variances.sum()), degrees_of_sum(variances, degrees[:, None])
+
+
+def degrees_of_sum(variances, degrees):
+    """Degrees of freedom of a sum of independent estimates of variances [1]_.
+
+    It is cautious: estimates that happen to be large count as if they were so for
+    certain, and of k estimates alike, with f degrees each, there are found about
+    ``k * f * f / (f + 2)``. Scores are seldom normal, and need that.
+
+    Parameters
+    ----------
+    variances : ndarray
+        The estimates.
+    degrees : ndarray
+        Degrees of freedom of each, broadcast to the shape of `variances`.
+
+    Returns
+    -------
+    float
+        Between the smallest of `degrees` and their sum; infinity if all variances are
+        0.
+
+    References
+    ----------
+    .. [1] F. E. Satterthwaite, "An approximate distribution of estimates of variance
+       components", Biometrics Bulletin 2, 1946.
+    """
+    spread = np.sum(variances**2 / degrees)
+    return variances.sum() ** 2 / spread if spread > 0 else np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +107,7 @@ class MPTCurve:
         Score at each size, in nats per feature.
     std_errors : ndarray of shape (n_sizes,)
         Standard errors of the scores over masks, given the rows; NaN where fewer
-        than two masks were drawn.
+        than two masks were drawn, or the score is -inf.
     n_features : int
         Number of features D.
     noise : MaskNoise, default=None
@@ -157,8 +190,10 @@ class MPTCurve:
     def lml_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return an interval for the log marginal likelihood, over masks.
 
-        Few masks say little about their own spread: the interval is one of Student's
-        t, and wider than ``lml`` plus or minus two `lml_std_error` where that matters.
+        Few masks, and few rows that matter, say little about the spread of the sum:
+        the interval is one of Student's t, with degrees of freedom found from the
+        scores, and wider than ``lml`` plus or minus two `lml_std_error` where they are
+        few. It is (NaN, NaN) if `lml_std_error` is NaN.
 
         Parameters
         ----------
@@ -199,9 +234,11 @@ class MPTCurve:
                 "scores.)"
             )
         noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
+        with np.errstate(invalid="ignore"):  # NaN where both are -inf
+            scores = self.scores - other.scores
         return replace(
             self,
-            scores=self.scores - other.scores,
+            scores=scores,
             std_errors=noise.std_errors,
             noise=noise,
         )

@@ -8,11 +8,10 @@ from functools import cached_property
 
 import numpy as np
 from joblib import effective_n_jobs
-from sklearn.utils import _safe_indexing
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._measure.contract import (
-    conditional_log_prob_of,
+    Conditional,
     hidden_log_prob,
     masked_score,
     mean_chain_scores,
@@ -31,6 +30,7 @@ from sklearn_mpt._measure.masks import (
     neighbouring_std,
     share_out,
 )
+from sklearn_mpt._measure.rows import Rows
 
 BLOCK_ENTRIES = 2**22  # of masks or log-probabilities at a time
 N_STRATA = 8  # of rows, whose errors are kept apart
@@ -43,7 +43,7 @@ class Measurement:
     """What to measure, on which rows, from which masks."""
 
     model: object
-    X: object  # rows, as the model takes them
+    rows: Rows
     shape: tuple
     sizes: np.ndarray
     n_masks: int
@@ -65,9 +65,11 @@ class Measurement:
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
         # Backends look for what is large, to send it once, among the arguments alone.
-        light = replace(self, X=None)
+        light, rows = replace(self, rows=None), self.rows
         shares = Parallel(n_jobs=self.n_jobs)(
-            delayed(_on_rows)(function, light, self.X, tasks[i::n_shares])
+            delayed(_on_rows)(
+                function, light, rows.values, rows.missing, tasks[i::n_shares]
+            )
             for i in range(n_shares)
         )
         results = [None] * len(tasks)
@@ -76,8 +78,8 @@ class Measurement:
         return results
 
 
-def _on_rows(function, what, X, tasks):
-    return function(replace(what, X=X), tasks)
+def _on_rows(function, what, values, missing, tasks):
+    return function(replace(what, rows=Rows(values, missing)), tasks)
 
 
 def chain(what):
@@ -101,7 +103,7 @@ def _score_orders(what, indices):
             for index in indices[start : start + n_together]
         ])  # fmt: skip
         orders = orders if what.per_row else orders[:, 0]
-        means = mean_chain_scores(what.model, what.X, orders)
+        means = mean_chain_scores(what.model, what.rows, orders)
         scores += list(np.swapaxes(means, 0, 1))
     return scores
 
@@ -114,6 +116,8 @@ def _controlled(later, following, n_all):
     the other chains, which leaves no bias. If the conditionals are those of a joint
     density, the shares add up to 1 and the scores to its logarithm.
     """
+    if not np.isfinite(later).all():  # a row has probability 0: so has the sum
+        return later
     n_others = len(later) - 1
     error = (later - following).sum(axis=1, keepdims=True)
     slopes = np.full_like(later, 1 / later.shape[1])
@@ -174,7 +178,7 @@ def _score_shared(what, tasks, draw):
     scores = []
     for start in range(0, len(tasks), n_together):
         masks = [draw(task) for task in tasks[start : start + n_together]]
-        values = mean_masked_scores(what.model, what.X, np.concatenate(masks))
+        values = mean_masked_scores(what.model, what.rows, np.concatenate(masks))
         scores += np.split(values, np.cumsum([len(drawn) for drawn in masks])[:-1])
     return scores
 
@@ -196,9 +200,14 @@ def balanced(what):
     """
     score = _score_per_row if what.per_row else _score_sets
     parts = what.map(score, range(len(what.sizes)))
-    n_strata = min(what.shape[0], N_STRATA) if what.per_row else 1
+    n_strata = len(_strata(what.shape[0])) if what.per_row else 1
     degrees = [n_strata * (len(_sets(what, i)) - 1) for i in range(len(parts))]
-    return _unlinked(parts, degrees)
+    return _unlinked(parts, degrees, n_strata)
+
+
+def _strata(n_rows):
+    """Return where each group of rows begins whose errors are added up."""
+    return np.arange(0, n_rows, -(-n_rows // N_STRATA))
 
 
 def _n_enumerated(what, index):
@@ -241,14 +250,13 @@ def _score_per_row(what, indices):
 
 def _scores_of_rows(what, index):
     """Score the masks of a size, those of each row its own; (n_masks, n_samples)."""
-    conditional = conditional_log_prob_of(what.model)
+    conditional = Conditional(what.model)
     n_rows, n_together = what.shape[0], max(1, BLOCK_ENTRIES // what.shape[1])
     scores = []
     for start in range(0, n_rows, n_together):
-        which = np.arange(start, min(start + n_together, n_rows))
-        rows = _safe_indexing(what.X, which)
+        rows = what.rows.slice(start, min(start + n_together, n_rows))
         rng = child_generator(what.seed, index, start)
-        masks = _draw_sets(what, index, len(which), rng)
+        masks = _draw_sets(what, index, len(rows), rng)
         scores.append(
             [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]
         )
@@ -256,13 +264,16 @@ def _scores_of_rows(what, index):
 
 
 def _average(what, index, scores):
-    """Average scores (n_masks, n_rows) over sets, then rows; contrasts of strata."""
+    """Average scores (n_masks, n_rows) over sets, then rows; contrasts of strata.
+
+    The contrasts have the shape (n_sets * n_strata,), set by set.
+    """
     counts, n_rows = np.array(_sets(what, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
     sets = sums / counts[:, None]
     means, contrasts = _contrasts(sets, counts, _n_enumerated(what, index))
-    strata = np.arange(0, n_rows, -(-n_rows // N_STRATA))
-    return means.mean(), np.add.reduceat(contrasts, strata, axis=1).ravel() / n_rows
+    by_stratum = np.add.reduceat(contrasts, _strata(n_rows), axis=1)
+    return means.mean(), by_stratum.ravel() / n_rows
 
 
 def _contrasts(values, counts, n_all):
@@ -270,20 +281,23 @@ def _contrasts(values, counts, n_all):
 
     values : shape (n_sets, n); counts : masks behind each; n_all : how many masks
     exist, if each value is of one mask and no two are the same, else infinity. The
-    sum of squares of the contrasts over the sets is the variance of the mean.
+    sum of squares of the contrasts over the sets is the variance of the mean; NaN if
+    the mean is -inf.
     """
     n_sets, n_masks = len(values), counts.sum()
     mean = counts @ values / n_masks
     if n_sets == 1:
-        return mean, np.full(values.shape, 0.0 if n_masks == n_all else np.nan)
+        is_known = np.isfinite(mean) & (n_masks == n_all)
+        return mean, np.where(is_known, 0.0, np.nan)[None]
     scale = counts / n_masks * (1 - n_masks / n_all) / (n_sets - 1)
-    return mean, np.sqrt(scale)[:, None] * (values - mean)
+    centre = np.where(np.isfinite(mean), mean, np.nan)
+    return mean, np.sqrt(scale)[:, None] * (values - centre)
 
 
-def _unlinked(parts, degrees):
+def _unlinked(parts, degrees, n_strata=1):
     """Collect scores and contrasts of sizes whose masks are independent."""
     contrasts = np.zeros((len(parts), max(len(own) for _, own in parts)))
     for row, (_, own) in zip(contrasts, parts, strict=True):
         row[: len(own)] = own
     means = np.array([mean for mean, _ in parts])
-    return means, MaskNoise(contrasts, np.array(degrees), False)
+    return means, MaskNoise(contrasts, np.array(degrees), False, n_strata=n_strata)

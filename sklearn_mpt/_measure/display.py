@@ -180,7 +180,7 @@ class MPTCurveDisplay:
 
 
 class LMLComparisonDisplay:
-    """Differences to the best model, with two standard errors on either side.
+    """Differences to the best model, with their 95% intervals.
 
     Create it with :meth:`LMLComparison.plot`.
 
@@ -238,9 +238,10 @@ class LMLComparisonDisplay:
         if ax is None:
             ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
         places = np.arange(len(table.names))
-        errors = 2 * table.lml_diff_std_error
+        low, high = table.lml_diff_interval()
+        errors = np.stack([table.lml_diff - low, high - table.lml_diff])
         self.errorbar_ = ax.errorbar(
-            table.lml_diff, places, xerr=errors, fmt="o", capsize=3
+            table.lml_diff, places, xerr=errors.clip(0), fmt="o", capsize=3
         )
         ax.axvline(0, color="0.5", linewidth=0.8)
         ax.set_yticks(places, table.names)

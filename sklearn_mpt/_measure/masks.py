@@ -165,8 +165,9 @@ def child_generator(seed, *key):
 
 def neighbouring_std(pilot, bandwidth=3.0):
     """Standard deviation over masks at each size, from sizes of the other parity."""
-    is_known = np.array([len(sample) > 1 for sample in pilot])
-    variance = [sample.var(ddof=1) if len(sample) > 1 else 0.0 for sample in pilot]
+    is_known = np.array([len(s) > 1 and np.isfinite(s).all() for s in pilot])
+    variance = np.zeros(len(pilot))
+    variance[is_known] = [pilot[i].var(ddof=1) for i in np.flatnonzero(is_known)]
     index = np.arange(len(pilot))
     distance = np.abs(index[:, None] - index)
     kernel = np.exp(-distance / bandwidth) * (distance % 2) * is_known

@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils import _safe_indexing
 
 from sklearn_mpt._checks import check_choice, check_int, check_n_jobs
 from sklearn_mpt._measure import designs
 from sklearn_mpt._measure.contract import (
+    Conditional,
     check_rows,
-    conditional_log_prob_of,
     own_setting,
     takes_row_masks,
 )
@@ -48,11 +47,13 @@ def mpt_curve(
         hidden, and returns the log-probabilities of the hidden entries, an array or a
         torch tensor of the shape of X, with 0 at other entries. A function that also
         takes masks of shape (n_samples, n_features) needs fewer of them for the same
-        error. Or a fitted `MPTScorer`.
-    X : array-like of shape (n_samples, n_features)
-        Rows to score; NaN marks missing entries. For `MPTScorer` a list of texts:
-        they differ in length, so their curve is at the mask rates 0.01 to 0.99,
-        averaged over texts, and its `lml` is the mean of the sums of each text.
+        error. The rows it gets are copies: an array of numbers, or a DataFrame if X is
+        one with columns of other kinds. Or a fitted `MPTScorer`.
+    X : array-like or DataFrame of shape (n_samples, n_features)
+        Rows to score. NaN, or what a DataFrame has in its place, marks missing
+        entries. For `MPTScorer` a list of texts: they differ in length, so their curve
+        is at the mask rates 0.01 to 0.99, averaged over texts, and its `lml` is the
+        mean of the sums of each text.
     mask_sizes : array-like of int, default=None
         Sizes to measure. None measures all of 1..n_features; between the given
         sizes the curve interpolates linearly. Must be None for texts.
@@ -64,10 +65,11 @@ def mpt_curve(
         them, and takes the log-probability of the next feature alone as a control
         variate: the sum has no error if the conditionals are exact. "balanced" draws
         masks of one size that hide all features equally often, and for each row its
-        own if the function allows. "independent" draws masks of each size without
-        repetition, as in [1]_. "auto" is "chain" for a model with the method
-        `mean_chain_scores` if `mask_sizes` is None, else "balanced". With missing
-        entries chains too are drawn for each row.
+        own if the function takes such masks and is seen to tell them apart on a few
+        rows: its answers must change with what is visible. "independent" draws masks of
+        each size independently, as in [1]_, but none twice. "auto" is "chain" for a
+        model with the method `mean_chain_scores` if `mask_sizes` is None, else
+        "balanced". With missing entries chains too are drawn for each row.
     allocation : {"equal", "neyman"}, default="equal"
         "neyman" spends the same number of masks in total, but after a pilot puts them
         where the scores vary, in proportion to their standard deviation [2]_. Masks
@@ -83,14 +85,16 @@ def mpt_curve(
     MPTCurve
         Sizes, scores, standard errors, and their sum `lml`. Curves of several models
         with the same masks can be subtracted, those of texts too. For texts
-        `mask_sizes` are percentages of the tokens, and `n_features` is 100.
+        `mask_sizes` are percentages of the tokens, and `n_features` is 100. A score,
+        and with it `lml`, is -inf if a conditional is; its standard error is NaN.
 
     Raises
     ------
     TypeError
         If the estimator has no conditionals.
     ValueError
-        If an argument is not allowed, or the conditionals have the wrong shape.
+        If an argument is not allowed, or the conditionals have the wrong shape or are
+        NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
@@ -124,8 +128,8 @@ def mpt_curve(
     if hasattr(estimator, "_masked_score_curve"):  # rows of several lengths
         _check_ragged(mask_sizes, design, allocation)
         return estimator._masked_score_curve(X, n_masks, random_state, n_jobs)
-    X, has_gaps = check_rows(estimator, X)
-    sizes = _check_mask_sizes(mask_sizes, np.shape(X)[1])
+    rows = check_rows(estimator, X)
+    sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
@@ -134,13 +138,13 @@ def mpt_curve(
     design = _choose_design(design, allocation, is_chain)
     what = designs.Measurement(
         estimator,
-        X,
-        np.shape(X),
+        rows,
+        rows.shape,
         sizes,
         int(n_masks),
         spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0],
         n_jobs,
-        _is_per_row(estimator, X, has_gaps, design),
+        _is_per_row(estimator, rows, design),
     )
     scores, noise = getattr(designs, design)(what)
     noise = replace(noise, draw=_identify(what, design, noise))
@@ -172,17 +176,16 @@ def _choose_design(design, allocation, is_chain):
     return design
 
 
-def _is_per_row(estimator, X, has_gaps, design):
+def _is_per_row(estimator, rows, design):
     """Whether each row has its own masks: without gaps, rows may share the work."""
     if design not in ("chain", "balanced"):
         return False
     hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
-    if not has_gaps and (design == "chain" or hasattr(estimator, hook)):
+    if rows.missing is None and (design == "chain" or hasattr(estimator, hook)):
         return False
     if design == "chain" and hasattr(estimator, hook):
         return True
-    two_rows = _safe_indexing(X, np.arange(min(2, len(X))))
-    return takes_row_masks(conditional_log_prob_of(estimator), two_rows)
+    return takes_row_masks(Conditional(estimator), rows)
 
 
 def _identify(what, design, noise):

@@ -1,0 +1,196 @@
+"""Rows in any container, an array or a DataFrame, and what generic code asks of them.
+
+A user's function may keep, change or return what it is given. It therefore never gets
+the user's own rows, only copies of them: see `lend` and `lend_view`.
+"""
+
+from dataclasses import dataclass
+from numbers import Number
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows as the model takes them, and which of their entries are missing.
+
+    Parameters
+    ----------
+    values : ndarray or DataFrame of shape (n_samples, n_features)
+        The rows.
+    missing : ndarray of bool of shape (n_samples, n_features), or None
+        True where an entry is missing; None if none is.
+    first : int
+        Index of the first row in the user's X, for messages.
+    """
+
+    values: object
+    missing: np.ndarray | None
+    first: int = 0
+
+    @classmethod
+    def of(cls, X):
+        """Return X itself if it is a `Rows`, else the rows of an array or DataFrame."""
+        if isinstance(X, cls):
+            return X
+        missing = missing_entries(X)
+        return cls(X, missing if missing.any() else None)
+
+    @property
+    def shape(self):
+        return tuple(map(int, np.shape(self.values)))
+
+    def __len__(self):
+        return self.shape[0]
+
+    def slice(self, start, stop):
+        """Return the rows start..stop - 1."""
+        if (start, stop) == (0, len(self)):
+            return self
+        missing = None if self.missing is None else self.missing[start:stop]
+        values = take(self.values, np.arange(start, stop))
+        return Rows(values, missing, self.first + start)
+
+    def targets(self, mask):
+        """Return where a hidden entry is present; shape (n_samples, n_features)."""
+        if self.missing is None:
+            return np.broadcast_to(mask, self.shape)
+        return mask & ~self.missing
+
+    def lend(self):
+        """Return a copy that a user's function may do anything with."""
+        return copy_of(self.values)
+
+    def lend_view(self):
+        """Return rows to read from: of an array a read-only view, without a copy."""
+        if not isinstance(self.values, np.ndarray):
+            return copy_of(self.values)
+        view = self.values.view()
+        view.flags.writeable = False
+        return view
+
+
+def copy_of(X):
+    """Return a copy of an array or a DataFrame, writable even if X is not."""
+    if isinstance(X, np.ndarray):
+        return np.array(X, subok=True)  # masked arrays stay so
+    if hasattr(X, "iloc"):  # pandas, where narwhals wants unique names of columns
+        return X.copy()
+    return _frame(X).clone().to_native() if is_into_dataframe(X) else X
+
+
+def take(X, indices):
+    """Return the rows of an array or a DataFrame at some places."""
+    from sklearn.utils import _safe_indexing  # models load without sklearn
+
+    if isinstance(X, np.ndarray) and np.all(np.diff(indices) == 1):
+        return X[indices[0] : indices[-1] + 1]  # a view
+    return _safe_indexing(X, indices)
+
+
+def missing_entries(X):
+    """Return where entries are NaN, None or NA; bool (n_samples, n_features)."""
+    if is_into_dataframe(X):
+        columns = [_missing_in(series) for series in _frame(X).iter_columns()]
+        return np.stack(columns, axis=1) if columns else np.zeros(np.shape(X), bool)
+    X = np.asarray(X)
+    if X.dtype.kind in "biuSU":
+        return np.zeros(X.shape, dtype=bool)
+    if X.dtype.kind == "O":
+        return np.frompyfunc(_is_missing, 1, 1)(X).astype(bool)
+    return X != X
+
+
+def _is_missing(value):
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # NA of pandas is neither equal to itself nor unequal
+        return True
+
+
+def _missing_in(series):
+    missing = series.is_null()
+    if series.dtype.is_float():
+        missing = missing | series.is_nan().fill_null(False)
+    return missing.to_numpy().astype(bool)
+
+
+def holds_numbers(X):
+    """Whether all columns of a DataFrame hold numbers or booleans."""
+    return all(map(_is_of_numbers, _frame(X).iter_columns()))
+
+
+def _is_of_numbers(series):
+    if series.dtype == nw.Object:
+        return all(
+            isinstance(value, Number | np.bool_) or _is_missing(value)
+            for value in series.to_list()
+        )
+    is_number = series.dtype.is_numeric() or series.dtype == nw.Boolean
+    return is_number or bool(series.is_null().all())
+
+
+def column_names(X):
+    """Return the names of the columns of a DataFrame, or None."""
+    if hasattr(X, "iloc"):  # pandas: any names, some of which may be the same
+        return X.columns.tolist()
+    return _frame(X).columns if is_into_dataframe(X) else None
+
+
+def as_numbers(X):
+    """Return the entries of a DataFrame of numbers, NaN where they are missing."""
+    return np.column_stack([_numbers(series) for series in _frame(X).iter_columns()])
+
+
+def _numbers(series):
+    if series.dtype == nw.Object:
+        entries = [np.nan if _is_missing(v) else v for v in series.to_list()]
+        return np.array(entries, dtype=np.float64)
+    if series.dtype.is_float():
+        return series.to_numpy()
+    return series.cast(nw.Float64).to_numpy()
+
+
+def as_objects(X):
+    """Return a copy of the entries as an array, NaN where a DataFrame misses one.
+
+    Where a column holds no numbers, it is an array of objects.
+    """
+    if not is_into_dataframe(X):
+        return np.array(X)
+    if holds_numbers(X):
+        return as_numbers(X)
+    entries = np.empty(np.shape(X), dtype=object)
+    for j, series in enumerate(_frame(X).iter_columns()):
+        entries[:, j] = series.to_list()
+    entries[missing_entries(X)] = np.nan
+    return entries
+
+
+def with_moved_columns(X, columns):
+    """Return a copy of X in which some columns, by index, are shifted by one row."""
+    places = np.roll(np.arange(np.shape(X)[0]), 1)
+    if not is_into_dataframe(X):
+        moved = np.array(X)
+        moved[:, columns] = moved[places][:, columns]
+        return moved
+    frame = _frame(X)
+    shifted = frame[places.tolist()]
+    names = [frame.columns[j] for j in columns]
+    moved = frame.with_columns(*(shifted[name] for name in names)).to_native()
+    if hasattr(X, "iloc"):
+        moved.columns = X.columns
+    return moved
+
+
+def _frame(X):
+    """Return a DataFrame of narwhals; the columns of one of pandas get numbers.
+
+    narwhals takes no columns of the same name, which pandas has.
+    """
+    if hasattr(X, "iloc"):
+        X = X.copy(deep=False)
+        X.columns = [str(j) for j in range(X.shape[1])]
+    return nw.from_native(X, eager_only=True)
