@@ -18,6 +18,7 @@ from sklearn_mpt._latent.steps import (  # noqa: E402
     Sums,
     agreement,
     align,
+    apply,
     as_arrays,
     divide,
     mix,
@@ -46,7 +47,7 @@ class Quadratic:
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    longest, expand, floor, idle = math.inf, False, -10.0, 3e-3
+    longest, expand, floor = math.inf, False, -10.0
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
@@ -71,6 +72,13 @@ class Quadratic:
             CURVATURE.times(N_ROWS * self.excess),
             N_ROWS,
         )
+
+    def slopes(self, point):
+        """No row says anything of the locations: there is no component to set."""
+        return torch.zeros_like, torch.zeros(3, dtype=torch.float64)
+
+    def without_masks(self):
+        return None
 
     @staticmethod
     def pull(gap):
@@ -440,10 +448,15 @@ def test_steps_are_bounded_feature_by_feature():
     assert_allclose(direction, direction[0])
 
 
-@pytest.mark.parametrize(("asked", "taken"), [(0.5, 0.5), (-7.0, -1.0), (math.e, 2.0)])
-def test_steps_of_the_log_noise_are_bounded(asked, taken):
+@pytest.mark.parametrize(
+    ("asked", "factor"), [(0.5, 1.5), (-0.4, 0.6), (-7.0, 0.05), (math.e, 1 + math.e)]
+)
+def test_a_step_multiplies_the_noise_variance(asked, factor):
+    """A full step is exact where the rest of the model is known, and is bounded."""
     gradient = Point(torch.zeros(6, 4).double(), torch.tensor(8 * asked).double())
-    assert_allclose(move_at(random_point(0), gradient).step.log_noise, taken)
+    point = random_point(0)
+    moved = apply(point, move_at(point, gradient), 1.0)
+    assert_allclose((moved.log_noise - point.log_noise).exp(), factor)
 
 
 def test_generators_ascend_and_are_bounded():

@@ -7,8 +7,9 @@ A problem is an object with
 - ``is_noisy``: whether batches differ, by their masks or rows;
 - ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least log noise;
 - ``least``: number of points to average before what they say is believed;
-- ``longest`` and ``expand``: see `move_of`; ``idle``: share of tol that steps without
-  noise gain in the end.
+- ``slopes(point)``: what rows leave unexplained; see `saddles`;
+- ``without_masks()``: the same objective as a problem without noise, or None;
+- ``longest`` and ``expand``: see `move_of`.
 """
 
 import math
@@ -21,7 +22,6 @@ from sklearn_mpt._latent import steps
 from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
 from sklearn_mpt._latent.saddles import with_missing_components
 from sklearn_mpt._latent.steps import (
-    EXACT,
     Average,
     Point,
     Record,
@@ -35,7 +35,8 @@ FIRST_TEST = 2  # epochs before which components are not tested
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
-LEFT = 0.03  # of tol: what is left to gain where nothing hides it
+IDLE = 3e-3  # of tol: what steps promise where masks make no noise
+LEFT = 0.005  # of tol: what is left to gain where nothing hides it
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
@@ -329,7 +330,7 @@ class Ascent:
             self._judge_average(move)
         else:
             self._record.add(move)
-            self._n_idle = self._n_idle + 1 if move.gain < EXACT * self._tol else 0
+            self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
             self.converged = self._n_idle > 1
             if self._record.is_noise():
                 self._average = Average()

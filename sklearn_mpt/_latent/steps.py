@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
-EXACT = 3e-3  # of tol: what steps of an objective without noise gain in the end
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_FALL = 0.95  # of a noise variance in one step, relative to its value
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
@@ -117,7 +116,7 @@ class Move(NamedTuple):
     information: Point
     step: Point
     generator: torch.Tensor  # of the change of the law of z, (k + 1, k + 1)
-    gain: float  # that the step promises: half of gradient times step, and of the law's
+    gain: float  # that the step promises: half of gradient times step
 
     @property
     def is_finite(self):
@@ -144,7 +143,7 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
     if of_law is None:
         of_law = _of_law(sums.gradient.coefs, point.coefs)
     generator = _bounded_generator(of_law / n) if expand else torch.zeros_like(of_law)
-    gain = 0.5 * gradient.dot(step) + float((generator**2).sum())
+    gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     return Move(
         value,

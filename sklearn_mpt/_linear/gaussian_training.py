@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.steps import EXACT, Weights, axes_of
+from sklearn_mpt._latent.steps import Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
@@ -124,7 +124,6 @@ class GaussianRows:
     longest = math.inf
     expand = True
     least = 10
-    idle = EXACT
     n_turns = 1  # that a step takes together, the second of complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
