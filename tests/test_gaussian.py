@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -14,6 +16,7 @@ from scipy.special import comb
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.steps import Move, Point, apply, divide, move_of  # noqa: E402
+from sklearn_mpt._linear import gaussian_sums  # noqa: E402
 from sklearn_mpt._linear.gaussian import (  # noqa: E402
     LinearGaussian,
     _precision_root_by_rows,
@@ -21,8 +24,10 @@ from sklearn_mpt._linear.gaussian import (  # noqa: E402
 )
 from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
     Symmetric,
+    _resolved,
     likelihood_sums,
     masked_sums,
+    moment_likelihood_sums,
     moment_sums,
 )
 from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
@@ -31,7 +36,6 @@ from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
     GaussianMoments,
     GaussianRows,
     UniformMasks,
-    _resolved,
 )
 from sklearn_mpt._measure.contract import masked_score  # noqa: E402
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
@@ -225,8 +229,9 @@ def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
         assert_points_close(sums.gradient, autograd(value_of, uneven), atol=1e-9)
 
 
-def test_masked_sums_with_hardly_any_noise(model, X):
+def test_masked_sums_with_hardly_any_noise(model, X, monkeypatch):
     """Two entries tell less than there are latent variables: each is all but free."""
+    monkeypatch.setattr(gaussian_sums, "LARGEST_RATIO", np.inf)
     tiny = LinearGaussian(model.components, model.mean, torch.tensor(1e-6).double())
     coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
     point = Point(coefs, tiny.noise_variance.log())
@@ -266,8 +271,9 @@ def exact_sum(X, seen, target, point):
     (1e-5, True, 1e-5),
     (1e-9, False, 1e-6),  # the least that a model may have
 ])  # fmt: skip
-def test_precision_of_masked_sums(model, noise, of_seen, atol):
+def test_precision_of_masked_sums(model, noise, of_seen, atol, monkeypatch):
     """Noise far below the variance of the features, as a difference or not."""
+    monkeypatch.setattr(gaussian_sums, "LARGEST_RATIO", np.inf)
     rng = np.random.default_rng(3)
     X = rng.normal(size=(5, N_DIMS)) @ model.components.numpy() + model.mean.numpy()
     X += noise**0.5 * rng.normal(size=X.shape)
@@ -280,23 +286,31 @@ def test_precision_of_masked_sums(model, noise, of_seen, atol):
     assert_allclose(sums.value, exact_sum(X, seen, target, point), rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("noise", [1e-3, 1e-8])
-def test_targets_that_rounding_would_spoil_are_left_out(model, noise):
-    """Those seen, where noise is low; the others stand for them, without bias."""
-    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
-    point = Point(coefs, torch.tensor(noise).double().log())
-    X = low_rank_rows(2000, N_FEATURES, N_DIMS, noise, seed=1)
-    problem = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", floor=-30.0)
-    rng = np.random.default_rng(0)
-    batch = next(iter(problem.batches(rng)))
-    present = torch.ones(len(batch.rows), N_FEATURES).double()
-    seen, target = problem.masks(present, batch, 0)
-    resolved = _resolved(point, seen, target)
-    if noise == 1e-3:
-        assert resolved is target
-    else:
-        assert not (resolved * seen).any()
-        assert abs(resolved.sum() / target.sum() - 1) < 0.02
+def test_targets_far_beyond_the_noise_are_scored_while_hidden_only():
+    """Given few features; over all masks of uniform sizes nothing changes."""
+    d = 4
+    masks = [np.array(s, float) for s in itertools.product((0, 1), repeat=d)]
+    share = [1 / ((d + 1) * comb(d, s.sum())) for s in masks]
+    seen = torch.from_numpy(np.array(masks))
+    target = torch.ones_like(seen)
+    # what is far depends on the target and on the others that are seen, in either way
+    others = seen.sum(1, keepdim=True) - seen
+    far = others < 2
+    ratio = torch.where(far, 1e9, 2.0)
+    ratio = torch.where(seen > 0, 1 / ratio, ratio)
+    resolved = _resolved(target, seen, ratio)
+    assert not (resolved * seen * far).any()
+    value = torch.from_numpy(np.random.default_rng(0).normal(size=(d, 2**d)))
+    rest = (seen[:, None] * (1 - torch.eye(d)) * 2.0 ** torch.arange(d)).sum(2).long()
+    scores = value[torch.arange(d), rest]  # of a target given the others that are seen
+    weight = torch.tensor(share).double()
+    before, now = (weight @ (t * scores).sum(1) for t in (target, resolved))
+    assert_allclose(now, before)
+
+
+def test_targets_near_the_noise_stay_as_they_are(point, X, hidden):
+    _, _, seen, target = entries(X, hidden)
+    assert _resolved(target, seen, torch.full_like(seen, 2.0)) is target
 
 
 def test_gradient_of_likelihood_sums_is_that_of_the_density(
@@ -310,6 +324,52 @@ def test_gradient_of_likelihood_sums_is_that_of_the_density(
     rows = torch.tensor(gaps)
     gradient = autograd(lambda p: model_at(p).log_prob(rows).sum(), point)
     assert_points_close(sums.gradient, gradient, atol=1e-10)
+
+
+@pytest.mark.parametrize("log_noise", [-0.3, np.linspace(-1, 1, N_FEATURES)])
+def test_likelihood_sums_of_moments_are_those_of_rows(model, log_noise):
+    rng = np.random.default_rng(0)
+    X = torch.tensor(rng.normal(size=(30, N_FEATURES)))
+    moments = moments_of(X)
+    coefs = torch.cat([model.components.T, moments.mean[:, None]], 1)
+    point = Point(coefs, torch.tensor(log_noise).double())
+    by_rows = likelihood_sums(X, torch.ones_like(X), point, SYMMETRIC)
+    of = moments.product, moments.variance, len(X), point, SYMMETRIC
+    by_moments = moment_likelihood_sums(*of)
+    assert_allclose(by_moments.value, by_rows.value)
+    assert_points_close(by_moments.gradient, by_rows.gradient, atol=1e-10)
+    assert_points_close(by_moments.information, by_rows.information, atol=1e-10)
+    assert_allclose(by_moments.of_law, by_rows.of_law, atol=1e-10)
+
+
+def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
+    """Half the symmetrised W' g, and W' g of the means, without that product."""
+    X, present, seen, target = entries(gaps, hidden)
+    for sums in (
+        masked_sums(X, present, seen, target, point, SYMMETRIC),
+        likelihood_sums(X, present, point, SYMMETRIC),
+    ):
+        by_gradient = sums._replace(of_law=None)
+        moves = [move_of(s, point, sums.information) for s in (sums, by_gradient)]
+        assert moves[0].generator.abs().max() > 0.01
+        assert_allclose(moves[0].generator, moves[1].generator, atol=1e-12)
+
+
+def test_noise_information_is_that_of_the_density(model):
+    """Half the trace of C^-2, or its entries squared, by differences of slopes."""
+    rng = np.random.default_rng(0)
+    W, variance = model.components.numpy().T, rng.uniform(0.5, 2, N_FEATURES)
+    coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
+    X = torch.tensor(rng.normal(size=(5, N_FEATURES)))
+    problem = GaussianRows(X, N_DIMS, None, "auto", floor=-30.0)
+    inverse = np.linalg.inv(W @ W.T + np.diag(variance))
+    point = Point(coefs, torch.tensor(variance).log())
+    expected = 0.5 * (np.sqrt(variance[:, None] * variance) * inverse) ** 2
+    assert_allclose(problem._noise_information(point), expected)
+    inverse = np.linalg.inv(W @ W.T + 0.4 * np.eye(N_FEATURES))
+    shared = point._replace(log_noise=torch.tensor(0.4).double().log())
+    expected = 0.5 * 0.4**2 * np.trace(inverse @ inverse)
+    assert_allclose(problem._noise_information(shared), expected)
 
 
 def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
@@ -437,6 +497,7 @@ def test_moment_problem_is_the_row_problem(point, X):
     def masks(present, batch, first):
         return present * seen, present * (1 - seen)
 
+    masks.is_uniform = False
     by_moments = GaussianMoments(moments, 4, N_DIMS, masks, floor=-20.0)
     by_rows = GaussianRows(torch.tensor(X), N_DIMS, masks, "auto", floor=-20.0)
     moves = []
@@ -555,6 +616,7 @@ def test_row_problem_is_the_contract(joint, point, gaps):
         hidden = eye[(torch.arange(len(present)) + first) % N_FEATURES]
         return present * (1 - hidden), present * hidden * N_FEATURES
 
+    masks.is_uniform = False
     problem = GaussianRows(torch.tensor(gaps), N_DIMS, masks, 300, floor=-20.0)
     problem.n_block = 64
     scores = np.array(

@@ -205,7 +205,7 @@ def test_mean_is_learned_where_entries_are_missing():
     [
         (
             {"components": np.eye(3, 4)},
-            r"init\['components'\] must be .* shape \(2, 4\)",
+            r"init\['components'\] must have shape \(2, 4\)",
         ),
         ({"mean": np.full(4, np.nan)}, r"init\['mean'\] must be finite"),
         ({"noise_variance": 0.0}, r"init\['noise_variance'\] must be > 0, got 0\.0"),

@@ -115,7 +115,7 @@ class Ascent:
         self._caution = 1.0
         self._information = None
         self._next_test = FIRST_TEST
-        self._gained = math.inf  # by the last step without noise
+        self._gained = 0.0  # by the last step without noise
         self._finishes = finishes
 
     @property
@@ -332,7 +332,7 @@ class Ascent:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
             self.converged = self._n_idle > 1
-            if self._record.is_noise():
+            if not self.converged and self._record.is_noise():
                 self._average = Average()
 
     def _go_back(self):
@@ -351,8 +351,7 @@ class Ascent:
         before, self._gained = self._gained, move.value - self._last[1].value
         falls = max(before - self._gained, 0.0)
         left = self._gained * self._gained / falls if falls else math.inf
-        limit = max(self._tol, self._resolution)
-        is_idle = self._gained <= 0 or left < LEFT * limit
+        is_idle = self._gained <= 0 or left < LEFT * self._tol
         self._n_idle = self._n_idle + 1 if is_idle else 0
         self.converged = self._n_idle > 1
 

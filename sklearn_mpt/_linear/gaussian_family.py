@@ -197,7 +197,10 @@ class GaussianFamily(InformedFamily, Family):
         without = np.atleast_1d(noise_variance < 10 * floor)
         if not self.is_shared:
             without[constant] = False
-        if without.any() or rank < min(n_components + 1, n_features):
+        # As many features as there are factors may have none, and a finite likelihood.
+        n_allowed = 0 if self.is_shared else n_components
+        is_exact = np.count_nonzero(without) > n_allowed
+        if is_exact or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
