@@ -190,7 +190,7 @@ def mean_masked_scores(model, rows, masks):
     if hasattr(model, "mean_masked_scores"):
         scores = as_array(model.mean_masked_scores(rows.lend_view(), masks))
         return _check_averages(scores, (len(masks),), "mean_masked_scores")
-    return loop_over_masks(Conditional(model), rows, masks)
+    return loop_over_masks(model, rows, masks)
 
 
 def _check_averages(scores, shape, name):
@@ -208,9 +208,9 @@ def _check_averages(scores, shape, name):
     return scores
 
 
-def loop_over_masks(conditional, rows, masks):
+def loop_over_masks(model, rows, masks):
     """Compute `mean_masked_scores` with one call of the conditional per mask."""
-    rows = Rows.of(rows)
+    conditional, rows = Conditional(model), Rows.of(rows)
     return np.array(
         [
             masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
