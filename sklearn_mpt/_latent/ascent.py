@@ -37,6 +37,7 @@ POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
 IDLE = 3e-3  # of tol: what steps promise where masks make no noise
 LEFT = 0.005  # of tol: what is left to gain where nothing hides it
+ROUNDING = 1e-9  # of values: what nodes and sums may change from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
@@ -308,7 +309,9 @@ class Ascent:
             return True
         before = self._last[1]
         noise = math.hypot(before.error, move.error) if self.problem.is_noisy else 0.0
-        return move.value < before.value - 4 * noise - 1e-9 * (1 + abs(before.value))
+        return move.value < before.value - 4 * noise - ROUNDING * (
+            1 + abs(before.value)
+        )
 
     def _halve(self, overshot):
         point, move, size = self._last
@@ -350,8 +353,9 @@ class Ascent:
             return
         before, self._gained = self._gained, move.value - self._last[1].value
         falls = max(before - self._gained, 0.0)
-        left = self._gained * self._gained / falls if falls else math.inf
-        is_idle = self._gained <= 0 or left < LEFT * self._tol
+        left = self._gained**2 / falls if falls else math.inf
+        limit = max(LEFT * self._tol, ROUNDING * (1 + abs(move.value)))
+        is_idle = self._gained < limit and (left < limit or self._gained < limit / 10)
         self._n_idle = self._n_idle + 1 if is_idle else 0
         self.converged = self._n_idle > 1
 
