@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.decomposition import FactorAnalysis
 from sklearn.preprocessing import scale
 
@@ -97,6 +97,15 @@ def test_a_feature_without_noise_is_warned_of(X):
     twin = np.column_stack([X, X[:, 0]])
     with pytest.warns(UserWarning, match=r"without error in feature\(s\)"):
         factors(5, max_iter=300, tol=1e-8, objective="lml").fit(twin)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_factor_that_is_a_feature_is_no_trouble():
+    """One feature may have no noise, and the likelihood a maximum all the same."""
+    X = load_iris().data
+    model = factors(2, tol=1e-3, objective="lml").fit(X)
+    assert (model.noise_variance_ < 1e-6 * X.var(axis=0)).any()
+    assert np.isfinite(model.score(X))
 
 
 def test_noise_is_checked(X):

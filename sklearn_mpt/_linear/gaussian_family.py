@@ -34,6 +34,7 @@ START_NOISE = 0.01  # of components that start near those of other factors
 # Random starts of factors are the best of short runs, the others from random noise.
 N_RANDOM_RUNS, N_SHORT_EPOCHS, SHORT_ROWS = 4, 15, 2000
 MOST_PATTERNS = 100  # of gaps, by which it is judged what rows can tell
+DEPENDENT = 1e-6  # share of a feature's variance that others leave
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
@@ -197,10 +198,10 @@ class GaussianFamily(InformedFamily, Family):
         without = np.atleast_1d(noise_variance < 10 * floor)
         if not self.is_shared:
             without[constant] = False
-        # As many features as there are factors may have none, and a finite likelihood.
-        n_allowed = 0 if self.is_shared else n_components
-        is_exact = np.count_nonzero(without) > n_allowed
-        if is_exact or rank < min(n_components + 1, n_features):
+        is_flat = without.any() and (
+            self.is_shared or _are_dependent(fitted["components_"][:, without])
+        )
+        if is_flat or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
@@ -214,6 +215,17 @@ class GaussianFamily(InformedFamily, Family):
         if self.is_shared or not without.any():
             return ""
         return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
+
+
+def _are_dependent(weights):
+    """Whether features without noise, (k, q), are linear functions of each other.
+
+    Their joint density is then infinite; other features may well have no noise.
+    """
+    n_components, n_features = weights.shape
+    unit = weights / np.maximum(np.linalg.norm(weights, axis=0), 1e-300)
+    lengths = np.linalg.svd(unit, compute_uv=False)
+    return n_features > n_components or lengths.min() ** 2 < DEPENDENT
 
 
 class ClosedForm:
