@@ -17,6 +17,8 @@ class MPTProbabilisticPCA(BaseMPT):
     uniform mask rate that objective is, in expectation over masks, the log marginal
     likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood
     solution of [2]_; unlike the closed form it takes missing values and minibatches.
+    With ``n_masks="auto"`` and a uniform rate, masks are drawn until their noise hides
+    what is left to gain; the last epochs sum the scores of all mask sizes at once.
 
     Parameters
     ----------
@@ -26,9 +28,11 @@ class MPTProbabilisticPCA(BaseMPT):
         How many features each mask hides. "uniform" weighs all sizes
         1..n_features alike and is unbiased for the LML; a float in (0, 1] is a fixed
         rate and an int a fixed size, both biased.
-    n_masks : int, default=64
-        Masks per step on complete rows. With missing entries, and in `partial_fit`,
+    n_masks : int or "auto", default="auto"
+        Masks per step on complete rows; with missing entries, and in `partial_fit`,
         each row has a mask of its own in every step, and several where rows are few.
+        An int trains by masks alone. "auto" is 64, and for a uniform rate ends with
+        epochs without masks, on the sum of the scores of all sizes.
     objective : {"mpt", "lml"}, default="mpt"
         What is maximised: the masked scores, or the LML itself, for comparison: in
         closed form on complete rows, else by EM with parameter expansion [3]_.
@@ -46,9 +50,10 @@ class MPTProbabilisticPCA(BaseMPT):
         Complete rows enter every step of `fit` through their second moments, at no
         extra cost.
     tol : float, default=1e-4
-        Training ends where going on for `n_iter_no_change` epochs would gain less, in
-        nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
-        uncertain of q parameters, if that is more.)
+        Training by masks ends where going on for `n_iter_no_change` epochs would gain
+        less, in nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
+        uncertain of q parameters, if that is more.) Epochs without masks end where all
+        epochs to come would gain less than 0.005 of it.
     n_iter_no_change : int, default=2
         Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
@@ -106,15 +111,24 @@ class MPTProbabilisticPCA(BaseMPT):
               B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
 
     where G, from :math:`W^\top g_W`, changes the scale and the mean of z at once, as
-    parameter expansion does [3]_; the logarithm of the noise variance moves likewise.
+    parameter expansion does [3]_. The step of the noise variance is its gradient over
+    its observed information: that of EM takes z as known, and is far too large where there are
+    nearly as many components as features.
+
     On complete rows masks act on the rows' second moments, and :math:`\mu` is the mean
-    of the rows. Successive steps have complementary masks.
+    of the rows. A step takes masks together with their complements.
 
     Steps have size `learning_rate` until their directions disagree. From there the
     t-th has :math:`(1 + t / 10)^{-0.6}` times that size and the points are averaged
     [4]_; they are full again if the average drifts far beyond its noise, and one that
     overshoots is halved. `partial_fit` lets steps fall over the whole stream and
     averages its points, the late ones most.
+
+    A component that is weaker than the noise of the first steps shrinks, and would
+    grow back too slowly to be noticed: the fit would end at a saddle. So the directions
+    that the rows leave unexplained are compared with the components, in the first
+    epochs, ever more rarely later, and before training ends. A component that explains
+    less than one of these directions would is replaced by it, and training goes on.
 
     With D features, N rows and P masks, an epoch costs
     :math:`O(P (D^2 K + D K^2 + K^3) + D K^3)` on complete rows, after one pass of

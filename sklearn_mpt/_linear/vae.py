@@ -23,7 +23,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     `MPTProbabilisticPCA`, or factor analysis. Training hides random features and
     maximises the log-probability of each given others that are seen; with a uniform
     mask rate that is, in expectation over masks, the log marginal likelihood (LML)
-    ([1]_, Proposition 1). One case draws no masks: with a uniform rate and counts, or
+    ([1]_, Proposition 1). With ``n_masks="auto"`` masks are drawn until their noise
+    hides what is left to gain; the last epochs sum the scores of all mask sizes at
+    once. One case draws no masks: with a uniform rate and counts, or
     with numbers beside columns of other kinds, the sum of the scores of all mask sizes
     is computed at once. Columns of zeros and ones, of categories, or of numbers alone
     are trained by random masks; where zeros and ones have few masks and distinct rows,
@@ -50,10 +52,12 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
-    n_masks : int, default=32
+    n_masks : int or "auto", default="auto"
         Masks per step, at least, which rows get in turn. A Gaussian likelihood takes
         them as `MPTProbabilisticPCA` does; counts, and numbers beside other columns,
-        need none with a uniform mask rate (see Notes).
+        need none with a uniform mask rate (see Notes). An int trains by masks alone.
+        "auto" is 32, 64 for a Gaussian likelihood, and for a uniform rate ends with
+        epochs without masks, on the sum of the scores of all sizes.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, with the best Gaussian posterior for each row, or the LML itself. For a
@@ -67,7 +71,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         (n_components, n_locations) and `intercept` (n_locations,), and
         `noise_variance` (n_features,) if some are Gaussian; or if all are,
         `components`, `mean` (n_features,) and `noise_variance`. A random start of
-        ``noise="per_feature"`` is near the principal components.
+        ``noise="per_feature"`` is the best of five short runs.
     max_iter : int, default=1000
         Largest number of epochs. 0 keeps the initial parameters.
     learning_rate : float, default=1.0
@@ -77,9 +81,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT):
         and 65536 with others. Complete rows with a Gaussian likelihood enter every step
         through their second moments.
     tol : float, default=1e-4
-        Training ends where going on for `n_iter_no_change` epochs would gain less, in
-        nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
-        uncertain of q parameters, if that is more.)
+        Training by masks ends where going on for `n_iter_no_change` epochs would gain
+        less, in nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
+        uncertain of q parameters, if that is more.) Epochs without masks end where all
+        epochs to come would gain less than 0.005 of it.
     n_iter_no_change : int, default=2
         Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
