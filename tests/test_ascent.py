@@ -1,6 +1,7 @@
 """Ascent on a quadratic with noisy slopes, where what it should do is plain to see."""
 
 import math
+import re
 import warnings
 
 import numpy as np
@@ -47,7 +48,7 @@ class Quadratic:
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    longest, expand, floor = math.inf, False, -10.0
+    longest, expand, floor, idle = math.inf, False, -10.0, 3e-3
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
@@ -262,6 +263,25 @@ def test_running_out_of_epochs_warns():
         ascent = run(Quadratic(), max_iter=3)
     assert len(ascent.loss_curve) == 3
     assert not ascent.converged
+
+
+class Slow(Quadratic):
+    """Gains fall as one over the square of the number of steps."""
+
+    def sums(self, point, batch):
+        self.n_steps = getattr(self, "n_steps", 0) + 1
+        value = torch.tensor(-N_ROWS * 0.3 / self.n_steps).double()
+        return super().sums(point, batch)._replace(value=value)
+
+
+def test_an_end_that_still_climbs_warns_of_how_much():
+    """With gains of 0.3 / n^2, those to come add up to 0.3 / n."""
+    problem = Slow(excess=1e6)
+    problem.idle = 0.1
+    with pytest.warns(ConvergenceWarning, match="still climbs") as caught:
+        run(problem, tol=1e-6)
+    left = float(re.search(r"about (\S+) nats", str(caught[0].message))[1])
+    assert 0.1 < left * problem.n_steps < 0.4
 
 
 def test_noise_stays_above_its_floor():

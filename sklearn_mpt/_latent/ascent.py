@@ -9,7 +9,8 @@ A problem is an object with
 - ``least``: number of points to average before what they say is believed;
 - ``slopes(point)``: what rows leave unexplained; see `saddles`;
 - ``without_masks()``: the same objective as a problem without noise, or None;
-- ``longest`` and ``expand``: see `move_of`.
+- ``longest`` and ``expand``: see `move_of`;
+- ``idle``: share of tol below which gains without noise are not waited for.
 """
 
 import math
@@ -19,7 +20,11 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent import steps
-from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
+from sklearn_mpt._latent.fitting import (
+    warn_climbing,
+    warn_diverged,
+    warn_unconverged,
+)
 from sklearn_mpt._latent.saddles import with_missing_components
 from sklearn_mpt._latent.steps import (
     Average,
@@ -37,6 +42,7 @@ POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
 SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
 IDLE = 3e-3  # of tol: what steps promise where masks make no noise
 LEFT = 0.005  # of tol: what is left to gain where nothing hides it
+STILL_CLIMBING = 30  # times tol: what is left to gain, and worth a warning
 ROUNDING = 1e-9  # of values: what nodes and sums may change from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
@@ -116,7 +122,8 @@ class Ascent:
         self._caution = 1.0
         self._information = None
         self._next_test = FIRST_TEST
-        self._gained = 0.0  # by the last step without noise
+        # By the last step without noise, and by all to come.
+        self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
 
     @property
@@ -140,6 +147,8 @@ class Ascent:
                     return
             if not self.converged:
                 warn_unconverged(max_iter)
+            elif STILL_CLIMBING * tol < self._left < math.inf:
+                warn_climbing(tol, self._left)
         except FloatingPointError:
             self._warn_of_divergence()
 
@@ -347,16 +356,19 @@ class Ascent:
     def _judge_exact(self, move):
         """The ascent ends where all steps to come would gain a small share of tol.
 
-        Gains fall, in the end, by the same factor from step to step.
+        Gains fall, in the end, by the same factor from step to step. Where they fall
+        ever more slowly, it ends where a step gains a share of tol.
         """
         if self._last is None:
             return
         before, self._gained = self._gained, move.value - self._last[1].value
-        falls = max(before - self._gained, 0.0)
-        left = self._gained**2 / falls if falls else math.inf
-        limit = max(LEFT * self._tol, ROUNDING * (1 + abs(move.value)))
-        is_idle = self._gained < limit and (left < limit or self._gained < limit / 10)
-        self._n_idle = self._n_idle + 1 if is_idle else 0
+        falls = before - self._gained
+        self._left = self._gained**2 / falls if falls > 0 else math.inf
+        rounding = ROUNDING * (1 + abs(move.value))
+        limit = max(LEFT * self._tol, rounding)
+        is_idle = max(self._gained, self._left) < limit
+        is_slow = self._gained < max(self.problem.idle * self._tol, 0.1 * rounding)
+        self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
     def _judge_average(self, move):

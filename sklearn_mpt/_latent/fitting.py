@@ -300,6 +300,14 @@ def warn_unconverged(max_iter):
     )
 
 
+def warn_climbing(tol, left):
+    warn_caller(
+        f"tol={tol} ended a fit whose objective still climbs, ever more slowly: epochs "
+        f"to come would gain about {left:.2g} nats per row in all. Set a smaller tol.",
+        ConvergenceWarning,
+    )
+
+
 def warn_diverged(n_epochs):
     warn_caller(
         f"Training diverged after {n_epochs} epochs: the objective is not finite. The "

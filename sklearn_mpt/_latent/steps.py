@@ -20,6 +20,9 @@ import numpy as np
 import torch
 
 RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
+# Shares of tol: gains that are not waited for, of the LML as the objective itself and
+# in the place of masks.
+IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 LARGEST_FALL = 0.95  # of a noise variance in one step, relative to its value
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step

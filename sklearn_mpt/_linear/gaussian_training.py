@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.steps import Weights, axes_of
+from sklearn_mpt._latent.steps import IDLE, IDLE_FOR_MASKS, Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
@@ -124,6 +124,7 @@ class GaussianRows:
     longest = math.inf
     expand = True
     least = 10
+    idle = IDLE
     n_turns = 1  # that a step takes together, the second of complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
@@ -231,7 +232,7 @@ class GaussianRows:
         if self.masks is None or not self.masks.is_uniform:
             return None
         exact = copy.copy(self)
-        exact.masks = None
+        exact.masks, exact.idle = None, IDLE_FOR_MASKS
         exact.n_pairs, exact.n_batches = self.n_rows, 1
         exact._turn = 0
         return exact

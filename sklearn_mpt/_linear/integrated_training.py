@@ -14,7 +14,7 @@ import torch
 
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.rules import Nodes
-from sklearn_mpt._latent.steps import Weights
+from sklearn_mpt._latent.steps import IDLE, IDLE_FOR_MASKS, Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
@@ -88,6 +88,7 @@ class IntegratedRows:
     longest = LONGEST
     expand = True
     least = 10
+    idle = IDLE
     floor = LOG_NOISE_FLOOR
     ratio = SPACING
 
@@ -253,6 +254,8 @@ class LikelihoodRows(IntegratedRows):
         super().__init__(X, likelihood, settings, n_dims, given)
         self.is_noisy = self.n_batches > 1
         self.bounds = settings.objective == "elbo"
+        if settings.objective == "mpt":
+            self.idle = IDLE_FOR_MASKS
         self.targets = None
 
     @property

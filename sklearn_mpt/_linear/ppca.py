@@ -112,8 +112,8 @@ class MPTProbabilisticPCA(BaseMPT):
 
     where G, from :math:`W^\top g_W`, changes the scale and the mean of z at once, as
     parameter expansion does [3]_. The step of the noise variance is its gradient over
-    its observed information: that of EM takes z as known, and is far too large where there are
-    nearly as many components as features.
+    its observed information: that of EM takes z as known, and is far too large where
+    there are nearly as many components as features.
 
     On complete rows masks act on the rows' second moments, and :math:`\mu` is the mean
     of the rows. A step takes masks together with their complements.
