@@ -10,7 +10,7 @@ Parts:
   best of the constant and decaying ones that were tried), stopped at our LML or at a
   time limit and priced at the speed of its fastest 50 steps; and (b) the closed form of
   `sklearn.decomposition.PCA` with its default solver.
-- ``starts``: the default fit from random starts beside one from the principal components:
+- ``starts``: the default fit from random starts beside one from principal components:
   nats below the closed form, worst of four seeds, epochs and processor time.
 - ``jobs``: `mpt_curve` on rows with missing values, by one worker and by two.
 - ``gaps``: the default fit of rows with missing entries against EM with parameter
