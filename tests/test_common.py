@@ -318,7 +318,7 @@ def test_global_random_state_is_untouched(model, X):
 
 
 def test_warm_start_goes_on(model, X):
-    warm = clone(model).set_params(warm_start=True, max_iter=5)
+    warm = clone(model).set_params(warm_start=True, max_iter=2)
     first = quiet_fit(warm, X).score(X)
     for _ in range(5):
         quiet_fit(warm, X)

@@ -324,7 +324,7 @@ def test_information_of_numbers_with_gaps_is_that_of_what_is_there(noise):
 
 @pytest.mark.parametrize("noise", ["shared", "per_feature"])
 def test_rows_of_gaps_alone_say_nothing_of_the_errors(noise):
-    X = factor_rows(1, 4, n_samples=60)
+    X = factor_rows(1, 4, n_samples=600)  # so many that no feature is the factor itself
     model = MPTLinearVAE(1, noise=noise, objective="lml", random_state=0, tol=1e-3)
     more = np.vstack([X, np.full((3, 4), np.nan)])
     complete, beside = (model.fit(X).standard_errors(rows) for rows in (X, more))

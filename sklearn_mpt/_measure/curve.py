@@ -50,7 +50,9 @@ class MaskNoise:
         """
         if self.is_linked:
             return np.linalg.norm(weights @ self.contrasts), self.degrees[0]
-        by_stratum = self.contrasts.reshape(len(self.contrasts), -1, self.n_strata)
+        n_sizes, n_contrasts = self.contrasts.shape
+        shape = n_sizes, n_contrasts // self.n_strata, self.n_strata
+        by_stratum = self.contrasts.reshape(shape)
         variances = np.sum(by_stratum**2, axis=1)  # (n_sizes, n_strata)
         variances *= np.broadcast_to(np.square(weights), len(variances))[:, None]
         degrees = np.maximum(self.degrees / self.n_strata, 1)
