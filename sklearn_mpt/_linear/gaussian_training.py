@@ -31,6 +31,7 @@ GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
 BLOCK_BYTES = 2**24  # of what is held for a block of rows: caches are not much larger
 MAX_BATCH = 2**17  # rows of a step, if they are not told
+MOST_JOINT_NOISES = 500  # whose information is a matrix, to be solved in each step
 NOISE_ROWS = 1000  # that tell the information of the noise
 SLOPE_NUMBERS = 2**24  # of the rows that tell what components miss
 FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
@@ -177,7 +178,8 @@ class GaussianRows:
         sums = self._sums(turned, batch)
         is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.log_noise.ndim == 0
-        if sums.information is not None and is_lml and (is_shared or not self.is_noisy):
+        is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
+        if sums.information is not None and is_lml and (is_shared or is_joint):
             of_row = self._noise_information(turned)
             information = sums.information._replace(log_noise=sums.n_rows * of_row)
             sums = sums._replace(information=information)
