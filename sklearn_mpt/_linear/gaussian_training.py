@@ -256,8 +256,8 @@ class GaussianRows:
     def _some_rows(self):
         """Evenly spaced rows, all unless they are many."""
         n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
-        places = torch.linspace(0, len(self.X) - 1, n_rows, dtype=torch.float64)
-        return places.long().to(self.X.device)
+        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        return torch.from_numpy(places).to(self.X.device)
 
 
 class GaussianMoments(GaussianRows):
