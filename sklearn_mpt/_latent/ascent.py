@@ -9,6 +9,8 @@ A problem is an object with
 - ``least``: number of points to average before what they say is believed;
 - ``slopes(point)``: what rows leave unexplained; see `saddles`;
 - ``without_masks()``: the same objective as a problem without noise, or None;
+- ``is_worth_trials``: whether what a component gains is known only approximately, and
+  steps are cheap enough to find out;
 - ``longest`` and ``expand``: see `move_of`;
 - ``idle``: share of tol below which gains without noise are not waited for.
 """
@@ -48,6 +50,8 @@ RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 STREAM_GAIN = 1e-3  # nats per row: what a component must gain to be replaced
+# A trial of a component that gains, by approximation, this share of what it replaces.
+TRIAL_SHARE, TRIAL_EPOCHS = 0.5, 16
 
 
 class Stream(NamedTuple):
@@ -62,7 +66,13 @@ def best_of_short_runs(problem, points, n_epochs):
     """
     runs = []
     for point in points:
-        run = Ascent(problem, point, learning_rate=1.0, rng=np.random.default_rng(0))
+        run = Ascent(
+            problem,
+            point,
+            learning_rate=1.0,
+            rng=np.random.default_rng(0),
+            makes_trials=False,
+        )
         for _ in range(n_epochs):
             run.epoch()
         runs.append((-run.loss_curve[-1], run.point))
@@ -102,7 +112,15 @@ class Ascent:
     """
 
     def __init__(
-        self, problem, point, *, learning_rate, rng, n_before=0, finishes=False
+        self,
+        problem,
+        point,
+        *,
+        learning_rate,
+        rng,
+        n_before=0,
+        finishes=False,
+        makes_trials=True,
     ):
         self.problem = problem
         self._start = point
@@ -125,6 +143,7 @@ class Ascent:
         # By the last step without noise, and by all to come.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
+        self._makes_trials = makes_trials
 
     @property
     def result(self):
@@ -211,7 +230,9 @@ class Ascent:
             self._next_test = n_epochs + 2 if escaped else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if self.converged and not self._escape(self.result, batches[0]):
+        if not self.converged or self._escape(self.result, batches[0]):
+            return
+        if not self._try_another(batches[0]):
             self._leave_masks()
 
     def _escape(self, point, batch):
@@ -219,9 +240,33 @@ class Ascent:
         found = self._with_missing(point, batch, self._tol)
         if found is None:
             return False
-        self.point, self._last = found, None
+        self._start_again(found)
+        return True
+
+    def _start_again(self, point):
+        self.point, self._last = point, None
         self.converged = False
         self._forget_average()
+
+    def _try_another(self, batch):
+        """Train another component in the place of the weakest for a few epochs.
+
+        With gaps, two directions that explain about as much can each be part of a local
+        maximum. Return whether the other one is the higher.
+        """
+        problem, point = self.problem, self.point
+        if problem.is_noisy or not (problem.is_worth_trials and self._makes_trials):
+            return False
+        found = with_missing_components(
+            point, *problem.slopes(point), self._tol, share=TRIAL_SHARE
+        )
+        if found is None:
+            return False
+        found = best_of_short_runs(problem, [found], TRIAL_EPOCHS)
+        before, now = (problem.sums(p, batch) for p in (point, found))
+        if float(now.value - before.value) <= self._tol * now.n_rows:
+            return False
+        self._start_again(found)
         return True
 
     def _with_missing(self, point, batch, least_gain, n_rows=math.inf):

@@ -33,7 +33,9 @@ DENSE_FEATURES = 128  # up to so many, a full eigendecomposition is faster
 EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines what is proposed
 
 
-def with_missing_components(point, product, information, least_gain, n_rows=math.inf):
+def with_missing_components(
+    point, product, information, least_gain, n_rows=math.inf, share=1.0
+):
     """Replace weak components by directions that the rows leave unexplained.
 
     Parameters
@@ -48,6 +50,9 @@ def with_missing_components(point, product, information, least_gain, n_rows=math
     n_rows : int or float, default=inf
         Number of rows of a part of a stream: directions must stand out from those that
         so few rows show by chance [2]_.
+    share : float, default=1.0
+        Share of what the replaced component costs that its successor must gain. Below
+        1, the proposal is worth a trial where gains are approximate, as with gaps.
 
     Returns
     -------
@@ -64,7 +69,7 @@ def with_missing_components(point, product, information, least_gain, n_rows=math
     strengths = (1 + strengths) / by_chance - 1
     gains, costs = gain_of(strengths), gain_of(lengths**2).flip(0)
     n_pairs = min(len(gains), len(costs))
-    is_worth_it = gains[:n_pairs] - costs[:n_pairs] > least_gain
+    is_worth_it = gains[:n_pairs] - share * costs[:n_pairs] > least_gain
     n_new = int(is_worth_it.to(torch.int64).cumprod(0).sum())
     if n_new == 0:
         return None

@@ -134,6 +134,7 @@ class GaussianRows:
         self.masks = masks
         self.floor = floor
         self.symmetric = Symmetric(n_dims, X.device)
+        self.is_worth_trials = bool(torch.isnan(X.min()))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
         n_copies = 1 if masks is None else max(1, MIN_PAIRS // n_rows)
@@ -265,6 +266,7 @@ class GaussianMoments(GaussianRows):
 
     least = 20  # steps cost little
     n_rows = math.inf  # so noise is worth removing to the end
+    is_worth_trials = False
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks

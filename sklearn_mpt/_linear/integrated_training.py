@@ -89,6 +89,7 @@ class IntegratedRows:
     expand = True
     least = 10
     idle = IDLE
+    is_worth_trials = False
     floor = LOG_NOISE_FLOOR
     ratio = SPACING
 
