@@ -165,3 +165,11 @@ def test_many_items_end_within_a_tenth_of_a_log_likelihood_unit():
     best = MPTLinearVAE(1, objective="lml", tol=1e-8, **settings).fit(X)
     model = MPTLinearVAE(1, **settings).fit(X)
     assert len(X) * (best.score(X) - model.score(X)) < 0.1
+
+
+def test_another_component_is_tried_where_gaps_make_local_maxima():
+    X = load_diabetes().data
+    X = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    by_em = MPTProbabilisticPCA(5, objective="lml", init="pca", tol=1e-8).fit(X)
+    model = MPTProbabilisticPCA(5, random_state=1).fit(X)
+    assert model.score(X) > by_em.score(X) - 1e-3

@@ -51,7 +51,7 @@ RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 STREAM_GAIN = 1e-3  # nats per row: what a component must gain to be replaced
 # A trial of a component that gains, by approximation, this share of what it replaces.
-TRIAL_SHARE, TRIAL_EPOCHS = 0.5, 16
+TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
 
 
 class Stream(NamedTuple):
