@@ -79,11 +79,11 @@ class Source:
                     trust_remote_code=self.trust_remote_code,
                     **kwargs,
                 )
-        except (ImportError, MemoryError):
+        except MemoryError:
             raise
         except Exception as error:  # tokenizers raise Exception itself
-            kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(
+            kinds = (kind for kind in (OSError, ImportError) if isinstance(error, kind))
+            raise next(kinds, ValueError)(
                 f"{self.name!r} could not be loaded as {what}. Pass a name on the "
                 "Hugging Face hub; offline, a folder written by save_pretrained; or a "
                 f"loaded model and its tokenizer. {error}"
