@@ -207,8 +207,11 @@ def _bounded_generator(of_law):
 
 
 def apply(point, move, size):
-    """Take a step of a size; noise variances change by so many times their value."""
-    change = torch.linalg.matrix_exp(size * move.generator)
+    """Take a step of a size; noise variances change by so many times their value.
+
+    The law of z changes by no more than in a full step: its change is exponential.
+    """
+    change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
     coefs = (point.coefs + size * move.step.coefs) @ change
     fall = (size * move.step.log_noise).clamp(min=-LARGEST_FALL)
     return Point(coefs, point.log_noise + fall.log1p())
