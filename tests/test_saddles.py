@@ -10,7 +10,11 @@ from sklearn.preprocessing import scale
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA  # noqa: E402
-from sklearn_mpt._latent.saddles import gain_of, with_missing_components  # noqa: E402
+from sklearn_mpt._latent.saddles import (  # noqa: E402
+    Unexplained,
+    gain_of,
+    with_missing_components,
+)
 from sklearn_mpt._latent.steps import Point  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import moments_of  # noqa: E402
 from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
@@ -85,6 +89,20 @@ def test_what_few_rows_show_by_chance_is_not_followed():
     assert with_missing_components(point, *part.slopes(point), 1e-3, len(X)) is None
 
 
+def test_parts_of_a_stream_add_up_to_all_rows():
+    """Also where arrays carry what is known from one part to the next."""
+    X, point = rows(), point_with((0, None, None))
+    together = None
+    for part in np.split(X, [10, 35]):
+        of_part = GaussianRows(torch.tensor(part), 3, None, "auto", floor=-30.0)
+        together = Unexplained(*of_part.slopes(point), len(part)).and_before(together)
+        together = Unexplained.from_arrays(together.as_arrays(), torch.tensor)
+    product, _ = problem(True).slopes(point)
+    V = torch.eye(6, dtype=torch.float64)
+    assert_allclose(together.product(V), product(V), atol=1e-12)
+    assert together.n_rows == len(X)
+
+
 def test_features_that_tell_nothing_are_left_out():
     point = point_with((0, 1, None))
     information = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]).double()
@@ -134,6 +152,16 @@ def test_a_stream_finds_weak_components():
         for part in np.array_split(rng.permutation(len(X)), 3):
             model.partial_fit(X[part])
     assert best - model.score(X) < 0.1
+
+
+def test_a_stream_of_small_parts_finds_weak_components():
+    """The last of 12 components gains .2 nats per row, which 50 rows do not show."""
+    X, rng = load_wine().data, np.random.default_rng(0)
+    model = MPTProbabilisticPCA(12, random_state=0)
+    for _ in range(250):
+        model.partial_fit(X[rng.choice(len(X), 50, replace=False)])
+    best = MPTProbabilisticPCA(12, init="pca", max_iter=0).fit(X)
+    assert best.score(X) - model.score(X) < 0.05
 
 
 @pytest.mark.parametrize("n_components", [2, 4])

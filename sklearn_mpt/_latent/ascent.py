@@ -27,7 +27,7 @@ from sklearn_mpt._latent.fitting import (
     warn_diverged,
     warn_unconverged,
 )
-from sklearn_mpt._latent.saddles import with_missing_components
+from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
 from sklearn_mpt._latent.steps import (
     Average,
     Point,
@@ -140,6 +140,7 @@ class Ascent:
         self._caution = 1.0
         self._information = None
         self._next_test = FIRST_TEST
+        self._unexplained = None  # by parts of a stream since the last test
         # By the last step without noise, and by all to come.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
@@ -174,8 +175,30 @@ class Ascent:
     def run_once(self):
         """Take one pass over a part of a stream; go on where `load` says."""
         self._forgetting = STREAM_FORGETTING
-        values = [self._follow(batch) for batch in self.problem.batches(self.rng)]
+        batches = list(self.problem.batches(self.rng))
+        if self._stream.point.is_finite():
+            self._escape_on_stream(batches[0])
+        values = [self._follow(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
+
+    def _escape_on_stream(self, batch):
+        """Set components that all parts since the last test miss.
+
+        Few rows show directions by chance, which hide a weak component.
+        """
+        point = self._stream.point
+        part = Unexplained(*self.problem.slopes(point), self.problem.n_rows)
+        self._unexplained = unexplained = part.and_before(self._unexplained)
+        if self._n_steps < self._next_test:
+            return
+        self._unexplained, self._next_test = None, 2 * self._n_steps
+        product, information, n_rows = unexplained
+        found = with_missing_components(
+            point, product, information, STREAM_GAIN, n_rows
+        )
+        if found is not None and self._gain(point, found, batch) > STREAM_GAIN:
+            self._stream = Stream(found, found)
+            self._n_steps, self._next_test = 0, FIRST_TEST
 
     def _follow(self, batch):
         """Take a step whose size falls with all those before, and average."""
@@ -185,13 +208,6 @@ class Ascent:
         if not move.is_finite:
             self._warn_of_divergence()
             return math.nan
-        n_rows = self.problem.n_rows / self.problem.n_batches
-        if self._n_steps > 1 and self._n_steps & (self._n_steps - 1) == 0:
-            found = self._with_missing(self.point, batch, STREAM_GAIN, n_rows)
-            if found is not None:
-                self.point, self._n_steps = found, 0
-                self._stream = Stream(found, found)
-                move = self._move(batch)
         size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
         self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
@@ -208,6 +224,8 @@ class Ascent:
             "point": steps.as_arrays(self._stream.point),
             "average": steps.as_arrays(self._stream.average),
             "information": steps.as_arrays(self._information or ()),
+            "next_test": self._next_test,
+            "unexplained": self._unexplained.as_arrays() if self._unexplained else [],
         }
 
     def load(self, state):
@@ -219,7 +237,9 @@ class Ascent:
                 for name in ("point", "average", "information")
             )
             self._stream, self._n_steps = Stream(point, average), state["n_steps"]
-            self._information = information
+            self._information, self._next_test = information, state["next_test"]
+            if arrays := state["unexplained"]:
+                self._unexplained = Unexplained.from_arrays(arrays, tensor)
 
     def epoch(self):
         """Take one pass over the batches."""
@@ -237,8 +257,9 @@ class Ascent:
 
     def _escape(self, point, batch):
         """Set components that the rows miss; return whether that gains anything."""
-        found = self._with_missing(point, batch, self._tol)
-        if found is None:
+        slopes = self.problem.slopes(point)
+        found = with_missing_components(point, *slopes, self._tol)
+        if found is None or self._gain(point, found, batch) <= self._tol:
             return False
         self._start_again(found)
         return True
@@ -263,21 +284,15 @@ class Ascent:
         if found is None:
             return False
         found = best_of_short_runs(problem, [found], TRIAL_EPOCHS)
-        before, now = (problem.sums(p, batch) for p in (point, found))
-        if float(now.value - before.value) <= self._tol * now.n_rows:
+        if self._gain(point, found, batch) <= self._tol:
             return False
         self._start_again(found)
         return True
 
-    def _with_missing(self, point, batch, least_gain, n_rows=math.inf):
-        """Return a point that is better on a batch, or None; see `saddles`."""
-        product, information = self.problem.slopes(point)
-        found = with_missing_components(point, product, information, least_gain, n_rows)
-        if found is None:
-            return None
+    def _gain(self, point, found, batch):
+        """Return what another point gains on a batch, in nats per row."""
         before, now = (self.problem.sums(p, batch) for p in (point, found))
-        is_better = float(now.value - before.value) > least_gain * now.n_rows
-        return found if is_better else None
+        return float(now.value - before.value) / now.n_rows
 
     def _leave_masks(self):
         """Go on with the sum over all sizes, whose noise does not hide what is left."""
@@ -376,7 +391,10 @@ class Ascent:
             self.point, self._last = point, None
             self.converged = not self.problem.is_noisy
             return
-        self._caution *= 0.5
+        if size > 1:  # longer than a full step: no size to come back to
+            self.learning_rate = size / 2
+        else:
+            self._caution *= 0.5
         self._last = point, move, size / 2
         self.point = self._bounded(apply(point, move, size / 2))
 

@@ -24,6 +24,8 @@ References
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -78,6 +80,47 @@ def with_missing_components(
     loadings[:, loadings.shape[1] - n_new :] = new.flip(1)
     weights = _over(loadings, unit[:, None]) @ rotation
     return point._replace(coefs=torch.cat([weights, point.coefs[:, n_dims:]], 1))
+
+
+class Unexplained(NamedTuple):
+    """What the parts of a stream leave unexplained, on average.
+
+    Of more than `DENSE_FEATURES` features only the last part is kept, since an average
+    is a matrix of features.
+    """
+
+    product: Callable  # from V, (d, q), to the mean of s s' V over rows
+    information: torch.Tensor  # of each location, (d,)
+    n_rows: float
+
+    def and_before(self, before):
+        """Average this part with those before; None if there are none."""
+        if before is None or not self._is_narrow:
+            return self
+        n_rows = self.n_rows + before.n_rows
+        share = before.n_rows / n_rows
+        matrix = torch.lerp(self._matrix, before._matrix, share)
+        information = torch.lerp(self.information, before.information, share)
+        return Unexplained(matrix.matmul, information, n_rows)
+
+    @property
+    def _is_narrow(self):
+        return len(self.information) <= DENSE_FEATURES
+
+    @property
+    def _matrix(self):
+        return self.product(torch.eye(len(self.information)).to(self.information))
+
+    def as_arrays(self):
+        """Return what `from_arrays` takes; empty of many features."""
+        if not self._is_narrow:
+            return []
+        return [self._matrix.cpu().numpy(), self.information.cpu().numpy(), self.n_rows]
+
+    @classmethod
+    def from_arrays(cls, arrays, tensor):
+        matrix, information, n_rows = arrays
+        return cls(tensor(matrix).matmul, tensor(information), n_rows)
 
 
 def gain_of(strengths):
