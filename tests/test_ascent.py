@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
+from sklearn_mpt._latent.fit_loop import fit_loop, fit_part, run_epoch  # noqa: E402
 from sklearn_mpt._latent.steps import (  # noqa: E402
     Average,
     Point,
@@ -106,19 +107,14 @@ def loss(point):
     return 0.5 * gap.dot(Quadratic.pull(gap))
 
 
-def ascent_on(problem, learning_rate=1.0, rng=0, point=START):
+def ascent_on(problem, learning_rate=1.0, rng=0, point=START, **until):
     rng = np.random.default_rng(rng)
-    return Ascent(problem, point, learning_rate=learning_rate, rng=rng)
+    return Ascent(problem, point, learning_rate=learning_rate, rng=rng, **until)
 
 
-def run(problem, max_iter=5000, tol=1e-4, around_epoch=None, **settings):
-    ascent = ascent_on(problem, **settings)
-    ascent.run(
-        max_iter=max_iter,
-        tol=tol,
-        n_iter_no_change=10,
-        around_epoch=around_epoch or (lambda epoch: epoch()),
-    )
+def run(problem, max_iter=5000, tol=1e-4, around_epoch=run_epoch, **settings):
+    ascent = ascent_on(problem, tol=tol, n_iter_no_change=10, **settings)
+    fit_loop(ascent, max_iter, around_epoch)
     return ascent
 
 
@@ -156,7 +152,7 @@ def test_a_drift_beyond_noise_gets_full_steps_again():
 
 def test_a_newton_step_arrives_at_once():
     ascent = ascent_on(Quadratic(excess=1.0))
-    ascent.epoch()
+    ascent.step()
     assert_allclose(ascent.point.coefs, BEST.coefs)
     assert_allclose(ascent.loss_curve, loss(START))
 
@@ -177,7 +173,7 @@ def recorded(ascent, n_epochs):
         points.append(point) or sums(point, batch)
     )
     for _ in range(n_epochs):
-        ascent.epoch()
+        ascent.step()
     return np.array([float((p.coefs - BEST.coefs)[0, 0]) for p in points])
 
 
@@ -200,7 +196,7 @@ def test_learning_rate_scales_steps():
     moved = []
     for rate in (1.0, 0.25):
         ascent = ascent_on(Quadratic(), learning_rate=rate)
-        ascent.epoch()
+        ascent.step()
         moved.append(ascent.point.plus(START, -1).coefs)
     assert_allclose(moved[1], 0.25 * moved[0])
 
@@ -253,7 +249,7 @@ def test_batches_of_an_epoch_are_all_steps():
             return super().sums(point, batch)
 
     ascent = ascent_on(Counting(noise=0.1, n_batches=5))
-    ascent.epoch()
+    ascent.step()
     assert len(calls) == 5
     assert len({float(point.log_noise) for point in calls}) == 5
     assert len(ascent.loss_curve) == 1
@@ -290,7 +286,7 @@ def test_noise_stays_above_its_floor():
     problem.floor = -0.25
     ascent = ascent_on(problem)
     for _ in range(30):
-        ascent.epoch()
+        ascent.step()
     assert ascent.point.log_noise == -0.25
     assert_allclose(ascent.point.coefs, BEST.coefs, atol=1e-6)
 
@@ -298,10 +294,9 @@ def test_noise_stays_above_its_floor():
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 @pytest.mark.parametrize("n_epochs", [3, 40])
 def test_interruption_keeps_the_model(noise, n_epochs):
-    ascent = ascent_on(Quadratic(noise=noise, excess=20.0))
-    until = {"max_iter": 5000, "tol": 1e-4, "n_iter_no_change": 1}
-    with pytest.raises(KeyboardInterrupt):
-        ascent.run(around_epoch=counted(interrupt, n_epochs), **until)
+    ascent = ascent_on(Quadratic(noise=noise, excess=20.0), tol=1e-4)
+    with pytest.warns(UserWarning, match="interrupted"):
+        fit_loop(ascent, 5000, counted(interrupt, n_epochs))
     assert len(ascent.loss_curve) == n_epochs
     assert loss(ascent.result) < loss(START)
 
@@ -326,7 +321,7 @@ def test_divergence_keeps_the_last_finite_point(n_good):
     straight = ascent_on(Quadratic(noise=0.1))
     for _ in range(n_good):
         last = straight.point
-        straight.epoch()
+        straight.step()
     with pytest.warns(ConvergenceWarning, match=r"diverged after \d+ epochs"):
         ascent = run(Failing(n_good, noise=0.1))
     assert_array_equal(ascent.result.coefs, last.coefs)
@@ -348,7 +343,7 @@ def stream(problem, n_parts, rng):
     """One ascent over all parts."""
     ascent = ascent_on(problem, rng=rng)
     for _ in range(n_parts):
-        ascent.run_once()
+        fit_part(ascent)
     return ascent
 
 
@@ -365,7 +360,7 @@ def test_a_stream_goes_on_where_its_state_says():
     for _ in range(6):
         ascent = Ascent(problem, result, learning_rate=1.0, rng=rng)
         ascent.load(state)
-        ascent.run_once()
+        fit_part(ascent)
         state, result = ascent.state(), ascent.result
     assert_points_equal(result, straight.result)
     assert state["n_steps"] == straight.state()["n_steps"] == 6
@@ -391,11 +386,11 @@ def test_the_average_of_a_stream_is_better_than_its_last_point():
 
 def test_a_part_that_diverges_is_skipped():
     ascent = ascent_on(Failing(2))
-    ascent.run_once()
-    ascent.run_once()
+    fit_part(ascent)
+    fit_part(ascent)
     before = ascent.result
     with pytest.warns(ConvergenceWarning, match="diverged"):
-        ascent.run_once()
+        fit_part(ascent)
     assert_points_equal(ascent.result, before)
 
 

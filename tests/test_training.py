@@ -6,7 +6,8 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.descent import Descent, Objective, Stopping, recent_mean
-from sklearn_mpt._deep.trainer import JOINED_SHARE, Trainer
+from sklearn_mpt._deep.solver import JOINED_SHARE, DescentSolver
+from sklearn_mpt._latent.fit_loop import fit_loop, fit_part, run_epoch
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
@@ -40,46 +41,41 @@ class Cliff(NoisyParabola):
         return torch.where(module.x > 4.5, module.x, torch.inf) + 0 * batch
 
 
-def trainer_of(objective):
+def solver_of(objective, **until):
     rng = np.random.default_rng(0)
-    return Trainer(Point(), objective, learning_rate=0.1, rng=rng)
+    return DescentSolver(Point(), objective, learning_rate=0.1, rng=rng, **until)
 
 
-def run(objective, max_iter=3000, window=10, around_epoch=lambda epoch: epoch()):
-    trainer = trainer_of(objective)
-    trainer.run(
-        max_iter=max_iter,
-        tol=1e-4,
-        n_iter_no_change=window,
-        around_epoch=around_epoch,
-    )
-    return trainer
+def run(objective, max_iter=3000, window=10, around_epoch=run_epoch):
+    solver = solver_of(objective, tol=1e-4, n_iter_no_change=window)
+    fit_loop(solver, max_iter, around_epoch)
+    return solver
 
 
 def test_stops_at_the_minimum_of_a_deterministic_objective():
-    trainer = run(NoisyParabola(noise=0.0), window=200)  # an epoch is but one step
-    assert (trainer.module.x.item() - 1) ** 2 < 1e-4  # tol
-    assert trainer.plateau
-    assert len(trainer.loss_curve) < 3000
+    solver = run(NoisyParabola(noise=0.0), window=200)  # an epoch is but one step
+    assert (solver.module.x.item() - 1) ** 2 < 1e-4  # tol
+    assert solver.plateau
+    assert len(solver.loss_curve) < 3000
 
 
 def test_averaging_removes_the_noise():
-    trainer = run(NoisyParabola(noise=3.0), window=200)
+    solver = run(NoisyParabola(noise=3.0), window=200)
     # one step sees a slope of standard deviation 3 / sqrt(8)
-    assert abs(trainer.module.x.item() - 1) < 0.15
+    assert abs(solver.module.x.item() - 1) < 0.15
 
 
 def test_running_out_of_epochs_warns():
     with pytest.warns(ConvergenceWarning, match=r"max_iter=20\) reached"):
-        trainer = run(NoisyParabola(noise=0.0), max_iter=20)
-    assert len(trainer.loss_curve) == 20
+        solver = run(NoisyParabola(noise=0.0), max_iter=20)
+    assert len(solver.loss_curve) == 20
 
 
 def test_divergence_restores_the_best_finite_state():
     with pytest.warns(ConvergenceWarning, match=r"diverged after \d+ epochs"):
-        trainer = run(Cliff(noise=0.0))
-    assert 4.5 < trainer.module.x.item() < 5
-    assert np.isfinite(trainer.loss_curve).all()
+        solver = run(Cliff(noise=0.0))
+    assert 4.5 < solver.module.x.item() < 5
+    assert np.isfinite(solver.loss_curve).all()
 
 
 def test_divergence_in_the_very_last_step_is_noticed():
@@ -87,13 +83,13 @@ def test_divergence_in_the_very_last_step_is_noticed():
         def losses(self, module, batch):
             return torch.where(module.x == 5, module.x, torch.nan) + 0 * batch
 
-    trainer = Trainer(
+    solver = DescentSolver(
         Point(), LastStep(0.0), learning_rate=0.1, rng=np.random.default_rng(0)
     )
     with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
-        trainer.run_once()
-    assert trainer.module.x.item() == 5
-    assert trainer.state()["progress"][0] == 0
+        fit_part(solver)
+    assert solver.module.x.item() == 5
+    assert solver.state()["progress"][0] == 0
 
 
 def test_interruption_keeps_the_model():
@@ -106,12 +102,11 @@ def test_interruption_keeps_the_model():
         if n_epochs == 7:
             raise KeyboardInterrupt
 
-    trainer = trainer_of(NoisyParabola(noise=0.0))
-    until = {"max_iter": 3000, "tol": 1e-4, "n_iter_no_change": 10}
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run(around_epoch=interrupt, **until)
-    assert len(trainer.loss_curve) == 7
-    assert 1 < trainer.module.x.item() < 5
+    solver = solver_of(NoisyParabola(noise=0.0))
+    with pytest.warns(UserWarning, match="interrupted"):
+        fit_loop(solver, 3000, interrupt)
+    assert len(solver.loss_curve) == 7
+    assert 1 < solver.module.x.item() < 5
 
 
 @pytest.mark.parametrize("stop_after", [3, 60])
@@ -126,24 +121,24 @@ def test_a_callback_stops_without_a_warning(stop_after):
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trainer = run(NoisyParabola(noise=1.0), around_epoch=stop)
-    assert len(trainer.loss_curve) == stop_after
+        solver = run(NoisyParabola(noise=1.0), around_epoch=stop)
+    assert len(solver.loss_curve) == stop_after
 
 
 def test_optimizer_state_survives_as_arrays():
     straight, resumed = (
-        Trainer(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
+        DescentSolver(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
         for _ in range(2)
     )
-    for trainer in (straight, resumed):
-        trainer.rng = np.random.default_rng(0)
-        trainer.run_once()
-    again = Trainer(
+    for solver in (straight, resumed):
+        solver.rng = np.random.default_rng(0)
+        fit_part(solver)
+    again = DescentSolver(
         resumed.module, resumed.objective, learning_rate=0.1, rng=resumed.rng
     )
     again.load(resumed.state())
-    straight.run_once()
-    again.run_once()
+    fit_part(straight)
+    fit_part(again)
     assert again.module.x.item() == straight.module.x.item()
 
 
@@ -160,46 +155,40 @@ class HeldOut(NoisyParabola):
 
 
 def test_the_best_held_out_parameters_are_kept():
-    trainer = run(HeldOut(best=3.0, spread=0.0))
-    reached = (trainer.module.x.item() - 3) ** 2
-    assert np.isclose(reached, min(trainer.validation_curve))
-    assert reached < 0.1 < max(trainer.validation_curve)
-    assert reached < trainer.validation_curve[-1]
+    solver = run(HeldOut(best=3.0, spread=0.0))
+    reached = (solver.module.x.item() - 3) ** 2
+    assert np.isclose(reached, min(solver.validation_curve))
+    assert reached < 0.1 < max(solver.validation_curve)
+    assert reached < solver.validation_curve[-1]
 
 
 def test_training_goes_on_from_the_best_start():
     """From 9 it is far to the best of held-out rows, 3; from 3.5 it is near."""
     module = Point()
-    trainer = Trainer(
+    solver = DescentSolver(
         module,
         HeldOut(best=3.0, spread=0.0),
         learning_rate=0.01,
         rng=np.random.default_rng(0),
         others=[{"x": torch.tensor(9.0)}, {"x": torch.tensor(3.5)}],
+        n_iter_no_change=90,
     )
     with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
-        trainer.run(
-            max_iter=100,
-            tol=0.0,
-            n_iter_no_change=90,
-            around_epoch=lambda epoch: epoch(),
-        )
+        fit_loop(solver, 100)
     assert abs(module.x.item() - 3) < 0.05
-    assert len(trainer.loss_curve) == 100  # those of other starts do not count
+    assert len(solver.loss_curve) == 100  # those of other starts do not count
 
 
 def test_a_start_that_diverges_is_left():
     module, objective = Point(), HeldOut(best=3.0, spread=0.0)
-    trainer = Trainer(
+    solver = DescentSolver(
         module,
         objective,
         learning_rate=0.01,
         rng=np.random.default_rng(0),
         others=[{"x": torch.tensor(torch.nan)}],
     )
-    trainer.run(
-        max_iter=20, tol=0.0, n_iter_no_change=5, around_epoch=lambda epoch: True
-    )
+    fit_loop(solver, 20, around_epoch=lambda epoch: True)
     assert 4.5 < module.x.item() < 5
 
 
@@ -327,14 +316,13 @@ class Joining(HeldOut):
 
 
 def joining(joins):
-    objective, rng = Joining(best=3.0, spread=0.0), np.random.default_rng(0)
-    return Trainer(Point(), objective, learning_rate=0.1, rng=rng, joins=joins)
+    until = {"tol": 1e-4, "n_iter_no_change": 100}
+    return solver_of(Joining(best=3.0, spread=0.0), joins=joins, **until)
 
 
-def run_joining(trainer, max_iter=3000, around_epoch=lambda epoch: epoch()):
-    until = {"max_iter": max_iter, "tol": 1e-4, "n_iter_no_change": 100}
-    trainer.run(around_epoch=around_epoch, **until)
-    return trainer
+def run_joining(solver, max_iter=3000, around_epoch=run_epoch):
+    fit_loop(solver, max_iter, around_epoch)
+    return solver
 
 
 def test_rows_that_ended_training_join_it_for_a_while():
@@ -353,33 +341,33 @@ def test_rows_that_ended_training_join_it_for_a_while():
 def test_joined_rows_have_the_epochs_that_are_left():
     n_epochs = len(run_joining(joining(False)).loss_curve)
     for n_left in (0, 3):
-        trainer = run_joining(joining(True), max_iter=n_epochs + n_left)
-        assert len(trainer.loss_curve) == n_epochs + n_left
+        solver = run_joining(joining(True), max_iter=n_epochs + n_left)
+        assert len(solver.loss_curve) == n_epochs + n_left
 
 
 @pytest.mark.parametrize("ending", [None, KeyboardInterrupt, FloatingPointError])
 def test_what_ends_training_with_joined_rows_keeps_the_model(ending):
-    apart, trainer = run_joining(joining(False)), joining(True)
+    apart, solver = run_joining(joining(False)), joining(True)
     n_last = len(apart.loss_curve) + 5
 
     def around(epoch):
-        if ending is not None and len(trainer.loss_curve) == n_last:
-            trainer.module.x.data.fill_(100.0)
+        if ending is not None and len(solver.loss_curve) == n_last:
+            solver.module.x.data.fill_(100.0)
             raise ending
         epoch()
-        return ending is None and len(trainer.loss_curve) == n_last
+        return ending is None and len(solver.loss_curve) == n_last
 
     if ending is None:
-        run_joining(trainer, around_epoch=around)
+        run_joining(solver, around_epoch=around)
     elif ending is KeyboardInterrupt:
-        with pytest.raises(KeyboardInterrupt):
-            run_joining(trainer, around_epoch=around)
+        with pytest.warns(UserWarning, match="interrupted"):
+            run_joining(solver, around_epoch=around)
     else:
         with pytest.warns(ConvergenceWarning, match=f"after {n_last} epochs"):
-            run_joining(trainer, around_epoch=around)
-    assert len(trainer.loss_curve) == n_last
-    assert 2 < trainer.module.x.item() <= apart.module.x.item()
-    assert trainer.objective.noise_of == "held-out"
+            run_joining(solver, around_epoch=around)
+    assert len(solver.loss_curve) == n_last
+    assert 2 < solver.module.x.item() <= apart.module.x.item()
+    assert solver.objective.noise_of == "held-out"
 
 
 class Scripted(Objective):
@@ -413,20 +401,17 @@ def test_the_last_parameters_that_held_out_rows_tell_from_none_are_kept():
 
 
 def test_steps_get_smaller_once_where_held_out_losses_are_flat():
-    module, objective = Point(), HeldOut(best=3.0, spread=0.0)
-    trainer = Trainer(
-        module, objective, learning_rate=0.1, rng=np.random.default_rng(0)
-    )
+    solver = solver_of(HeldOut(best=3.0, spread=0.0), n_iter_no_change=10)
     sizes, best = [], []
 
     def around_epoch(epoch):
         epoch()
-        descent = trainer._descent
+        descent = solver._descent
         sizes.append(descent.optimizer.learning_rate)
         best.append(descent.lowest)
 
-    trainer.run(max_iter=1000, tol=0.0, n_iter_no_change=10, around_epoch=around_epoch)
-    assert trainer.plateau
+    fit_loop(solver, 1000, around_epoch)
+    assert solver.plateau
     n_fast = sizes.count(0.1)
     assert_allclose(sizes[n_fast:], 0.02)
     assert len(sizes) >= n_fast + 15
@@ -454,15 +439,14 @@ def test_an_average_that_starts_anew_forgets_all_but_its_point():
 
 def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():
     """Only the next loss would have shown it."""
-    trainer = trainer_of(NoisyParabola(noise=0.0))
-    until = {"max_iter": 3000, "tol": 1e-4, "n_iter_no_change": 10}
+    solver = solver_of(NoisyParabola(noise=0.0))
 
     def spoil(epoch):
         epoch()
-        if len(trainer.loss_curve) == 7:
-            trainer._descent.optimizer.average[:] = torch.nan
+        if len(solver.loss_curve) == 7:
+            solver._descent.optimizer.average[:] = torch.nan
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run(around_epoch=spoil, **until)
-    assert 1 < trainer.module.x.item() < 5
+    with pytest.warns(UserWarning, match="interrupted"):
+        fit_loop(solver, 3000, spoil)
+    assert 1 < solver.module.x.item() < 5

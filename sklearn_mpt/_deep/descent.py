@@ -12,7 +12,8 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 from torch.nn.utils import vector_to_parameters
 
-DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
+from sklearn_mpt._latent.fit_loop import DIVERGENCE
+
 SURE = 4.0  # standard errors of what rows tell
 LIMIT, DIFFERENCE = 1.0, 0.1  # of a number that held-out rows set, and its steps
 LONGEST_STEP = 0.5

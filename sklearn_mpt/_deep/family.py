@@ -35,7 +35,7 @@ from sklearn_mpt._deep.start import (
     start,
     unexplained,
 )
-from sklearn_mpt._deep.trainer import Trainer
+from sklearn_mpt._deep.solver import DescentSolver
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.schedule_free import REST
@@ -108,7 +108,7 @@ class DeepFamily(Family):
     def _module(self, fitted, device):
         return module_of(fitted, self.likelihood, device)
 
-    def trainer(self, settings, problem):
+    def solver(self, settings, problem):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
         module = self._module(fitted, device).float()
@@ -121,12 +121,14 @@ class DeepFamily(Family):
         objective = _objective(settings, problem, rows.float(), may_tune)
         if not problem.is_all:
             objective = objective.as_part()
-        return Trainer(
+        return DescentSolver(
             module,
             objective,
             rng=problem.rng,
             others=self._other_starts(settings, problem),
             log_scale=float(log_scale.mean()),
+            tol=settings.tol,
+            n_iter_no_change=settings.n_iter_no_change,
             learning_rate=settings.learning_rate,
             resting=noise,
             rest=math.inf if objective.tunes else REST * problem.is_new,
@@ -150,9 +152,6 @@ class DeepFamily(Family):
             self._module(fitted, problem.device).float().state_dict()
             for fitted in starts
         ]
-
-    def state_after_fit(self, trainer):
-        return trainer.settled_state()
 
     def trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])

@@ -20,13 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent import steps
-from sklearn_mpt._latent.fitting import (
-    warn_climbing,
-    warn_diverged,
-    warn_unconverged,
-)
+from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
 from sklearn_mpt._latent.steps import (
     Average,
@@ -74,12 +72,12 @@ def best_of_short_runs(problem, points, n_epochs):
             makes_trials=False,
         )
         for _ in range(n_epochs):
-            run.epoch()
+            run.step()
         runs.append((-run.loss_curve[-1], run.point))
     return max(runs, key=lambda run: run[0])[1]
 
 
-class Ascent:
+class Ascent(Solver):
     """Maximise an objective by natural steps.
 
     With noise, steps have size `learning_rate` until successive ones disagree; then
@@ -96,8 +94,16 @@ class Ascent:
         Size of the first steps; 1 is a full one.
     rng : numpy.random.Generator
         Source of batches.
+    tol : float
+        What the epochs to come must gain, in nats per row.
+    n_iter_no_change : int
+        Number of epochs whose gain is weighed against `tol` where there is noise.
     n_before : int
         Number of steps that led to `point`.
+    finishes : bool
+        Whether epochs without noise follow, where the objective has such a form.
+    makes_trials : bool
+        Whether another component may be trained in the place of the weakest.
 
     Attributes
     ----------
@@ -118,6 +124,8 @@ class Ascent:
         *,
         learning_rate,
         rng,
+        tol=0.0,
+        n_iter_no_change=1,
         n_before=0,
         finishes=False,
         makes_trials=True,
@@ -130,7 +138,7 @@ class Ascent:
         self.rng = rng
         self.loss_curve: list[float] = []
         self.converged = False
-        self._tol, self._patience = 0.0, 1
+        self._tol, self._patience = tol, n_iter_no_change
         self._forgetting = 1 / problem.n_batches
         self._average = None
         self._record = Record(point)
@@ -154,30 +162,27 @@ class Ascent:
         has_average = self._average is not None and self._average.count > FEW
         return self._average.point if has_average else self.point
 
-    def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
-        """Ascend to convergence; on divergence keep the best so far.
+    def terminate(self):
+        """Return whether the ascent has converged; warn if it still climbs."""
+        if self.converged and STILL_CLIMBING * self._tol < self._left < math.inf:
+            warn_caller(
+                f"tol={self._tol} ended a fit whose objective still climbs, ever more "
+                f"slowly: epochs to come would gain about {self._left:.2g} nats per "
+                "row in all. Set a smaller tol.",
+                ConvergenceWarning,
+            )
+        return self.converged
 
-        around_epoch : callable
-            Called with `epoch`, which it must call; returns True to stop training.
-        """
-        self._tol, self._patience = tol, n_iter_no_change
-        try:
-            while len(self.loss_curve) < max_iter and not self.converged:
-                if around_epoch(self.epoch):
-                    return
-            if not self.converged:
-                warn_unconverged(max_iter)
-            elif STILL_CLIMBING * tol < self._left < math.inf:
-                warn_climbing(tol, self._left)
-        except FloatingPointError:
-            self._warn_of_divergence()
+    def recover(self):
+        """Go back to the last point whose value and step are finite."""
+        if self._last is not None:
+            self.point = self._last[0]
 
-    def run_once(self):
+    def step_on_part(self):
         """Take one pass over a part of a stream; go on where `load` says."""
         self._forgetting = STREAM_FORGETTING
         batches = list(self.problem.batches(self.rng))
-        if self._stream.point.is_finite():
-            self._escape_on_stream(batches[0])
+        self._escape_on_stream(batches[0])
         values = [self._follow(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
 
@@ -206,8 +211,7 @@ class Ascent:
         self.point = align(stream.point, stream.average)
         move = self._move(batch)
         if not move.is_finite:
-            self._warn_of_divergence()
-            return math.nan
+            raise FloatingPointError
         size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
         self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
@@ -219,6 +223,8 @@ class Ascent:
 
     def state(self):
         """Return what `load` needs to go on with a stream, as arrays."""
+        if self._stream.average is self._start:
+            return {}
         return {
             "n_steps": self._n_steps,
             "point": steps.as_arrays(self._stream.point),
@@ -241,7 +247,7 @@ class Ascent:
             if arrays := state["unexplained"]:
                 self._unexplained = Unexplained.from_arrays(arrays, tensor)
 
-    def epoch(self):
+    def step(self):
         """Take one pass over the batches."""
         batches = list(self.problem.batches(self.rng))
         n_epochs = len(self.loss_curve)
@@ -457,8 +463,3 @@ class Ascent:
         """A small share of the P / (2 n) nats that n rows cost a fit of P numbers."""
         n_parameters = sum(part.numel() for part in self.point)
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)
-
-    def _warn_of_divergence(self):
-        warn_diverged(len(self.loss_curve))
-        if self._last is not None:
-            self.point = self._last[0]

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import (
     check_columns_present,
@@ -16,8 +15,8 @@ from sklearn_mpt._checks import (
     check_fitted_components,
     check_training_parameters,
     rows_that_count,
-    warn_caller,
 )
+from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._latent.model import Model, as_view, own_mode
 from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import spawn_seeds
@@ -74,15 +73,8 @@ class Family(ABC):
         """Return the fitted attributes from which training starts."""
 
     @abstractmethod
-    def trainer(self, settings, problem):
-        """Return a trainer that starts from the problem's attributes: see `Ascent`."""
-
-    def state_after_fit(self, trainer) -> dict:
-        """Return what `trainer.load` takes where `partial_fit` goes on after `fit`.
-
-        Empty if the fitted attributes say all.
-        """
-        return {}
+    def solver(self, settings, problem) -> Solver:
+        """Return a solver that starts from the problem's attributes."""
 
     @abstractmethod
     def trained_attributes(self, result, fitted):
@@ -170,8 +162,9 @@ class TrainingMixin(CallbackSupportMixin):
         if self.max_iter > 0:
             how = {"is_all": True, "is_new": not go_on, "weight": weight}
             problem = self._problem(X, fitted, rng, **how)
-            least = self.n_iter_no_change if was_fitted and not go_on else 1
-            fitted |= self._train(problem, context, least)
+            is_refit = was_fitted and not go_on
+            n_required = self.n_iter_no_change if is_refit else 1
+            fitted |= self._train(problem, context, n_required)
             self._family.warn(vars(self) | fitted, len(X))
         self.__dict__.update(fitted)
         context.call_on_fit_task_end(
@@ -220,12 +213,12 @@ class TrainingMixin(CallbackSupportMixin):
             fitted |= self._family.start(self, X, rng, weight) | history([])
         rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
         how = {"is_all": False, "is_new": first, "weight": weight}
-        trainer = self._family.trainer(self, self._problem(X, fitted, rng, **how))
-        trainer.load(fitted["_optimizer_state"])
-        trainer.run_once()
-        fitted |= self._family.trained_attributes(trainer.result, fitted)
-        fitted |= history(fitted["loss_curve_"] + trainer.loss_curve)
-        self.__dict__.update(fitted, _optimizer_state=trainer.state())
+        solver = self._family.solver(self, self._problem(X, fitted, rng, **how))
+        solver.load(fitted["_optimizer_state"])
+        fit_part(solver)
+        fitted |= self._family.trained_attributes(solver.result, fitted)
+        fitted |= history(fitted["loss_curve_"] + solver.loss_curve)
+        self.__dict__.update(fitted, _optimizer_state=solver.state())
         return self
 
     def _new_state(self):
@@ -236,29 +229,19 @@ class TrainingMixin(CallbackSupportMixin):
     def _problem(self, X, fitted, rng, **how):
         return Problem(X, fitted, rng=rng, device=check_device(self.device), **how)
 
-    def _train(self, problem, context, least):
-        """Train to convergence; return the fitted attributes, changed.
-
-        An interruption ends the training, or raises before so many epochs as `least`.
-        """
-        trainer = self._family.trainer(self, problem)
+    def _train(self, problem, context, n_required):
+        """Train to convergence; return the fitted attributes, changed."""
+        solver = self._family.solver(self, problem)
 
         def fitted_now():
-            trained = self._family.trained_attributes(trainer.result, problem.fitted)
-            return problem.fitted | trained | history(trainer.loss_curve)
+            trained = self._family.trained_attributes(solver.result, problem.fitted)
+            return problem.fitted | trained | history(solver.loss_curve)
 
-        around = self._around_epoch(problem.X, trainer, context, fitted_now)
-        until = {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        try:
-            trainer.run(max_iter=self.max_iter, around_epoch=around, **until)
-        except KeyboardInterrupt:
-            if len(trainer.loss_curve) < least:
-                raise
-            warn_caller("Training interrupted by user.")
-        state = self._family.state_after_fit(trainer)
-        return fitted_now() | {"_optimizer_state": state}
+        around = self._around_epoch(problem.X, solver, context, fitted_now)
+        fit_loop(solver, self.max_iter, around, n_required)
+        return fitted_now() | {"_optimizer_state": solver.state()}
 
-    def _around_epoch(self, X, trainer, context, fitted_now):
+    def _around_epoch(self, X, solver, context, fitted_now):
         """Wrap an epoch in the callbacks' hooks; the wrapper says whether to stop."""
 
         def run(epoch):
@@ -266,7 +249,7 @@ class TrainingMixin(CallbackSupportMixin):
             task.call_on_fit_task_begin(estimator=self, X=X)
             epoch()
             if self.verbose:
-                n_iter, loss = len(trainer.loss_curve), trainer.loss_curve[-1]
+                n_iter, loss = len(solver.loss_curve), solver.loss_curve[-1]
                 print(f"Iteration {n_iter}, loss = {loss:.8f}")
             return task.call_on_fit_task_end(
                 estimator=self, X=X, reconstruction_attributes=fitted_now
@@ -290,27 +273,3 @@ class TrainingMixin(CallbackSupportMixin):
 
 def history(loss_curve):
     return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}
-
-
-def warn_unconverged(max_iter):
-    warn_caller(
-        f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
-        "converged yet.",
-        ConvergenceWarning,
-    )
-
-
-def warn_climbing(tol, left):
-    warn_caller(
-        f"tol={tol} ended a fit whose objective still climbs, ever more slowly: epochs "
-        f"to come would gain about {left:.2g} nats per row in all. Set a smaller tol.",
-        ConvergenceWarning,
-    )
-
-
-def warn_diverged(n_epochs):
-    warn_caller(
-        f"Training diverged after {n_epochs} epochs: the objective is not finite. The "
-        "best parameters so far are kept; try a smaller learning_rate.",
-        ConvergenceWarning,
-    )

@@ -5,6 +5,7 @@ import torch
 
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Model, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
@@ -160,7 +161,7 @@ class GaussianFamily(InformedFamily, Family):
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(*numbers, free, every, expected.cpu().numpy())
 
-    def trainer(self, settings, problem):
+    def solver(self, settings, problem):
         is_exact = settings.objective != "mpt" and self.is_shared
         if is_exact and problem.is_all and not problem.has_gaps:
             return ClosedForm(problem, settings.n_components)
@@ -171,6 +172,8 @@ class GaussianFamily(InformedFamily, Family):
             point,
             learning_rate=settings.learning_rate,
             rng=problem.rng,
+            tol=settings.tol,
+            n_iter_no_change=settings.n_iter_no_change,
             n_before=problem.fitted["n_iter_"],
             finishes=settings.n_masks == "auto",
         )
@@ -228,29 +231,30 @@ def _are_dependent(weights):
     return n_features > n_components or lengths.min() ** 2 < DEPENDENT
 
 
-class ClosedForm:
-    """The maximum likelihood solution of complete rows, in place of an `Ascent`."""
+class ClosedForm(Solver):
+    """The maximum likelihood solution of complete rows, in one step."""
 
     def __init__(self, problem, n_components):
         self.problem = problem
         self.n_components = n_components
-        self.result = _point(problem.fitted, problem.device)
         self.loss_curve = []
+        self._point = _point(problem.fitted, problem.device)
 
-    def run(self, *, around_epoch, **settings):
-        around_epoch(self.epoch)
-
-    def epoch(self):
+    def step(self):
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
         X, weight = self.problem.X, self.problem.weight
         mean = Gaussian.start_location(X, weight)
         solution = closed_form(X, (mean, None), self.n_components, floor, weight)
-        self.result = _point({"_noise_floor": floor, **solution}, device)
+        self._point = _point({"_noise_floor": floor, **solution}, device)
         moments = _moments(self.problem)
         self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
 
-    def state(self):
-        return {}
+    def terminate(self):
+        return True
+
+    @property
+    def result(self):
+        return self._point
 
 
 class Rescaled(Model):

@@ -187,7 +187,7 @@ class IntegratedFamily(InformedFamily, Family):
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
-    def trainer(self, settings, problem):
+    def solver(self, settings, problem):
         latent = self._latent(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
         rows, weight = problem.rows_to_read, problem.weight
@@ -205,6 +205,8 @@ class IntegratedFamily(InformedFamily, Family):
             ),
             learning_rate=settings.learning_rate,
             rng=problem.rng,
+            tol=settings.tol,
+            n_iter_no_change=settings.n_iter_no_change,
             n_before=problem.fitted["n_iter_"],
             finishes=settings.n_masks == "auto",
         )

@@ -1,17 +1,17 @@
-"""The training loop: follow a noisy objective down from the best of several starts."""
+"""A solver for nets: schedule-free Adam from the best of several starts."""
 
 import numpy as np
 from torch.nn.utils import parameters_to_vector
 
-from sklearn_mpt._deep.descent import DIVERGENCE, PATIENT, Descent
-from sklearn_mpt._latent.fitting import warn_diverged, warn_unconverged
+from sklearn_mpt._deep.descent import PATIENT, Descent
+from sklearn_mpt._latent.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
 JOINED_SHARE = 0.2  # of the epochs so far: so many more, once held-out rows join
 
 
-class Trainer:
+class DescentSolver(Solver):
     """Minimise an objective: try several starts, then go on from the best of them.
 
     Parameters
@@ -27,6 +27,10 @@ class Trainer:
         States of the module, to start from instead of its own.
     log_scale : float
         What losses lack for the units of the rows.
+    tol : float
+        By how much losses must fall, in nats per row, for training to go on.
+    n_iter_no_change : int
+        Number of epochs of a window, from one to the next of which they must fall.
     stopping : Stopping
         When held-out losses end training.
     joins : bool
@@ -48,6 +52,8 @@ class Trainer:
         rng,
         others=(),
         log_scale=0.0,
+        tol=0.0,
+        n_iter_no_change=1,
         stopping=PATIENT,
         joins=False,
         **steps,
@@ -60,7 +66,11 @@ class Trainer:
         self.stopping = stopping
         self.joins = joins
         self.steps = steps
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
         self.plateau = False
+        self._max_iter = 0
+        self._n_joined = 0  # epochs to come on all rows, those that were held out too
         self._descent = self._descend()
 
     def _descend(self):
@@ -81,63 +91,9 @@ class Trainer:
         """Mean held-out loss after each epoch, if rows are held out."""
         return self._descent.validation_curve
 
-    def run(self, *, max_iter, tol, n_iter_no_change, around_epoch):
-        """Train to convergence; on divergence keep the best so far.
-
-        around_epoch : callable
-            Called with `epoch`, which it must call; returns True to stop training.
-        """
-        try:
-            self._follow(max_iter, tol, n_iter_no_change, around_epoch)
-            self._descent.check(self.rng)
-        except DIVERGENCE:
-            self._restore()
-        except KeyboardInterrupt:
-            self._descent.settle(self.rng)
-            raise
-        finally:
-            if self._descent.validates:
-                self._descent.show_best()
-                self.objective.finish(self.module)
-
-    def run_once(self):
-        """Train for one epoch, or undo it if it diverges."""
-        try:
-            self.epoch()
-            self._descent.check(self.rng)
-        except DIVERGENCE:
-            self._restore()
-
-    def epoch(self):
-        self._descent.epoch(self.rng)
-
-    def _follow(self, max_iter, tol, window, around_epoch):
-        self._choose_start(max_iter)
-        for _ in range(max_iter):
-            if around_epoch(self.epoch):
-                return
-            if not self._descent.is_flat(window, tol):
-                continue
-            if not self._descent.can_slow_down:
-                self.plateau = True
-                self._follow_all(max_iter, around_epoch)
-                return
-            self._descent.slow_down()
-        warn_unconverged(max_iter)
-
-    def _follow_all(self, max_iter, around_epoch):
-        """Train on all rows, those that were held out too, if there is time for it."""
-        n_epochs = len(self.loss_curve)
-        n_more = min(int(JOINED_SHARE * n_epochs), max_iter - n_epochs)
-        if not self.joins or n_more == 0:
-            return
-        self._descent.join()
-        for _ in range(n_more):
-            if around_epoch(self.epoch):
-                return
-
-    def _choose_start(self, max_iter):
+    def init(self, max_iter):
         """Go down from every start for a while, and from the best one on."""
+        self._max_iter = max_iter
         n_epochs = int(TRIAL_SHARE * max_iter)
         if not self.others or n_epochs == 0:
             return
@@ -151,6 +107,36 @@ class Trainer:
         self._descent.validation_curve.clear()
         self._descent.row_losses.clear()
 
+    def step(self):
+        self._descent.epoch(self.rng)
+
+    def check(self):
+        self._descent.check(self.rng)
+
+    def terminate(self):
+        """Return whether losses stopped falling; by smaller steps too, if they help.
+
+        Then rows that were held out join the others for a while.
+        """
+        if self.plateau:
+            self._n_joined -= 1
+        elif not self._descent.is_flat(self.n_iter_no_change, self.tol):
+            return False
+        elif self._descent.can_slow_down:
+            self._descent.slow_down()
+            return False
+        else:
+            self.plateau = True
+            self._join()
+        return self._n_joined == 0
+
+    def _join(self):
+        n_epochs = len(self.loss_curve)
+        n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
+        if self.joins and n_more > 0:
+            self._n_joined = n_more
+            self._descent.join()
+
     def _tried(self, descent, n_epochs):
         try:
             while len(descent.loss_curve) < n_epochs:
@@ -161,25 +147,30 @@ class Trainer:
             descent.lowest = np.inf
         return descent
 
-    def _restore(self):
-        warn_diverged(len(self.loss_curve))
-        descent = self._descent
-        descent.show_best()
-        descent.optimizer = ScheduleFreeAdam(self.module, **self.steps)
+    def recover(self):
+        """Give the module the best parameters, and forget what steps have learned."""
+        self._descent.show_best()
+        self._descent.optimizer = ScheduleFreeAdam(self.module, **self.steps)
+
+    def interrupt(self):
+        """Leave the module at the average of steps, if that is finite."""
+        self._descent.settle(self.rng)
+
+    def close(self):
+        """Leave the module at its best, and the optimizer at the module.
+
+        The optimizer's averages of squared gradients and its number of steps say how
+        much was learned, so that later steps on more rows are small beside it.
+        """
+        if self._descent.validates:
+            self._descent.show_best()
+            self.objective.finish(self.module)
+        point = parameters_to_vector(self.module.parameters()).detach()
+        self._descent.optimizer.move_to(point)
 
     def state(self):
         """Return the state of the optimizer as NumPy arrays."""
         return self._descent.optimizer.state()
-
-    def settled_state(self):
-        """Return the state of an optimizer that goes on from the result of training.
-
-        Its averages of squared gradients and its number of steps say how much was
-        learned, so that steps on more rows are small beside it.
-        """
-        point = parameters_to_vector(self.module.parameters()).detach()
-        self._descent.optimizer.move_to(point)
-        return self.state()
 
     def load(self, arrays):
         """Restore what `state` returned."""

@@ -1,0 +1,138 @@
+"""The fit loop: epochs of a solver, with all that every training has around them.
+
+It counts epochs, calls callbacks, and deals with interruption and divergence. It knows
+no model and no estimator.
+"""
+
+from abc import ABC, abstractmethod
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt._checks import warn_caller
+
+DIVERGENCE = (FloatingPointError, torch.linalg.LinAlgError)
+
+
+class Solver(ABC):
+    """One way to maximise an objective.
+
+    `fit` calls ``init``, then ``step`` and ``terminate`` in turn, and ``close`` at the
+    end, however that came about. `partial_fit` calls ``load``, ``step_on_part`` and
+    ``state``, each time with a solver of its own.
+
+    Attributes
+    ----------
+    loss_curve : list of float
+        Minus the mean objective of each epoch, in nats per row.
+    """
+
+    loss_curve: list[float]
+
+    def init(self, max_iter):
+        """Prepare for at most so many epochs; choose where to start."""
+
+    @abstractmethod
+    def step(self):
+        """Train for one epoch; raise one of `DIVERGENCE` if it diverges."""
+
+    def step_on_part(self):
+        """Train for one epoch on a part of a stream."""
+        self.step()
+
+    @abstractmethod
+    def terminate(self):
+        """Return whether training is over; called after each epoch."""
+
+    @property
+    @abstractmethod
+    def result(self):
+        """The best parameters so far."""
+
+    def check(self):
+        """Raise one of `DIVERGENCE` if the last step of all diverged."""
+
+    def recover(self):
+        """Go back to the best parameters, after an epoch that diverged."""
+
+    def interrupt(self):
+        """Leave finite parameters, after an epoch that was interrupted."""
+
+    def close(self):
+        """Leave the result that counts, after the last epoch."""
+
+    def state(self):
+        """Return arrays from which `load` goes on; empty if the result says all."""
+        return {}
+
+    def load(self, state):
+        """Restore what `state` returned."""
+
+
+def run_epoch(epoch):
+    """Run an epoch without callbacks."""
+    epoch()
+
+
+def fit_loop(solver, max_iter, around_epoch=run_epoch, n_required=1):
+    """Take steps of a solver until it terminates, or `max_iter` are taken.
+
+    Parameters
+    ----------
+    solver : Solver
+    max_iter : int
+    around_epoch : callable
+        Called with a function that runs one epoch, which it must call; returns True to
+        end training.
+    n_required : int
+        Number of epochs from which on an interruption ends training, and does not
+        raise.
+
+    Warns
+    -----
+    ConvergenceWarning
+        If `max_iter` epochs were too few, or training diverged.
+    """
+    try:
+        solver.init(max_iter)
+        _take_steps(solver, max_iter, around_epoch)
+        solver.check()
+    except DIVERGENCE:
+        warn_diverged(len(solver.loss_curve))
+        solver.recover()
+    except KeyboardInterrupt:
+        solver.interrupt()
+        if len(solver.loss_curve) < n_required:
+            raise
+        warn_caller("Training interrupted by user.")
+    finally:
+        solver.close()
+
+
+def _take_steps(solver, max_iter, around_epoch):
+    for _ in range(max_iter):
+        if around_epoch(solver.step) or solver.terminate():
+            return
+    warn_caller(
+        f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
+        "converged yet.",
+        ConvergenceWarning,
+    )
+
+
+def fit_part(solver):
+    """Take one step on a part of a stream; undo it if it diverges."""
+    try:
+        solver.step_on_part()
+        solver.check()
+    except DIVERGENCE:
+        warn_diverged(len(solver.loss_curve))
+        solver.recover()
+
+
+def warn_diverged(n_epochs):
+    warn_caller(
+        f"Training diverged after {n_epochs} epochs: the objective is not finite. The "
+        "best parameters so far are kept; try a smaller learning_rate.",
+        ConvergenceWarning,
+    )

@@ -1,0 +1,100 @@
+"""What the fit loop asks of a solver, and when."""
+
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
+
+
+class Scripted(Solver):
+    """Notes what it is asked; terminates or fails at the n-th epoch."""
+
+    def __init__(self, n_epochs, error=None):
+        self.n_epochs = n_epochs
+        self.error = error
+        self.loss_curve = []
+        self.asked = []
+
+    def init(self, max_iter):
+        self.asked.append(f"init {max_iter}")
+
+    def step(self):
+        self.asked.append("step")
+        if self.error is not None and len(self.loss_curve) == self.n_epochs:
+            raise self.error
+        self.loss_curve.append(0.0)
+
+    def terminate(self):
+        self.asked.append("terminate")
+        return self.error is None and len(self.loss_curve) == self.n_epochs
+
+    @property
+    def result(self):
+        return len(self.loss_curve)
+
+    def check(self):
+        self.asked.append("check")
+
+    def recover(self):
+        self.asked.append("recover")
+
+    def interrupt(self):
+        self.asked.append("interrupt")
+
+    def close(self):
+        self.asked.append("close")
+
+
+ONE_EPOCH = ["step", "terminate"]
+
+
+def test_steps_are_taken_until_the_solver_terminates():
+    solver = Scripted(3)
+    fit_loop(solver, 5)
+    assert solver.asked == ["init 5", *3 * ONE_EPOCH, "check", "close"]
+
+
+def test_max_iter_that_are_too_few_warn():
+    solver = Scripted(3)
+    with pytest.warns(ConvergenceWarning, match=r"max_iter=2\) reached"):
+        fit_loop(solver, 2)
+    assert solver.asked == ["init 2", *2 * ONE_EPOCH, "check", "close"]
+
+
+def test_a_callback_ends_training_before_the_solver_is_asked():
+    solver = Scripted(3)
+    fit_loop(solver, 5, lambda epoch: epoch() or len(solver.loss_curve) == 2)
+    assert solver.asked == ["init 5", *ONE_EPOCH, "step", "check", "close"]
+
+
+def test_a_solver_that_diverges_recovers():
+    solver = Scripted(1, FloatingPointError)
+    with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
+        fit_loop(solver, 5)
+    assert solver.asked == ["init 5", *ONE_EPOCH, "step", "recover", "close"]
+
+
+@pytest.mark.parametrize("n_required", [1, 2, 3])
+def test_an_interruption_raises_only_before_the_epochs_that_are_required(n_required):
+    solver = Scripted(2, KeyboardInterrupt)
+    if n_required == 3:
+        with pytest.raises(KeyboardInterrupt):
+            fit_loop(solver, 5, n_required=n_required)
+    else:
+        with pytest.warns(UserWarning, match="Training interrupted by user"):
+            fit_loop(solver, 5, n_required=n_required)
+    assert solver.asked == ["init 5", *2 * ONE_EPOCH, "step", "interrupt", "close"]
+
+
+def test_other_errors_are_passed_on_and_the_solver_is_closed():
+    solver = Scripted(0, ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        fit_loop(solver, 5)
+    assert solver.asked == ["init 5", "step", "close"]
+
+
+def test_a_part_that_diverges_is_undone():
+    solver = Scripted(0, FloatingPointError)
+    with pytest.warns(ConvergenceWarning, match="diverged after 0 epochs"):
+        fit_part(solver)
+    assert solver.asked == ["step", "recover"]
