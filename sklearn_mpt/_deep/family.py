@@ -27,6 +27,7 @@ from sklearn_mpt._deep.objectives import (
     Points,
     n_prior_points,
 )
+from sklearn_mpt._deep.solver import DescentSolver
 from sklearn_mpt._deep.start import (
     MANY_FEATURES,
     check_architecture,
@@ -35,7 +36,6 @@ from sklearn_mpt._deep.start import (
     start,
     unexplained,
 )
-from sklearn_mpt._deep.solver import DescentSolver
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._latent.schedule_free import REST
