@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._tables.imputer import MPTImputer
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
@@ -33,6 +34,7 @@ _MODULES = {
     "MPTDeepVAE": "_deep.vae",
     "MPTImputer": "_tables.imputer",
     "MPTLinearVAE": "_linear.vae",
+    "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
     "check_masked_model": "_measure.checking",
@@ -54,6 +56,7 @@ __all__ = [
     "MPTDeepVAE",
     "MPTImputer",
     "MPTLinearVAE",
+    "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
     "check_masked_model",

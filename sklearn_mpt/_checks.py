@@ -204,7 +204,7 @@ def check_training_parameters(estimator, objectives, n_features):
     check_choice(estimator.objective, "objective", objectives)
     check_int(estimator.max_iter, "max_iter", least=0)
     check_real(estimator.learning_rate, "learning_rate", "neither")
-    check_int_or_auto(estimator.batch_size, "batch_size")
+    check_int_or_auto(getattr(estimator, "batch_size", "auto"), "batch_size")
     check_real(estimator.tol, "tol", "left")
     check_bool(estimator.warm_start, "warm_start")
     check_verbose(estimator.verbose)

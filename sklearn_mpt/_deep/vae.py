@@ -6,11 +6,12 @@ import numpy as np
 import torch
 
 from sklearn_mpt._deep.family import DeepFamily
+from sklearn_mpt._latent.estimator import LatentMixin
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 
-class MPTDeepVAE(TableMPT):
+class MPTDeepVAE(LatentMixin, TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
     A fully connected net, the decoder, maps z, standard normal, to the location of each

@@ -1,8 +1,9 @@
 """What every estimator shares: validation and the public methods."""
 
 from abc import ABCMeta
+from collections.abc import Callable
 from functools import partial
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ class BaseMPT(
     BaseEstimator,
     metaclass=ABCMeta,
 ):
-    """Base of the latent variable models that are trained by masking.
+    """Base of the models that are trained by masking.
 
     A subclass lists its parameters in ``__init__`` and names its `Family`.
     """
@@ -121,73 +122,6 @@ class BaseMPT(
         if sample_weight is not None:
             sample_weight = check_sample_weight(sample_weight, log_prob)
         return float(np.average(log_prob, weights=sample_weight))
-
-    def transform(self, X: ArrayLike) -> np.ndarray:
-        r"""Compute the posterior mean of the latent variables of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-
-        Returns
-        -------
-        Z : ndarray of shape (n_samples, n_components)
-            :math:`E[z \mid x_R]`.
-        """
-        X, model = self._validate_rows(X), self._model()
-        return self._map_rows(model, model.latent_mean, X, dtype=X.dtype)
-
-    def posterior(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        r"""Compute mean and covariance of the latent variables of each row.
-
-        The square roots of the variances are the standard errors of `transform`, of
-        abilities for instance.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows; NaN marks missing entries.
-
-        Returns
-        -------
-        mean : ndarray of shape (n_samples, n_components)
-            :math:`E[z \mid x_R]`, as `transform` returns it.
-        covariance : ndarray of shape (n_samples, n_components, n_components)
-            Covariance of z given the observed features of each row.
-        """
-        X, model = self._validate_rows(X), self._model()
-
-        def moments(rows):
-            mean, covariance = model.latent_moments(rows)
-            return torch.cat([mean[:, None], covariance], 1)
-
-        both = self._map_rows(model, moments, X)
-        return both[:, 0], both[:, 1:]
-
-    def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
-        """Compute the expected row for given latent variables.
-
-        Parameters
-        ----------
-        Z : array-like of shape (n_samples, n_components)
-            Latent variables.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, n_features)
-        """
-        self._check_is_fitted()
-        Z = check_array(
-            fill_masked(readable_numbers(Z)), dtype=[np.float64, np.float32]
-        )
-        if Z.shape[1] != self._n_features_out:
-            raise ValueError(
-                f"Z must have n_components={self._n_features_out} columns, "
-                f"got {Z.shape[1]}."
-            )
-        model = self._model()
-        return self._as_given(self._map_rows(model, model.decode, Z, dtype=Z.dtype))
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -291,6 +225,84 @@ class BaseMPT(
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = False
         return tags
+
+
+class LatentMixin:
+    """Mixin for models of continuous latent variables z."""
+
+    _validate_rows: Callable[..., np.ndarray]
+    _model: Callable[[], Any]
+    _map_rows: Callable[..., np.ndarray]
+    _as_given: Callable[..., np.ndarray]
+    _check_is_fitted: Callable[[], None]
+    _n_features_out: int
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        r"""Compute the posterior mean of the latent variables of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+
+        Returns
+        -------
+        Z : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`.
+        """
+        X, model = self._validate_rows(X), self._model()
+        return self._map_rows(model, model.latent_mean, X, dtype=X.dtype)
+
+    def posterior(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        r"""Compute mean and covariance of the latent variables of each row.
+
+        The square roots of the variances are the standard errors of `transform`, of
+        abilities for instance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_components)
+            :math:`E[z \mid x_R]`, as `transform` returns it.
+        covariance : ndarray of shape (n_samples, n_components, n_components)
+            Covariance of z given the observed features of each row.
+        """
+        X, model = self._validate_rows(X), self._model()
+
+        def moments(rows):
+            mean, covariance = model.latent_moments(rows)
+            return torch.cat([mean[:, None], covariance], 1)
+
+        both = self._map_rows(model, moments, X)
+        return both[:, 0], both[:, 1:]
+
+    def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
+        """Compute the expected row for given latent variables.
+
+        Parameters
+        ----------
+        Z : array-like of shape (n_samples, n_components)
+            Latent variables.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        """
+        self._check_is_fitted()
+        Z = check_array(
+            fill_masked(readable_numbers(Z)), dtype=[np.float64, np.float32]
+        )
+        if Z.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"Z must have n_components={self._n_features_out} columns, "
+                f"got {Z.shape[1]}."
+            )
+        model = self._model()
+        return self._as_given(self._map_rows(model, model.decode, Z, dtype=Z.dtype))
 
 
 def _warn_if_unsure(std_error, n_effective=None):

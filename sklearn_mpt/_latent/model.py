@@ -99,21 +99,9 @@ class Model(ABC):
     def conditional_log_prob(self, X, mask):
         """Return the contract, for a mask of shape (1 or n, d); (n, d)."""
 
-    def latent_mean(self, X):
-        """Return E[z | present entries]; (n, k)."""
-        return self.latent_moments(X)[0]
-
-    @abstractmethod
-    def latent_moments(self, X):
-        """Return mean (n, k), covariance (n, k, k) of z given the present entries."""
-
     @abstractmethod
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
-
-    @abstractmethod
-    def decode(self, Z):
-        """Return E[x | z], for Z of shape (n, k); (n, d)."""
 
     @abstractmethod
     def draw(self, X, rng):
@@ -138,6 +126,22 @@ class Model(ABC):
 
     def _masked_scores(self, X, mask):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
+
+
+class LatentModel(Model):
+    """A fitted model of continuous latent variables z."""
+
+    def latent_mean(self, X):
+        """Return E[z | present entries]; (n, k)."""
+        return self.latent_moments(X)[0]
+
+    @abstractmethod
+    def latent_moments(self, X):
+        """Return mean (n, k), covariance (n, k, k) of z given the present entries."""
+
+    @abstractmethod
+    def decode(self, Z):
+        """Return E[x | z], for Z of shape (n, k); (n, d)."""
 
 
 class Units(NamedTuple):
@@ -186,7 +190,7 @@ class _InUnits(NamedTuple):
         return self.latent.entry_log_prob(X, z) - self.units.log_scale
 
 
-class IntegratedModel(Model):
+class IntegratedModel(LatentModel):
     """A model whose integrals over z are sums over nodes.
 
     Parameters

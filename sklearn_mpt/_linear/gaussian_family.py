@@ -7,7 +7,7 @@ from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import Model, as_tensor
+from sklearn_mpt._latent.model import LatentModel, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
@@ -257,12 +257,12 @@ class ClosedForm(Solver):
         return self._point
 
 
-class Rescaled(Model):
+class Rescaled(LatentModel):
     """A model of rows, each column of which has a unit, by one of rows without.
 
     Parameters
     ----------
-    model : Model
+    model : LatentModel
     scale : Tensor of shape (d,)
     """
 

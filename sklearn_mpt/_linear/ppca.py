@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._latent.estimator import BaseMPT, LatentMixin
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTProbabilisticPCA(BaseMPT):
+class MPTProbabilisticPCA(LatentMixin, BaseMPT):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W z + \mu + \sigma \epsilon` with standard normal z

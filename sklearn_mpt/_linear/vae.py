@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._latent.estimator import LatentMixin
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_family import GaussianFamily
 from sklearn_mpt._linear.gaussian_training import check_rotation
@@ -13,7 +14,7 @@ from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
 
 
-class MPTLinearVAE(StandardErrorsMixin, TableMPT):
+class MPTLinearVAE(LatentMixin, StandardErrorsMixin, TableMPT):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Every feature has a location that is linear in z, standard normal: the mean of a

@@ -1,0 +1,289 @@
+r"""The density of a mixture, and its conditionals, in closed form.
+
+Given the observed entries R of a row, class k has the responsibility
+
+.. math:: r_k \propto \pi_k \, p_k(x_R), \qquad
+    p(x_j \mid x_R) = \sum_k r_k \, p_k(x_j \mid x_R),
+
+where :math:`p_k` is a Gaussian of the columns of numbers, times one factor for each
+other column: those are independent in a class. Rows with the same gaps share the
+inverse of a block of each covariance.
+"""
+
+import math
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from sklearn_mpt._latent.model import FLOAT_BYTES, Model
+from sklearn_mpt._measure.contract import masked_score
+
+LOG_2PI = math.log(2 * math.pi)
+LEAST_VARIANCE = 1e-300
+BLOCK_BYTES = 2**25
+
+
+class Classes(NamedTuple):
+    """The parameters of a mixture of K classes, as tensors.
+
+    Gaussian columns are g of all d columns, in order; the others are columns of
+    `likelihood`, with l locations.
+    """
+
+    weights: torch.Tensor  # shape: (K,), which add up to 1
+    means: torch.Tensor  # shape: (K, g)
+    covariances: torch.Tensor  # shape: (K, g, g)
+    locations: torch.Tensor  # shape: (K, l)
+    # Of covariances that are loadings times their transpose, plus noise; else empty.
+    loadings: torch.Tensor  # shape: (K, g, q)
+    noise: torch.Tensor  # shape: (K, g)
+
+    def is_finite(self):
+        return all(bool(part.isfinite().all()) for part in self)
+
+
+class Layout(NamedTuple):
+    """Which columns are Gaussian, and what the others are."""
+
+    gaussian: torch.Tensor  # numbers of columns, (g,)
+    others: torch.Tensor  # shape: (d - g,)
+    likelihood: torch.nn.Module | None  # of the others; None if there are none
+
+    @property
+    def n_features(self):
+        return len(self.gaussian) + len(self.others)
+
+
+class Conditioned(NamedTuple):
+    """Gaussian columns of each class, given the observed entries of rows.
+
+    Matrices are those of distinct patterns of observed entries; `pattern` says which a
+    row has.
+    """
+
+    log_prob: torch.Tensor  # of the observed entries, (n, K)
+    deviation: torch.Tensor  # E[x | observed] - mean, (n, K, g)
+    covariance: torch.Tensor  # of x given the observed entries, (u, K, g, g)
+    gain: torch.Tensor  # from observed entries to E[x | observed], (u, K, g, g)
+    pattern: torch.Tensor  # shape: (n,)
+
+    @property
+    def variance(self):
+        """Of each entry, given those observed; (n, K, g)."""
+        variance = self.covariance.diagonal(dim1=2, dim2=3)
+        return variance.clamp(min=LEAST_VARIANCE)[self.pattern]
+
+
+def condition(X, observed, means, covariances):
+    """Condition Gaussians on the observed entries of rows.
+
+    X, observed : shape (n, g).
+    """
+    n_features = X.shape[1]
+    if n_features == 0:
+        log_prob = means.new_zeros(len(X), len(means))
+        nothing = log_prob.new_zeros(len(X), len(means), 0)
+        matrix = log_prob.new_zeros(1, len(means), 0, 0)
+        pattern = torch.zeros(len(X), dtype=torch.int64).to(X.device)
+        return Conditioned(log_prob, nothing, matrix, matrix, pattern)
+    patterns, pattern = distinct(observed)
+    both = patterns[:, None, :, None] & patterns[:, None, None, :]
+    missing = torch.diag_embed((~patterns[:, None]).to(means))
+    blocks = torch.where(both, covariances, 0.0) + missing  # shape: (u, K, g, g)
+    root = torch.linalg.cholesky(blocks)
+    eye = torch.eye(n_features, dtype=means.dtype).to(means).expand_as(root)
+    whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+    whitening = torch.where(both, whitening, 0.0)
+    log_det = 2 * root.diagonal(dim1=2, dim2=3).log().sum(2)
+    residual = torch.where(observed, X, 0.0)[:, None] - means
+    residual = torch.where(observed[:, None], residual, 0.0)
+    white = multiply(whitening, pattern, residual)
+    shared = whitening @ covariances  # shape: (u, K, g, g)
+    covariance = covariances - shared.mT @ shared
+    either = patterns[:, None, :, None] | patterns[:, None, None, :]
+    covariance = torch.where(either, 0.0, covariance)
+    gain = shared.mT @ whitening
+    deviation = multiply(gain, pattern, residual)
+    deviation = torch.where(observed[:, None], residual, deviation)
+    size = observed.to(X.dtype).sum(1, keepdim=True) * LOG_2PI
+    log_prob = -0.5 * ((white**2).sum(2) + log_det[pattern] + size)
+    return Conditioned(log_prob, deviation, covariance, gain, pattern)
+
+
+def distinct(observed):
+    """Return patterns, (u, g), and that of each row: rows that are alike share one.
+
+    Those that follow each other are found without sorting.
+    """
+    starts = torch.ones(len(observed), dtype=torch.bool).to(observed.device)
+    starts[1:] = (observed[1:] != observed[:-1]).any(1)
+    if 4 * int(starts.sum()) > len(observed):
+        return observed.unique(dim=0, return_inverse=True)
+    return observed[starts], starts.cumsum(0) - 1
+
+
+def multiply(matrices, pattern, vectors):
+    """Multiply the matrices (u, K, g, g) of each row's pattern with (n, K, g)."""
+    if 4 * len(matrices) > len(vectors):
+        return (matrices[pattern] @ vectors[..., None])[..., 0]
+    product = torch.empty_like(vectors)
+    for u, matrix in enumerate(matrices):
+        rows = (pattern == u).nonzero()[:, 0] if len(matrices) > 1 else slice(None)
+        product[rows] = (vectors[rows].transpose(0, 1) @ matrix.mT).transpose(0, 1)
+    return product
+
+
+class Given(NamedTuple):
+    """All classes, given the observed entries of rows."""
+
+    joint: torch.Tensor  # log of weight times p(observed entries | class), (n, K)
+    gaussian: Conditioned
+    entries: torch.Tensor  # log p(entry | class) of the other columns, (n, K, d - g)
+
+    @property
+    def log_responsibility(self):
+        return self.joint.log_softmax(1)
+
+
+class MixtureDensity(Model):
+    """A fitted mixture.
+
+    Parameters
+    ----------
+    classes : Classes
+    layout : Layout
+    """
+
+    def __init__(self, classes, layout):
+        self.classes = classes
+        self.layout = layout
+
+    @property
+    def row_bytes(self):
+        n_classes, n_gaussian = self.classes.means.shape
+        n_numbers = 5 * n_gaussian**2 + 8 * self.layout.n_features + 8
+        return FLOAT_BYTES * n_classes * n_numbers
+
+    def blocks(self, observed):
+        """Yield slices of rows whose distinct patterns, and they, fit the memory.
+
+        observed : rows that are alike follow each other.
+        """
+        n_classes, n_gaussian = self.classes.means.shape
+        number = FLOAT_BYTES * n_classes
+        n_patterns = max(1, BLOCK_BYTES // (number * (5 * n_gaussian**2 + 1)))
+        n_rows = max(1, BLOCK_BYTES // (number * 12 * self.layout.n_features))
+        columns = observed[:, self.layout.gaussian]
+        new = (columns[1:] != columns[:-1]).any(1)
+        block = new.cumsum(0) // n_patterns
+        ends = (block[1:] != block[:-1]).nonzero()[:, 0] + 2
+        ends = {0, *ends.tolist(), *range(n_rows, len(observed), n_rows)}
+        for first, last in pairwise([*sorted(ends), len(observed)]):
+            yield slice(first, last)
+
+    def given(self, X, observed):
+        """Condition every class on the observed entries of rows."""
+        classes, layout = self.classes, self.layout
+        gaussian = condition(
+            X[:, layout.gaussian],
+            observed[:, layout.gaussian],
+            classes.means,
+            classes.covariances,
+        )
+        entries = self._other_entries(X)
+        seen = observed[:, None, layout.others]
+        log_prob = gaussian.log_prob + torch.where(seen, entries, 0.0).sum(2)
+        return Given(classes.weights.log() + log_prob, gaussian, entries)
+
+    def _other_entries(self, X):
+        layout = self.layout
+        X = torch.nan_to_num(X[:, None, layout.others])
+        if layout.likelihood is None:
+            return X.expand(-1, len(self.classes.weights), -1)
+        return layout.likelihood.entry_log_prob(X, self.classes.locations)
+
+    def entry_log_prob(self, X, given):
+        """Return log p(entry | class, observed entries) of the others; (n, K, d)."""
+        gaussian, layout = given.gaussian, self.layout
+        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.classes.means
+        error, variance = residual - gaussian.deviation, gaussian.variance
+        log_prob = -0.5 * (error**2 / variance + variance.log() + LOG_2PI)
+        everywhere = X.new_zeros(len(X), len(self.classes.weights), X.shape[1])
+        everywhere[..., layout.gaussian] = log_prob
+        everywhere[..., layout.others] = given.entries
+        return everywhere
+
+    def lml(self, X):
+        value = self.given(X, ~X.isnan()).joint.logsumexp(1)
+        value = torch.where(X.isnan().all(1), 0.0, value)
+        return value, torch.zeros_like(value)
+
+    def log_responsibility(self, X):
+        """Return log p(class | present entries); (n, K)."""
+        return self.given(X, ~X.isnan()).log_responsibility
+
+    def conditional_log_prob(self, X, mask):
+        present = ~X.isnan()
+        hidden = present & mask
+        given = self.given(X, present & ~mask)
+        entries = self.entry_log_prob(X, given)
+        log_prob = (given.log_responsibility[..., None] + entries).logsumexp(1)
+        return torch.where(hidden, log_prob, 0.0)
+
+    def expect(self, X):
+        given = self.given(X, ~X.isnan())
+        share, layout = given.log_responsibility.exp(), self.layout
+        filled = torch.empty_like(X)
+        expected = self.classes.means + given.gaussian.deviation
+        filled[:, layout.gaussian] = (share[..., None] * expected).sum(1)
+        if layout.likelihood is not None:
+            mean = share @ layout.likelihood.mean(self.classes.locations)
+            filled[:, layout.others] = layout.likelihood.fill(mean)
+        return filled
+
+    def draw(self, X, rng):
+        """Draw a class, then the entries that are missing, jointly.
+
+        A row of the class alone is moved by what its observed entries lack.
+        """
+        classes, layout, present = self.classes, self.layout, ~X.isnan()
+        given = self.given(X, present)
+        level = X.new_tensor(rng.random((len(X), 1)))
+        share = given.log_responsibility.exp().cumsum(1)
+        k = (share < level).sum(1).clamp(max=len(classes.weights) - 1)
+        root = torch.linalg.cholesky(classes.covariances)[k]
+        noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
+        own = (root @ noise[..., None])[..., 0]
+        observed = present[:, layout.gaussian]
+        residual = torch.nan_to_num(X[:, layout.gaussian]) - classes.means[k] - own
+        residual = torch.where(observed, residual, 0.0)[..., None]
+        gain = given.gaussian.gain[given.gaussian.pattern, k]
+        moved = (gain @ residual)[..., 0]
+        drawn = torch.empty_like(X)
+        drawn[:, layout.gaussian] = classes.means[k] + own + moved
+        if layout.likelihood is not None:
+            uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
+            of_class = layout.likelihood.draw(classes.locations[k], uniform)
+            drawn[:, layout.others] = of_class
+        return drawn
+
+    def mean_chain_scores(self, X, orders):
+        return torch.stack([self._chain(X, order) for order in orders], 1)
+
+    def _chain(self, X, order):
+        """Scores along one order of the features, or one for each row; (2, d)."""
+        order = order.expand(X.shape)
+        place = order.argsort(1)
+        scores = X.new_zeros(2, X.shape[1])
+        n_rows = max(1, BLOCK_BYTES // self.row_bytes)
+        for rows, places, orders in zip(
+            *(part.split(n_rows) for part in (X, place, order)), strict=True
+        ):
+            rows = rows.double()
+            for t in range(X.shape[1]):
+                hidden = places >= t
+                log_prob = self.conditional_log_prob(rows, hidden)
+                scores[0, t] += masked_score(log_prob, hidden).sum()
+                scores[1, t] += log_prob.gather(1, orders[:, t : t + 1]).sum()
+        return scores / len(X)

@@ -1,0 +1,422 @@
+r"""Training of mixtures: EM with gaps, and the same steps from masked rows.
+
+EM moves the parameters to where expected sufficient statistics T say. By Fisher's
+identity these give the gradient of the log-probability of any part of a row, so that
+the masked score of hidden entries H given the visible ones R has the statistics
+
+.. math:: T_\theta + \frac{D}{|H|} \sum_{j \in H} \left( T(x_{R \cup j}) - T(x_R)
+    \right),
+
+with :math:`T_\theta` those of the model itself. Along an order of the features the
+differences add up: in expectation over masks of all sizes they are the statistics of
+the whole row. A step of masked training is one of EM on statistics that masks
+estimate, of a size that falls, as in online EM [1]_; the sum over all sizes is EM.
+
+References
+----------
+.. [1] O. Cappé and E. Moulines, "On-line expectation-maximization algorithm for latent
+   data models", Journal of the Royal Statistical Society B 71, 2009.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._latent.fit_loop import Solver
+from sklearn_mpt._mixture.density import Classes, MixtureDensity, multiply
+
+POWER, SLOW = 0.6, 5.0  # of the falling sizes of steps
+SHORT_EPOCHS = 25  # of each start, before the best goes on
+LEAST_EPOCHS, WINDOW = 10, 5  # by masks; and those that are compared
+N_HALVINGS = 20
+FACTOR_STEPS = 5  # of factor analysis in each step
+
+
+class Statistics(NamedTuple):
+    """Expected sufficient statistics beyond those of the model, and scores' sum.
+
+    Those of Gaussian columns are about the means.
+    """
+
+    value: torch.Tensor  # sum over rows of the objective
+    square: torch.Tensor  # of its rows
+    counts: torch.Tensor  # shape: (K,)
+    sums: torch.Tensor  # shape: (K, g)
+    scatters: torch.Tensor  # shape: (K, g, g)
+    slopes: torch.Tensor  # in the locations, (K, l)
+    informations: torch.Tensor  # of the locations, (K, l)
+
+    def __add__(self, other):
+        return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Step(NamedTuple):
+    """What a solver must know of a kind of mixture: the M-step."""
+
+    covariance_type: str
+    n_factors: int
+    reg_covar: float
+    layout: object
+
+
+def statistics_of_rows(density, X, weight, prior=0.0):
+    """Expected statistics of whole rows: those of EM.
+
+    prior : what each row counts in every class besides, for columns that are not
+    Gaussian: no category is impossible.
+    """
+    present, classes = ~X.isnan(), density.classes
+    given = density.given(X, present)
+    value = given.joint.logsumexp(1)
+    share = given.log_responsibility.exp() * weight[:, None]
+    entries = (share + prior * weight[:, None])[..., None] * present[:, None].to(X)
+    return _added(density, X, given, share, None, entries, value, weight, classes)
+
+
+def statistics_of_shares(density, X, share):
+    """Statistics of whole rows with given responsibilities (n, K)."""
+    given, present = density.given(X, ~X.isnan()), ~X.isnan()
+    entries = share[..., None] * present[:, None].to(X)
+    value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
+    return _added(
+        density, X, given, share, None, entries, value, weight, density.classes
+    )
+
+
+def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
+    """Expected statistics of the masked scores of rows, beyond the model's own.
+
+    hidden : the targets, present entries all, (n, d). inflation : D / |H|, (n, 1).
+    """
+    present, classes = ~X.isnan(), density.classes
+    given = density.given(X, present & ~hidden)
+    entries = density.entry_log_prob(X, given)
+    joint = given.log_responsibility[..., None] + entries  # shape: (n, K, d)
+    log_prob = torch.where(hidden, joint.logsumexp(1), 0.0)
+    value = (inflation * log_prob).sum(1)
+    scale = (inflation * weight[:, None])[..., None] * hidden[:, None].to(X)
+    targets = scale * joint.softmax(1)
+    share = targets.sum(2) - given.log_responsibility.exp() * scale.sum(2)
+    seen = (present & ~hidden)[:, None]
+    each = torch.where(seen, share[..., None], targets)
+    each = each + prior * weight[:, None, None] * present[:, None].to(X)
+    return _added(density, X, given, share, targets, each, value, weight, classes)
+
+
+def _added(density, X, given, share, targets, entries, value, weight, classes):
+    """Add up over rows.
+
+    share : what the statistics given the observed entries count, (n, K). targets : what
+    those count to which one hidden entry was added, (n, K, d); None if there are none.
+    entries : what the slopes of other columns count, (n, K, d).
+    """
+    gaussian, layout = given.gaussian, density.layout
+    deviation, pattern = gaussian.deviation, gaussian.pattern
+    n_patterns = len(gaussian.covariance)
+    of_pattern = share.new_zeros(n_patterns, share.shape[1]).index_add(
+        0, pattern, share
+    )
+    sums = torch.einsum("nk,nkd->kd", share, deviation)
+    weighted = share[..., None] * deviation
+    scatters = weighted.permute(1, 2, 0) @ deviation.transpose(0, 1)
+    scatters = scatters + torch.einsum("uk,ukde->kde", of_pattern, gaussian.covariance)
+    if targets is not None:
+        of_target = targets[..., layout.gaussian]
+        variance = gaussian.variance
+        residual = torch.nan_to_num(X[:, None, layout.gaussian]) - classes.means
+        error = (residual - deviation) / variance
+        C = gaussian.covariance
+        pulled = of_target * error
+        moved = multiply(C, pattern, pulled)
+        cross = moved.permute(1, 2, 0) @ deviation.transpose(0, 1)
+        each = of_target * (error**2 - 1 / variance)
+        each = each.new_zeros(n_patterns, *each.shape[1:]).index_add(0, pattern, each)
+        own = torch.einsum("ukde,uke,ukef->kdf", C, each, C)
+        sums = sums + moved.sum(0)
+        scatters = scatters + cross + cross.mT + own
+    slopes = informations = torch.zeros_like(classes.locations)
+    if layout.likelihood is not None:
+        slopes, informations = _slopes(density, X, entries[..., layout.others], weight)
+    return Statistics(
+        weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
+        informations,
+    )  # fmt: skip
+
+
+def _slopes(density, X, entries, weight):
+    """Slopes in the locations of other columns, and their information in a class."""
+    layout, classes = density.layout, density.classes
+    rows, likelihood = X[:, layout.others], layout.likelihood
+    slope, information = likelihood.derivatives(
+        torch.nan_to_num(rows[:, None]), classes.locations
+    )
+    slopes = (likelihood.spread(entries) * slope).sum(0)
+    n_present = weight @ likelihood.spread((~rows.isnan()).to(X))
+    expected = information.expand(len(X), *classes.locations.shape)[0]
+    counts = classes.weights[:, None] + 1 / n_present.clamp(min=1)
+    return slopes, counts * n_present * expected
+
+
+def moved(classes, statistics, n_rows, size, step, with_prior):
+    """Take a step of EM, or a part of it: to a mix of the model's statistics and these.
+
+    with_prior : whether the statistics are differences from the model's own.
+    """
+    own = n_rows * classes.weights
+    keep = 1.0 if with_prior else 1 - size
+    counts = keep * own + size * statistics.counts
+    sums, scatters = size * statistics.sums, size * statistics.scatters
+    scatters = scatters + (keep * own)[:, None, None] * classes.covariances
+    if not bool((counts > 0).all()):
+        return None
+    shift = sums / counts[:, None]
+    share = counts / counts.sum()
+    spread = scatters / counts[:, None, None] - shift[:, :, None] * shift[:, None]
+    spread = 0.5 * (spread + spread.mT)
+    loadings, noise = classes.loadings, classes.noise
+    if step.covariance_type == "low_rank":
+        loadings, noise = factored(spread, counts, loadings, noise, step)
+        covariances = loadings @ loadings.mT + torch.diag_embed(noise)
+    else:
+        covariances = structured(spread, share, step)
+    if covariances.numel() and bool(torch.linalg.cholesky_ex(covariances)[1].any()):
+        return None
+    locations = classes.locations
+    if step.layout.likelihood is not None:
+        ratio = statistics.slopes / (statistics.informations + 1e-10)
+        locations = locations + size * ratio.clamp(-1.0, 1.0)
+    found = Classes(
+        share, classes.means + shift, covariances, locations, loadings, noise
+    )
+    return found if found.is_finite() else None
+
+
+def structured(spread, share, step):
+    """Return covariances of the kind asked for that suit those of rows best.
+
+    spread : (K, g, g). share : of each class.
+    """
+    eye = torch.eye(spread.shape[1], dtype=spread.dtype).to(spread)
+    if step.covariance_type == "tied":
+        spread = (share[:, None, None] * spread).sum(0).expand_as(spread)
+    elif step.covariance_type == "diag":
+        spread = spread * eye
+    elif step.covariance_type == "spherical":
+        mean = spread.diagonal(dim1=1, dim2=2).mean(1)
+        spread = mean[:, None, None] * eye
+    return spread + step.reg_covar * eye
+
+
+def factored(spread, counts, loadings, noise, step):
+    """Take a few steps of EM of factor analysis in each class.
+
+    Each class counts one more row, with the noise variances that are pooled over the
+    classes: a feature that is constant in the rows of one class is not without noise.
+    """
+    eye = torch.eye(loadings.shape[2], dtype=spread.dtype).to(spread)
+    share = (counts / counts.sum())[:, None]
+    own = counts[:, None] / (counts[:, None] + 1)
+    for _ in range(FACTOR_STEPS):
+        scaled = loadings / noise[..., None]
+        inner = eye + loadings.mT @ scaled
+        beta = torch.linalg.solve(inner, scaled.mT)  # shape: (K, q, g)
+        cross = spread @ beta.mT
+        second = eye - beta @ loadings + beta @ cross
+        loadings = torch.linalg.solve(second, cross.mT).mT
+        left = (spread - loadings @ cross.mT).diagonal(dim1=1, dim2=2).clamp(min=0)
+        pooled = (share * left).sum(0)
+        noise = own * left + (1 - own) * pooled + step.reg_covar
+    return loadings, noise
+
+
+def first_factors(covariances, n_factors, floor):
+    """Return loadings (K, g, q) and noise variances (K, g) of leading axes."""
+    values, vectors = torch.linalg.eigh(covariances)
+    values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
+    loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
+    variance = covariances.diagonal(dim1=1, dim2=2)
+    noise = (variance - (loadings**2).sum(2)).clamp(min=floor + 1e-300)
+    return loadings, noise
+
+
+def distinct_order(observed):
+    """Return an order of rows (n, d) of bool in which those that are alike follow."""
+    _, pattern = observed.unique(dim=0, return_inverse=True)
+    return pattern.argsort(stable=True)
+
+
+class MixtureSolver(Solver):
+    """EM for mixtures, on whole rows or on masked ones.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+        NaN where missing.
+    weight : Tensor of shape (n,)
+    starts : sequence of Classes
+        The best of them after a few epochs of EM goes on.
+    step : Step
+    rng : numpy.random.Generator
+        Source of masks.
+    masks : callable or None
+        From rows and rng to the hidden entries (n, d), and what a score counts for each
+        of them, (n, 1).
+        None trains on whole rows.
+    finishes : bool
+        Whether epochs on the sum over all sizes of masks follow.
+    tol : float
+        Gain, in nats per row, below which training ends.
+    learning_rate : float
+        Size of the first steps by masks.
+    n_before : int
+        Number of steps on earlier parts of a stream.
+    """
+
+    def __init__(
+        self,
+        X,
+        weight,
+        starts,
+        step,
+        *,
+        rng,
+        masks=None,
+        finishes=True,
+        tol=1e-4,
+        n_iter_no_change=2,
+        learning_rate=1.0,
+        n_before=0,
+    ):
+        # Rows with the same gaps share what costs most: they follow each other.
+        order = distinct_order(X.isnan())
+        self.X, self.weight = X[order], weight[order]
+        self.starts = starts
+        self.how = step
+        self.rng = rng
+        self.masks = masks
+        self.finishes = finishes
+        self.tol = tol
+        self.window = max(WINDOW, n_iter_no_change)
+        self.learning_rate = learning_rate
+        self.loss_curve = []
+        self.classes = starts[0]
+        self._n_steps = n_before
+        self._average = None
+        self._first = 0  # epoch of the first step of the present kind
+        self._gain = 0.0
+
+    @property
+    def result(self):
+        return self.classes if self._average is None else self._average
+
+    def init(self, max_iter):
+        if len(self.starts) == 1:
+            return
+        runs = [self._short_run(start, max_iter) for start in self.starts]
+        self.classes = max(runs, key=lambda run: run[0])[1]
+
+    def _short_run(self, classes, max_iter):
+        value = -math.inf
+        for _ in range(min(SHORT_EPOCHS, max_iter)):
+            statistics = self._statistics(classes)
+            value = float(statistics.value) / self._n_rows
+            classes = self._moved(classes, statistics, 1.0, with_prior=False)
+        return value, classes
+
+    @property
+    def _n_rows(self):
+        return float(self.weight.sum())
+
+    def step(self):
+        if self.masks is None:
+            statistics = self._statistics(self.classes)
+            size = 1.0
+        else:
+            statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
+            n_steps = len(self.loss_curve) - self._first
+            size = self.learning_rate * (1 + n_steps / SLOW) ** -POWER
+        value = float(statistics.value) / self._n_rows
+        if not math.isfinite(value):
+            raise FloatingPointError
+        self.classes = self._moved(
+            self.classes, statistics, size, with_prior=self.masks is not None
+        )
+        self.loss_curve.append(-value)
+
+    def step_on_part(self):
+        """Mix the statistics of a part of a stream with those of the model."""
+        statistics = self._statistics(self.classes)
+        value = float(statistics.value) / self._n_rows
+        if not math.isfinite(value):
+            raise FloatingPointError
+        size = self.learning_rate * (1 + self._n_steps / SLOW) ** -POWER
+        self.classes = self._moved(self.classes, statistics, size, with_prior=False)
+        self.loss_curve.append(-value)
+
+    def _statistics(self, classes, masks=None):
+        density = MixtureDensity(classes, self.how.layout)
+        X, weight, seen = self.X, self.weight, ~self.X.isnan()
+        if masks is not None:
+            hidden, inflation = masks
+            order = distinct_order(seen & ~hidden)
+            X, weight, seen = X[order], weight[order], (seen & ~hidden)[order]
+            hidden, inflation = hidden[order], inflation[order]
+        total, prior = None, 1 / self._n_rows
+        for part in density.blocks(seen):
+            of = density, X[part].double(), weight[part]
+            if masks is None:
+                statistics = statistics_of_rows(*of, prior)
+            else:
+                of = *of, hidden[part], inflation[part]
+                statistics = statistics_of_masks(*of, prior)
+            total = statistics if total is None else total + statistics
+        return total
+
+    def _moved(self, classes, statistics, size, with_prior):
+        """Take a step; half of it where it leaves no mixture, and so on."""
+        for _ in range(N_HALVINGS):
+            found = moved(classes, statistics, self._n_rows, size, self.how, with_prior)
+            if found is not None:
+                return found
+            size /= 2
+        raise FloatingPointError
+
+    def terminate(self):
+        if self.masks is None:
+            return self._is_done()
+        curve = self.loss_curve[self._first :]
+        if not self.finishes:
+            self._keep_average(len(curve))
+        if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
+            return False
+        n = self.window if self.finishes else len(curve) // 2
+        before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
+        noise = math.sqrt((before.var() + last.var()) / n)
+        if before.mean() - last.mean() > max(noise, self.tol):
+            return False
+        if not self.finishes:
+            return noise / math.sqrt(n) < self.tol or len(curve) >= 200
+        self.masks, self._first = None, len(self.loss_curve)
+        return False
+
+    def _keep_average(self, n_epochs):
+        """Average classes with weights that forget the first ones."""
+        share = 2 / (n_epochs + 1)
+        before = self._average or self.classes
+        mixed = (
+            torch.lerp(a, b, share) for a, b in zip(before, self.classes, strict=True)
+        )
+        self._average = Classes(*mixed)
+
+    def _is_done(self):
+        """Whether EM gains less than `tol` in this step, and in all steps to come."""
+        if len(self.loss_curve) - self._first < 2:
+            return False
+        before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
+        if self._gain > self.tol:
+            return False
+        falls = before - self._gain
+        left = self._gain**2 / falls if falls > 0 else abs(self._gain)
+        return left < self.tol
