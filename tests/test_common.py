@@ -16,7 +16,13 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTLinearVAE,
+    MPTMixture,
+    MPTProbabilisticPCA,
+    mpt_curve,
+)
 from sklearn_mpt._likelihoods import Bernoulli
 from sklearn_mpt._measure.contract import (
     loop_over_masks,
@@ -60,6 +66,11 @@ MODELS = {
             max_iter=20,
             random_state=0,
         ),
+        binary_rows(),
+    ),
+    "mixture": (lambda: MPTMixture(2, max_iter=20, random_state=0), real_rows()),
+    "latent classes": (
+        lambda: MPTMixture(2, likelihood="bernoulli", max_iter=20, random_state=0),
         binary_rows(),
     ),
 }
@@ -173,6 +184,8 @@ def failures_expected_of(estimator):
         ),
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
         DeepSigns(hidden_layer_sizes=(8,), likelihood="bernoulli", max_iter=3),
+        MPTMixture(max_iter=5),
+        MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
         DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ],
     expected_failed_checks=failures_expected_of,

@@ -24,10 +24,9 @@ from sklearn_mpt._mixture.training import (
 )
 
 AUTO_MASKS = 64
-START_STEPS = (
-    3,
-    10,
-)  # of Gaussian columns, and of others: from given responsibilities to the classes that suit them
+# From given responsibilities to the classes that suit them: where all columns are
+# Gaussian, and where others have locations.
+START_STEPS = 3, 10
 FEWEST_ROWS = 1.5  # that a class should stand for
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical", "low_rank")
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")

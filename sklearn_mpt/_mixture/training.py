@@ -29,9 +29,11 @@ from sklearn_mpt._mixture.density import Classes, MixtureDensity, multiply
 
 POWER, SLOW = 0.6, 5.0  # of the falling sizes of steps
 SHORT_EPOCHS = 25  # of each start, before the best goes on
-LEAST_EPOCHS, WINDOW = 10, 5  # by masks; and those that are compared
+# By masks, at least and at most; and those that are compared.
+LEAST_EPOCHS, MOST_EPOCHS, WINDOW = 10, 200, 5
 N_HALVINGS = 20
 FACTOR_STEPS = 5  # of factor analysis in each step
+POOLED_ROWS = 1.0  # that a class counts besides, with the noise variances of all
 
 
 class Statistics(NamedTuple):
@@ -217,7 +219,7 @@ def factored(spread, counts, loadings, noise, step):
     """
     eye = torch.eye(loadings.shape[2], dtype=spread.dtype).to(spread)
     share = (counts / counts.sum())[:, None]
-    own = counts[:, None] / (counts[:, None] + 1)
+    own = counts[:, None] / (counts[:, None] + POOLED_ROWS)
     for _ in range(FACTOR_STEPS):
         scaled = loadings / noise[..., None]
         inner = eye + loadings.mT @ scaled
@@ -245,6 +247,16 @@ def distinct_order(observed):
     """Return an order of rows (n, d) of bool in which those that are alike follow."""
     _, pattern = observed.unique(dim=0, return_inverse=True)
     return pattern.argsort(stable=True)
+
+
+def _fall(curve, n):
+    """Return by how much losses fell from one window of n epochs to the next.
+
+    And the standard error of that.
+    """
+    before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
+    noise = math.sqrt((before.var() + last.var()) / n)
+    return before.mean() - last.mean(), noise
 
 
 class MixtureSolver(Solver):
@@ -304,6 +316,7 @@ class MixtureSolver(Solver):
         self.classes = starts[0]
         self._n_steps = n_before
         self._average = None
+        self._start = self._kept = self.classes
         self._first = 0  # epoch of the first step of the present kind
         self._gain = 0.0
 
@@ -316,6 +329,7 @@ class MixtureSolver(Solver):
             return
         runs = [self._short_run(start, max_iter) for start in self.starts]
         self.classes = max(runs, key=lambda run: run[0])[1]
+        self._start = self._kept = self.classes
 
     def _short_run(self, classes, max_iter):
         value = -math.inf
@@ -389,17 +403,39 @@ class MixtureSolver(Solver):
         curve = self.loss_curve[self._first :]
         if not self.finishes:
             self._keep_average(len(curve))
+        if len(curve) % self.window == 0:
+            self._compare_windows(curve)
         if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
             return False
         n = self.window if self.finishes else len(curve) // 2
-        before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
-        noise = math.sqrt((before.var() + last.var()) / n)
-        if before.mean() - last.mean() > max(noise, self.tol):
-            return False
+        fall, noise = _fall(curve, n)
+        is_flat = fall <= max(noise, self.tol)
         if not self.finishes:
-            return noise / math.sqrt(n) < self.tol or len(curve) >= 200
-        self.masks, self._first = None, len(self.loss_curve)
+            is_settled = is_flat and noise / math.sqrt(n) < self.tol
+            return is_settled or len(curve) >= MOST_EPOCHS
+        if is_flat:
+            self._leave_masks()
         return False
+
+    def _compare_windows(self, curve):
+        """Go back and take smaller steps, if the last window of epochs lost much."""
+        if len(curve) >= 2 * self.window:
+            fall, noise = _fall(curve, self.window)
+            if -fall > 2 * noise:
+                self.classes = self._kept
+                self.learning_rate /= 4
+                return
+        self._kept = self.classes
+
+    def _leave_masks(self):
+        """Go on with the sum over all sizes, from the better of start and end."""
+        before, now = (
+            float(self._statistics(classes).value)
+            for classes in (self._start, self.classes)
+        )
+        if before > now:
+            self.classes = self._start
+        self.masks, self._first = None, len(self.loss_curve)
 
     def _keep_average(self, n_epochs):
         """Average classes with weights that forget the first ones."""

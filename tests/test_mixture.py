@@ -1,0 +1,253 @@
+"""Mixtures, against enumeration, SciPy's densities and scikit-learn's mixtures."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.datasets import load_iris
+from sklearn.mixture import GaussianMixture
+
+from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+from sklearn_mpt._mixture.training import (  # noqa: E402
+    statistics_of_masks,
+    statistics_of_rows,
+)
+
+KINDS = ["full", "tied", "diag", "spherical"]
+WEIGHTS, MEANS = [0.3, 0.7], [[0.0, 1.0, -1.0, 2.0], [3.0, 0.0, 1.0, -1.0]]
+
+
+def covariances():
+    rng = np.random.default_rng(0)
+    roots = rng.normal(size=(2, 4, 4))
+    return roots @ np.swapaxes(roots, 1, 2) + 0.5 * np.eye(4)
+
+
+def known():
+    """A mixture whose parameters are known, and rows with gaps."""
+    model = MPTMixture(
+        2,
+        weights_init=WEIGHTS,
+        means_init=MEANS,
+        precisions_init=np.linalg.inv(covariances()),
+        max_iter=0,
+        random_state=0,
+    )
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(30, 4)) * 2
+    model.fit(X)
+    X[rng.random(X.shape) < 0.3] = np.nan
+    X[0] = np.nan
+    return model, X
+
+
+def log_prob(x, seen):
+    """By SciPy, of the entries that are seen."""
+    parts = [
+        np.log(w) + multivariate_normal(m[seen], c[np.ix_(seen, seen)]).logpdf(x[seen])
+        for w, m, c in zip(WEIGHTS, np.array(MEANS), covariances(), strict=True)
+    ]
+    return logsumexp(parts)
+
+
+def test_scores_of_rows_with_gaps_are_marginal_densities():
+    model, X = known()
+    expected = [log_prob(x, ~np.isnan(x)) if np.isfinite(x).any() else 0 for x in X]
+    assert_allclose(model.score_samples(X), expected, atol=1e-12)
+
+
+def test_conditionals_are_ratios_of_densities():
+    model, _ = known()
+    x = np.array([[1.0, np.nan, 2.0, 0.5]])
+    mask = np.array([False, True, True, False])
+    found = model.conditional_log_prob(x, mask)[0]
+    visible = np.array([True, False, False, True])
+    both = np.array([True, False, True, True])
+    assert_allclose(found, [0, 0, log_prob(x[0], both) - log_prob(x[0], visible), 0])
+
+
+def test_the_curve_adds_up_to_the_score():
+    model, X = known()
+    curve = mpt_curve(model, X, random_state=0)
+    assert_allclose(curve.lml, model.score(X), atol=1e-10)
+
+
+def test_masks_of_all_sizes_have_the_statistics_of_whole_rows():
+    """The mean over sizes, and over masks of a size, by enumeration."""
+    model, X = known()
+    density = model._model()
+    rows = torch.from_numpy(X)
+    weight = torch.ones(len(X), dtype=torch.float64)
+    exact = statistics_of_rows(density, rows, weight)
+    d, total = X.shape[1], None
+    for size in range(1, d + 1):
+        masks = enumerate_masks(d, size)
+        for mask in masks:
+            hidden = torch.from_numpy(mask) & ~rows.isnan()
+            inflation = torch.full((len(X), 1), d / size, dtype=torch.float64)
+            found = statistics_of_masks(density, rows, weight, hidden, inflation)
+            share = 1 / (d * len(masks))
+            parts = [share * part for part in found]
+            pairs = zip(total or parts, parts, strict=True)
+            total = [a + b for a, b in pairs] if total else parts
+    own = len(X) * density.classes.weights
+    assert_allclose(total[0], exact.value, rtol=1e-10)
+    assert_allclose(total[2] + own, exact.counts, rtol=1e-10)
+    assert_allclose(total[3], exact.sums, atol=1e-9)
+    prior = own[:, None, None] * density.classes.covariances
+    assert_allclose(total[4] + prior, exact.scatters, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_em_is_that_of_scikit_learn(kind):
+    X = load_iris().data
+    theirs = GaussianMixture(3, covariance_type=kind, random_state=0, tol=1e-6).fit(X)
+    start = {
+        "weights_init": theirs.weights_,
+        "means_init": theirs.means_,
+        "precisions_init": theirs.precisions_,
+    }
+    ours = MPTMixture(3, covariance_type=kind, objective="lml", max_iter=0, **start)
+    ours.fit(X)
+    assert_allclose(ours.score_samples(X), theirs.score_samples(X))
+    assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), atol=1e-9)
+    assert_allclose([ours.bic(X), ours.aic(X)], [theirs.bic(X), theirs.aic(X)])
+    assert_allclose(ours.precisions_cholesky_, theirs.precisions_cholesky_, rtol=1e-6)
+    again = GaussianMixture(3, covariance_type=kind, tol=0, max_iter=3, **start)
+    with pytest.warns(Warning, match="converge"):
+        again.fit(X)
+    ours.set_params(max_iter=3, tol=0.0)
+    with pytest.warns(Warning, match="max_iter=3"):
+        ours.fit(X)
+    assert_allclose(ours.means_, again.means_, rtol=1e-5)
+    assert_allclose(ours.covariances_, again.covariances_, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "low_rank"])
+def test_training_by_masks_ends_where_em_does(kind):
+    X = load_iris().data
+    X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
+    how = {"covariance_type": kind, "n_init": 3, "random_state": 0}
+    masked, exact = (
+        MPTMixture(3, objective=objective, **how).fit(X).score(X)
+        for objective in ("mpt", "lml")
+    )
+    assert masked > exact - 0.02
+
+
+@pytest.mark.parametrize("rate", ["uniform", 2])
+def test_masks_alone_come_near(rate):
+    X = load_iris().data
+    exact = MPTMixture(2, objective="lml", random_state=0).fit(X).score(X)
+    model = MPTMixture(2, n_masks=32, mask_rate=rate, random_state=0).fit(X)
+    assert exact - 0.1 < model.score(X) <= exact + 1e-3
+
+
+def test_loss_is_minus_the_lml():
+    X = load_iris().data
+    model = MPTMixture(2, objective="lml", tol=1e-6, random_state=0).fit(X)
+    assert_allclose(-model.loss_curve_[-1], model.score(X), atol=1e-4)
+    assert (np.diff(model.loss_curve_) < 1e-9).all()
+
+
+def test_latent_classes_are_recovered():
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 1500)
+    prob = np.array([[0.9, 0.8, 0.85, 0.1, 0.2], [0.2, 0.1, 0.3, 0.9, 0.7]])
+    X = (rng.random((1500, 5)) < prob[label]).astype(float)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    model = MPTMixture(2, likelihood="bernoulli", random_state=0).fit(X)
+    found = model.means_[model.means_[:, 0].argsort()[::-1]]
+    assert_allclose(found, prob, atol=0.06)
+    agree = np.mean(model.predict(X) == label)
+    assert max(agree, 1 - agree) > 0.9
+
+
+def test_a_table_of_several_kinds_is_filled_in():
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, 300)
+    numbers = 4.0 * label + rng.normal(size=300)
+    colour = np.where(rng.random(300) < 0.9, label, 1 - label)
+    X = np.column_stack([numbers, colour, rng.poisson(1 + 5 * label)]).astype(float)
+    kinds = ["gaussian", "bernoulli", "poisson"]
+    model = MPTMixture(2, likelihood=kinds, random_state=0).fit(X)
+    holes = X.copy()
+    holes[:, 1] = np.nan
+    filled = MPTImputer(model).fit(X).transform(holes)
+    assert np.mean(filled[:, 1].round() == X[:, 1]) > 0.85
+    assert model.sample(5, random_state=0).shape == (5, 3)
+
+
+def test_draws_have_the_moments_of_the_conditional():
+    """One row many times: mean and covariance of what is missing, by SciPy."""
+    model, _ = known()
+    x = np.array([[1.0, np.nan, np.nan, 0.5]])
+    seen, gone = [0, 3], [1, 2]
+    weights, means, spreads = [], [], []
+    for w, m, c in zip(WEIGHTS, np.array(MEANS), covariances(), strict=True):
+        block = np.linalg.solve(c[np.ix_(seen, seen)], c[np.ix_(seen, gone)]).T
+        weights.append(
+            w * multivariate_normal(m[seen], c[np.ix_(seen, seen)]).pdf(x[0, seen])
+        )
+        means.append(m[gone] + block @ (x[0, seen] - m[seen]))
+        spreads.append(c[np.ix_(gone, gone)] - block @ c[np.ix_(seen, gone)])
+    weights = np.array(weights) / np.sum(weights)
+    mean = weights @ np.array(means)
+    second = sum(
+        w * (s + np.outer(m - mean, m - mean))
+        for w, m, s in zip(weights, means, spreads, strict=True)
+    )
+    assert_allclose(model.impute(x)[0, gone], mean)
+    many = np.repeat(x, 20000, axis=0)
+    drawn = model.impute(many, method="sample", random_state=0)[:, gone]
+    error = np.sqrt(np.diag(second) / len(drawn))
+    assert (np.abs(drawn.mean(0) - mean) < 4 * error).all()
+    assert_allclose(np.cov(drawn.T), second, rtol=0.1, atol=0.1)
+
+
+def test_warm_starts_go_on():
+    X = load_iris().data
+    model = MPTMixture(2, objective="lml", warm_start=True, random_state=0).fit(X)
+    before = model.score(X)
+    assert model.fit(X).n_iter_ <= 4
+    assert model.score(X) >= before - 1e-9
+
+
+def test_parts_of_a_stream():
+    X = load_iris().data
+    model, rng = MPTMixture(2, random_state=0), np.random.default_rng(0)
+    for _ in range(40):
+        model.partial_fit(X[rng.choice(150, 75, replace=False)])
+    best = MPTMixture(2, objective="lml", random_state=0).fit(X)
+    assert model.score(X) > best.score(X) - 0.05
+
+
+def test_collapsed_components_warn():
+    X = np.r_[np.random.default_rng(0).normal(size=(40, 2)), np.full((10, 2), 9.0)]
+    with pytest.warns(UserWarning, match=r"component\(s\) \[\d\] fell to the floor"):
+        MPTMixture(2, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("covariance_type", "round", "covariance_type"),
+        ("init_params", "best", "init_params"),
+        ("n_init", 0, "n_init"),
+        ("n_factors", 0.5, "n_factors"),
+        ("reg_covar", -1.0, "reg_covar"),
+        ("weights_init", [0.5, 0.6], "add up to 1"),
+        ("means_init", [[0.0]], r"means_init must have shape \(2, 4\)"),
+        ("precisions_init", -np.ones((2, 4, 4)), "positive definite"),
+        ("n_components", 151, "n_components=151"),
+    ],
+)
+def test_bad_parameters_are_refused(name, value, message):
+    model = MPTMixture(2).set_params(**{name: value})
+    with pytest.raises((ValueError, TypeError), match=message):
+        model.fit(load_iris().data)
