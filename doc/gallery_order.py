@@ -18,6 +18,7 @@ READING = [
     "plot_missing_values.py",
     "plot_compare_models.py",
     "plot_choose_n_components.py",
+    "plot_mixture.py",
     "plot_outliers.py",
     "plot_two_moons.py",
     "plot_monitor.py",

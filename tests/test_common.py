@@ -168,9 +168,12 @@ class DeepTable(TakesSigns, MPTDeepVAE):
 
 
 def failures_expected_of(estimator):
-    if not isinstance(estimator, MPTDeepVAE):
+    if isinstance(estimator, MPTDeepVAE):
+        reason = "minibatches are drawn of rows, not of their copies"
+    elif isinstance(estimator, MPTMixture) and estimator.objective == "mpt":
+        reason = "masks are drawn for rows, not for their copies"
+    else:
         return {}
-    reason = "minibatches are drawn of rows, not of their copies"
     return {"check_sample_weight_equivalence_on_dense_data": reason}
 
 
@@ -201,7 +204,8 @@ def test_shapes(model, X, mask):
     assert model.conditional_log_prob(X, mask).shape == X.shape
     assert model.score_samples(X).shape == (n_samples,)
     assert model.transform(X).shape == (n_samples, model.n_components)
-    assert model.inverse_transform(model.transform(X)).shape == X.shape
+    if hasattr(model, "inverse_transform"):
+        assert model.inverse_transform(model.transform(X)).shape == X.shape
     assert model.sample(7).shape == (7, n_features)
     assert model.lml_method_ in ("exact", "quadrature", "importance")
     assert len(model.loss_curve_) == model.n_iter_
@@ -402,6 +406,8 @@ def test_bad_arguments_of_methods_are_refused(model, X):
         model.impute(X, method="median")
     with pytest.raises(ValueError, match="n_samples"):
         model.sample(0)
+    if not hasattr(model, "inverse_transform"):
+        return
     with pytest.raises(ValueError, match="Z must have n_components="):
         model.inverse_transform(np.ones((2, model.n_components + 1)))
 
@@ -429,6 +435,8 @@ def test_bad_arguments_of_methods_are_refused(model, X):
     ],
 )
 def test_bad_parameters_are_refused_by_name(model, X, parameter, value, error, message):
+    if parameter not in model.get_params():
+        pytest.skip(f"{type(model).__name__} has no {parameter}")
     with pytest.raises(error, match=message):
         clone(model).set_params(**{parameter: value}).fit(X)
 

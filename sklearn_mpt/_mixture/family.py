@@ -1,6 +1,7 @@
 """How mixtures start, are trained, and become maths."""
 
 import functools
+import math
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from sklearn_mpt._mixture.training import (
     statistics_of_shares,
 )
 
-AUTO_MASKS = 64
+AUTO_MASKS, MIN_PAIRS = 64, 8192  # in each step: masks, and pairs of row and mask
 # From given responsibilities to the classes that suit them: where all columns are
 # Gaussian, and where others have locations.
 START_STEPS = 3, 10
@@ -310,26 +311,29 @@ class MixtureFamily(Family):
             )
 
 
-def _masks(settings, rows, rng):
-    """Draw hidden entries of rows by masks that many rows share, (n, d).
+def _masks(settings, X, rng):
+    """Draw hidden entries of rows, by masks that many of them share.
 
-    And return what a score counts for each of them, (n, 1).
+    Few rows come several times. Return the numbers of the rows, their hidden entries
+    (n, d), and what a score counts for each of these, (n, 1).
     """
-    n_rows, n_features = rows.shape
+    n_rows, n_features = X.shape
+    n_copies = math.ceil(MIN_PAIRS / n_rows)
     n_masks = AUTO_MASKS if settings.n_masks == "auto" else settings.n_masks
-    n_masks = min(n_masks, n_rows)
     if settings.mask_rate == "uniform":
         level = (np.arange(n_masks) + rng.random()) / n_masks
         sizes = 1 + np.floor(level * n_features).astype(int)
     else:
         sizes = np.full(n_masks, fixed_size(settings.mask_rate, n_features))
     ranks = rng.random((n_masks, n_features)).argsort(axis=1).argsort(axis=1)
-    which = rng.permutation(n_rows) % n_masks
+    rows = np.tile(np.arange(n_rows), n_copies)
+    which = rng.permutation(len(rows)) % n_masks
     masks, inflation = ranks < sizes[:, None], n_features / sizes[:, None]
-    which, masks, inflation = (
-        torch.from_numpy(array).to(rows.device) for array in (which, masks, inflation)
+    rows, which, masks, inflation = (
+        torch.from_numpy(array).to(X.device)
+        for array in (rows, which, masks, inflation)
     )
-    return masks[which] & ~rows.isnan(), inflation[which]
+    return rows, masks[which] & ~X[rows].isnan(), inflation[which]
 
 
 def _statistics(classes, layout, rows, share):

@@ -249,14 +249,13 @@ def distinct_order(observed):
     return pattern.argsort(stable=True)
 
 
-def _fall(curve, n):
-    """Return by how much losses fell from one window of n epochs to the next.
+def _noise(before, last):
+    """Return the standard error of the difference of two windows of losses.
 
-    And the standard error of that.
+    The first may be a single loss, as noisy as each of the others.
     """
-    before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
-    noise = math.sqrt((before.var() + last.var()) / n)
-    return before.mean() - last.mean(), noise
+    variance = before.var() if len(before) > 1 else last.var()
+    return math.sqrt(variance / len(before) + last.var() / len(last))
 
 
 class MixtureSolver(Solver):
@@ -273,8 +272,8 @@ class MixtureSolver(Solver):
     rng : numpy.random.Generator
         Source of masks.
     masks : callable or None
-        From rows and rng to the hidden entries (n, d), and what a score counts for each
-        of them, (n, 1).
+        From X and rng to numbers of rows, all equally often; their hidden entries
+        (n, d); and what a score counts for each of these, (n, 1).
         None trains on whole rows.
     finishes : bool
         Whether epochs on the sum over all sizes of masks follow.
@@ -373,10 +372,12 @@ class MixtureSolver(Solver):
         density = MixtureDensity(classes, self.how.layout)
         X, weight, seen = self.X, self.weight, ~self.X.isnan()
         if masks is not None:
-            hidden, inflation = masks
-            order = distinct_order(seen & ~hidden)
-            X, weight, seen = X[order], weight[order], (seen & ~hidden)[order]
-            hidden, inflation = hidden[order], inflation[order]
+            rows, hidden, inflation = masks
+            seen = seen[rows] & ~hidden
+            order = distinct_order(seen)
+            hidden, inflation, seen = hidden[order], inflation[order], seen[order]
+            n_copies = len(rows) / len(X)
+            X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
         for part in density.blocks(seen):
             of = density, X[part].double(), weight[part]
@@ -408,8 +409,9 @@ class MixtureSolver(Solver):
         if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
             return False
         n = self.window if self.finishes else len(curve) // 2
-        fall, noise = _fall(curve, n)
-        is_flat = fall <= max(noise, self.tol)
+        before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
+        noise = _noise(before, last)
+        is_flat = before.mean() - last.mean() <= max(noise, self.tol)
         if not self.finishes:
             is_settled = is_flat and noise / math.sqrt(n) < self.tol
             return is_settled or len(curve) >= MOST_EPOCHS
@@ -419,23 +421,35 @@ class MixtureSolver(Solver):
 
     def _compare_windows(self, curve):
         """Go back and take smaller steps, if the last window of epochs lost much."""
-        if len(curve) >= 2 * self.window:
-            fall, noise = _fall(curve, self.window)
-            if -fall > 2 * noise:
-                self.classes = self._kept
-                self.learning_rate /= 4
-                return
-        self._kept = self.classes
+        n = self.window
+        before, last = np.array(curve[-2 * n : -n] or curve[:1]), np.array(curve[-n:])
+        if last.mean() - before.mean() > 2 * _noise(before, last):
+            self.classes = self._kept
+            self.learning_rate /= 4
+        else:
+            self._kept = self.classes
 
     def _leave_masks(self):
         """Go on with the sum over all sizes, from the better of start and end."""
+        self._keep_better()
+        self.masks, self._first = None, len(self.loss_curve)
+
+    def _keep_better(self):
         before, now = (
             float(self._statistics(classes).value)
             for classes in (self._start, self.classes)
         )
-        if before > now:
+        if not now >= before:
             self.classes = self._start
-        self.masks, self._first = None, len(self.loss_curve)
+
+    def close(self):
+        """Keep the start if too few epochs by masks have led nowhere yet."""
+        if self.masks is not None and self.finishes:
+            self._keep_better()
+
+    def recover(self):
+        """Go back to the last classes that are known to be good."""
+        self.classes = self._kept
 
     def _keep_average(self, n_epochs):
         """Average classes with weights that forget the first ones."""
