@@ -54,7 +54,9 @@ class MaskedDensity:
     def lml(self, X):
         """Return the log-density of the mixture of the orders, and 0.0; (n,) each."""
         rows, present = self._read(X)
-        along = torch.stack([self._along(rows, present, order) for order in self.orders])
+        along = torch.stack(
+            [self._along(rows, present, order) for order in self.orders]
+        )
         scale = (present * self.units.log_scale).sum(1)
         n_orders = len(self.orders)
         value = torch.logsumexp(along, 0) - torch.tensor(n_orders).to(X).log() - scale

@@ -1,7 +1,5 @@
 """Masked autoencoders: how they start, are trained, and become a density."""
 
-import copy
-
 import numpy as np
 import torch
 
@@ -17,7 +15,7 @@ from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._masked.columns import MixtureHead
+from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
@@ -27,8 +25,6 @@ from sklearn_mpt._masked.training import MaskedTrainer, MaskSizes, Rows
 
 LARGEST_VALUE = 1e150  # whose square double precision holds
 OFTEN = 0.1  # share of the entries of a column at the floor that deserves a warning
-ROWS_TO_LOOK_AT = 1000
-NET = "net."  # what names of the net's parameters begin with
 
 
 class MaskedFamily(Family):
@@ -89,6 +85,7 @@ class MaskedFamily(Family):
             "_scale": scale,
             "_constant": np.flatnonzero(self.columns.constant(X)),
             "_batch_size": recipe.batch_size,
+            "_at_floor": np.zeros(X.shape[1]),
         }
         numbers = np.flatnonzero([kind == NUMBERS for kind in self.columns.kinds])
         rows = (X[:, numbers].astype(np.float64) - shift[numbers]) / scale[numbers]
@@ -171,12 +168,25 @@ class MaskedFamily(Family):
         return trainer.settled_state()
 
     def trained_attributes(self, module, fitted):
-        return {"_net": _arrays(module.net)}
+        return {"_net": _arrays(module.net), "_at_floor": module.share_at_floor()}
 
     def warn(self, fitted, n_samples):
         numbers = [kind == NUMBERS for kind in self.columns.kinds]
-        if any(numbers):
-            warn_constant(fitted["_constant"], fitted)
+        if not any(numbers):
+            return
+        constant, at_floor = fitted["_constant"], fitted["_at_floor"]
+        warn_constant(constant, fitted)
+        often = np.flatnonzero(at_floor > OFTEN)
+        often = np.setdiff1d(often, constant)
+        if len(often):
+            names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
+            warn_caller(
+                f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
+                f"least width, {WIDTH_FLOOR} standard deviations, for more than "
+                f"{OFTEN:.0%} of their entries: they hold few distinct values, or are "
+                "functions of other columns, and their densities have no upper bound. "
+                "Values that are few may be 'categorical'.",
+            )
 
 
 def _arrays(net):

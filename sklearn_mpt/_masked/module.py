@@ -37,7 +37,9 @@ class MaskedModule(torch.nn.Module):
             self.heads.append(head)
             columns = np.flatnonzero([one == (kind, count) for one in of_column])
             places.append(columns)
-            self.register_buffer(f"columns_{len(places) - 1}", torch.from_numpy(columns))
+            self.register_buffer(
+                f"columns_{len(places) - 1}", torch.from_numpy(columns)
+            )
         self.n_features = len(of_column)
         self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
         self.linear = LinearGaussian(*linear) if NUMBERS in kinds else None
@@ -46,7 +48,15 @@ class MaskedModule(torch.nn.Module):
         self._ends = [0, *accumulate(head.width * size for head, size in each)]
         self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
         self.n_outputs = self._ends[-1]
-        self.net: torch.nn.Module | None = None
+        self.net: torch.nn.Module = torch.nn.Identity()
+        # of the hidden entries of each column that training last looked at
+        self.at_floor: np.ndarray | None = None
+
+    def share_at_floor(self):
+        """Return the share of entries with conditionals of the least width; (d,)."""
+        if self.at_floor is None:
+            return np.zeros(self.n_features)
+        return self.at_floor
 
     def groups(self):
         """Yield each head, its columns, and the slice of its outputs."""

@@ -171,7 +171,10 @@ class MaskedTrainer:
         self.is_part = is_part
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            self.parameters, lr=learning_rate, weight_decay=WEIGHT_DECAY, betas=(0.9, 0.99)
+            self.parameters,
+            lr=learning_rate,
+            weight_decay=WEIGHT_DECAY,
+            betas=(0.9, 0.99),
         )
         self.average = copy.deepcopy(module)
         self.best = self._vector(self.average)
@@ -179,7 +182,9 @@ class MaskedTrainer:
         self.n_steps = 0
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
-        self._held_out = None if held_out is None else HeldOut(held_out, sizes, generator)
+        self._held_out = (
+            None if held_out is None else HeldOut(held_out, sizes, generator)
+        )
 
     @property
     def result(self):
@@ -200,6 +205,17 @@ class MaskedTrainer:
         finally:
             if self._held_out is not None:
                 self._show(self.best)
+            self._look_at_floor()
+
+    @torch.no_grad()
+    def _look_at_floor(self):
+        """Tell the result how often conditionals of its numbers are at the floor."""
+        X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
+        hidden, _ = self.sizes.draw(present, self.generator)
+        asked = hidden & present
+        found = self.average(X, present & ~hidden).is_at_floor(X) & asked
+        share = found.sum(0) / asked.sum(0).clamp(min=1)
+        self.average.at_floor = share.double().cpu().numpy()
 
     def _follow(self, max_iter, tol, patience, around_epoch):
         n_falling = max(1, math.ceil(FALLING_SHARE * max_iter))
@@ -259,7 +275,9 @@ class MaskedTrainer:
 
     def _step(self, chosen):
         if self.n_masks is not None and self.n_masks > len(chosen):
-            chosen = chosen.repeat(math.ceil(self.n_masks / len(chosen)))[: self.n_masks]
+            chosen = chosen.repeat(math.ceil(self.n_masks / len(chosen)))[
+                : self.n_masks
+            ]
         X, present = self.rows.X[chosen], self.rows.present[chosen]
         hidden, scale = self._masks(present)
         losses = masked_losses(
