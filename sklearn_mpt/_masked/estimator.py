@@ -1,10 +1,12 @@
 """The estimator: a net trained by nothing but masks."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
+from sklearn_mpt._checks import check_columns_present, check_training_parameters
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.family import MaskedFamily
 from sklearn_mpt._seeds import RandomState
@@ -119,7 +121,8 @@ class MPTMaskedAutoencoder(TableMPT):
     the columns is a density of its own. `score_samples` is the log-density of the
     mixture of `n_orders` of them,
 
-    .. math:: \log \frac{1}{n} \sum_\pi \prod_t p(x_{\pi_t} \mid x_{\pi_1 \dots \pi_{t-1}}),
+    .. math:: \log \frac{1}{n} \sum_\pi \prod_t
+              p(x_{\pi_t} \mid x_{\pi_1}, \dots, x_{\pi_{t-1}}),
 
     which is exactly normalised; its standard errors are 0. :func:`mpt_curve` and
     :func:`lml_samples` give the mean over orders, a lower bound of the mixture of all.
@@ -216,13 +219,6 @@ class MPTMaskedAutoencoder(TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    objective = "mpt"  # the only one there is
-
-    @property
-    def n_components(self) -> int:
-        """Number of values that `transform` returns; 1 before `fit`."""
-        return self._n_features_out if hasattr(self, "n_iter_") else 1
-
     @property
     def module_(self) -> torch.nn.Module:
         """A copy of the fitted module, in single precision on the CPU."""
@@ -246,3 +242,17 @@ class MPTMaskedAutoencoder(TableMPT):
             names = getattr(self, "feature_names_in_", None)
             likelihood = Columns([kind] * n_features, [1] * n_features, names)
         return MaskedFamily(likelihood)
+
+    def _validate_training_rows(self, X, reset, min_samples):
+        X = self._validate_rows(X, reset=reset, min_samples=min_samples)
+        given = self.get_params(deep=False)
+        settings = SimpleNamespace(**given, n_components=1, objective="mpt")
+        check_training_parameters(settings, self._family.objectives, X.shape[1])
+        self._family.check_parameters(self, X.shape[1])
+        if not reset:
+            self._family.check_fitted(self, vars(self))
+            return X
+        names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+        check_columns_present(X, names)
+        self._warn_if_binary(X)
+        return X

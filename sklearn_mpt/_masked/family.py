@@ -14,7 +14,6 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.fitting import Family
 from sklearn_mpt._latent.model import Units, as_tensor
-from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
@@ -234,5 +233,3 @@ def _check_dropout(dropout):
         check_choice(dropout, "dropout", ["auto"])
         return
     check_real(dropout, "dropout", "left", 1)
-    if dropout == 1:
-        raise ValueError("dropout == 1, must be < 1: all hidden values would be 0.")

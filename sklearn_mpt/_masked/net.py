@@ -71,7 +71,7 @@ class ResidualNet(torch.nn.Module):
         return self
 
     def forward(self, inputs, generator=None):
-        """Return the outputs; a generator makes it drop hidden values, as training does.
+        """Return the outputs; with a generator some hidden values are dropped.
 
         inputs : Tensor of shape (n, n_inputs)
         """

@@ -23,8 +23,8 @@ LATER_STEPS = 2000  # after so many steps those of partial_fit are half as large
 class MaskSizes:
     """How many entries a mask hides, from the parameter `mask_rate`.
 
-    A uniform rate draws sizes from 1 to the number of present entries of each row, which
-    leaves out the missing ones: they are worth nothing, hidden or not.
+    A uniform rate draws sizes from 1 to the number of present entries of each row, and
+    hides these alone: missing ones are worth nothing, hidden or not.
     """
 
     def __init__(self, mask_rate, n_features):
