@@ -22,7 +22,6 @@ from sklearn_mpt._masked.net import ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedTrainer, MaskSizes, Rows
 
-LARGEST_VALUE = 1e150  # whose square double precision holds
 OFTEN = 0.1  # share of the entries of a column at the floor that deserves a warning
 
 
@@ -73,7 +72,7 @@ class MaskedFamily(Family):
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
         weight = np.ones(len(X)) if weight is None else weight / weight.mean()
-        shift, scale = self._units(X, weight)
+        shift, scale = self.columns.units(X, weight)
         fitted = {
             "lml_method_": "exact",
             "hidden_layer_sizes_": [int(width) for width in widths],
@@ -102,16 +101,6 @@ class MaskedFamily(Family):
     def _n_inputs(self):
         """Numbers by which the columns enter a net, without their indicators."""
         return sum(self.columns.n_categories)
-
-    def _units(self, X, weight):
-        """Shift and scale of each column: those of numbers, 0 and 1 for others."""
-        largest = np.nanmax(np.abs(X), initial=0)
-        if largest > LARGEST_VALUE:
-            raise ValueError(
-                f"X holds values of size {largest:.3g}, whose squares double precision "
-                "cannot hold: rescale X, for instance with StandardScaler."
-            )
-        return self.columns.units(X, weight)
 
     def _empty_module(self, fitted):
         kinds, counts = self.columns.kinds, self.columns.n_categories
