@@ -1,7 +1,7 @@
 """
-==============================
+===============================
 What a net learns from one rate
-==============================
+===============================
 
 A net that is trained by masks of one size learns the conditionals of that size. Here
 three of them fill in handwritten digits of 0 and 1: with 15% of the pixels hidden, with
@@ -45,8 +45,9 @@ plt.show()
 
 # %%
 # The bound on the log-density is the area. What the training at one rate promises is D
-# times the score at that rate: too much at a low one, too little at a high one. And
-# imputation: errors in pixels that are missing, three quarters of them.
+# times the score at that rate, which is too much at both of these: with half of the
+# pixels visible, the others are easy. And imputation: errors in pixels that are missing,
+# three quarters of them.
 
 missing = np.random.default_rng(0).random(test.shape) < 0.75
 gappy = np.where(missing, np.nan, test)
