@@ -129,7 +129,7 @@ class MPTMaskedAutoencoder(TableMPT):
     With missing entries the mixture is one of the orders of the entries present.
 
     Numbers are standardised, and conditionals start from factor analysis of the numbers
-    (up to 16 factors, one for every 40 rows): the net learns what that misses. No
+    (up to 32 factors, one for every 40 rows): the net learns what that misses. No
     component of a mixture is narrower than 0.003 standard deviations of its column; a
     warning says where most of a column is at that floor, as with few distinct values,
     whose densities have no upper bound.

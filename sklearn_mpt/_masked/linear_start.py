@@ -6,7 +6,7 @@ import torch
 LEAST_NOISE = 1e-3  # of the variance of a column
 N_STEPS = 60  # of EM
 MOST_ROWS = 4000  # that it is fitted to
-ROWS_PER_FACTOR, MOST_FACTORS = 40, 16
+ROWS_PER_FACTOR, MOST_FACTORS = 40, 32
 
 
 def count_factors(n_samples, n_features):
