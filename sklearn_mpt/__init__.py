@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
+    from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
@@ -34,6 +35,7 @@ _MODULES = {
     "MPTDeepVAE": "_deep.vae",
     "MPTImputer": "_tables.imputer",
     "MPTLinearVAE": "_linear.vae",
+    "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
@@ -56,6 +58,7 @@ __all__ = [
     "MPTDeepVAE",
     "MPTImputer",
     "MPTLinearVAE",
+    "MPTMaskedAutoencoder",
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",

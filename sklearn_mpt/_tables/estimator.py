@@ -116,15 +116,20 @@ class TableMPT(BaseMPT):
 
     def _validate_training_rows(self, X, reset, min_samples):
         X = super()._validate_training_rows(X, reset, min_samples)
+        if reset:
+            self._warn_if_binary(X)
+        return X
+
+    def _warn_if_binary(self, X):
+        """Warn where numbers with a density are 0 and 1 alone."""
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
         present = X[~np.isnan(X)]
         is_binary = len(present) > 0 and bool(np.isin(present, (0, 1)).all())
-        if reset and set(kinds) == {"gaussian"} and is_binary:
+        if set(kinds) == {"gaussian"} and is_binary:
             warn_caller(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
                 "not probabilities: likelihood='bernoulli' would.",
             )
-        return X
 
     def _as_given(self, rows, X=None):
         """Return rows of numbers as values of the table, like the rows X if given."""

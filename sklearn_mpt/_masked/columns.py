@@ -1,0 +1,169 @@
+"""What the outputs of the net say of each column, for each kind of column.
+
+A head is the conditional distribution of all columns of one kind: how their values
+enter the net, and how their parameters, `width` of them for each column, give
+log-probabilities, expected values and draws. Values of numbers are standardised.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods import LIKELIHOODS
+
+LOG_2PI = math.log(2 * math.pi)
+# Of the components of a mixture, in standard deviations of the column. Sharper values
+# have no density that rows could tell.
+WIDTH_FLOOR = 3e-3
+START_SPREAD = 0.8  # of the centres of a mixture: they differ from the start
+
+
+class Head(torch.nn.Module, ABC):
+    """The conditional distribution of columns of one kind.
+
+    Tensors X have shape (n, d), parameters (n, d * width), for the d columns. `moments`
+    are means and standard deviations, (n, d) each, that a linear model predicts for
+    columns of numbers; other kinds leave them alone.
+    """
+
+    width: int  # parameters of a column
+
+    @property
+    @abstractmethod
+    def n_inputs(self) -> int:
+        """Numbers by which a column enters the net."""
+
+    @abstractmethod
+    def inputs(self, X):
+        """Return what enters the net; (n, d * n_inputs)."""
+
+    @abstractmethod
+    def start(self, X: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        """Return the parameters from which training starts; (d * width,)."""
+
+    @abstractmethod
+    def log_prob(self, X, parameters, moments):
+        """Return the log-probability of each entry; (n, d)."""
+
+    @abstractmethod
+    def expect(self, parameters, moments):
+        """Return the expected value, or the most probable category; (n, d)."""
+
+    @abstractmethod
+    def draw(self, parameters, moments, uniform):
+        """Draw entries from uniform noise of shape (n, d, 2); (n, d)."""
+
+
+class LikelihoodHead(Head):
+    """Columns of a kind of the package, whose locations are the outputs of the net.
+
+    Parameters
+    ----------
+    kind : str
+        A key of LIKELIHOODS.
+    n_categories : int
+        Number of locations of a column.
+    """
+
+    def __init__(self, kind, n_categories):
+        super().__init__()
+        none = torch.empty(0, device="cpu", dtype=torch.float64)
+        self.likelihood = LIKELIHOODS[kind].of_columns(n_categories, none)
+        self.is_count = kind == "poisson"
+        self.width = n_categories
+
+    @property
+    def n_inputs(self):
+        return self.width
+
+    def inputs(self, X):
+        if self.is_count:
+            return torch.log1p(X)
+        read = self.likelihood.inputs(X)
+        return 2 * read - 1 if self.width == 1 else read
+
+    def start(self, X, weight):
+        return self.likelihood.start_location(X, weight)
+
+    def log_prob(self, X, parameters, moments):
+        return self.likelihood.entry_log_prob(X, parameters)
+
+    def expect(self, parameters, moments):
+        return self.likelihood.fill(self.likelihood.mean(parameters))
+
+    def draw(self, parameters, moments, uniform):
+        return self.likelihood.draw(parameters, uniform[..., 0])
+
+
+class MixtureHead(Head):
+    r"""Columns of numbers, each a mixture of Gaussians.
+
+    The net says where components lie beside what a linear model predicts from the
+    visible numbers, a mean m and a standard deviation s:
+
+    .. math:: p(x) = \sum_k w_k N(x; m + s \mu_k, s^2 \sigma_k^2 + f^2),
+
+    with a floor f of the widths.
+
+    Parameters
+    ----------
+    n_mixtures : int
+        Number of components.
+    """
+
+    def __init__(self, n_mixtures):
+        super().__init__()
+        self.n_mixtures = n_mixtures
+        self.width = 3 * n_mixtures
+
+    @property
+    def n_inputs(self):
+        return 1
+
+    def inputs(self, X):
+        return X
+
+    def start(self, X, weight):
+        centres = START_SPREAD * np.linspace(-1, 1, self.n_mixtures + 2)[1:-1]
+        log_widths = np.full(self.n_mixtures, 0.5 * np.log(1 - (centres**2).mean()))
+        each = np.stack([np.zeros(self.n_mixtures), centres, log_widths])
+        return np.tile(each.ravel(), X.shape[1])
+
+    def _components(self, parameters, moments):
+        """Log weights, centres and widths; (n, d, n_mixtures) each."""
+        each = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
+        logits, centres, log_widths = each.unbind(-2)
+        mean, deviation = (moment[..., None] for moment in moments)
+        widths = deviation * log_widths.clamp(-12, 6).exp()
+        return (
+            logits.log_softmax(-1),
+            mean + deviation * centres,
+            (widths**2 + WIDTH_FLOOR**2).sqrt(),
+        )
+
+    def log_prob(self, X, parameters, moments):
+        log_weights, centres, widths = self._components(parameters, moments)
+        distance = (X[..., None] - centres) / widths
+        log_each = log_weights - widths.log() - 0.5 * distance**2
+        return torch.logsumexp(log_each, -1) - 0.5 * LOG_2PI
+
+    def expect(self, parameters, moments):
+        log_weights, centres, _ = self._components(parameters, moments)
+        return (log_weights.exp() * centres).sum(-1)
+
+    def draw(self, parameters, moments, uniform):
+        log_weights, centres, widths = self._components(parameters, moments)
+        level = log_weights.exp().cumsum(-1)[..., :-1]
+        chosen = (level <= uniform[..., :1]).sum(-1, keepdim=True)
+        centre, width = (part.gather(-1, chosen)[..., 0] for part in (centres, widths))
+        return centre + width * torch.special.ndtri(uniform[..., 1])
+
+    def is_at_floor(self, X, parameters, moments):
+        """Whether entries are explained by components of the least width; (n, d)."""
+        log_weights, centres, widths = self._components(parameters, moments)
+        distance = (X[..., None] - centres) / widths
+        likeliest = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)
+        width = widths.gather(-1, likeliest[..., None])[..., 0]
+        return width < 1.5 * WIDTH_FLOOR

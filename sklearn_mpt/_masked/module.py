@@ -1,0 +1,177 @@
+"""The net with the coding of columns around it: conditionals of rows, as a module."""
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+import torch
+
+from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
+from sklearn_mpt._masked.linear_start import LinearGaussian
+
+NUMBERS = "gaussian"
+
+
+class MaskedModule(torch.nn.Module):
+    """Conditionals of every column of rows, given what is visible of them.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+        Kind of each column.
+    n_categories : sequence of int
+        Number of categories of each column; 1 for those of another kind.
+    n_mixtures : int
+        Number of Gaussians for a column of numbers.
+    linear : tuple of ndarray
+        Loadings and noise variances of the columns of numbers.
+    """
+
+    def __init__(self, kinds, n_categories, n_mixtures, linear):
+        super().__init__()
+        of_column = list(zip(kinds, n_categories, strict=True))
+        self.heads = torch.nn.ModuleList()
+        places = []
+        for kind, count in sorted(set(of_column)):
+            is_number = kind == NUMBERS
+            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(kind, count)
+            self.heads.append(head)
+            columns = np.flatnonzero([one == (kind, count) for one in of_column])
+            places.append(columns)
+            self.register_buffer(
+                f"columns_{len(places) - 1}", torch.from_numpy(columns)
+            )
+        self.n_features = len(of_column)
+        self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
+        self.linear = LinearGaussian(*linear) if NUMBERS in kinds else None
+        sizes = [len(columns) for columns in places]
+        each = list(zip(self.heads, sizes, strict=True))
+        self._ends = [0, *accumulate(head.width * size for head, size in each)]
+        self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
+        self.n_outputs = self._ends[-1]
+        self.net: torch.nn.Module = torch.nn.Identity()
+        # of the hidden entries of each column that training last looked at
+        self.at_floor: np.ndarray | None = None
+
+    def share_at_floor(self):
+        """Return the share of entries with conditionals of the least width; (d,)."""
+        if self.at_floor is None:
+            return np.zeros(self.n_features)
+        return self.at_floor
+
+    def groups(self):
+        """Yield each head, its columns, and the slice of its outputs."""
+        ends = pairwise(self._ends)
+        for i, (head, (low, high)) in enumerate(zip(self.heads, ends, strict=True)):
+            yield head, getattr(self, f"columns_{i}"), slice(low, high)
+
+    def start(self, X, weight):
+        """Return the outputs from which training starts; ndarray (n_outputs,)."""
+        parts = [
+            head.start(X[:, columns.cpu().numpy()], weight)
+            for head, columns, _ in self.groups()
+        ]
+        return np.concatenate(parts)
+
+    def _pick(self, X, columns):
+        return X if len(self.heads) == 1 else X[:, columns]
+
+    def moments(self, X, visible):
+        """Return what the linear model says of the numbers; None if there are none."""
+        if self.linear is None:
+            return None
+        for head, columns, _ in self.groups():
+            if isinstance(head, MixtureHead):
+                return self.linear(self._pick(X, columns), self._pick(visible, columns))
+        return None
+
+    def inputs(self, X, visible, moments):
+        """Return what enters the net; (n, n_inputs).
+
+        Hidden numbers enter as what the linear model expects, other hidden entries as
+        zeros; indicators say what is visible.
+        """
+        parts = []
+        for head, columns, _ in self.groups():
+            seen = self._pick(visible, columns)
+            read = head.inputs(self._pick(X, columns))
+            if isinstance(head, MixtureHead):
+                parts.append(torch.where(seen, read, moments[0]))
+            else:
+                parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
+        return torch.cat([*parts, visible.to(X.dtype)], 1)
+
+    def forward(self, X, visible, generator=None):
+        """Return the conditionals of all columns given the visible entries.
+
+        Parameters
+        ----------
+        X : Tensor of shape (n, d)
+            Standardised rows; where not visible, values are not read.
+        visible : bool Tensor of shape (n, d)
+        generator : torch.Generator, default=None
+            Of the hidden values that are dropped, in training.
+
+        Returns
+        -------
+        Conditionals
+        """
+        X = torch.where(visible, X, 0.0)
+        moments = self.moments(X, visible)
+        inputs = self.inputs(X, visible, moments)
+        return Conditionals(self, self.net(inputs, generator), moments)
+
+    def last_hidden(self, X, visible):
+        """Return the values of the last hidden layer; (n, width)."""
+        X = torch.where(visible, X, 0.0)
+        return self.net.last_hidden(self.inputs(X, visible, self.moments(X, visible)))
+
+
+class Conditionals:
+    """The conditional distribution of every column, for each of some rows."""
+
+    def __init__(self, module, outputs, moments):
+        self.module, self.outputs, self.moments = module, outputs, moments
+
+    def _collect(self, ask):
+        parts = [
+            ask(head, columns, self.outputs[:, part])
+            for head, columns, part in self.module.groups()
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat(parts, 1)[:, self.module.back]
+
+    def log_prob(self, X):
+        """Return the log-probability of each entry of finite rows; (n, d)."""
+        pick = self.module._pick
+        return self._collect(
+            lambda head, columns, parameters: head.log_prob(
+                pick(X, columns), parameters, self.moments
+            )
+        )
+
+    def expect(self):
+        """Return the expected value or most probable category of each; (n, d)."""
+        return self._collect(
+            lambda head, columns, parameters: head.expect(parameters, self.moments)
+        )
+
+    def draw(self, uniform):
+        """Draw each entry, from uniform noise of shape (n, d, 2); (n, d)."""
+        pick = self.module._pick
+        return self._collect(
+            lambda head, columns, parameters: head.draw(
+                parameters, self.moments, pick(uniform, columns)
+            )
+        )
+
+    def is_at_floor(self, X):
+        """Whether entries of numbers have conditionals of the least width; (n, d)."""
+        pick, found = self.module._pick, torch.zeros_like(X, dtype=torch.bool)
+        for head, columns, part in self.module.groups():
+            if isinstance(head, MixtureHead):
+                parameters = self.outputs[:, part]
+                found[:, columns] = head.is_at_floor(
+                    pick(X, columns), parameters, self.moments
+                )
+        return found

@@ -1,0 +1,99 @@
+"""The net: from what is visible of a row to the parameters of every column."""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+
+class ResidualNet(torch.nn.Module):
+    """A residual net with normalised blocks; no parameter is drawn by torch.
+
+    A linear layer leads to the first width, and each width is that of one block,
+
+    .. math:: h \\leftarrow P h + W_2 \\, \\mathrm{relu}(W_1 \\, \\mathrm{norm}(h)),
+
+    where P is the identity between blocks of one width, and a learned map between
+    others. A last linear layer leads from the normalised hidden values to the outputs.
+
+    Parameters
+    ----------
+    n_inputs, n_outputs : int
+    widths : sequence of int
+        Of the blocks; empty for a linear map.
+    dropout : float
+        Share of the hidden values of a block that a step of training leaves out.
+    """
+
+    def __init__(self, n_inputs, n_outputs, widths, dropout=0.0):
+        super().__init__()
+        self.dropout = dropout
+        sizes = [widths[0] if widths else n_inputs, *widths]
+        empty = {"device": "cpu", "dtype": torch.float32}
+
+        def linear(n_in, n_out, bias=True):
+            return torch.nn.utils.skip_init(
+                torch.nn.Linear, n_in, n_out, bias=bias, **empty
+            )
+
+        self.first = linear(n_inputs, widths[0]) if widths else None
+        self.enter = torch.nn.ModuleList(linear(*pair) for pair in pairwise(sizes))
+        self.leave = torch.nn.ModuleList(linear(width, width) for width in widths)
+        self.project = torch.nn.ModuleDict(
+            {
+                str(i): linear(a, b, bias=False)
+                for i, (a, b) in enumerate(pairwise(sizes))
+                if a != b
+            }
+        )
+        self.last = linear(sizes[-1], n_outputs)
+
+    @torch.no_grad()
+    def initialise(self, rng, intercept):
+        """Draw all weights; start from outputs that are the same for all rows.
+
+        rng : numpy.random.Generator. intercept : ndarray of shape (n_outputs,)
+        """
+        for name, parameter in self.named_parameters():
+            if name == "last.bias":
+                value = np.asarray(intercept)
+            elif parameter.ndim == 1 or name == "last.weight":
+                value = np.zeros(tuple(parameter.shape))
+            else:
+                deviation = 1 / np.sqrt(parameter.shape[1])
+                if name.startswith("enter"):
+                    deviation *= np.sqrt(2)  # half of the values of relu are 0
+                value = deviation * rng.normal(size=tuple(parameter.shape))
+                if name.startswith("leave"):
+                    value /= np.sqrt(len(self.leave))
+            parameter.copy_(torch.from_numpy(np.ascontiguousarray(value)))
+        return self
+
+    def forward(self, inputs, generator=None):
+        """Return the outputs; with a generator some hidden values are dropped.
+
+        inputs : Tensor of shape (n, n_inputs)
+        """
+        return self.last(self.last_hidden(inputs, generator))
+
+    def last_hidden(self, inputs, generator=None):
+        """Return the values of the last hidden layer; (n, width)."""
+        if self.first is None:
+            return inputs
+        h = self.first(inputs)
+        for i, (enter, leave) in enumerate(zip(self.enter, self.leave, strict=True)):
+            inner = functional.relu(enter(_normalised(h)))
+            inner = leave(self._dropped(inner, generator))
+            h = (self.project[str(i)](h) if str(i) in self.project else h) + inner
+        return self._dropped(_normalised(h), generator)
+
+    def _dropped(self, h, generator):
+        if generator is None or self.dropout == 0:
+            return h
+        kept = torch.empty_like(h).bernoulli_(1 - self.dropout, generator=generator)
+        return h * kept / (1 - self.dropout)
+
+
+def _normalised(h):
+    return functional.layer_norm(h, h.shape[-1:])

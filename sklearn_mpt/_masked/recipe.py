@@ -1,0 +1,40 @@
+"""What training takes from the numbers of rows and columns, unless it is told."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+WIDTH_STEP, LEAST_WIDTH, LARGEST_WIDTH = 16, 64, 512
+LEAST_DROPOUT, LARGEST_DROPOUT = 0.02, 0.5
+LEAST_BATCH, LARGEST_BATCH = 32, 256
+
+
+class Recipe(NamedTuple):
+    """Sizes of a net, and how it is trained.
+
+    widths : of the residual blocks.
+    dropout : share of hidden values left out in a step.
+    batch_size : rows of a step.
+    """
+
+    widths: tuple[int, ...]
+    dropout: float
+    batch_size: int
+
+
+def recipe_for(n_samples, n_features):
+    """Return the recipe for so many rows and columns.
+
+    The net grows with the fourth root of both, from 64 to 512 units: more of them learn
+    no more from so many rows. What is left out grows with the columns for each row, as
+    few long rows are learned by heart: half of the values where rows are ten times as
+    many as columns, a tenth where they are ninety times as many.
+    """
+    size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
+    width = int(np.clip(WIDTH_STEP * round(size), LEAST_WIDTH, LARGEST_WIDTH))
+    dropout = n_features / (n_features + n_samples / 10)
+    return Recipe(
+        widths=(width, width),
+        dropout=float(np.clip(dropout, LEAST_DROPOUT, LARGEST_DROPOUT)),
+        batch_size=int(np.clip(n_samples // 64, LEAST_BATCH, LARGEST_BATCH)),
+    )

@@ -1,0 +1,394 @@
+"""Training by literal masks: the loss, its steps, and when they end."""
+
+import copy
+import math
+
+import numpy as np
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from sklearn_mpt._latent.fit_loop import Solver
+
+WARM_UP = 100  # steps in which the step size grows
+AVERAGED = 400  # steps whose weights are averaged, about
+FALLING_SHARE = 0.4  # of the epochs, in which the step size falls to 0
+LARGEST_GRADIENT = 1.0  # norm, of the loss per feature: single steps are bounded
+WEIGHT_DECAY = 0.01
+LEAST_STEPS = 64  # of an epoch, which passes several times over few rows
+VALIDATION_ROWS = 4096  # rows with masks, by which training is ended, about
+CHUNK = 1024  # of them, at a time
+LATER_STEPS = 2000  # after so many steps those of partial_fit are half as large
+
+
+class MaskSizes:
+    """How many entries a mask hides, from the parameter `mask_rate`.
+
+    A uniform rate draws sizes from 1 to the number of present entries of each row, and
+    hides these alone: missing ones are worth nothing, hidden or not.
+    """
+
+    def __init__(self, mask_rate, n_features):
+        self.size = None
+        if mask_rate != "uniform":
+            is_rate = isinstance(mask_rate, float | np.floating)
+            size = math.floor(mask_rate * n_features + 0.5) if is_rate else mask_rate
+            self.size = max(1, int(size))
+
+    def draw(self, present, generator):
+        """Draw a mask for each row, and what a hidden entry counts.
+
+        Sizes are stratified over the rows. The mean over masks of minus the weighted
+        sum of hidden log-probabilities is minus the log-density, with a uniform rate.
+
+        Parameters
+        ----------
+        present : bool Tensor of shape (n, d)
+
+        Returns
+        -------
+        hidden : bool Tensor of shape (n, d)
+        weight : Tensor of shape (n,)
+        """
+        n, d = present.shape
+        where = {"generator": generator, "device": present.device}
+        keys = torch.rand(n, d, **where)
+        if self.size is not None:
+            highest = keys.kthvalue(self.size, 1, keepdim=True).values
+            return keys <= highest, torch.full((n,), d / self.size, device=keys.device)
+        keys = torch.where(present, keys, 2.0)
+        count = present.sum(1).clamp(min=1)
+        level = (torch.randperm(n, **where) + torch.rand(n, **where)) / n
+        size = torch.minimum((level * count).long() + 1, count)
+        highest = keys.sort(1).values.gather(1, size[:, None] - 1)
+        return keys <= highest, count / size
+
+
+def masked_losses(module, X, present, hidden, weight, generator=None):
+    """Return minus the weighted sum of the hidden log-probabilities of rows; (n,).
+
+    X : standardised, finite. present, hidden : bool (n, d). weight : (n,)
+    """
+    conditionals = module(X, present & ~hidden, generator)
+    log_prob = torch.where(hidden & present, conditionals.log_prob(X), 0.0)
+    return -log_prob.sum(1) * weight
+
+
+class Rows:
+    """Standardised rows without gaps, what is present of them, and their weights.
+
+    Parameters
+    ----------
+    X : Tensor of shape (n, d)
+        NaN where missing.
+    weight : Tensor of shape (n,)
+        Of mean 1.
+    """
+
+    def __init__(self, X, weight):
+        self.present = ~X.isnan()
+        self.X = torch.where(self.present, X, 0.0)
+        self.weight = weight
+
+    def __len__(self):
+        return len(self.X)
+
+
+class HeldOut:
+    """Losses of rows held out, with the same masks every time."""
+
+    def __init__(self, rows, sizes, generator):
+        n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
+        which = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
+        self.X, self.present = rows.X[which], rows.present[which]
+        self.hidden, self.scale = sizes.draw(self.present, generator)
+        self.weight = rows.weight[which] / rows.weight.mean()
+
+    @torch.no_grad()
+    def loss(self, module):
+        """Return the mean loss of the rows."""
+        parts = [
+            masked_losses(module, *part)
+            for part in zip(
+                *(
+                    tensor.split(CHUNK)
+                    for tensor in (self.X, self.present, self.hidden, self.scale)
+                ),
+                strict=True,
+            )
+        ]
+        return float((torch.cat(parts).double() * self.weight.double()).mean())
+
+
+class MaskedSolver(Solver):
+    """Minimise minus the masked scores of rows by AdamW, and average the weights.
+
+    Steps are of one size until the epochs that are left are those of the falling part,
+    or the loss of rows held out has not improved for a while. From the best average so
+    far they then fall to 0.
+
+    Parameters
+    ----------
+    module : MaskedModule
+        Trained in place.
+    rows : Rows
+    held_out : Rows or None
+    sizes : MaskSizes
+    generator : torch.Generator
+        Of minibatches, masks and dropped values, on the device of the rows.
+    batch_size : int
+    n_masks : int or None
+        Masks of a step; None is one for each row.
+    learning_rate : float
+    log_scale : float
+        What losses lack for the units of the rows.
+    tol : float
+        By how much losses of rows held out must fall, in nats per row.
+    n_iter_no_change : int
+        Number of epochs in which they must.
+    is_part : bool
+        Whether the rows are a part of a stream.
+
+    Attributes
+    ----------
+    loss_curve, validation_curve : list of float
+        Mean loss of each epoch, in the units of the rows.
+    """
+
+    def __init__(
+        self,
+        module,
+        rows,
+        held_out,
+        *,
+        sizes,
+        generator,
+        batch_size,
+        n_masks,
+        learning_rate,
+        log_scale,
+        tol=0.0,
+        n_iter_no_change=1,
+        is_part=False,
+    ):
+        self.module, self.rows, self.sizes = module, rows, sizes
+        self.generator = generator
+        self.batch_size, self.n_masks = min(batch_size, len(rows)), n_masks
+        self.learning_rate, self.log_scale = learning_rate, log_scale
+        self.is_part = is_part
+        self.tol, self.n_iter_no_change = tol, n_iter_no_change
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=learning_rate,
+            weight_decay=WEIGHT_DECAY,
+            betas=(0.9, 0.99),
+        )
+        self.average = copy.deepcopy(module)
+        self.best = self._vector(self.average)
+        self.lowest = np.inf
+        self.n_steps = 0
+        self.loss_curve: list[float] = []
+        self.validation_curve: list[float] = []
+        self._held_out = (
+            None if held_out is None else HeldOut(held_out, sizes, generator)
+        )
+
+    @property
+    def result(self):
+        """The module with averaged weights: the best of them, if rows are held out."""
+        return self.average
+
+    def init(self, max_iter):
+        """Divide the epochs into those of level steps and those of falling ones."""
+        self._n_falling = max(1, math.ceil(FALLING_SHARE * max_iter))
+        self._n_level = max_iter - self._n_falling
+        if self._n_level == 0:
+            self._begin_to_fall()
+
+    def terminate(self):
+        """Return whether steps have fallen to 0; let them fall once losses are flat."""
+        n_epochs = len(self.loss_curve)
+        if self._fall is not None:
+            return n_epochs >= self._last_epoch
+        is_flat = self._is_flat(self.n_iter_no_change, self.tol)
+        if is_flat and n_epochs < self._n_level:
+            ratio = self._n_falling / self._n_level
+            self._restart_from_best()
+            self._n_falling = math.ceil(ratio * n_epochs)
+            self._begin_to_fall()
+        elif n_epochs == self._n_level:
+            self._begin_to_fall()
+        return False
+
+    def _begin_to_fall(self):
+        self._fall = self.n_steps, self._n_falling * self._steps_of_epoch
+        self._last_epoch = len(self.loss_curve) + self._n_falling
+
+    def recover(self):
+        """Give the result the best weights."""
+        self._show(self.best)
+
+    def close(self):
+        """Give the result its best weights, and the module those of the result."""
+        if self._held_out is not None:
+            self._show(self.best)
+        self._look_at_floor()
+        vector_to_parameters(self._vector(self.average), self.module.parameters())
+
+    @torch.no_grad()
+    def _look_at_floor(self):
+        """Tell the result how often conditionals of its numbers are at the floor."""
+        X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
+        hidden, _ = self.sizes.draw(present, self.generator)
+        asked = hidden & present
+        found = self.average(X, present & ~hidden).is_at_floor(X) & asked
+        share = found.sum(0) / asked.sum(0).clamp(min=1)
+        self.average.at_floor = share.double().cpu().numpy()
+
+    def step(self):
+        """Pass over the rows, some times if they are few, by minibatches."""
+        losses = []
+        for _ in range(self._passes):
+            order = torch.randperm(
+                len(self.rows), generator=self.generator, device=self.generator.device
+            )
+            losses += [self._step(chosen) for chosen in self._batches(order)]
+        self.loss_curve.append(float(np.mean(losses)) + self.log_scale)
+        if not all(p.isfinite().all() for p in self.parameters):
+            raise FloatingPointError
+        self._judge()
+
+    def _batches(self, order):
+        """Parts of one size; what is left over comes in other epochs."""
+        n_batches = len(order) // self.batch_size
+        return order[: n_batches * self.batch_size].split(self.batch_size)
+
+    @property
+    def _passes(self):
+        if self.is_part:
+            return 1
+        return math.ceil(LEAST_STEPS / (len(self.rows) // self.batch_size))
+
+    @property
+    def _steps_of_epoch(self):
+        return self._passes * (len(self.rows) // self.batch_size)
+
+    def _step(self, chosen):
+        if self.n_masks is not None and self.n_masks > len(chosen):
+            chosen = chosen.repeat(math.ceil(self.n_masks / len(chosen)))[
+                : self.n_masks
+            ]
+        X, present = self.rows.X[chosen], self.rows.present[chosen]
+        hidden, scale = self._masks(present)
+        losses = masked_losses(
+            self.module, X, present, hidden, scale, generator=self.generator
+        )
+        loss = (losses * self.rows.weight[chosen]).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate * self._step_size()
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss / X.shape[1]).backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, LARGEST_GRADIENT)
+        self.optimizer.step()
+        self.n_steps += 1
+        self._average_weights()
+        return loss.item()
+
+    def _masks(self, present):
+        """A mask for each row; they take turns if fewer are asked for than rows."""
+        if self.n_masks is None or self.n_masks >= len(present):
+            return self.sizes.draw(present, self.generator)
+        shared = torch.ones_like(present[: self.n_masks])
+        hidden, scale = self.sizes.draw(shared, self.generator)
+        turn = torch.arange(len(present), device=present.device) % self.n_masks
+        return hidden[turn], scale[turn]
+
+    _fall: tuple[int, int] | None = None  # first step of the falling part, its length
+
+    def _step_size(self):
+        size = min(1.0, (self.n_steps + 1) / WARM_UP)
+        if self.is_part:
+            return size / math.sqrt(1 + self.n_steps / LATER_STEPS)
+        if self._fall is None:
+            return size
+        first, length = self._fall
+        return size * max(0.0, 1 - (self.n_steps - first) / length)
+
+    @torch.no_grad()
+    def _average_weights(self):
+        share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
+        for mean, value in zip(
+            self.average.parameters(), self.module.parameters(), strict=True
+        ):
+            mean.lerp_(value, share)
+
+    def _judge(self):
+        """Keep the averaged weights that suit the rows held out best."""
+        if self._held_out is None:
+            self.best = self._vector(self.average)
+            return
+        loss = self._held_out.loss(self.average)
+        if not math.isfinite(loss):
+            raise FloatingPointError
+        self.validation_curve.append(loss + self.log_scale)
+        if loss < self.lowest:
+            self.lowest, self.best = loss, self._vector(self.average)
+
+    def _is_flat(self, patience, tol):
+        curve = self.validation_curve
+        if len(curve) <= patience:
+            return False
+        return min(curve[:-patience]) - min(curve[-patience:]) <= tol
+
+    @torch.no_grad()
+    def _restart_from_best(self):
+        vector_to_parameters(self.best, self.module.parameters())
+        self._show(self.best)
+
+    def _vector(self, module):
+        return parameters_to_vector(module.parameters()).detach().clone()
+
+    def _show(self, vector):
+        vector_to_parameters(vector, self.average.parameters())
+
+    def state(self):
+        """Return what `load` takes, as NumPy arrays."""
+        arrays = {
+            "n_steps": np.array(self.n_steps),
+            "iterate": self._vector(self.module).cpu().numpy(),
+        }
+        states = [self.optimizer.state[p] for p in self.parameters]
+        if all("exp_avg" in state for state in states):
+            for name in ("exp_avg", "exp_avg_sq"):
+                parts = torch.cat([state[name].flatten() for state in states])
+                arrays[name] = parts.cpu().numpy()
+        return arrays
+
+    def load(self, arrays):
+        """Restore what `state` returned."""
+        if not arrays:
+            return
+        self.n_steps = int(arrays["n_steps"])
+        device = self.parameters[0].device
+
+        def tensor(name):
+            return torch.tensor(arrays[name], device=device)
+
+        vector_to_parameters(tensor("iterate"), self.module.parameters())
+        if "exp_avg" not in arrays:
+            return
+        sizes = [p.numel() for p in self.parameters]
+        parts = zip(
+            self.parameters,
+            tensor("exp_avg").split(sizes),
+            tensor("exp_avg_sq").split(sizes),
+            strict=True,
+        )
+        for parameter, mean, square in parts:
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(float(self.n_steps), device="cpu"),
+                "exp_avg": mean.reshape(parameter.shape).clone(),
+                "exp_avg_sq": square.reshape(parameter.shape).clone(),
+            }

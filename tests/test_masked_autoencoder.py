@@ -1,0 +1,442 @@
+"""The masked autoencoder against enumeration of all masks, orders and rows."""
+
+import copy
+import functools
+import pickle
+import warnings
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sklearn_mpt import (
+    MPTImputer,
+    MPTMaskedAutoencoder,
+    check_masked_model,
+    compare_lml,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+)
+from sklearn_mpt._likelihoods import Columns
+from sklearn_mpt._masked.linear_start import LinearGaussian, fit_linear
+from sklearn_mpt._masked.recipe import recipe_for
+from sklearn_mpt._masked.training import MaskSizes
+from sklearn_mpt._measure.contract import loop_over_masks, masked_score
+from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
+
+KINDS = ["bernoulli", "gaussian", "categorical", "poisson", "gaussian"]
+SMALL = {
+    "hidden_layer_sizes": (16,),
+    "n_orders": 4,
+    "n_mixtures": 3,
+    "max_iter": 4,
+    "batch_size": 32,
+    "random_state": 0,
+    "device": "cpu",
+}
+
+
+def mixed_rows():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=120)
+    return np.column_stack([
+        z > 0,
+        z + 0.3 * rng.normal(size=120),
+        rng.integers(0, 3, 120),
+        rng.poisson(np.exp(0.5 * z)),
+        3 - 2 * z + rng.normal(size=120),
+    ]).astype(float)  # fmt: skip
+
+
+def binary_rows(n_features=4):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(200, 1))
+    return (rng.random((200, n_features)) < 1 / (1 + np.exp(-2 * z))).astype(float)
+
+
+CASES = {
+    "binary": ("bernoulli", binary_rows()),
+    "numbers": ("gaussian", mixed_rows()[:, [1, 4, 3]]),
+    "mixed": (KINDS, mixed_rows()),
+}
+
+
+@functools.cache
+def fit_once(name):
+    likelihood, X = CASES[name]
+    return MPTMaskedAutoencoder(likelihood=likelihood, **SMALL).fit(X)
+
+
+@pytest.fixture(params=CASES)
+def case(request):
+    name = request.param
+    return copy.deepcopy(fit_once(name)), CASES[name][1][:25].copy()
+
+
+def with_gaps(X):
+    gaps = np.random.default_rng(2).random(X.shape) < 0.3
+    gaps[0] = True
+    return np.where(gaps, np.nan, X)
+
+
+def along(model, X, order):
+    """Log-probability of rows along one order, by the contract."""
+    total, hidden = np.zeros(len(X)), np.ones(X.shape[1], dtype=bool)
+    for j in order:
+        total += model.conditional_log_prob(X, hidden)[:, j]
+        hidden[j] = False
+    return total
+
+
+EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
+
+
+def test_every_order_sums_to_one_and_so_does_their_mixture():
+    model = fit_once("binary")
+    orders = list(permutations(range(4)))
+    each = np.stack([along(model, EVERY, order) for order in orders])
+    assert_allclose(np.exp(each).sum(1), 1, rtol=1e-12)
+    assert_allclose(np.exp(model.score_samples(EVERY)).sum(), 1, rtol=1e-12)
+    assert each.std(0).max() > 1e-6  # orders are different models
+
+
+def test_the_score_is_the_mixture_of_the_fitted_orders(case):
+    model, X = case
+    for rows in (X, with_gaps(X)):
+        each = np.stack([along(model, rows, order) for order in model.orders_])
+        mixture = logsumexp(each, 0) - np.log(len(each))
+        assert_allclose(model.score_samples(rows), mixture, atol=1e-10)
+
+
+def test_the_curve_is_the_mean_over_all_orders():
+    model = fit_once("binary")
+    each = np.stack([along(model, EVERY, order) for order in permutations(range(4))])
+    masks = [np.array(m, bool) for m in product([0, 1], repeat=4) if any(m)]
+    scores = {size: [] for size in range(1, 5)}
+    for mask in masks:
+        score = masked_score(model.conditional_log_prob(EVERY, mask), mask)
+        scores[mask.sum()].append(score)
+    total = sum(np.mean(of_size, axis=0) for of_size in scores.values())
+    assert_allclose(total, each.mean(0), atol=1e-10)
+    assert (each.mean(0) <= logsumexp(each, 0) - np.log(24) + 1e-12).all()
+    bound, error = lml_samples(model, EVERY, n_orders=24, return_std=True)
+    assert_allclose(bound, each.mean(0), atol=1e-10 + 4 * error.max())
+    curve = mpt_curve(model, EVERY, n_masks=40, random_state=0)
+    assert abs(curve.lml - each.mean()) < 5 * curve.lml_std_error + 1e-9
+
+
+def test_conditionals_of_numbers_integrate_to_one_in_the_units_of_the_column():
+    model, X = fit_once("mixed"), CASES["mixed"][1]
+    for feature in (1, 4):
+        grid = np.linspace(-60, 60, 20001)
+        rows = np.repeat(X[:1], len(grid), 0)
+        rows[:, feature] = grid
+        mask = np.isin(np.arange(5), [feature, 0])
+        density = np.exp(model.conditional_log_prob(rows, mask)[:, feature])
+        assert abs(np.trapezoid(density, grid) - 1) < 1e-6
+    for feature, values in ((0, [0, 1]), (2, [0, 1, 2]), (3, range(80))):
+        rows = np.repeat(X[:1], len(values), 0)
+        rows[:, feature] = values
+        log_prob = model.conditional_log_prob(rows, np.arange(5) == feature)
+        assert_allclose(np.exp(log_prob[:, feature]).sum(), 1, rtol=1e-8)
+
+
+def test_draws_have_the_frequencies_of_the_density():
+    model = fit_once("binary")
+    drawn = model.sample(20000, random_state=0)
+    share = np.array([(drawn == row).all(1).mean() for row in EVERY])
+    prob = np.exp(model.score_samples(EVERY))
+    z = (share - prob) / np.sqrt(prob * (1 - prob) / 20000)
+    assert np.abs(z).max() < 4.5
+
+
+def test_expected_values_are_those_of_the_conditionals():
+    model, X = fit_once("mixed"), CASES["mixed"][1][:6]
+    grid = np.linspace(-60, 60, 20001)
+    gappy = X.copy()
+    gappy[:, 1] = np.nan
+    filled = model.impute(gappy)
+    for i in range(len(X)):
+        rows = np.repeat(X[i : i + 1], len(grid), 0)
+        rows[:, 1] = grid
+        density = np.exp(model.conditional_log_prob(rows, np.arange(5) == 1)[:, 1])
+        assert abs(np.trapezoid(density * grid, grid) - filled[i, 1]) < 1e-5
+    draws = np.mean(
+        [model.impute(gappy, "sample", random_state=s)[:, 1] for s in range(300)], 0
+    )
+    assert np.abs(draws - filled[:, 1]).max() < 0.35  # of a deviation of about 1
+
+
+def test_the_contract_holds(case):
+    model, X = case
+    check_masked_model(model, with_gaps(X))
+    check_masked_model(model, X)
+    nothing = np.full((2, X.shape[1]), np.nan)
+    assert_array_equal(model.score_samples(nothing), 0.0)
+
+
+def test_hooks_give_what_the_contract_gives(case):
+    model, X = case
+    d = X.shape[1]
+    masks = np.array([m for m in product([False, True], repeat=d) if sum(m) == 2])
+    conditional = model.conditional_log_prob
+    orders = np.random.default_rng(0).random((3, d)).argsort(1)
+    own = np.random.default_rng(0).random((2, len(X), d)).argsort(2)
+    for rows in (X, with_gaps(X)):
+        by_loop = loop_over_masks(conditional, rows, masks)
+        assert_allclose(model.mean_masked_scores(rows, masks), by_loop)
+        for some in (orders, own):
+            by_loop = chain_scores(conditional, rows, some)
+            assert_allclose(model.mean_chain_scores(rows, some), by_loop, atol=1e-12)
+
+
+def test_numbers_do_not_depend_on_batch_or_memory(case):
+    from sklearn import config_context
+
+    model, X = case
+    X = with_gaps(X)
+    score, filled = model.score_samples(X), model.impute(X, "sample", random_state=3)
+    for i in (0, 3, 9):
+        assert_allclose(model.score_samples(X[i : i + 1]), score[i : i + 1], rtol=1e-9)
+    with config_context(working_memory=0):
+        assert_allclose(model.score_samples(X), score, rtol=1e-10)
+        again = model.impute(X, "sample", random_state=3)
+        assert_allclose(again, filled, rtol=1e-9)
+
+
+def test_fits_are_reproducible_and_leave_torch_alone(case):
+    model, X = case
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    again, other = clone(model).fit(X), clone(model).set_params(random_state=1).fit(X)
+    same = clone(model).fit(X)
+    assert_array_equal(again.score_samples(X), same.score_samples(X))
+    assert (again.score_samples(X) != other.score_samples(X)).any()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_masks_have_the_weights_that_sum_to_the_log_density():
+    """The mean over masks of weight times hidden is 1 over the number of sizes."""
+    generator = torch.Generator().manual_seed(0)
+    present = torch.ones(4000, 5, dtype=torch.bool)
+    present[:, 4] = False
+    hidden, weight = MaskSizes("uniform", 5).draw(present, generator)
+    size = (hidden & present).sum(1)
+    assert not (hidden & ~present).any()
+    counts = torch.bincount(size, minlength=5)[1:]
+    assert (counts - 1000).abs().max() <= 1  # stratified
+    assert_allclose(weight * size, 4.0)
+    for rate, expected in ((0.4, 2), (3, 3), (0.01, 1)):
+        hidden, weight = MaskSizes(rate, 5).draw(present, generator)
+        assert (hidden.sum(1) == expected).all()
+        assert_allclose(weight, 5 / expected)
+
+
+def test_the_linear_model_is_the_conditional_gaussian():
+    rng = np.random.default_rng(0)
+    W, noise = rng.normal(size=(5, 2)), rng.uniform(0.2, 1, 5)
+    covariance = W @ W.T + np.diag(noise)
+    x, visible = rng.normal(size=5), np.array([True, False, True, False, True])
+    mean, deviation = LinearGaussian(W, noise)(
+        torch.tensor(x[None]), torch.tensor(visible[None])
+    )
+    R = np.flatnonzero(visible)
+    for j in (1, 3):
+        pull = np.linalg.solve(covariance[np.ix_(R, R)], covariance[R, j])
+        assert_allclose(mean[0, j], pull @ x[R])
+        assert_allclose(
+            deviation[0, j] ** 2, covariance[j, j] - pull @ covariance[R, j]
+        )
+
+
+def test_the_linear_model_is_fitted_with_gaps():
+    rng = np.random.default_rng(0)
+    W = rng.normal(size=(6, 2))
+    X = rng.normal(size=(3000, 2)) @ W.T + 0.5 * rng.normal(size=(3000, 6))
+    X = (X - X.mean(0)) / X.std(0)
+    gaps = np.where(rng.random(X.shape) < 0.3, np.nan, X)
+    loadings, noise = fit_linear(gaps, np.ones(len(X)), 2, rng)
+    fitted = multivariate_normal(np.zeros(6), loadings @ loadings.T + np.diag(noise))
+    best = multivariate_normal(np.zeros(6), np.cov(X.T, bias=True))
+    assert best.logpdf(X).mean() - fitted.logpdf(X).mean() < 0.02
+
+
+def test_two_modes_are_learned_where_a_linear_model_sees_none():
+    rng = np.random.default_rng(0)
+    t = rng.uniform(0, 2 * np.pi, 600)
+    X = np.column_stack([np.cos(t), np.sin(t)]) + 0.1 * rng.normal(size=(600, 2))
+    model = MPTMaskedAutoencoder(
+        hidden_layer_sizes=(64,), max_iter=15, random_state=0
+    ).fit(X)
+    rows = np.array([[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    left, middle, right = model.conditional_log_prob(rows, np.array([True, False]))[
+        :, 0
+    ]
+    assert min(left, right) > middle + np.log(5)
+
+
+def test_few_distinct_values_are_sharp_and_warned_of():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(0, 2, 300), rng.normal(size=300)]).astype(float)
+    with pytest.warns(UserWarning, match=r"Column\(s\) \[0\] of X have conditionals"):
+        model = MPTMaskedAutoencoder(
+            hidden_layer_sizes=(),
+            dropout=0.0,
+            max_iter=20,
+            learning_rate=0.03,
+            early_stopping=False,
+            random_state=0,
+        ).fit(X)
+    on, off = np.array([[0.0, 0.0]]), np.array([[0.5, 0.0]])
+    mask = np.array([True, False])
+    at = [model.conditional_log_prob(row, mask)[0, 0] for row in (on, off)]
+    assert at[0] > at[1] + 3
+
+
+def test_training_gains_and_weights_count():
+    X = binary_rows()
+    start = MPTMaskedAutoencoder(likelihood="bernoulli", **SMALL | {"max_iter": 0})
+    model = fit_once("binary")
+    assert model.score(X) > start.fit(X).score(X) + 0.1
+    weight = np.where(X[:, 0] == 1, 1.0, 0.0)
+    ones = clone(model).fit(X, sample_weight=weight)
+    assert_array_equal(ones.score_samples(X[:5]), _of_rows(model, X[X[:, 0] == 1], X))
+    gappy = clone(model).fit(with_gaps(X))
+    assert np.isfinite(gappy.score(with_gaps(X)))
+
+
+def _of_rows(model, rows, X):
+    return clone(model).fit(rows).score_samples(X[:5])
+
+
+def test_partial_fit_and_warm_start_go_on(case):
+    model, X = case
+    straight, pickled = clone(model), clone(model)
+    for _ in range(3):
+        straight.partial_fit(X)
+        pickled = pickle.loads(pickle.dumps(pickled.partial_fit(X)))
+    assert straight.n_iter_ == len(straight.loss_curve_) == 3
+    assert_array_equal(pickled.score_samples(X), straight.score_samples(X))
+    n_iter, score = model.n_iter_, model.score(X)
+    model.partial_fit(X)
+    assert model.n_iter_ == n_iter + 1
+    assert abs(model.score(X) - score) < 1
+    model.set_params(warm_start=True).fit(X)
+    assert model.score(X) > score - 0.5
+
+
+def test_divergence_keeps_finite_parameters():
+    likelihood, X = CASES["numbers"]
+    model = MPTMaskedAutoencoder(
+        likelihood=likelihood, **SMALL | {"learning_rate": 1e30}
+    )
+    with pytest.warns(ConvergenceWarning, match="Training diverged"):
+        model.fit(X)
+    assert np.isfinite(model.score_samples(X)).all()
+
+
+def test_it_stands_among_the_others(case):
+    model, X = case
+    assert model.transform(X).shape == (len(X), 16)
+    assert len(model.get_feature_names_out()) == 16
+    assert not hasattr(model, "inverse_transform")
+    filled = MPTImputer(clone(model)).fit_transform(with_gaps(X))
+    assert np.isfinite(np.asarray(filled, float)).all()
+    contributions = feature_contributions(model, X, n_orders=3)
+    assert contributions.shape == X.shape
+    other = clone(model).set_params(max_iter=0).fit(X)
+    names = compare_lml({"trained": model, "start": other}, X).names
+    assert sorted(names) == ["start", "trained"]
+    module = model.module_
+    assert sum(p.numel() for p in module.net.parameters()) > 16
+
+
+def test_data_frames_keep_their_kinds():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({
+        "income": rng.normal(size=80),
+        "party": pd.Categorical(rng.choice(["left", "right", "none"], 80)),
+        "votes": rng.random(80) < 0.5,
+    }).astype({"votes": "boolean"})  # fmt: skip
+    gappy = frame.mask(rng.random(frame.shape) < 0.2)
+    model = MPTMaskedAutoencoder(likelihood="from_dtype", **SMALL).fit(gappy)
+    filled = model.impute(gappy)
+    assert not filled.isna().any().any()
+    assert filled.dtypes.equals(frame.dtypes)
+    assert set(model.sample(20)[:, 1]) <= {"left", "right", "none"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "error", "message"),
+    [
+        ("hidden_layer_sizes", "many", ValueError, "hidden_layer_sizes must be one of"),
+        ("hidden_layer_sizes", 3, TypeError, "hidden_layer_sizes must be 'auto' or a"),
+        ("hidden_layer_sizes", (0,), ValueError, "each of hidden_layer_sizes == 0"),
+        ("n_mixtures", 0, ValueError, "n_mixtures == 0, must be >= 1"),
+        ("n_orders", 0, ValueError, "n_orders == 0, must be >= 1"),
+        ("dropout", 1.0, ValueError, r"dropout == 1\.0, must be < 1"),
+        ("dropout", -0.1, ValueError, "dropout == -0.1"),
+        ("mask_rate", 9, ValueError, r"1\.\.n_features=4"),
+        ("validation_fraction", 1.5, ValueError, "validation_fraction"),
+        ("likelihood", "normal", ValueError, "likelihood must be one of"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(parameter, value, error, message):
+    settings = {"likelihood": "bernoulli", **SMALL, parameter: value}
+    with pytest.raises(error, match=message):
+        MPTMaskedAutoencoder(**settings).fit(binary_rows())
+
+
+def test_the_recipe_is_smooth_and_bounded():
+    for n_samples, n_features in product([10, 300, 2000, 10**6], [1, 16, 180, 5000]):
+        recipe = recipe_for(n_samples, n_features)
+        more = recipe_for(int(1.1 * n_samples), n_features)
+        assert 64 <= recipe.widths[0] <= more.widths[0] <= 512
+        assert 0.5 >= recipe.dropout >= more.dropout >= 0.02
+        assert abs(more.widths[0] - recipe.widths[0]) <= 32
+
+
+class Table(MPTMaskedAutoencoder):
+    """A table of any rows, whose first column is a sign."""
+
+    def _validate_table(self, X, reset):
+        X = np.array(super()._validate_table(X, reset))
+        X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
+        return X
+
+
+def _expected_failures(estimator):
+    reason = "minibatches are drawn of rows, not of their copies"
+    return {"check_sample_weight_equivalence_on_dense_data": reason}
+
+
+@parametrize_with_checks(
+    [
+        MPTMaskedAutoencoder(hidden_layer_sizes=(8,), n_orders=2, max_iter=2),
+        Table(
+            hidden_layer_sizes=(8,), n_orders=2, max_iter=2, likelihood={0: "bernoulli"}
+        ),
+    ],
+    expected_failed_checks=_expected_failures,
+)
+def test_scikit_learn_protocol(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        check(estimator)
+
+
+def test_columns_that_hold_what_is_no_value_are_named():
+    X = mixed_rows()
+    X[3, 3] = -1.0
+    with pytest.raises(ValueError, match="likelihood='poisson' takes counts"):
+        MPTMaskedAutoencoder(likelihood=KINDS, **SMALL).fit(X)
+    assert Columns(KINDS, [1, 1, 3, 1, 1]).n_categories == (1, 1, 3, 1, 1)
