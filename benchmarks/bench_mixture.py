@@ -49,6 +49,7 @@ def main():
             how = {"covariance_type": kind, "random_state": seed, "reg_covar": 1e-3}
             holes = np.random.default_rng(seed).random(train.shape) < 0.2
             masked = MPTMixture(n_components, **how)
+            exact = MPTMixture(n_components, objective="lml", **how)
             results.append(
                 [
                     timed(GaussianMixture(n_components, **how), train, test),

@@ -28,6 +28,7 @@ AUTO_MASKS, MIN_PAIRS = 64, 8192  # in each step: masks, and pairs of row and ma
 # From given responsibilities to the classes that suit them: where all columns are
 # Gaussian, and where others have locations.
 START_STEPS = 3, 10
+CHEAP_FEATURES = 8  # whose matrices cost no more than all else
 FEWEST_ROWS = 1.5  # that a class should stand for
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical", "low_rank")
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
@@ -318,7 +319,10 @@ def _masks(settings, X, rng):
     (n, d), and what a score counts for each of these, (n, 1).
     """
     n_rows, n_features = X.shape
-    n_copies = math.ceil(MIN_PAIRS / n_rows)
+    n_pairs = MIN_PAIRS
+    if bool(X.isnan().any()):  # each pair costs matrices of features of its own
+        n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
+    n_copies = max(1, math.ceil(n_pairs / n_rows))
     n_masks = AUTO_MASKS if settings.n_masks == "auto" else settings.n_masks
     if settings.mask_rate == "uniform":
         level = (np.arange(n_masks) + rng.random()) / n_masks
