@@ -46,8 +46,8 @@ plt.show()
 # %%
 # The bound on the log-density is the area. What the training at one rate promises is D
 # times the score at that rate, which is too much at both of these: with half of the
-# pixels visible, the others are easy. And imputation: errors in pixels that are missing,
-# three quarters of them.
+# pixels visible, the others are easy. And imputation: errors in missing pixels, three
+# quarters of all.
 
 missing = np.random.default_rng(0).random(test.shape) < 0.75
 gappy = np.where(missing, np.nan, test)
