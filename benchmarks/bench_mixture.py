@@ -53,9 +53,7 @@ def main():
             results.append(
                 [
                     timed(GaussianMixture(n_components, **how), train, test),
-                    timed(
-                        MPTMixture(n_components, objective="lml", **how), train, test
-                    ),
+                    timed(exact, train, test),
                     timed(masked, train, test),
                     timed(masked, np.where(holes, np.nan, train), test),
                 ]
