@@ -62,12 +62,14 @@ def unfitted(name):
 def numbers(model, X):
     """What a refit and every method return."""
     gaps, mask = with_gaps(X), np.arange(X.shape[1]) < 2
-    model = quiet_fit(clone(model), gaps).partial_fit(X)
+    model = quiet_fit(clone(model), gaps).partial_fit(X).partial_fit(X)
+    hidden = model.transform(X)
+    rows = [model.inverse_transform(hidden)] * hasattr(model, "inverse_transform")
     return [
         model.score_samples(gaps),
         model.conditional_log_prob(gaps, mask),
         model.transform(gaps),
-        model.inverse_transform(model.transform(X)),
+        *rows,
         model.impute(gaps),
         model.sample(2),
         mpt_curve(model, gaps, n_masks=2).scores,

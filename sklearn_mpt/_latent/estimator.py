@@ -227,7 +227,7 @@ class BaseMPT(
         return tags
 
 
-class LatentMixin:
+class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
     """Mixin for models of continuous latent variables z."""
 
     _validate_rows: Callable[..., np.ndarray]

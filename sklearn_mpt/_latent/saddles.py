@@ -109,7 +109,8 @@ class Unexplained(NamedTuple):
 
     @property
     def _matrix(self):
-        return self.product(torch.eye(len(self.information)).to(self.information))
+        like = {"dtype": self.information.dtype, "device": self.information.device}
+        return self.product(torch.eye(len(self.information), **like))
 
     def as_arrays(self):
         """Return what `from_arrays` takes; empty of many features."""

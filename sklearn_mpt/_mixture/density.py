@@ -85,14 +85,14 @@ def condition(X, observed, means, covariances):
         log_prob = means.new_zeros(len(X), len(means))
         nothing = log_prob.new_zeros(len(X), len(means), 0)
         matrix = log_prob.new_zeros(1, len(means), 0, 0)
-        pattern = torch.zeros(len(X), dtype=torch.int64).to(X.device)
+        pattern = X.new_zeros(len(X), dtype=torch.int64)
         return Conditioned(log_prob, nothing, matrix, matrix, pattern)
     patterns, pattern = distinct(observed)
     both = patterns[:, None, :, None] & patterns[:, None, None, :]
     missing = torch.diag_embed((~patterns[:, None]).to(means))
     blocks = torch.where(both, covariances, 0.0) + missing  # shape: (u, K, g, g)
     root = torch.linalg.cholesky(blocks)
-    eye = torch.eye(n_features, dtype=means.dtype).to(means).expand_as(root)
+    eye = torch.eye(n_features, dtype=means.dtype, device=means.device).expand_as(root)
     whitening = torch.linalg.solve_triangular(root, eye, upper=False)
     whitening = torch.where(both, whitening, 0.0)
     log_det = 2 * root.diagonal(dim1=2, dim2=3).log().sum(2)
@@ -116,7 +116,7 @@ def distinct(observed):
 
     Those that follow each other are found without sorting.
     """
-    starts = torch.ones(len(observed), dtype=torch.bool).to(observed.device)
+    starts = observed.new_ones(len(observed))
     starts[1:] = (observed[1:] != observed[:-1]).any(1)
     if 4 * int(starts.sum()) > len(observed):
         return observed.unique(dim=0, return_inverse=True)

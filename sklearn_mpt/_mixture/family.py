@@ -282,9 +282,9 @@ class MixtureFamily(Family):
         }[kind]
         free = 0
         if layout.likelihood is not None:
-            entries = torch.ones(len(layout.others), dtype=torch.float64)
+            entries = torch.from_numpy(np.ones(len(layout.others)))
             n_locations = len(layout.likelihood.spread(entries))
-            middle = layout.likelihood.centre(torch.eye(n_locations).double())
+            middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
             free = int(torch.linalg.matrix_rank(middle))
         return n_classes - 1 + n_classes * (g + free) + of_covariance
 

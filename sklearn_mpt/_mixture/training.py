@@ -200,7 +200,7 @@ def structured(spread, share, step):
 
     spread : (K, g, g). share : of each class.
     """
-    eye = torch.eye(spread.shape[1], dtype=spread.dtype).to(spread)
+    eye = torch.eye(spread.shape[1], dtype=spread.dtype, device=spread.device)
     if step.covariance_type == "tied":
         spread = (share[:, None, None] * spread).sum(0).expand_as(spread)
     elif step.covariance_type == "diag":
@@ -217,7 +217,7 @@ def factored(spread, counts, loadings, noise, step):
     Each class counts one more row, with the noise variances that are pooled over the
     classes: a feature that is constant in the rows of one class is not without noise.
     """
-    eye = torch.eye(loadings.shape[2], dtype=spread.dtype).to(spread)
+    eye = torch.eye(loadings.shape[2], dtype=spread.dtype, device=spread.device)
     share = (counts / counts.sum())[:, None]
     own = counts[:, None] / (counts[:, None] + POOLED_ROWS)
     for _ in range(FACTOR_STEPS):
