@@ -63,8 +63,9 @@ def numbers(model, X):
     """What a refit and every method return."""
     gaps, mask = with_gaps(X), np.arange(X.shape[1]) < 2
     model = quiet_fit(clone(model), gaps).partial_fit(X).partial_fit(X)
-    hidden = model.transform(X)
-    rows = [model.inverse_transform(hidden)] * hasattr(model, "inverse_transform")
+    rows = []
+    if hasattr(model, "inverse_transform"):
+        rows.append(model.inverse_transform(model.transform(X)))
     return [
         model.score_samples(gaps),
         model.conditional_log_prob(gaps, mask),

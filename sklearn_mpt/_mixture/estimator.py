@@ -45,10 +45,10 @@ class MPTMixture(TableMPT):
         What is maximised: the masked scores, or the LML itself, by EM.
     n_init : int, default=1
         Number of starts, of which the best after 25 epochs of EM goes on.
-    init_params : {"kmeans", "k-means++", "random", "random_from_data"}, \
-            default="kmeans"
-        How rows are first shared among the components: by clusters of rows in which
-        means stand in for gaps, by the nearest of drawn rows, or at random.
+    init_params : str, default="kmeans"
+        How rows are first shared among the components: "kmeans" by clusters of rows in
+        which means stand in for gaps; "k-means++" and "random_from_data" by the nearest
+        of drawn rows; "random" at random.
     weights_init : array-like of shape (n_components,), default=None
         Weights to start from.
     means_init : array-like of shape (n_components, n_gaussian), default=None
