@@ -439,7 +439,7 @@ def losses(X, k):
     import torch
 
     from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-    from sklearn_mpt._linear.gaussian import LinearGaussian
+    from sklearn_mpt._linear.gaussian_density import LinearGaussian
 
     rows, model = X.astype(np.float32), MPTProbabilisticPCA(k, random_state=0).fit(X)
     fitted = model.components_, model.mean_, np.array(model.noise_variance_)
@@ -467,7 +467,7 @@ def time_maths():
     import torch
 
     from sklearn_mpt._latent.steps import Point
-    from sklearn_mpt._linear.gaussian import LinearGaussian
+    from sklearn_mpt._linear.gaussian_density import LinearGaussian
     from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums
 
     X = torch.from_numpy(block_of(0, 10_000)).double()

@@ -198,10 +198,10 @@ def check_fitted_components(n_components, n_fitted):
 def check_training_parameters(estimator, objectives, n_features):
     """Check the parameters that every model trained by masking has."""
     for name in ("n_components", "n_iter_no_change"):
-        check_int(getattr(estimator, name), name)
+        check_int(getattr(estimator, name, 1), name)
     check_int_or_auto(estimator.n_masks, "n_masks")
     check_mask_rate(estimator.mask_rate, n_features)
-    check_choice(estimator.objective, "objective", objectives)
+    check_choice(getattr(estimator, "objective", "mpt"), "objective", objectives)
     check_int(estimator.max_iter, "max_iter", least=0)
     check_real(estimator.learning_rate, "learning_rate", "neither")
     check_int_or_auto(getattr(estimator, "batch_size", "auto"), "batch_size")

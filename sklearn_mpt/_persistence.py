@@ -1,31 +1,23 @@
 """What is kept of an estimator: versions in pickles, and nothing of a failed call."""
 
-import functools
 import warnings
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from contextlib import contextmanager
 
 from sklearn.exceptions import InconsistentVersionWarning
 
 from sklearn_mpt._version import __version__
 
-Method = TypeVar("Method", bound=Callable[..., Any])
 
-
-def all_or_nothing(method: Method) -> Method:
-    """Make a method leave its estimator as it was if it raises."""
-
-    @functools.wraps(method)
-    def wrapped(estimator, *args, **kwargs):
-        before = vars(estimator).copy()
-        try:
-            return method(estimator, *args, **kwargs)
-        except BaseException:
-            vars(estimator).clear()
-            vars(estimator).update(before)
-            raise
-
-    return cast(Method, wrapped)
+@contextmanager
+def all_or_nothing(estimator: object):
+    """Leave an estimator as it was if what is done with it raises."""
+    before = vars(estimator).copy()
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
 
 
 def forget(estimator: object) -> None:

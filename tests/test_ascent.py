@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
-from sklearn_mpt._latent.fit_loop import fit_loop, fit_part, run_epoch  # noqa: E402
+from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.steps import (  # noqa: E402
     Average,
     Point,
@@ -112,23 +112,23 @@ def ascent_on(problem, learning_rate=1.0, rng=0, point=START, **until):
     return Ascent(problem, point, learning_rate=learning_rate, rng=rng, **until)
 
 
-def run(problem, max_iter=5000, tol=1e-4, around_epoch=run_epoch, **settings):
+def run(problem, max_iter=5000, tol=1e-4, epochs=SILENCE, **settings):
     ascent = ascent_on(problem, tol=tol, n_iter_no_change=10, **settings)
-    fit_loop(ascent, max_iter, around_epoch)
+    fit_loop(ascent, max_iter, epochs)
     return ascent
 
 
-def counted(action, n):
-    """What is to be done around epochs: `action` after the n-th."""
-    count = 0
+class Counted(Silence):
+    """Calls `action` after the n-th epoch."""
 
-    def around(epoch):
-        nonlocal count
-        epoch()
-        count += 1
-        return action() if count == n else None
+    def __init__(self, action, n):
+        self.action = action
+        self.n = n
+        self.count = 0
 
-    return around
+    def end(self):
+        self.count += 1
+        return self.action() if self.count == self.n else None
 
 
 def interrupt():
@@ -303,10 +303,10 @@ def test_interruption_keeps_the_model(noise, n_epochs):
 
 @pytest.mark.parametrize("n_epochs", [3, 40])
 def test_a_callback_stops_without_a_warning(n_epochs):
-    around = counted(lambda: True, n_epochs)
+    epochs = Counted(lambda: True, n_epochs)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ascent = run(Quadratic(noise=0.3), tol=0.0, around_epoch=around)
+        ascent = run(Quadratic(noise=0.3), tol=0.0, epochs=epochs)
     assert len(ascent.loss_curve) == n_epochs
 
 

@@ -133,9 +133,8 @@ class OfSigns(Bernoulli):
 class BySigns:
     """A model of the signs of any rows: scikit-learn's checks draw real ones."""
 
-    @property
-    def _family(self):
-        return self._family_of(OfSigns())
+    def _likelihood(self):
+        return OfSigns()
 
     def _validate_rows(self, X, **settings):
         X = super()._validate_rows(X, **settings)

@@ -6,11 +6,11 @@ from reference import dense_grid
 from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
+from sklearn_mpt._deep.density import DeepModule
 
 from sklearn_mpt._deep import objectives
-from sklearn_mpt._deep.comparators import EncodeDecodeModel, own_bound
+from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
 from sklearn_mpt._deep.mode import laplace, n_modes
-from sklearn_mpt._deep.model import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
     MANY_POINTS,
@@ -19,8 +19,8 @@ from sklearn_mpt._deep.objectives import (
     shared_bounds,
     shared_scores,
 )
+from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import (
     Nodes,
     PosteriorMixture,
@@ -488,7 +488,7 @@ def test_points_of_the_mixture_integrate_to_one():
 
 
 def predict_by_chains(module, X, mask):
-    model = EncodeDecodeModel(module, UNITS, X.device, seed=(0,))
+    model = EncodeDecodeDensity(module, UNITS, X.device, seed=(0,))
     with torch.no_grad():
         return model.conditional_log_prob(X, mask)
 

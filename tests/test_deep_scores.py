@@ -5,6 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
+from sklearn_mpt._deep.density import DeepDensity, DeepModule
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._deep.mode import (
@@ -17,11 +18,10 @@ from sklearn_mpt._deep.mode import (
     search,
     survivors,
 )
-from sklearn_mpt._deep.model import DeepModel, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
-from sklearn_mpt._latent.estimator import _warn_if_unsure
+from sklearn_mpt._latent.base import _warn_if_unsure
+from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.model import Units
 from sklearn_mpt._latent.rules import Nodes, normal_points, standard_normal_log_prob
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 
@@ -53,7 +53,7 @@ def without_encoder(decoder, likelihood, shape, seed):
     encoder = Encoder(nothing, nothing[:n_features].T, None)
     units = Units(torch.zeros(n_features).double(), torch.ones(()).double())
     module = DeepModule(decoder, encoder, likelihood)
-    return DeepModel(module, units, "cpu", (seed,))
+    return DeepDensity(module, units, "cpu", (seed,))
 
 
 def by_grid(X, observed):

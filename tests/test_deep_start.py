@@ -12,14 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep import family
-from sklearn_mpt._deep.model import module_of
+from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.nets import initial_layers, spread_layers
 from sklearn_mpt._deep.objectives import HeldOutRows
 from sklearn_mpt._deep.start import (
     CURLED,
     LINEAR,
     SMOOTH,
-    kinds_of_starts,
     start,
     unexplained,
 )

@@ -15,7 +15,7 @@ from test_deep_vae import mean_and_covariance
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.comparators import BoundRows, EncodeDecodeRows
 from sklearn_mpt._deep.descent import least_shrunk, step_to_least
-from sklearn_mpt._deep.model import module_of
+from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.objectives import HeldOutRows, MaskedGains, Points
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian

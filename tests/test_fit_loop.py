@@ -3,7 +3,7 @@
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
+from sklearn_mpt._latent.fit_loop import Silence, Solver, fit_loop, fit_part
 
 
 class Scripted(Solver):
@@ -45,6 +45,21 @@ class Scripted(Solver):
         self.asked.append("close")
 
 
+class Ending(Silence):
+    """Ends training after the n-th epoch."""
+
+    def __init__(self, solver, n_epochs):
+        self.solver = solver
+        self.n_epochs = n_epochs
+
+    def begin(self):
+        self.solver.asked.append("begin")
+
+    def end(self):
+        self.solver.asked.append("end")
+        return len(self.solver.loss_curve) == self.n_epochs
+
+
 ONE_EPOCH = ["step", "terminate"]
 
 
@@ -63,8 +78,10 @@ def test_max_iter_that_are_too_few_warn():
 
 def test_a_callback_ends_training_before_the_solver_is_asked():
     solver = Scripted(3)
-    fit_loop(solver, 5, lambda epoch: epoch() or len(solver.loss_curve) == 2)
-    assert solver.asked == ["init 5", *ONE_EPOCH, "step", "check", "close"]
+    fit_loop(solver, 5, Ending(solver, 2))
+    epoch = ["begin", "step", "end", "terminate"]
+    last = ["begin", "step", "end"]
+    assert solver.asked == ["init 5", *epoch, *last, "check", "close"]
 
 
 def test_a_solver_that_diverges_recovers():

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.steps import Move, Point, apply, divide, move_of  # noqa: E402
 from sklearn_mpt._linear import gaussian_sums  # noqa: E402
-from sklearn_mpt._linear.gaussian import (  # noqa: E402
+from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
     LinearGaussian,
     _precision_root_by_rows,
     moments_of,

@@ -80,7 +80,7 @@ def test_the_curve_adds_up_to_the_score():
 def test_masks_of_all_sizes_have_the_statistics_of_whole_rows():
     """The mean over sizes, and over masks of a size, by enumeration."""
     model, X = known()
-    density = model._model()
+    density = model._density()
     rows = torch.from_numpy(X)
     weight = torch.ones(len(X), dtype=torch.float64)
     exact = statistics_of_rows(density, rows, weight)

@@ -18,8 +18,8 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.gaussian import expected_information  # noqa: E402
-from sklearn_mpt._linear.gaussian_family import _of  # noqa: E402
+from sklearn_mpt._linear.gaussian_density import expected_information  # noqa: E402
+from sklearn_mpt._linear.gaussian_estimator import _of  # noqa: E402
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 from sklearn_mpt._tables.information import (  # noqa: E402
     Information,
@@ -414,7 +414,7 @@ def model_of(likelihood, X, n_components=1):
 def expected_of(model, X):
     """What rows of the model say, as its family has it; and its coefficients."""
     tensors = torch.tensor(X), torch.ones(len(X), dtype=torch.float64)
-    found = model._family.information(model, vars(model), *tensors)
+    found = model._information(*tensors)
     return found.expected, found.coefs
 
 

@@ -7,10 +7,17 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.descent import Descent, Objective, Stopping, recent_mean
 from sklearn_mpt._deep.solver import JOINED_SHARE, DescentSolver
-from sklearn_mpt._latent.fit_loop import fit_loop, fit_part, run_epoch
+from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
+
+
+class After(Silence):
+    """Calls a function after each epoch, which says whether training ends."""
+
+    def __init__(self, function):
+        self.end = function
 
 
 class Point(torch.nn.Module):
@@ -46,9 +53,9 @@ def solver_of(objective, **until):
     return DescentSolver(Point(), objective, learning_rate=0.1, rng=rng, **until)
 
 
-def run(objective, max_iter=3000, window=10, around_epoch=run_epoch):
+def run(objective, max_iter=3000, window=10, epochs=SILENCE):
     solver = solver_of(objective, tol=1e-4, n_iter_no_change=window)
-    fit_loop(solver, max_iter, around_epoch)
+    fit_loop(solver, max_iter, epochs)
     return solver
 
 
@@ -111,17 +118,10 @@ def test_interruption_keeps_the_model():
 
 @pytest.mark.parametrize("stop_after", [3, 60])
 def test_a_callback_stops_without_a_warning(stop_after):
-    n_epochs = 0
-
-    def stop(epoch):
-        nonlocal n_epochs
-        epoch()
-        n_epochs += 1
-        return n_epochs == stop_after
-
+    ends = iter([False] * (stop_after - 1) + [True])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        solver = run(NoisyParabola(noise=1.0), around_epoch=stop)
+        solver = run(NoisyParabola(noise=1.0), epochs=After(lambda: next(ends)))
     assert len(solver.loss_curve) == stop_after
 
 
@@ -188,7 +188,7 @@ def test_a_start_that_diverges_is_left():
         rng=np.random.default_rng(0),
         others=[{"x": torch.tensor(torch.nan)}],
     )
-    fit_loop(solver, 20, around_epoch=lambda epoch: True)
+    fit_loop(solver, 20, After(lambda: True))
     assert 4.5 < module.x.item() < 5
 
 
@@ -320,8 +320,8 @@ def joining(joins):
     return solver_of(Joining(best=3.0, spread=0.0), joins=joins, **until)
 
 
-def run_joining(solver, max_iter=3000, around_epoch=run_epoch):
-    fit_loop(solver, max_iter, around_epoch)
+def run_joining(solver, max_iter=3000, epochs=SILENCE):
+    fit_loop(solver, max_iter, epochs)
     return solver
 
 
@@ -350,21 +350,23 @@ def test_what_ends_training_with_joined_rows_keeps_the_model(ending):
     apart, solver = run_joining(joining(False)), joining(True)
     n_last = len(apart.loss_curve) + 5
 
-    def around(epoch):
-        if ending is not None and len(solver.loss_curve) == n_last:
-            solver.module.x.data.fill_(100.0)
-            raise ending
-        epoch()
-        return ending is None and len(solver.loss_curve) == n_last
+    class Epochs(Silence):
+        def begin(self):
+            if ending is not None and len(solver.loss_curve) == n_last:
+                solver.module.x.data.fill_(100.0)
+                raise ending
+
+        def end(self):
+            return ending is None and len(solver.loss_curve) == n_last
 
     if ending is None:
-        run_joining(solver, around_epoch=around)
+        run_joining(solver, epochs=Epochs())
     elif ending is KeyboardInterrupt:
         with pytest.warns(UserWarning, match="interrupted"):
-            run_joining(solver, around_epoch=around)
+            run_joining(solver, epochs=Epochs())
     else:
         with pytest.warns(ConvergenceWarning, match=f"after {n_last} epochs"):
-            run_joining(solver, around_epoch=around)
+            run_joining(solver, epochs=Epochs())
     assert len(solver.loss_curve) == n_last
     assert 2 < solver.module.x.item() <= apart.module.x.item()
     assert solver.objective.noise_of == "held-out"
@@ -404,13 +406,12 @@ def test_steps_get_smaller_once_where_held_out_losses_are_flat():
     solver = solver_of(HeldOut(best=3.0, spread=0.0), n_iter_no_change=10)
     sizes, best = [], []
 
-    def around_epoch(epoch):
-        epoch()
+    def note():
         descent = solver._descent
         sizes.append(descent.optimizer.learning_rate)
         best.append(descent.lowest)
 
-    fit_loop(solver, 1000, around_epoch)
+    fit_loop(solver, 1000, After(note))
     assert solver.plateau
     n_fast = sizes.count(0.1)
     assert_allclose(sizes[n_fast:], 0.02)

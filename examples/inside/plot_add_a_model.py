@@ -28,9 +28,9 @@ from sklearn_mpt import (
     feature_contributions,
     mpt_curve,
 )
-from sklearn_mpt._latent.estimator import BaseMPT
+from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods.base import Likelihood, totals
-from sklearn_mpt._linear.integrated_family import IntegratedFamily
+from sklearn_mpt._linear.integrated_estimator import IntegratedFamily
 
 # %%
 # A model of its own

@@ -13,7 +13,7 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._deep.model import DeepModel
+from sklearn_mpt._deep.density import DeepDensity
 from sklearn_mpt._deep.objectives import MaskedRows, SampledRows
 from sklearn_mpt._latent.rules import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
@@ -80,7 +80,7 @@ def _draw(module, X, observed, normal):
     return posterior.mean + (each[:, None] @ posterior.root)[:, 0]
 
 
-class EncodeDecodeModel(DeepModel):
+class EncodeDecodeDensity(DeepDensity):
     """A deep model whose conditionals are those of the chains.
 
     The noise of the chains is the same for all rows.

@@ -30,7 +30,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from sklearn_mpt._deep.descent import Objective, least_shrunk, step_to_least
-from sklearn_mpt._deep.start import MANY_FEATURES
+from sklearn_mpt._deep.recipe import MANY_FEATURES
 from sklearn_mpt._latent.rules import (
     LogMeanExp,
     moments,

@@ -1,19 +1,13 @@
-"""Where a deep model starts, as arrays, and the checks of its parameters."""
+"""Where a deep model starts, as arrays."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.utils.extmath import randomized_svd
 
-from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.nets import ACTIVATIONS, initial_layers, spread_layers
+from sklearn_mpt._deep.nets import initial_layers, spread_layers
 
-MANY_FEATURES = 256
-# Hidden layers of the encoder, if they are "auto": images take more of them, and learn
-# faster by them.
-WIDTHS, WIDTHS_IF_MANY = (128, 128), (128, 128, 128)
 N_POINTS = 512  # by which layers are scaled
 # Features times the variance of their locations, at most 1: with more, every value of z
 # explains some rows, and none is unused.
@@ -24,39 +18,12 @@ NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1  # the first for each feature
 TINY = np.finfo(float).tiny
 
 
-def check_architecture(settings):
-    """Check the parameters that say what the nets are."""
-    check_choice(settings.activation, "activation", ["auto", *ACTIVATIONS])
-    sizes = settings.hidden_layer_sizes
-    if isinstance(sizes, str):
-        check_choice(sizes, "hidden_layer_sizes", ["auto"])
-        return
-    if not isinstance(sizes, Sequence | np.ndarray):
-        raise TypeError(
-            "hidden_layer_sizes must be a sequence of ints, such as (128, 128), () for "
-            f"linear maps, or 'auto', got {sizes!r}."
-        )
-    for size in sizes:
-        check_int(size, "hidden_layer_sizes")
+class Architecture(NamedTuple):
+    """What the nets are: widths are those of the hidden layers of the encoder."""
 
-
-def widths_for(settings, n_features):
-    """Widths of the hidden layers of the encoder."""
-    if not isinstance(settings.hidden_layer_sizes, str):
-        return list(settings.hidden_layer_sizes)
-    return list(WIDTHS_IF_MANY if n_features >= MANY_FEATURES else WIDTHS)
-
-
-def check_fitted_sizes(settings, fitted):
-    """Check that the fitted nets, with which training goes on, have the sizes asked."""
-    widths = [len(intercept) for intercept in fitted["decoder_intercepts_"][:-1]]
-    if widths != widths_for(settings, len(fitted["_shift"]))[::-1]:
-        raise ValueError(
-            f"hidden_layer_sizes={settings.hidden_layer_sizes} differ from the "
-            f"{tuple(widths[::-1])} of the "
-            "fitted model that training goes on with; set warm_start=False, or clone "
-            "the estimator, to start anew."
-        )
+    n_components: int
+    widths: tuple[int, ...]
+    activation: str
 
 
 class Kind(NamedTuple):
@@ -91,39 +58,22 @@ class WeightedRows(NamedTuple):
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
 
 
-def kinds_of_starts(settings, n_features):
-    """List what training may start from; many features use z from any start."""
-    if n_features >= MANY_FEATURES:
-        return [SMOOTH]
-    if not widths_for(settings, n_features):
-        return [SMOOTH, LINEAR]
-    return [SMOOTH, CURLED, CURLED, LINEAR]
-
-
-def activation_for(settings, n_features):
-    """The activation by name: smooth ones for curves, kinks for images."""
-    if settings.activation != "auto":
-        return settings.activation
-    return "relu" if n_features >= MANY_FEATURES else "silu"
-
-
-def start(settings, likelihood, X, rng, kind, weight=None):
+def start(architecture, likelihood, X, rng, kind, weight=None):
     """Return fitted attributes from which training starts.
 
     weight : what each row counts, (n,); None is 1.
     """
+    n_components, widths, activation = architecture
     shift, scale = likelihood.units(X, weight)
     rows = WeightedRows.of((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
-    activation = activation_for(settings, X.shape[1])
-    widths = widths_for(settings, X.shape[1])
-    sizes = [settings.n_components, *widths[::-1], len(location)]
+    sizes = [n_components, *widths[::-1], len(location)]
     decoder, basis = _decoder_start(sizes, location, activation, kind.bend, rng)
     own = {"activation_": activation} | likelihood.start_attributes(scale)
     if widths:
         own = _with_less_noise(own, X.shape[1])
     fitted = own | {"_shift": shift, "_scale": scale}
-    fitted |= _encoder_start(settings, likelihood, rows, activation, rng)
+    fitted |= _encoder_start(architecture, likelihood, rows, rng)
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, (location, decoder, basis))
     return fitted | _restored(likelihood, fitted, decoder)
@@ -161,15 +111,15 @@ def _with_less_noise(attributes, n_features):
     return attributes | {"noise_variance_": share * attributes["noise_variance_"]}
 
 
-def _encoder_start(settings, likelihood, rows, activation, rng):
+def _encoder_start(architecture, likelihood, rows, rng):
     """The net's last layer is zero: it starts from the additive posterior."""
+    n_components, widths, activation = architecture
     inputs, seen = _read(likelihood, rows.X)
-    n_inputs, n_components = inputs.shape[1], settings.n_components
+    n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
     slope = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
-    widths = widths_for(settings, rows.X.shape[1])
     if widths:
         sizes = [2 * n_inputs, *widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)

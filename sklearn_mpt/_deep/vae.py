@@ -1,14 +1,51 @@
 """A deep latent variable model, trained by masking."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from sklearn_mpt._deep.family import DeepFamily
-from sklearn_mpt._latent.estimator import LatentMixin
+from sklearn_mpt._checks import (
+    check_bool,
+    check_choice,
+    check_int_or_auto,
+    check_real,
+    warn_caller,
+    warn_constant,
+)
+from sklearn_mpt._deep.comparators import (
+    BoundRows,
+    EncodeDecodeDensity,
+    EncodeDecodeRows,
+)
+from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
+from sklearn_mpt._deep.objectives import (
+    DRAWN_MASKS,
+    DrawnMasks,
+    HeldOutRows,
+    MaskedGains,
+    Points,
+    n_prior_points,
+)
+from sklearn_mpt._deep.recipe import architecture_for, check_architecture, recipe_for
+from sklearn_mpt._deep.solver import DescentSolver
+from sklearn_mpt._deep.start import SMOOTH, start, unexplained
+from sklearn_mpt._latent.base import LatentMixin
+from sklearn_mpt._latent.density import Units, as_tensor
+from sklearn_mpt._latent.schedule_free import REST
+from sklearn_mpt._latent.steps import Weights
+from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+
+HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
+# How features are predicted from others: the density, what trains it if n_masks is
+# "auto", and what does if that many masks are drawn.
+CONDITIONALS = {
+    "importance": (DeepDensity, MaskedGains, DrawnMasks),
+    "encode_decode": (EncodeDecodeDensity, EncodeDecodeRows, EncodeDecodeRows),
+}
 
 
 class MPTDeepVAE(LatentMixin, TableMPT):
@@ -259,6 +296,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "activation")
+    _objectives = ("mpt", "elbo", "iwae")
 
     def __init__(
         self,
@@ -307,5 +345,148 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _family_of(self, likelihood):
-        return DeepFamily(likelihood)
+    @property
+    def _has_chains(self):
+        return self.conditional == "importance"
+
+    @property
+    def _n_features_out(self):
+        return len(self.encoder_precision_)
+
+    def _architecture(self, n_features):
+        sizes, activation = self.hidden_layer_sizes, self.activation
+        return architecture_for(n_features, self.n_components, sizes, activation)
+
+    def _check_parameters(self, n_features):
+        check_architecture(self.hidden_layer_sizes, self.activation)
+        check_choice(self.conditional, "conditional", CONDITIONALS)
+        check_int_or_auto(self.n_importance_samples, "n_importance_samples")
+        check_bool(self.early_stopping, "early_stopping")
+        check_real(self.validation_fraction, "validation_fraction", "neither", 1)
+
+    def _check_fitted_parameters(self):
+        super()._check_fitted_parameters()
+        widths = tuple(len(each) for each in self.decoder_intercepts_[-2::-1])
+        if widths != self._architecture(self.n_features_in_).widths:
+            raise ValueError(
+                f"hidden_layer_sizes={self.hidden_layer_sizes} differ from the "
+                f"{widths} of the "
+                "fitted model that training goes on with; set warm_start=False, or "
+                "clone the estimator, to start anew."
+            )
+
+    def _start(self, X, rng, weight):
+        likelihood = self._likelihood()
+        constant = np.flatnonzero(likelihood.constant(X))
+        own = {"lml_method_": "importance", "_constant": constant}
+        of = self._architecture(X.shape[1]), likelihood, X
+        return own | start(*of, rng, SMOOTH, weight)
+
+    def _density_of(self, fitted, device):
+        module = module_of(fitted, self._likelihood(), device)
+        units = Units.of(fitted, device)
+        kind, *_ = CONDITIONALS[self.conditional]
+        return kind(module, units, device, tuple(fitted["_seed"].tolist()))
+
+    def _trained_attributes(self, module, fitted):
+        return attributes_of(module, fitted["_shift"], fitted["_scale"])
+
+    def _solver(self, problem):
+        fitted, device = problem.fitted, problem.device
+        likelihood, units = self._likelihood(), Units.of(fitted, device)
+        module = module_of(fitted, likelihood, device).float()
+        rows = units.standardise(as_tensor(problem.X, device))
+        log_scale = (~rows.isnan() * units.log_scale).sum(1)
+        log_scale *= Weights.of(problem.weight, rows).each
+        chosen, others = self._split(problem, rows)
+        architecture = self._architecture(rows.shape[1])
+        recipe = recipe_for(
+            module.likelihood,
+            n_rows=len(rows),
+            n_features=rows.shape[1],
+            n_validation=len(others),
+            widths=architecture.widths,
+            objective=self.objective,
+            batch_size=self.batch_size,
+            n_points=self.n_importance_samples,
+        )
+        is_new = problem.is_new and problem.is_all
+        kinds = recipe.starts[1:] if is_new else ()
+        seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
+        starts = [
+            start(architecture, likelihood, problem.X, rng, kind, problem.weight)
+            for rng, kind in zip(map(np.random.default_rng, seeds), kinds, strict=True)
+        ]
+        tunes = recipe.tunes_noise
+        return DescentSolver(
+            module,
+            self._objective(problem, rows.float(), chosen, others, recipe),
+            rng=problem.rng,
+            others=[
+                module_of(each, likelihood, device).float().state_dict()
+                for each in starts
+            ],
+            log_scale=float(log_scale.mean()),
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            learning_rate=self.learning_rate,
+            resting=list(module.likelihood.parameters()),
+            rest=math.inf if tunes else REST * problem.is_new,
+            # other fits would lose the noise of rows that they are not trained on
+            joins=tunes and not self.warm_start,
+            turns=recipe.turns,
+            stopping=recipe.stopping,
+        )
+
+    def _split(self, problem, rows):
+        """Numbers of rows to train on, and of those that say when training ends.
+
+        Of these one is drawn from every few rows that are about as hard to explain.
+        """
+        n_rows, held_out = len(rows), np.zeros(len(rows), dtype=bool)
+        rng = np.random.default_rng(problem.fitted["_seed"])
+        if self.early_stopping and problem.is_all:
+            n_held_out = int(self.validation_fraction * n_rows)
+            ends = np.linspace(0, n_rows, n_held_out + 1).astype(int)
+            order = unexplained(rows.cpu().numpy(), self.n_components).argsort()
+            held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
+        return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
+
+    def _objective(self, problem, rows, chosen, others, recipe):
+        """Return what is minimised: losses of minibatches, and of validation rows."""
+        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
+        n_prior = n_prior_points(self.n_components, rows.shape[1])
+        points = Points(recipe.n_points, n_prior, self.n_components)
+        held_out = None
+        if len(others):
+            more = HELD_OUT_BATCH, points._replace(per_row=HELD_OUT_POINTS)
+            how = problem.fitted["_seed"], weight[others], recipe.tunes_noise
+            held_out = HeldOutRows(rows[others], *more, *how)
+        of = rows[chosen], recipe.batch_size, points, held_out
+        if self.objective != "mpt":
+            objective = BoundRows(*of, weight[chosen])
+        else:
+            _, at_once, drawn = CONDITIONALS[self.conditional]
+            is_auto = self.n_masks == "auto"
+            kind, n_masks = (at_once, DRAWN_MASKS) if is_auto else (drawn, self.n_masks)
+            objective = kind(*of, (self.mask_rate, n_masks), weight[chosen])
+        return objective if problem.is_all else objective.as_part()
+
+    def _warn_of_limits(self, fitted, n_samples):
+        floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
+        noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
+        constant, low = fitted["_constant"], noise_variance < 10 * floor
+        has_own_noise = np.ndim(low) == 1
+        if has_own_noise or len(constant) == len(fitted["_shift"]):
+            warn_constant(constant, fitted)
+        if has_own_noise:
+            low[constant] = False
+        elif len(constant) == len(fitted["_shift"]):
+            return
+        if low.any():
+            warn_caller(
+                f"noise_variance_={noise_variance[low].min():.3g} fell towards its "
+                f"floor of {floor[low].min():.3g}: the model explains the rows almost "
+                "without error, and the likelihood may have no maximum. Use fewer "
+                "components or smaller nets.",
+            )

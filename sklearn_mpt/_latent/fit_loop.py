@@ -69,21 +69,30 @@ class Solver(ABC):
         """Restore what `state` returned."""
 
 
-def run_epoch(epoch):
-    """Run an epoch without callbacks."""
-    epoch()
+class Silence:
+    """What surrounds the epochs of a fit without callbacks."""
+
+    def begin(self):
+        """Called before each epoch."""
+
+    def end(self):
+        """Called after each epoch; returns whether to end training."""
+        return False
 
 
-def fit_loop(solver, max_iter, around_epoch=run_epoch, n_required=1):
+SILENCE = Silence()
+
+
+def fit_loop(solver, max_iter, epochs=SILENCE, n_required=1):
     """Take steps of a solver until it terminates, or `max_iter` are taken.
 
     Parameters
     ----------
     solver : Solver
     max_iter : int
-    around_epoch : callable
-        Called with a function that runs one epoch, which it must call; returns True to
-        end training.
+    epochs : object
+        Its method ``begin`` is called before each epoch, and ``end`` after each, which
+        returns True to end training.
     n_required : int
         Number of epochs from which on an interruption ends training, and does not
         raise.
@@ -95,7 +104,17 @@ def fit_loop(solver, max_iter, around_epoch=run_epoch, n_required=1):
     """
     try:
         solver.init(max_iter)
-        _take_steps(solver, max_iter, around_epoch)
+        for _ in range(max_iter):
+            epochs.begin()
+            solver.step()
+            if epochs.end() or solver.terminate():
+                break
+        else:
+            warn_caller(
+                f"Maximum iterations (max_iter={max_iter}) reached and the "
+                "optimization hasn't converged yet.",
+                ConvergenceWarning,
+            )
         solver.check()
     except DIVERGENCE:
         warn_diverged(len(solver.loss_curve))
@@ -107,17 +126,6 @@ def fit_loop(solver, max_iter, around_epoch=run_epoch, n_required=1):
         warn_caller("Training interrupted by user.")
     finally:
         solver.close()
-
-
-def _take_steps(solver, max_iter, around_epoch):
-    for _ in range(max_iter):
-        if around_epoch(solver.step) or solver.terminate():
-            return
-    warn_caller(
-        f"Maximum iterations (max_iter={max_iter}) reached and the optimization hasn't "
-        "converged yet.",
-        ConvergenceWarning,
-    )
 
 
 def fit_part(solver):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.model import Units
+from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.rules import total_and_shares
 from sklearn_mpt._latent.steps import Point, Sums
 from sklearn_mpt._linear.map import (

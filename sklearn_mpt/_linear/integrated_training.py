@@ -62,6 +62,15 @@ LOG_NOISE_FLOOR = math.log(2 * NOISE_FLOOR)
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
+class Training(NamedTuple):
+    """Parameters of an estimator that say what is maximised, and by which masks."""
+
+    objective: str
+    mask_rate: str | float
+    n_masks: int | str
+    batch_size: int | str
+
+
 class Batch(NamedTuple):
     """Rows of a step, and the masks that they get in turn."""
 
@@ -78,8 +87,7 @@ class IntegratedRows:
     X : Tensor of shape (n, d)
         In single or double precision; blocks are computed with in double.
     likelihood : Likelihood
-    settings : object
-        With `mask_rate`, `n_masks`, `batch_size` and `objective`.
+    training : Training
     n_dims : int
     given : Circumstances
     """
@@ -93,22 +101,22 @@ class IntegratedRows:
     floor = LOG_NOISE_FLOOR
     ratio = SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
+    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
         self.X = X
         self.given = given
         self.weights = Weights.of(given.weight, X)
         self.likelihood = likelihood
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.settings = settings
-        is_auto = settings.n_masks == "auto"
-        self.n_masks = AUTO_MASKS if is_auto else settings.n_masks
-        self.mask_rate = settings.mask_rate
-        uniform = settings.mask_rate == "uniform"
-        size = 1 if uniform else fixed_size(settings.mask_rate, self.n_features)
+        self.training = training
+        is_auto = training.n_masks == "auto"
+        self.n_masks = AUTO_MASKS if is_auto else training.n_masks
+        self.mask_rate = training.mask_rate
+        uniform = training.mask_rate == "uniform"
+        size = 1 if uniform else fixed_size(training.mask_rate, self.n_features)
         share = self.n_features / size
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
-        count = MAX_BATCH if settings.batch_size == "auto" else settings.batch_size
+        count = MAX_BATCH if training.batch_size == "auto" else training.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
         self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
@@ -119,7 +127,7 @@ class IntegratedRows:
         """Return the same objective as a sum over all sizes, if masks estimate that."""
         if self.mask_rate != "uniform" or not self.is_noisy:
             return None
-        of = self.X, self.likelihood, self.settings, self.n_dims, self.given
+        of = self.X, self.likelihood, self.training, self.n_dims, self.given
         exact = LikelihoodRows(*of)
         return None if exact.is_noisy else exact
 
@@ -128,7 +136,7 @@ class IntegratedRows:
 
         s are the posterior means of the slopes in the locations; see `saddles`.
         """
-        of = self.X, self.likelihood, self.settings, self.n_dims, self.given
+        of = self.X, self.likelihood, self.training, self.n_dims, self.given
         exact = self if self.targets is None else LikelihoodRows(*of)
         latent, many = exact.latent(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
@@ -251,11 +259,11 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
-        super().__init__(X, likelihood, settings, n_dims, given)
+    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
+        super().__init__(X, likelihood, training, n_dims, given)
         self.is_noisy = self.n_batches > 1
-        self.bounds = settings.objective == "elbo"
-        if settings.objective == "mpt":
+        self.bounds = training.objective == "elbo"
+        if training.objective == "mpt":
             self.idle = IDLE_FOR_MASKS
         self.targets = None
 
@@ -295,8 +303,8 @@ class EnumeratedRows(IntegratedRows):
     is_noisy = False
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, settings, n_dims, given=ORDINARY):
-        super().__init__(X, likelihood, settings, n_dims, given)
+    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
+        super().__init__(X, likelihood, training, n_dims, given)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
         rows, count = distinct(given.standardise(X), self.weights.each)
         self.pairs = rows_of(
@@ -321,16 +329,16 @@ class EnumeratedRows(IntegratedRows):
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 
 
-def pose(X, likelihood, settings, n_dims, given=ORDINARY):
-    arguments = X, likelihood, settings, n_dims, given
+def pose(X, likelihood, training, n_dims, given=ORDINARY):
+    arguments = X, likelihood, training, n_dims, given
     # Scores of all sizes along an order add up to the likelihood of the row. Its nodes
     # are around what all entries say: those around what some say miss a sharp one.
-    whole = settings.mask_rate == "uniform" and likelihood.is_sharp
-    if settings.objective != "mpt" or whole:
+    whole = training.mask_rate == "uniform" and likelihood.is_sharp
+    if training.objective != "mpt" or whole:
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:
-        n_masks = len(all_masks(settings.mask_rate, X.shape[1])[0])
+        n_masks = len(all_masks(training.mask_rate, X.shape[1])[0])
         if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)

@@ -3,12 +3,11 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.estimator import BaseMPT, LatentMixin
-from sklearn_mpt._linear.gaussian_family import GaussianFamily
+from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._seeds import RandomState
 
 
-class MPTProbabilisticPCA(LatentMixin, BaseMPT):
+class MPTProbabilisticPCA(GaussianLinear):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
     The model is :math:`x = W z + \mu + \sigma \epsilon` with standard normal z
@@ -205,7 +204,3 @@ class MPTProbabilisticPCA(LatentMixin, BaseMPT):
         self.device = device
         self.random_state = random_state
         self.n_jobs = n_jobs
-
-    @property
-    def _family(self):
-        return GaussianFamily(("mpt", "lml"))

@@ -4,17 +4,16 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.estimator import LatentMixin
 from sklearn_mpt._likelihoods import Gaussian
-from sklearn_mpt._linear.gaussian_family import GaussianFamily
+from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._linear.gaussian_training import check_rotation
-from sklearn_mpt._linear.integrated_family import IntegratedFamily
+from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
 
 
-class MPTLinearVAE(LatentMixin, StandardErrorsMixin, TableMPT):
+class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLinear):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Every feature has a location that is linear in z, standard normal: the mean of a
@@ -245,6 +244,8 @@ class MPTLinearVAE(LatentMixin, StandardErrorsMixin, TableMPT):
     noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "noise")
+    # for a Gaussian likelihood the evidence lower bound is the LML
+    _objectives = ("mpt", "elbo", "lml")
 
     def __init__(
         self,
@@ -287,10 +288,31 @@ class MPTLinearVAE(LatentMixin, StandardErrorsMixin, TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _family_of(self, likelihood):
+    @property
+    def _kind(self):
+        """The base class whose methods suit the likelihood."""
+        is_gaussian = isinstance(self._likelihood(), Gaussian)
+        return GaussianLinear if is_gaussian else IntegratedLinear
+
+    def _check_parameters(self, n_features):
         check_choice(self.noise, "noise", ["shared", "per_feature"])
         check_rotation(self.rotation)
-        if isinstance(likelihood, Gaussian):
-            # the evidence lower bound of Gaussian features is the LML
-            return GaussianFamily(("mpt", "elbo", "lml"), self.noise, self.rotation)
-        return IntegratedFamily(likelihood, self.rotation)
+        self._kind._check_parameters(self, n_features)
+
+    def _start(self, X, rng, weight):
+        return self._kind._start(self, X, rng, weight)
+
+    def _solver(self, problem):
+        return self._kind._solver(self, problem)
+
+    def _trained_attributes(self, result, fitted):
+        return self._kind._trained_attributes(self, result, fitted)
+
+    def _density_of(self, fitted, device):
+        return self._kind._density_of(self, fitted, device)
+
+    def _information(self, X, weight):
+        return self._kind._information(self, X, weight)
+
+    def _warn_of_limits(self, fitted, n_samples):
+        self._kind._warn_of_limits(self, fitted, n_samples)

@@ -1,17 +1,33 @@
 """The estimator: a net trained by nothing but masks."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._checks import check_columns_present, check_training_parameters
+from sklearn_mpt._checks import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_real,
+    warn_caller,
+    warn_constant,
+)
+from sklearn_mpt._frames import plain
+from sklearn_mpt._latent.density import Units, as_tensor
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._masked.family import MaskedFamily
+from sklearn_mpt._masked.columns import WIDTH_FLOOR
+from sklearn_mpt._masked.density import MaskedDensity
+from sklearn_mpt._masked.linear_start import count_factors, fit_linear
+from sklearn_mpt._masked.module import NUMBERS, MaskedModule
+from sklearn_mpt._masked.net import ResidualNet
+from sklearn_mpt._masked.recipe import recipe_for
+from sklearn_mpt._masked.training import MaskedSolver, MaskSizes, Rows
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+
+OFTEN = 0.1  # share of the entries of a column at the floor that deserves a warning
 
 
 class MPTMaskedAutoencoder(TableMPT):
@@ -176,6 +192,7 @@ class MPTMaskedAutoencoder(TableMPT):
     orders_: np.ndarray
 
     _bound_parameters = ("likelihood", "n_mixtures", "n_orders")
+    _objectives = ("mpt",)
 
     def __init__(
         self,
@@ -224,7 +241,7 @@ class MPTMaskedAutoencoder(TableMPT):
     def module_(self) -> torch.nn.Module:
         """A copy of the fitted module, in single precision on the CPU."""
         self._check_is_fitted()
-        return self._family.module(vars(self))
+        return self._module(vars(self))
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the last hidden layer of the net, given the present columns.
@@ -238,27 +255,193 @@ class MPTMaskedAutoencoder(TableMPT):
         -------
         hidden : ndarray of shape (n_samples, n_units)
         """
-        X, model = self._validate_rows(X), self._model()
-        return self._map_rows(model, model.last_hidden, X, dtype=X.dtype)
+        X, density = self._validate_rows(X), self._density()
+        return self._map_rows(density, density.last_hidden, X, dtype=X.dtype)
 
-    def _family_of(self, likelihood):
-        if not isinstance(likelihood, Columns):
-            kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
-            n_features = self.n_features_in_
-            names = getattr(self, "feature_names_in_", None)
-            likelihood = Columns([kind] * n_features, [1] * n_features, names)
-        return MaskedFamily(likelihood)
+    def _likelihood(self):
+        likelihood = super()._likelihood()
+        if isinstance(likelihood, Columns):
+            return likelihood
+        kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
+        n_features, names = (
+            self.n_features_in_,
+            getattr(self, "feature_names_in_", None),
+        )
+        return Columns([kind] * n_features, [1] * n_features, names)
 
-    def _validate_training_rows(self, X, reset, min_samples):
-        X = self._validate_rows(X, reset=reset, min_samples=min_samples)
-        given = self.get_params(deep=False)
-        settings = SimpleNamespace(**given, n_components=1, objective="mpt")
-        check_training_parameters(settings, self._family.objectives, X.shape[1])
-        self._family.check_parameters(self, X.shape[1])
-        if not reset:
-            self._family.check_fitted(self, vars(self))
-            return X
-        names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-        check_columns_present(X, names)
-        self._warn_if_binary(X)
-        return X
+    def _check_parameters(self, n_features):
+        _check_widths(self.hidden_layer_sizes)
+        check_int(self.n_mixtures, "n_mixtures")
+        check_int(self.n_orders, "n_orders")
+        _check_dropout(self.dropout)
+        check_bool(self.early_stopping, "early_stopping")
+        check_real(self.validation_fraction, "validation_fraction", "neither", 1)
+
+    def _check_fitted_parameters(self):
+        sizes = self.hidden_layer_sizes
+        if not isinstance(sizes, str) and list(sizes) != self.hidden_layer_sizes_:
+            raise ValueError(
+                f"hidden_layer_sizes={plain(sizes)!r} differs from the "
+                f"{self.hidden_layer_sizes_} of the fitted model that training "
+                "goes on with; set warm_start=False, or clone the estimator, to start "
+                "anew."
+            )
+
+    @property
+    def _n_features_out(self):
+        if self.hidden_layer_sizes_:
+            return self.hidden_layer_sizes_[-1]
+        return self._net["last.weight"].shape[1]
+
+    def _start(self, X, rng, weight):
+        columns = self._likelihood()
+        # numbers by which the columns enter the net, without their indicators
+        recipe = recipe_for(len(X), sum(columns.n_categories))
+        widths, dropout = self.hidden_layer_sizes, self.dropout
+        widths = recipe.widths if isinstance(widths, str) else tuple(widths)
+        dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
+        weight = np.ones(len(X)) if weight is None else weight / weight.mean()
+        shift, scale = columns.units(X, weight)
+        fitted = {
+            "lml_method_": "exact",
+            "hidden_layer_sizes_": [int(width) for width in widths],
+            "dropout_": dropout,
+            "n_mixtures_": int(self.n_mixtures),
+            "orders_": _draw_orders(self.n_orders, X.shape[1], rng),
+            "_shift": shift,
+            "_scale": scale,
+            "_constant": np.flatnonzero(columns.constant(X)),
+            "_batch_size": recipe.batch_size,
+            "_at_floor": np.zeros(X.shape[1]),
+        }
+        numbers = np.flatnonzero([kind == NUMBERS for kind in columns.kinds])
+        rows = (X[:, numbers].astype(np.float64) - shift[numbers]) / scale[numbers]
+        n_factors = count_factors(len(X), len(numbers))
+        if len(numbers):
+            fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
+        else:
+            fitted["_linear"] = [np.zeros((0, 0)), np.zeros(0)]
+        module = self._empty_module(fitted)
+        intercept = module.start(X, weight)
+        net = self._empty_net(module, fitted).initialise(rng, intercept)
+        return fitted | {"_net": _arrays(net)}
+
+    def _empty_module(self, fitted):
+        columns = self._likelihood()
+        kinds, counts = columns.kinds, columns.n_categories
+        return MaskedModule(kinds, counts, fitted["n_mixtures_"], fitted["_linear"])
+
+    def _empty_net(self, module, fitted):
+        widths, dropout = fitted["hidden_layer_sizes_"], fitted["dropout_"]
+        return ResidualNet(module.n_inputs, module.n_outputs, widths, dropout)
+
+    def _module(self, fitted):
+        """Return the fitted module, on the CPU and in single precision."""
+        module = self._empty_module(fitted)
+        module.net = self._empty_net(module, fitted)
+        module.net.load_state_dict(
+            {name: torch.tensor(array) for name, array in fitted["_net"].items()}
+        )
+        return module
+
+    def _density_of(self, fitted, device):
+        module = self._module(fitted).to(device).double()
+        orders = torch.tensor(fitted["orders_"], device=device)
+        return MaskedDensity(module, Units.of(fitted, device), orders)
+
+    def _solver(self, problem):
+        fitted, device = problem.fitted, problem.device
+        units = Units.of(fitted, device)
+        X = as_tensor(problem.X, device)
+        weight = torch.ones(len(X)).to(X)
+        if problem.weight is not None:
+            weight = as_tensor(problem.weight / problem.weight.mean(), device)
+        log_scale = float(((~X.isnan() * units.log_scale).sum(1) * weight).mean())
+        X, weight = units.standardise(X).float(), weight.float()
+        chosen, others = self._split(problem)
+        rows = Rows(X[chosen], weight[chosen])
+        held_out = Rows(X[others], weight[others]) if len(others) else None
+        generator = torch.Generator(device=device)
+        generator.manual_seed(int(problem.rng.integers(2**63)))
+        batch_size, n_masks = self.batch_size, self.n_masks
+        return MaskedSolver(
+            self._module(fitted).to(device),
+            rows,
+            held_out,
+            sizes=MaskSizes(self.mask_rate, X.shape[1]),
+            generator=generator,
+            batch_size=fitted["_batch_size"] if batch_size == "auto" else batch_size,
+            n_masks=None if n_masks == "auto" else int(n_masks),
+            learning_rate=self.learning_rate,
+            log_scale=log_scale,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            is_part=not problem.is_all,
+        )
+
+    def _split(self, problem):
+        """Numbers of the rows to train on, and of those that end training."""
+        n_rows = len(problem.X)
+        n_held_out = 0
+        if self.early_stopping and problem.is_all:
+            n_held_out = int(self.validation_fraction * n_rows)
+        # the same rows in a warm start
+        order = np.random.default_rng(problem.fitted["_seed"]).permutation(n_rows)
+        return np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
+
+    def _trained_attributes(self, module, fitted):
+        return {"_net": _arrays(module.net), "_at_floor": module.share_at_floor()}
+
+    def _warn_of_limits(self, fitted, n_samples):
+        numbers = [kind == NUMBERS for kind in self._likelihood().kinds]
+        if not any(numbers):
+            return
+        constant, at_floor = fitted["_constant"], fitted["_at_floor"]
+        warn_constant(constant, fitted)
+        often = np.flatnonzero(at_floor > OFTEN)
+        often = np.setdiff1d(often, constant)
+        if len(often):
+            names = fitted.get("feature_names_in_", np.arange(len(at_floor)))
+            warn_caller(
+                f"Column(s) {names[often[:10]].tolist()} of X have conditionals of the "
+                f"least width, {WIDTH_FLOOR} standard deviations, for more than "
+                f"{OFTEN:.0%} of their entries: they hold few distinct values, or are "
+                "functions of other columns, and their densities have no upper bound. "
+                "Values that are few may be 'categorical'.",
+            )
+
+
+def _arrays(net):
+    state = net.state_dict()
+    return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
+
+
+def _draw_orders(n_orders, n_features, rng):
+    """Orders of the columns; with an even number, each comes with its reverse."""
+    orders = np.empty((n_orders, n_features), dtype=np.int64)
+    for i in range(0, n_orders, 2):
+        orders[i] = rng.permutation(n_features)
+        orders[i + 1 : i + 2] = orders[i, ::-1]
+    return orders
+
+
+def _check_widths(sizes):
+    if isinstance(sizes, str):
+        check_choice(sizes, "hidden_layer_sizes", ["auto"])
+        return
+    try:
+        sizes = list(sizes)
+    except TypeError:
+        raise TypeError(
+            "hidden_layer_sizes must be 'auto' or a sequence of int, got "
+            f"{plain(sizes)!r}."
+        ) from None
+    for size in sizes:
+        check_int(size, "each of hidden_layer_sizes")
+
+
+def _check_dropout(dropout):
+    if isinstance(dropout, str):
+        check_choice(dropout, "dropout", ["auto"])
+        return
+    check_real(dropout, "dropout", "left", 1)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.model import FLOAT_BYTES, Model
+from sklearn_mpt._latent.density import FLOAT_BYTES, Density
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
@@ -146,7 +146,7 @@ class Given(NamedTuple):
         return self.joint.log_softmax(1)
 
 
-class MixtureDensity(Model):
+class MixtureDensity(Density):
     """A fitted mixture.
 
     Parameters

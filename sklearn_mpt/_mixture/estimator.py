@@ -1,12 +1,39 @@
 """Mixtures with gaps."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from scipy.linalg import solve_triangular
+from sklearn.cluster import KMeans, kmeans_plusplus
 
-from sklearn_mpt._mixture.family import MixtureFamily
+from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
+from sklearn_mpt._latent.density import as_tensor
+from sklearn_mpt._likelihoods import Columns
+from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._mixture.covariances import compressed, covariance_shape, expanded
+from sklearn_mpt._mixture.density import Classes, Layout, MixtureDensity
+from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
+from sklearn_mpt._mixture.training import (
+    MixtureSolver,
+    Step,
+    distinct_order,
+    first_factors,
+    moved,
+)
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+
+AUTO_MASKS, MIN_PAIRS = 64, 8192  # in each step: masks, and pairs of row and mask
+# From given responsibilities to the classes that suit them: where all columns are
+# Gaussian, and where others have locations.
+START_STEPS = 3, 10
+CHEAP_FEATURES = 8  # whose matrices cost no more than all else
+FEWEST_ROWS = 1.5  # that a class should stand for
+COVARIANCE_TYPES = ("full", "tied", "diag", "spherical", "low_rank")
+INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
 class MPTMixture(TableMPT):
@@ -157,6 +184,7 @@ class MPTMixture(TableMPT):
     noise_variances_: np.ndarray
 
     _bound_parameters = ("likelihood", "covariance_type")
+    _objectives = ("mpt", "lml")
 
     def __init__(
         self,
@@ -207,10 +235,6 @@ class MPTMixture(TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    def _family_of(self, likelihood):
-        how = self.covariance_type, self.n_factors, self.reg_covar
-        return MixtureFamily(likelihood, *how)
-
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Compute the probability of each component, given the present entries.
 
@@ -223,8 +247,8 @@ class MPTMixture(TableMPT):
         -------
         proba : ndarray of shape (n_samples, n_components)
         """
-        X, model = self._validate_rows(X), self._model()
-        return self._map_rows(model, lambda x: model.log_responsibility(x).exp(), X)
+        X, density = self._validate_rows(X), self._density()
+        return self._map_rows(density, lambda x: density.log_responsibility(x).exp(), X)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most probable component of each row.
@@ -272,9 +296,9 @@ class MPTMixture(TableMPT):
         -------
         proba : ndarray of shape (n_samples, n_components)
         """
-        X, model = self._validate_rows(X), self._model()
+        X, density = self._validate_rows(X), self._density()
         return self._map_rows(
-            model, lambda x: model.log_responsibility(x).exp(), X, dtype=X.dtype
+            density, lambda x: density.log_responsibility(x).exp(), X, dtype=X.dtype
         )
 
     def bic(self, X: ArrayLike) -> float:
@@ -309,5 +333,283 @@ class MPTMixture(TableMPT):
         return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
 
     def _n_parameters(self):
-        of = self.n_features_in_, len(self.weights_)
-        return self._family.n_parameters(*of)
+        """Return the number of free parameters."""
+        n_classes, layout = len(self.weights_), self._layout(self.n_features_in_)
+        g, kind = len(layout.gaussian), self.covariance_type
+        q = min(self.n_factors, g)
+        of_covariance = {
+            "full": n_classes * g * (g + 1) // 2,
+            "tied": g * (g + 1) // 2,
+            "diag": n_classes * g,
+            "spherical": n_classes * min(g, 1),
+            "low_rank": n_classes * (g * (q + 1) - q * (q - 1) // 2),
+        }[kind]
+        free = 0
+        if layout.likelihood is not None:
+            entries = torch.from_numpy(np.ones(len(layout.others)))
+            n_locations = len(layout.likelihood.spread(entries))
+            middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
+            free = int(torch.linalg.matrix_rank(middle))
+        return n_classes - 1 + n_classes * (g + free) + of_covariance
+
+    def _check_parameters(self, n_features):
+        check_choice(self.covariance_type, "covariance_type", COVARIANCE_TYPES)
+        check_choice(self.init_params, "init_params", INIT_PARAMS)
+        check_int(self.n_init, "n_init")
+        check_int(self.n_factors, "n_factors")
+        check_real(self.reg_covar, "reg_covar", "left")
+
+    @property
+    def _n_features_out(self):
+        return len(self.weights_)
+
+    def _layout(self, n_features, device="cpu"):
+        """Return which columns are Gaussian, and the likelihood of the others."""
+        likelihood, every = self._likelihood(), np.arange(n_features)
+        if isinstance(likelihood, Gaussian):
+            gaussian, others, likelihood = every, every[:0], None
+        elif isinstance(likelihood, Columns):
+            gaussian = np.array(likelihood.noisy, dtype=int)
+            others = np.setdiff1d(every, gaussian)
+            kinds = [likelihood.kinds[j] for j in others]
+            counts = [likelihood.n_categories[j] for j in others]
+            likelihood = Columns(kinds, counts) if len(others) else None
+        else:
+            gaussian, others = every[:0], every
+        if likelihood is not None:
+            likelihood = likelihood.to(device).requires_grad_(False)
+        columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
+        return Layout(*columns, likelihood)
+
+    # The start
+
+    def _start(self, X, rng, weight):
+        if self.n_components > len(X):
+            raise ValueError(
+                f"n_components={self.n_components} must be at most the number of "
+                f"rows, {len(X)}."
+            )
+        layout = self._layout(X.shape[1])
+        classes = self._first_classes(X, rng, weight, layout)
+        classes = self._given(classes, layout)
+        own = {"lml_method_": "exact"}
+        return own | self._attributes(classes, X.shape[1])
+
+    def _first_classes(self, X, rng, weight, layout):
+        """Classes that suit the responsibilities from which training starts."""
+        rows = torch.from_numpy(np.array(X, dtype=float))
+        count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
+        step = self._step(layout)
+        numbers = X[:, layout.gaussian.numpy()].astype(float)
+        mean, variance = moments(numbers, count.numpy())
+        share = self._responsibilities(X, rng, layout, weight, variance)
+        share = torch.from_numpy(share) * count[:, None]
+        n_classes = self.n_components
+        locations = np.zeros((n_classes, 0))
+        if layout.likelihood is not None:
+            others = X[:, layout.others.numpy()]
+            start = layout.likelihood.start_location(others, weight)
+            locations = np.tile(start, (n_classes, 1))
+        wide = torch.from_numpy(np.diag(np.maximum(variance, self.reg_covar + 1e-300)))
+        wide = wide.repeat(n_classes, 1, 1)
+        classes = Classes(
+            share.sum(0) / share.sum(),
+            torch.from_numpy(np.tile(mean, (n_classes, 1))),
+            wide,
+            torch.from_numpy(locations),
+            *self._factors(wide),
+        )
+        order = distinct_order(rows.isnan())
+        rows, share = rows[order], share[order]
+        n_steps = START_STEPS[layout.likelihood is not None]
+        for _ in range(n_steps):
+            found = statistics(classes, layout, rows, share)
+            found = moved(classes, found, float(count.sum()), 1.0, step, False)
+            if found is None:
+                break
+            classes = found
+        return classes
+
+    def _factors(self, covariances):
+        """Loadings and noise variances to start from; empty for other kinds."""
+        n_classes, n_gaussian, _ = covariances.shape
+        if self.covariance_type != "low_rank":
+            return covariances[..., :0], covariances.new_zeros(n_classes, 0)
+        n_factors = min(self.n_factors, n_gaussian)
+        return first_factors(covariances, n_factors, self.reg_covar)
+
+    def _responsibilities(self, X, rng, layout, weight, variance):
+        """Rows' shares of the classes, (n, K): from clusters, or at random."""
+        n_classes, kind = self.n_components, self.init_params
+        seed = np.random.RandomState(rng.integers(2**31))
+        if kind == "random":
+            drawn = rng.random((len(X), n_classes))
+            return drawn / drawn.sum(axis=1, keepdims=True)
+        features = features_of(X, layout, variance)
+        if kind == "kmeans":
+            clusters = KMeans(n_classes, n_init=1, random_state=seed)
+            labels = clusters.fit(features, sample_weight=weight).labels_
+        else:
+            if kind == "k-means++":
+                _, chosen = kmeans_plusplus(features, n_classes, random_state=seed)
+            else:
+                chosen = rng.choice(len(X), n_classes, replace=False)
+            centres = features[chosen]
+            labels = np.stack(
+                [((features - centre) ** 2).sum(axis=1) for centre in centres], 1
+            ).argmin(axis=1)
+        share = np.eye(n_classes)[labels]
+        return (share + 1e-3) / (1 + 1e-3 * n_classes)
+
+    def _given(self, classes, layout):
+        """Put the parameters that the user gives in the place of those of the start."""
+        n_classes, n_gaussian = classes.means.shape
+        weights = given_array(self.weights_init, "weights_init", (n_classes,))
+        means = given_array(self.means_init, "means_init", (n_classes, n_gaussian))
+        if weights is not None:
+            if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+                raise ValueError(
+                    "weights_init must be at least 0 and add up to 1, got "
+                    f"{weights.tolist()}."
+                )
+            classes = classes._replace(weights=torch.from_numpy(weights))
+        if means is not None:
+            classes = classes._replace(means=torch.from_numpy(means))
+        if self.precisions_init is not None:
+            kind = self.covariance_type
+            shape = covariance_shape(kind, n_classes, n_gaussian)
+            precisions = given_array(self.precisions_init, "precisions_init", shape)
+            full = expanded(precisions, kind, n_classes, n_gaussian)
+            try:
+                np.linalg.cholesky(full)
+            except np.linalg.LinAlgError:
+                raise ValueError("precisions_init must be positive definite.") from None
+            full = torch.from_numpy(np.linalg.inv(full))
+            loadings, noise = self._factors(full)
+            classes = classes._replace(covariances=full, loadings=loadings, noise=noise)
+        return classes
+
+    # Training
+
+    def _step(self, layout):
+        return Step(self.covariance_type, self.n_factors, self.reg_covar, layout)
+
+    def _solver(self, problem):
+        layout = self._layout(problem.X.shape[1], problem.device)
+        rows = problem.rows_to_read
+        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
+        starts = [self._classes(problem.fitted, problem.device)]
+        if problem.is_new and problem.is_all:
+            here = self._layout(problem.X.shape[1])
+            of = problem.X, problem.rng, problem.weight, here
+            more = (self._first_classes(*of) for _ in range(self.n_init - 1))
+            more = (self._given(start, here) for start in more)
+            starts += [Classes(*(p.to(problem.device) for p in m)) for m in more]
+        masks = None
+        if self.objective == "mpt" and problem.is_all:
+            masks = self._draw_masks
+        return MixtureSolver(
+            rows,
+            as_tensor(weight, problem.device),
+            starts,
+            self._step(layout),
+            rng=problem.rng,
+            masks=masks,
+            finishes=self.n_masks == "auto" and self.mask_rate == "uniform",
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            learning_rate=self.learning_rate,
+            n_before=problem.fitted["n_iter_"],
+        )
+
+    def _draw_masks(self, X, rng):
+        """Draw hidden entries of rows, by masks that many of them share.
+
+        Few rows come several times. Return the numbers of the rows, their hidden
+        entries (n, d), and what a score counts for each of these, (n, 1).
+        """
+        n_rows, n_features = X.shape
+        n_pairs = MIN_PAIRS
+        if bool(X.isnan().any()):  # each pair costs matrices of features of its own
+            n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
+        n_copies = max(1, math.ceil(n_pairs / n_rows))
+        n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
+        if self.mask_rate == "uniform":
+            level = (np.arange(n_masks) + rng.random()) / n_masks
+            sizes = 1 + np.floor(level * n_features).astype(int)
+        else:
+            sizes = np.full(n_masks, fixed_size(self.mask_rate, n_features))
+        ranks = rng.random((n_masks, n_features)).argsort(axis=1).argsort(axis=1)
+        rows = np.tile(np.arange(n_rows), n_copies)
+        which = rng.permutation(len(rows)) % n_masks
+        masks, inflation = ranks < sizes[:, None], n_features / sizes[:, None]
+        rows, which, masks, inflation = (
+            torch.from_numpy(array).to(X.device)
+            for array in (rows, which, masks, inflation)
+        )
+        return rows, masks[which] & ~X[rows].isnan(), inflation[which]
+
+    def _trained_attributes(self, result, fitted):
+        return self._attributes(result, fitted["means_"].shape[1])
+
+    def _attributes(self, classes, n_features):
+        layout = self._layout(n_features)
+        arrays = Classes(*(part.cpu().numpy() for part in classes))
+        means = np.full((len(arrays.weights), n_features), np.nan)
+        means[:, layout.gaussian.numpy()] = arrays.means
+        if layout.likelihood is not None and layout.likelihood.is_separable:
+            mean = layout.likelihood.mean(torch.from_numpy(arrays.locations))
+            means[:, layout.others.numpy()] = mean.numpy()
+        kind = self.covariance_type
+        roots = np.linalg.cholesky(arrays.covariances)
+        eye = np.eye(arrays.means.shape[1])
+        inverse = np.array(
+            [solve_triangular(root, eye, lower=True).T for root in roots]
+        ).reshape(roots.shape)
+        compact = compressed(arrays.covariances, kind)
+        return {
+            "weights_": arrays.weights.copy(),
+            "means_": means,
+            "covariances_": compact,
+            "precisions_cholesky_": compressed(inverse, kind),
+            "precisions_": compressed(inverse @ inverse.mT, kind),
+            "locations_": arrays.locations.copy(),
+            "factors_": np.swapaxes(arrays.loadings, 1, 2).copy(),
+            "noise_variances_": arrays.noise.copy(),
+        }
+
+    def _classes(self, fitted, device):
+        layout = self._layout(fitted["means_"].shape[1])
+        means = fitted["means_"][:, layout.gaussian.numpy()]
+        full = expanded(fitted["covariances_"], self.covariance_type, *means.shape)
+        loadings = np.swapaxes(fitted["factors_"], 1, 2)
+        others = (fitted["locations_"], loadings, fitted["noise_variances_"])
+        arrays = (fitted["weights_"], means, full, *others)
+        return Classes(*(as_tensor(array, device) for array in arrays))
+
+    def _density_of(self, fitted, device):
+        layout = self._layout(fitted["means_"].shape[1], device)
+        return MixtureDensity(self._classes(fitted, device), layout)
+
+    def _warn_of_limits(self, fitted, n_samples):
+        counts = n_samples * fitted["weights_"]
+        few = np.flatnonzero(counts < FEWEST_ROWS)
+        if len(few):
+            warn_caller(
+                f"Component(s) {few.tolist()} stand for fewer than {FEWEST_ROWS} rows "
+                "each. Use fewer components, or another start (n_init)."
+            )
+        layout = self._layout(fitted["means_"].shape[1])
+        means = fitted["means_"][:, layout.gaussian.numpy()]
+        if not means.size:
+            return
+        full = expanded(fitted["covariances_"], self.covariance_type, *means.shape)
+        least = np.linalg.eigvalsh(full)[:, 0]
+        flat = np.flatnonzero(least < 2 * self.reg_covar)
+        if len(flat):
+            warn_caller(
+                f"The variance of component(s) {flat.tolist()} fell to the floor of "
+                f"reg_covar={self.reg_covar} in some direction: the likelihood has no "
+                "maximum there. Use fewer components, a simpler covariance_type, or a "
+                "larger reg_covar."
+            )

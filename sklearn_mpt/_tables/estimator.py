@@ -1,6 +1,5 @@
 """Estimators whose parameter `likelihood` says what kinds of columns rows have."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,10 +9,8 @@ from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import check_choice, warn_caller
 from sklearn_mpt._frames import columns_of, readable_numbers, with_distinct_names
-from sklearn_mpt._latent.estimator import BaseMPT
-from sklearn_mpt._latent.fitting import Family
+from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
-from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.filling import Storage, fill_gaps
 from sklearn_mpt._tables.reading import (
@@ -43,15 +40,8 @@ class TableMPT(BaseMPT):
     _of_strings = AS_CATEGORIES
     _storage: list[dict]  # how each column of a table was stored in `fit`
 
-    @abstractmethod
-    def _family_of(self, likelihood: Likelihood) -> Family:
-        """Return the family of models with this likelihood."""
-
-    @property
-    def _family(self):
-        return self._family_of(self._likelihood())
-
     def _likelihood(self):
+        """Return the likelihood of the features; its own parameters do not matter."""
         if self._is_of_numbers:
             return LIKELIHOODS[self.likelihood]()
         coding = self._coding
@@ -98,11 +88,12 @@ class TableMPT(BaseMPT):
         return codes
 
     def _check_values(self, X):
+        likelihood = self._likelihood()
         try:
-            super()._check_values(X)
+            likelihood.check_rows(X)
         except ValueError:
             names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-            self._likelihood().check_columns(X, names.tolist())
+            likelihood.check_columns(X, names.tolist())
             raise
 
     def _validate_table(self, X, reset):

@@ -9,27 +9,22 @@ from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
 from sklearn_mpt._checks import check_device, check_sample_weight
-from sklearn_mpt._latent.model import as_tensor, own_mode
+from sklearn_mpt._latent.density import as_tensor, own_mode
 from sklearn_mpt._tables.information import Information
 
 
-class InformedFamily:
-    """Mixin for a `Family` that says how much rows tell of the parameters."""
-
-    @abstractmethod
-    def information(self, settings, fitted, X, weight) -> Information:
-        """Return the observed information; X and weight are tensors."""
-
-
 class StandardErrorsMixin:
-    """Mixin for estimators whose family is an `InformedFamily`."""
+    """Mixin for estimators that know how much rows tell of their parameters."""
 
-    _family: Any
     _validate_rows: Callable[..., np.ndarray]
     _n_features_out: Any
     n_iter_: int
     rotation: str | None
     device: Any
+
+    @abstractmethod
+    def _information(self, X, weight) -> Information:
+        """Return the observed information; X and weight are tensors."""
 
     def standard_errors(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -114,7 +109,7 @@ class StandardErrorsMixin:
         device = check_device(self.device)
         with own_mode(with_grad=True):
             tensors = as_tensor(X, device), as_tensor(weight, device)
-            information = self._family.information(self, vars(self), *tensors)
+            information = self._information(*tensors)
         return _errors(information, information.covariance(self.rotation), vars(self))
 
 

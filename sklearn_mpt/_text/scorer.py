@@ -210,7 +210,6 @@ class MPTScorer(
         self.trust_remote_code = trust_remote_code
         self.verbose = verbose
 
-    @all_or_nothing
     def fit(self, X: Texts | None = None, y: object = None) -> "MPTScorer":
         """Load the model and check that it, its tokenizer and the parameters fit.
 
@@ -238,6 +237,11 @@ class MPTScorer(
             or predictions are NaN; if the tokenizer has no mask token, none but special
             tokens or more tokens than the model; or if a parameter is not allowed.
         """
+        with all_or_nothing(self):
+            self._load(X)
+        return self
+
+    def _load(self, X):
         check_scorer_parameters(self)
         texts = None if X is None else check_texts(X)
         self._rates = check_rates(self.mask_rates)
@@ -253,7 +257,6 @@ class MPTScorer(
         self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
-        return self
 
     def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.

@@ -1,19 +1,23 @@
-"""Linear models that are integrated over z: features of any likelihood."""
+"""Base of linear models that are integrated over z: features of any likelihood."""
+
+from abc import abstractmethod
 
 import numpy as np
 import torch
 
 from sklearn_mpt._checks import warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.fitting import Family
+from sklearn_mpt._latent.base import BaseMPT, LatentMixin
+from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
-from sklearn_mpt._latent.model import IntegratedModel, Units, as_tensor
 from sklearn_mpt._latent.rules import PriorGrids
+from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     LikelihoodRows,
+    Training,
     pose,
 )
 from sklearn_mpt._linear.map import (
@@ -31,7 +35,6 @@ from sklearn_mpt._tables.information import (
     information_by_scores,
     typical_rows,
 )
-from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # In each replicate, around the mode and from the prior.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
@@ -45,68 +48,72 @@ N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
 START_ROWS, START_NOISE = 5000, 0.1
 
 
-class IntegratedFamily(InformedFamily, Family):
-    """Linear models with a likelihood whose integrals over z have no closed form.
+class IntegratedLinear(LatentMixin, BaseMPT):
+    """Base of linear models with a likelihood whose integrals have no closed form."""
 
-    Parameters
-    ----------
-    likelihood : Likelihood
-        Its own parameters do not matter.
-    rotation : {"varimax", "quartimax"}, default=None
-    """
+    _scale: np.ndarray
+    init: str | dict
+    objective: str
+    mask_rate: str | float
+    n_masks: int | str
+    batch_size: int | str
+    learning_rate: float
+    tol: float
+    rotation: str | None = None
 
-    objectives = ("mpt", "elbo", "lml")
+    _objectives: tuple[str, ...] = ("mpt", "elbo", "lml")
 
-    def __init__(self, likelihood, rotation=None):
-        self.likelihood = likelihood
-        self.rotation = rotation
+    @abstractmethod
+    def _likelihood(self) -> Likelihood:
+        """Return the likelihood of the features; its own parameters do not matter."""
 
-    def check_parameters(self, settings, n_features):
-        check_init(settings.init)
+    def _check_parameters(self, n_features):
+        check_init(self.init)
 
-    def check_rows(self, X):
-        self.likelihood.check_rows(X)
+    def _check_values(self, X):
+        self._likelihood().check_rows(X)
 
-    def n_components(self, fitted):
-        return len(fitted["components_"])
+    @property
+    def _training(self):
+        return Training(self.objective, self.mask_rate, self.n_masks, self.batch_size)
 
-    def start(self, settings, X, rng, weight=None):
-        is_quadrature = settings.n_components <= MAX_QUADRATURE_DIMS
-        shift, scale = self.likelihood.units(X, weight)
+    def _start(self, X, rng, weight):
+        likelihood, K = self._likelihood(), self.n_components
+        is_quadrature = K <= MAX_QUADRATURE_DIMS
+        shift, scale = likelihood.units(X, weight)
         own = {
             "lml_method_": "quadrature" if is_quadrature else "importance",
             "_shift": shift,
             "_scale": scale,
-            "_constant": np.flatnonzero(self.likelihood.constant(X)),
-            **self.likelihood.start_attributes(scale),
+            "_constant": np.flatnonzero(likelihood.constant(X)),
+            **likelihood.start_attributes(scale),
         }
         X = X - shift  # in double precision
         X /= scale
-        intercept = self.likelihood.start_location(X, weight)
-        if isinstance(settings.init, dict):
-            return own | self._given(settings, own, len(intercept))
-        of = intercept, settings, self.likelihood
-        if settings.init == "pca":
-            components = first_components(X, *of, weight)
-        elif settings.max_iter == 0:
-            shape = settings.n_components, len(intercept)
+        intercept = likelihood.start_location(X, weight)
+        if isinstance(self.init, dict):
+            return own | self._given(own, len(intercept))
+        if self.init == "pca":
+            components = first_components(X, intercept, K, likelihood, weight)
+        elif self.max_iter == 0:
+            shape = K, len(intercept)
             components = START_NOISE * rng.normal(size=shape)
-            components *= _varies(X, self.likelihood)
+            components *= _varies(X, likelihood)
         else:
-            components = self._best_of_short_runs(X, of, rng, weight)
+            components = self._best_of_short_runs(X, intercept, rng, weight)
         return own | self._restored(components, intercept, own)
 
-    def _given(self, settings, own, n_locations):
+    def _given(self, own, n_locations):
         """Fitted attributes of initial arrays, in the units of the rows."""
         shapes = {
-            "components": (settings.n_components, n_locations),
+            "components": (self.n_components, n_locations),
             "intercept": (n_locations,),
         }
         if "noise_variance_" not in own:
-            return initial_arrays(settings.init, shapes)
+            return initial_arrays(self.init, shapes)
         noisy = ~np.isnan(own["noise_variance_"])
         shapes["noise_variance"] = noisy.shape
-        arrays = initial_arrays(settings.init, shapes, noise_variance=noisy)
+        arrays = initial_arrays(self.init, shapes, noise_variance=noisy)
         noise_variance = np.where(noisy, arrays["noise_variance_"], np.nan)
         return arrays | {"noise_variance_": noise_variance}
 
@@ -121,74 +128,68 @@ class IntegratedFamily(InformedFamily, Family):
     def _units(self, fitted):
         """Shift and scale of the locations."""
         names = ("_shift", "_scale")
-        return (self.likelihood.spread_units(fitted[name]) for name in names)
+        likelihood = self._likelihood()
+        return (likelihood.spread_units(fitted[name]) for name in names)
 
-    def _best_of_short_runs(self, X, of, rng, weight):
+    def _best_of_short_runs(self, X, intercept, rng, weight):
         """Components of which a few steps come farthest: there are local maxima."""
+        likelihood, K = self._likelihood(), self.n_components
         few = rng.permutation(len(X))[:SHORT_ROWS]
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
-            return first_components(X, *of, weight)
+            return first_components(X, intercept, K, likelihood, weight)
         given = Circumstances(weight=_taken(weight, few))
         rows = torch.from_numpy(np.array(X[few], float))
-        intercept, settings, _ = of
-        K, log_variance = settings.n_components, self.likelihood.log_variance
         points = []
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
-            start = first_components(X[drawn], *of, _taken(weight, drawn))
+            of = intercept, K, likelihood, _taken(weight, drawn)
+            start = first_components(X[drawn], *of)
             noise = k * START_NOISE * rng.normal(size=start.shape)
-            start += noise * _varies(X, self.likelihood)
+            start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
-            points.append(point_of(*arrays, log_variance))
-        posed = LikelihoodRows(rows, self.likelihood, settings, K, given)
+            points.append(point_of(*arrays, likelihood.log_variance))
+        posed = LikelihoodRows(rows, likelihood, self._training, K, given)
         best = best_of_short_runs(posed, points, N_SHORT_STEPS)
         return best.coefs.numpy()[:, :-1].T.copy()
 
-    def model(self, settings, fitted, device):
-        latent = self._latent(fitted, device)
+    def _density_of(self, fitted, device):
+        latent = self._joint_of(fitted, device)
         units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
         if latent.n_dims <= MAX_QUADRATURE_DIMS:
             scoring = _shared_first(latent, quadrature(latent.n_dims, device))
             predicting = scoring.coarse(CONDITIONAL_RULES)
-            return IntegratedModel(latent, units, scoring, predicting, seed)
+            return IntegratedDensity(latent, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
         if latent.n_dims > latent.components.shape[1]:  # blocks would not hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
-        return IntegratedModel(latent, units, scoring, predicting, seed)
+        return IntegratedDensity(latent, units, scoring, predicting, seed)
 
-    def information(self, settings, fitted, X, weight):
-        model = self.model(settings, fitted, X.device)
-        rows, latent = rows_of(model.units.standardise(X)), model.latent
-        matrix = information_by_nodes(rows, weight, latent, model.scoring)
+    def _information(self, X, weight):
+        density, likelihood = self._density_of(vars(self), X.device), self._likelihood()
+        rows, latent = rows_of(density.units.standardise(X)), density.latent
+        matrix = information_by_nodes(rows, weight, latent, density.scoring)
         coefs = point_of(latent.components, latent.intercept).coefs
-        free = self.likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
+        free = likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),
-            np.broadcast_to(self.likelihood.spread_units(fitted["_scale"]), len(coefs)),
+            np.broadcast_to(likelihood.spread_units(self._scale), len(coefs)),
             free.numpy(),
-            _varies(X.cpu().numpy(), self.likelihood) > 0,
-            self._expected(X, model),
+            _varies(X.cpu().numpy(), likelihood) > 0,
+            _expected_information(X, density),
         )
 
-    def _expected(self, X, model):
-        """What rows of the model say; None where sampling is too rough to tell."""
-        if not model.scoring.is_quadrature:
-            return None
-        rows = rows_of(typical_rows(X, model))
-        return information_by_scores(rows, model.latent, model.scoring).cpu().numpy()
-
-    def _latent(self, fitted, device):
-        """The maths of standardised rows."""
+    def _joint_of(self, fitted, device):
+        """The joint distribution of z and standardised rows."""
         shift, scale = self._units(fitted)
         arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
-        likelihood = self.likelihood.from_attributes(fitted, fitted["_scale"])
+        likelihood = self._likelihood().from_attributes(fitted, fitted["_scale"])
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
-    def solver(self, settings, problem):
-        latent = self._latent(problem.fitted, problem.device)
+    def _solver(self, problem):
+        latent = self._joint_of(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
         rows, weight = problem.rows_to_read, problem.weight
         given = Circumstances(
@@ -199,26 +200,35 @@ class IntegratedFamily(InformedFamily, Family):
             is_all=problem.is_all,
         )
         return Ascent(
-            pose(rows, latent.likelihood, settings, settings.n_components, given),
+            pose(rows, latent.likelihood, self._training, self.n_components, given),
             point_of(
                 latent.components, latent.intercept, latent.likelihood.log_variance
             ),
-            learning_rate=settings.learning_rate,
+            learning_rate=self.learning_rate,
             rng=problem.rng,
-            tol=settings.tol,
-            n_iter_no_change=settings.n_iter_no_change,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
             n_before=problem.fitted["n_iter_"],
-            finishes=settings.n_masks == "auto",
+            finishes=self.n_masks == "auto",
         )
 
-    def trained_attributes(self, result, fitted):
-        coefs = self.likelihood.centre(result.coefs.cpu().T).numpy()
-        noise = self.likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
+    def _trained_attributes(self, result, fitted):
+        likelihood = self._likelihood()
+        coefs = likelihood.centre(result.coefs.cpu().T).numpy()
+        noise = likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
         return noise | self._restored(components, coefs[-1], fitted)
 
-    def warn(self, fitted, n_samples):
+    def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
+
+
+def _expected_information(X, density):
+    """What rows of the model say; None where sampling is too rough to tell."""
+    if not density.scoring.is_quadrature:
+        return None
+    rows = rows_of(typical_rows(X, density))
+    return information_by_scores(rows, density.latent, density.scoring).cpu().numpy()
 
 
 def _mean_log_scale(X, units, weight):
@@ -250,7 +260,7 @@ def _shared_first(latent, accuracy):
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
-def first_components(X, intercept, settings, likelihood, weight=None):
+def first_components(X, intercept, n_components, likelihood, weight=None):
     """Components under which the features correlate as they do, to first order.
 
     With small weights, the slopes of entries at the intercepts, divided by the square
@@ -265,12 +275,12 @@ def first_components(X, intercept, settings, likelihood, weight=None):
     size = np.sqrt(information.numpy())
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     units = np.zeros(len(intercept)), None
-    start = closed_form(slopes, units, settings.n_components, 0, weight)
+    start = closed_form(slopes, units, n_components, 0, weight)
     components = start["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))
     components *= _varies(X, likelihood)
-    more = np.zeros((settings.n_components - len(components), len(intercept)))
+    more = np.zeros((n_components - len(components), len(intercept)))
     return np.concatenate([components, more])
 
 

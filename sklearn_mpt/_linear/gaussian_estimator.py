@@ -1,17 +1,17 @@
-"""Linear models with Gaussian noise, in closed form."""
+"""Base of linear models with Gaussian noise, whose integrals have a closed form."""
 
 import numpy as np
 import torch
 
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._latent.base import BaseMPT, LatentMixin
+from sklearn_mpt._latent.density import LatentDensity, as_tensor
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.fitting import Family
-from sklearn_mpt._latent.model import LatentModel, as_tensor
 from sklearn_mpt._latent.steps import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian import LinearGaussian, expected_information
+from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -26,7 +26,6 @@ from sklearn_mpt._linear.map import (
     initial_arrays,
 )
 from sklearn_mpt._tables.information import Information, information_by_hessian
-from sklearn_mpt._tables.standard_errors import InformedFamily
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -39,97 +38,75 @@ DEPENDENT = 1e-6  # share of a feature's variance that others leave
 LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
 
 
-class GaussianFamily(InformedFamily, Family):
-    """Linear models with Gaussian noise.
+class GaussianLinear(LatentMixin, BaseMPT):
+    """Base of linear models with Gaussian noise.
 
-    Parameters
-    ----------
-    objectives : tuple of str
-        Allowed values of `objective`; all but "mpt" are the log marginal likelihood.
-    noise : {"shared", "per_feature"}, default="shared"
-    rotation : {"varimax", "quartimax"}, default=None
+    `noise` is "shared" by the features or "per_feature". All objectives but "mpt" are
+    the log marginal likelihood.
     """
 
-    def __init__(self, objectives, noise="shared", rotation=None):
-        self.objectives = objectives
-        self.is_shared = noise == "shared"
-        self.rotation = rotation
+    init: str | dict
+    objective: str
+    mask_rate: str | float
+    n_masks: int | str
+    batch_size: int | str
+    learning_rate: float
+    tol: float
+    noise = "shared"
+    rotation: str | None = None
 
-    def check_parameters(self, settings, n_features):
-        check_init(settings.init)
-        if settings.n_components > n_features:
+    _objectives: tuple[str, ...] = ("mpt", "lml")
+
+    @property
+    def _is_shared(self):
+        return self.noise == "shared"
+
+    def _check_parameters(self, n_features):
+        check_init(self.init)
+        if self.n_components > n_features:
             raise ValueError(
-                f"n_components={settings.n_components} must be at most "
+                f"n_components={self.n_components} must be at most "
                 f"n_features={n_features}."
             )
 
-    def n_components(self, fitted):
-        return len(fitted["components_"])
-
-    def start(self, settings, X, rng, weight=None):
-        init = settings.init
-        shape = (settings.n_components, X.shape[1])
-        shift, scale = self._likelihood(shape[1]).units(X, weight)
+    def _start(self, X, rng, weight):
+        init = self.init
+        shape = (self.n_components, X.shape[1])
+        likelihood = self._gaussian_likelihood(shape[1])
+        shift, scale = likelihood.units(X, weight)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
-            "_constant": np.flatnonzero(self._likelihood(shape[1]).constant(X)),
+            "_constant": np.flatnonzero(likelihood.constant(X)),
         }
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
-        if init == "pca" or not self.is_shared:
+        if init == "pca" or not self._is_shared:
             first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "pca":
                 return own | first
             first["components_"] = first["components_"] + START_NOISE * noise
-            if settings.max_iter == 0:
+            if self.max_iter == 0:
                 return own | first
-            return own | self._best_of_short_runs(X, own | first, rng, weight)
+            return own | _best_factors(X, own | first, rng, weight)
         return own | {
             "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
             "noise_variance_": scale**2,
         }
 
-    def _best_of_short_runs(self, X, fitted, rng, weight):
-        """Attributes from which a few steps come farthest: factors have local maxima.
-
-        Runs start near the principal components, and at factors that are hardly there,
-        with noise variances drawn at random.
-        """
-        few = rng.permutation(len(X))[:SHORT_ROWS]
-        weight = None if weight is None else weight[few]
-        rows = torch.from_numpy(np.array(X[few], float))
-        point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
-        n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
-        posed = GaussianRows(rows, n_dims, None, len(rows), torch.tensor(floor), weight)
-        points = [point]
-        for _ in range(N_RANDOM_RUNS):
-            share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))
-            coefs = point.coefs.clone()
-            shape = len(variance), n_dims
-            weak = START_NOISE * fitted["_scale"][:, None] * rng.normal(size=shape)
-            coefs[:, :-1] = torch.from_numpy(weak)
-            points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
-        best = best_of_short_runs(posed, points, N_SHORT_EPOCHS)
-        return {
-            "components_": best.coefs[:, :-1].T.numpy().copy(),
-            "mean_": best.coefs[:, -1].numpy().copy(),
-            "noise_variance_": best.log_noise.exp().numpy(),
-        }
-
-    def _likelihood(self, n_features):
-        if self.is_shared:
+    def _gaussian_likelihood(self, n_features):
+        if self._is_shared:
             return Gaussian()
         return Columns(["gaussian"] * n_features, [1] * n_features)
 
     def _closed_form(self, X, units, n_components, weight):
         shift, scale = units
-        if self.is_shared:
+        if self._is_shared:
             floor = NOISE_FLOOR * scale**2
             return closed_form(X, (shift, None), n_components, floor, weight)
         standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
@@ -141,10 +118,11 @@ class GaussianFamily(InformedFamily, Family):
             "noise_variance_": unexplained * scale**2,
         }
 
-    def model(self, settings, fitted, device):
-        return _model(fitted, device)
+    def _density_of(self, fitted, device):
+        return density_of(fitted, device)
 
-    def information(self, settings, fitted, X, weight):
+    def _information(self, X, weight):
+        fitted = vars(self)
         point = _point(fitted, X.device)
         unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
         log_noise, unit = point.log_noise - 2 * unit.log(), unit.expand(X.shape[1])
@@ -161,48 +139,64 @@ class GaussianFamily(InformedFamily, Family):
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(*numbers, free, every, expected.cpu().numpy())
 
-    def solver(self, settings, problem):
-        is_exact = settings.objective != "mpt" and self.is_shared
+    def _solver(self, problem):
+        is_exact = self.objective != "mpt" and self._is_shared
         if is_exact and problem.is_all and not problem.has_gaps:
-            return ClosedForm(problem, settings.n_components)
-        posed = _pose(settings, problem)
+            return ClosedForm(problem, self.n_components)
+        posed = self._pose(problem)
         point = posed.start(_point(problem.fitted, problem.device))
         return Ascent(
             posed,
             point,
-            learning_rate=settings.learning_rate,
+            learning_rate=self.learning_rate,
             rng=problem.rng,
-            tol=settings.tol,
-            n_iter_no_change=settings.n_iter_no_change,
+            tol=self.tol,
+            n_iter_no_change=self.n_iter_no_change,
             n_before=problem.fitted["n_iter_"],
-            finishes=settings.n_masks == "auto",
+            finishes=self.n_masks == "auto",
         )
 
-    def trained_attributes(self, result, fitted):
+    def _pose(self, problem):
+        """Return what is maximised: rows with masks of their own, or their moments."""
+        n_features, n_dims = problem.X.shape[1], self.n_components
+        floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
+        floor = as_tensor(floor, problem.device)
+        rate = self.mask_rate
+        is_masked = self.objective == "mpt"
+        if problem.has_gaps or not problem.is_all or not is_masked:
+            masks = uniform_or_fixed(rate, n_features) if is_masked else None
+            how = masks, self.batch_size, floor
+            return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
+        masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+        moments = _moments(problem)
+        n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
+        return GaussianMoments(moments, n_masks, n_dims, masks, floor)
+
+    def _trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
         noise_variance = np.exp(result.log_noise.cpu().numpy())
         return {
             "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
             "mean_": coefs[:, -1].copy(),
             "noise_variance_": (
-                float(noise_variance) if self.is_shared else noise_variance
+                float(noise_variance) if self._is_shared else noise_variance
             ),
         }
 
-    def warn(self, fitted, n_samples):
+    def _warn_of_limits(self, fitted, n_samples):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
         constant = fitted["_constant"]
-        if len(constant) == n_features or not self.is_shared:
+        if len(constant) == n_features or not self._is_shared:
             warn_constant(constant, fitted)
         if len(constant) == n_features:
             return
         rank = min(n_samples - 1, n_features)
         without = np.atleast_1d(noise_variance < 10 * floor)
-        if not self.is_shared:
+        if not self._is_shared:
             without[constant] = False
         is_flat = without.any() and (
-            self.is_shared or _are_dependent(fitted["components_"][:, without])
+            self._is_shared or _are_dependent(fitted["components_"][:, without])
         )
         if is_flat or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
@@ -215,9 +209,37 @@ class GaussianFamily(InformedFamily, Family):
             )
 
     def _where(self, without):
-        if self.is_shared or not without.any():
+        if self._is_shared or not without.any():
             return ""
         return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
+
+
+def _best_factors(X, fitted, rng, weight):
+    """Attributes from which a few steps come farthest: factors have local maxima.
+
+    Runs start near the principal components, and at factors that are hardly there,
+    with noise variances drawn at random.
+    """
+    few = rng.permutation(len(X))[:SHORT_ROWS]
+    weight = None if weight is None else weight[few]
+    rows = torch.from_numpy(np.array(X[few], float))
+    point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
+    n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
+    posed = GaussianRows(rows, n_dims, None, len(rows), torch.tensor(floor), weight)
+    points = [point]
+    for _ in range(N_RANDOM_RUNS):
+        share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))
+        coefs = point.coefs.clone()
+        shape = len(variance), n_dims
+        weak = START_NOISE * fitted["_scale"][:, None] * rng.normal(size=shape)
+        coefs[:, :-1] = torch.from_numpy(weak)
+        points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
+    best = best_of_short_runs(posed, points, N_SHORT_EPOCHS)
+    return {
+        "components_": best.coefs[:, :-1].T.numpy().copy(),
+        "mean_": best.coefs[:, -1].numpy().copy(),
+        "noise_variance_": best.log_noise.exp().numpy(),
+    }
 
 
 def _are_dependent(weights):
@@ -247,7 +269,9 @@ class ClosedForm(Solver):
         solution = closed_form(X, (mean, None), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
         moments = _moments(self.problem)
-        self.loss_curve.append(-float(_model(solution, device).mean_log_prob(moments)))
+        self.loss_curve.append(
+            -float(density_of(solution, device).mean_log_prob(moments))
+        )
 
     def terminate(self):
         return True
@@ -257,22 +281,22 @@ class ClosedForm(Solver):
         return self._point
 
 
-class Rescaled(LatentModel):
-    """A model of rows, each column of which has a unit, by one of rows without.
+class Rescaled(LatentDensity):
+    """The density of rows whose columns have units, by that of rows without.
 
     Parameters
     ----------
-    model : LatentModel
+    density : LatentDensity
     scale : Tensor of shape (d,)
     """
 
-    def __init__(self, model, scale):
-        self.model = model
+    def __init__(self, density, scale):
+        self.density = density
         self.scale = scale
 
     @property
     def row_bytes(self):
-        return self.model.row_bytes
+        return self.density.row_bytes
 
     def _standard(self, X):
         """Rows without units; gaps have no gradient in them, where NaN would be one."""
@@ -283,35 +307,35 @@ class Rescaled(LatentModel):
         return torch.where(torch.isnan(X), 0.0, self.scale.log())
 
     def lml(self, X):
-        value, error = self.model.lml(self._standard(X))
+        value, error = self.density.lml(self._standard(X))
         return value - self._log_scale(X).sum(1), error
 
     def conditional_log_prob(self, X, mask):
-        log_prob = self.model.conditional_log_prob(self._standard(X), mask)
+        log_prob = self.density.conditional_log_prob(self._standard(X), mask)
         return log_prob - mask * self._log_scale(X)
 
     def latent_mean(self, X):
-        return self.model.latent_mean(self._standard(X))
+        return self.density.latent_mean(self._standard(X))
 
     def latent_moments(self, X):
-        return self.model.latent_moments(self._standard(X))
+        return self.density.latent_moments(self._standard(X))
 
     def expect(self, X):
-        return self.scale * self.model.expect(self._standard(X))
+        return self.scale * self.density.expect(self._standard(X))
 
     def decode(self, Z):
-        return self.scale * self.model.decode(Z)
+        return self.scale * self.density.decode(Z)
 
     def draw(self, X, rng):
-        return self.scale * self.model.draw(self._standard(X), rng)
+        return self.scale * self.density.draw(self._standard(X), rng)
 
     def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.model.mean_masked_scores(self._standard(X), masks, n_rows)
+        scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
         hidden = masks.to(scores.dtype)
         return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
 
     def mean_chain_scores(self, X, orders):
-        scores = self.model.mean_chain_scores(self._standard(X), orders)
+        scores = self.density.mean_chain_scores(self._standard(X), orders)
         following = self._log_scale(X)
         if orders.ndim == 2:
             following = following.mean(0)[orders]  # shape: (n_orders, d)
@@ -323,7 +347,7 @@ class Rescaled(LatentModel):
         return scores - torch.stack([later, following])
 
 
-def _model(fitted, device):
+def density_of(fitted, device):
     names = ("components_", "mean_", "noise_variance_")
     return _of(*(as_tensor(np.asarray(fitted[name]), device) for name in names))
 
@@ -340,22 +364,6 @@ def _point(fitted, device):
     coefs = np.column_stack([fitted["components_"].T, fitted["mean_"]])
     log_noise = np.log(np.maximum(fitted["noise_variance_"], fitted["_noise_floor"]))
     return Point(as_tensor(coefs, device), as_tensor(np.asarray(log_noise), device))
-
-
-def _pose(settings, problem):
-    n_features, n_dims = problem.X.shape[1], settings.n_components
-    floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
-    floor = as_tensor(floor, problem.device)
-    rate = settings.mask_rate
-    is_masked = settings.objective == "mpt"
-    if problem.has_gaps or not problem.is_all or not is_masked:
-        masks = uniform_or_fixed(rate, n_features) if is_masked else None
-        how = masks, settings.batch_size, floor
-        return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
-    masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
-    moments = _moments(problem)
-    n_masks = AUTO_MASKS if settings.n_masks == "auto" else settings.n_masks
-    return GaussianMoments(moments, n_masks, n_dims, masks, floor)
 
 
 def _moments(problem):

@@ -24,7 +24,7 @@ import math
 
 import torch
 
-from sklearn_mpt._latent.model import FLOAT_BYTES, LatentModel
+from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
 from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 
 LOG_2PI = math.log(2 * math.pi)
@@ -138,7 +138,7 @@ def expected_information(coefs, log_noise, seen):
     return torch.cat([top, torch.cat([cross.T, of_noise], 1)])
 
 
-class LinearGaussian(LatentModel):
+class LinearGaussian(LatentDensity):
     """A fitted model.
 
     Parameters

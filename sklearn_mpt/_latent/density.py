@@ -83,8 +83,8 @@ def own_mode(with_grad=False):
         torch.set_grad_enabled(before)
 
 
-class Model(ABC):
-    """A fitted model."""
+class Density(ABC):
+    """The density of a fitted model."""
 
     row_bytes: int  # memory that scoring a row takes
 
@@ -128,8 +128,8 @@ class Model(ABC):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
 
 
-class LatentModel(Model):
-    """A fitted model of continuous latent variables z."""
+class LatentDensity(Density):
+    """The density of a fitted model of continuous latent variables z."""
 
     def latent_mean(self, X):
         """Return E[z | present entries]; (n, k)."""
@@ -190,7 +190,7 @@ class _InUnits(NamedTuple):
         return self.latent.entry_log_prob(X, z) - self.units.log_scale
 
 
-class IntegratedModel(LatentModel):
+class IntegratedDensity(LatentDensity):
     """A model whose integrals over z are sums over nodes.
 
     Parameters

@@ -8,8 +8,8 @@ import torch
 
 from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._deep.nets import Encoder, Layers
+from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._latent.integration import importance
-from sklearn_mpt._latent.model import AVERAGE_TOLERANCE, IntegratedModel, as_tensor
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Powers of two: points of each part, in rule after rule.
@@ -70,7 +70,7 @@ class DeepModule(torch.nn.Module):
         return [encoded, *posteriors_around_modes(rows, encoded.mean, self)]
 
 
-class DeepModel(IntegratedModel):
+class DeepDensity(IntegratedDensity):
     """A fitted model; its integrals are by importance sampling."""
 
     def __init__(self, module, units, device, seed):

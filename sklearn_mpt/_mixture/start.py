@@ -1,0 +1,54 @@
+"""What mixtures start from: moments and features of the rows, given arrays."""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._mixture.density import MixtureDensity
+from sklearn_mpt._mixture.training import statistics_of_shares
+
+
+def statistics(classes, layout, rows, share):
+    """Return expected statistics of rows, with given shares of the classes."""
+    density = MixtureDensity(classes, layout)
+    parts = density.blocks(~rows.isnan())
+    first, *others = (
+        statistics_of_shares(density, rows[part], share[part]) for part in parts
+    )
+    for other in others:
+        first = first + other
+    return first
+
+
+def moments(X, weight):
+    """Mean and variance of what is present of each column."""
+    present = ~np.isnan(X)
+    total = weight @ present
+    mean = weight @ np.nan_to_num(X) / total
+    return mean, weight @ np.where(present, X - mean, 0.0) ** 2 / total
+
+
+def features_of(X, layout, variance):
+    """Columns without gaps, by which rows are clustered: means stand in for those.
+
+    Columns of one kind are taken as they are, as `GaussianMixture` takes them.
+    """
+    columns = [X[:, layout.gaussian.numpy()]]
+    if layout.likelihood is not None:
+        columns = [columns[0] / np.sqrt(np.maximum(variance, 1e-300))]
+        others = torch.from_numpy(X[:, layout.others.numpy()].astype(float))
+        read = layout.likelihood.inputs(torch.nan_to_num(others))
+        gone = layout.likelihood.spread(others.isnan().double()) > 0
+        columns.append(torch.where(gone, torch.nan, read).numpy())
+    features = np.concatenate(columns, axis=1)
+    return np.where(np.isnan(features), np.nanmean(features, axis=0), features)
+
+
+def given_array(value, name, shape):
+    if value is None:
+        return None
+    array = np.array(value, dtype=np.float64)
+    if array.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite.")
+    return array
