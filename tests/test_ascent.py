@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
 from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part  # noqa: E402
-from sklearn_mpt._latent.steps import (  # noqa: E402
+from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     Average,
     Point,
     Sums,
@@ -296,7 +296,7 @@ def test_noise_stays_above_its_floor():
 def test_interruption_keeps_the_model(noise, n_epochs):
     ascent = ascent_on(Quadratic(noise=noise, excess=20.0), tol=1e-4)
     with pytest.warns(UserWarning, match="interrupted"):
-        fit_loop(ascent, 5000, counted(interrupt, n_epochs))
+        fit_loop(ascent, 5000, Counted(interrupt, n_epochs))
     assert len(ascent.loss_curve) == n_epochs
     assert loss(ascent.result) < loss(START)
 

@@ -1,7 +1,7 @@
 """What the package uses of scikit-learn's callbacks, which are experimental there.
 
 Where a test of this file fails, scikit-learn has changed them: mend
-``sklearn_mpt/_latent/fitting.py`` and ``sklearn_mpt/_measure/monitor.py``, then move
+``sklearn_mpt/_latent/base.py`` and ``sklearn_mpt/_measure/monitor.py``, then move
 the upper bound of scikit-learn in ``pyproject.toml``. ``nox -s upcoming`` runs the
 tests with the next scikit-learn, whatever the bound.
 """

@@ -6,11 +6,10 @@ from reference import dense_grid
 from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
-from sklearn_mpt._deep.density import DeepModule
 
 from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
-from sklearn_mpt._deep.mode import laplace, n_modes
+from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
     MANY_POINTS,
@@ -19,9 +18,10 @@ from sklearn_mpt._deep.objectives import (
     shared_bounds,
     shared_scores,
 )
+from sklearn_mpt._deep.posterior_modes import laplace, n_modes
 from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.rules import (
+from sklearn_mpt._latent.quadrature import (
     Nodes,
     PosteriorMixture,
     gaussian_around,

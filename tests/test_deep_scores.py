@@ -5,10 +5,11 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
-from sklearn_mpt._deep.density import DeepDensity, DeepModule
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
-from sklearn_mpt._deep.mode import (
+from sklearn_mpt._deep.density import DeepDensity, DeepModule
+from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
+from sklearn_mpt._deep.posterior_modes import (
     APART,
     N_NEAR_POINTS,
     N_NEAR_STARTS,
@@ -18,11 +19,14 @@ from sklearn_mpt._deep.mode import (
     search,
     survivors,
 )
-from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
 from sklearn_mpt._latent.base import _warn_if_unsure
 from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.rules import Nodes, normal_points, standard_normal_log_prob
+from sklearn_mpt._latent.quadrature import (
+    Nodes,
+    normal_points,
+    standard_normal_log_prob,
+)
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 
 NOISE = 0.01

@@ -11,10 +11,11 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep import family
+from sklearn_mpt._deep import vae
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.nets import initial_layers, spread_layers
 from sklearn_mpt._deep.objectives import HeldOutRows
+from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import (
     CURLED,
     LINEAR,
@@ -22,7 +23,7 @@ from sklearn_mpt._deep.start import (
     start,
     unexplained,
 )
-from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
 
 
 def low_rank(n=300, n_features=6):
@@ -35,7 +36,8 @@ def started(kind, X, likelihood="gaussian", **settings):
     """An estimator whose parameters are those of a start."""
     model = MPTDeepVAE(likelihood=likelihood, max_iter=0, random_state=0, **settings)
     rng = np.random.default_rng(0)
-    attributes = start(model, LIKELIHOODS[likelihood](), X, rng, kind)
+    of = model._architecture(X.shape[1]), LIKELIHOODS[likelihood](), X
+    attributes = start(*of, rng, kind)
     model.fit(X).__dict__.update(attributes)
     return model
 
@@ -49,7 +51,7 @@ def held_out_of(X, monkeypatch, **settings):
             taken.append(X.numpy())
             super().__init__(X, *more)
 
-    monkeypatch.setattr(family, "HeldOutRows", Spy)
+    monkeypatch.setattr(vae, "HeldOutRows", Spy)
     defaults = {"hidden_layer_sizes": (4,), "max_iter": 1, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -122,11 +124,17 @@ def test_a_curled_start_is_further_from_linear():
 
 
 def test_many_features_try_fewer_starts():
-    net, line = MPTDeepVAE(), MPTDeepVAE(hidden_layer_sizes=())
-    assert kinds_of_starts(net, 255) == [SMOOTH, CURLED, CURLED, LINEAR]
-    assert kinds_of_starts(net, 256) == [SMOOTH]
-    assert kinds_of_starts(line, 5) == [SMOOTH, LINEAR]
-    assert kinds_of_starts(line, 256) == [SMOOTH]
+    rows = {"n_rows": 300, "n_validation": 30}
+    given = {"objective": "mpt", "batch_size": "auto", "n_points": "auto"}
+
+    def starts(n_features, widths):
+        how = rows | given | {"n_features": n_features, "widths": widths}
+        return recipe_for(Gaussian(), **how).starts
+
+    assert starts(255, (8,)) == (SMOOTH, CURLED, CURLED, LINEAR)
+    assert starts(256, (8,)) == (SMOOTH,)
+    assert starts(5, ()) == (SMOOTH, LINEAR)
+    assert starts(256, ()) == (SMOOTH,)
 
 
 @pytest.mark.parametrize(

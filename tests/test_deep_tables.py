@@ -15,7 +15,7 @@ from tables import some_table, with_gaps
 from sklearn_mpt import MPTDeepVAE, mpt_curve
 from sklearn_mpt._deep.start import LINEAR, start
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._tables.reading import Coding
+from sklearn_mpt._tables.table_coding import Coding
 
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 
@@ -126,7 +126,8 @@ def test_a_linear_start_explains_categories():
     kind = Columns(["categorical"] * 2, [4, 3])
     model = fit(X, likelihood=["categorical"] * 2, max_iter=0)
     rng = np.random.default_rng(0)
-    model.__dict__.update(start(model, kind, X.astype(float), rng, LINEAR))
+    of = model._architecture(2), kind, X.astype(float)
+    model.__dict__.update(start(*of, rng, LINEAR))
     shares = [np.unique(column, return_counts=True)[1] / 400 for column in X.T]
     entropy = sum((share * np.log(share)).sum() for share in shares)
     assert model.score(X) > entropy + 0.1

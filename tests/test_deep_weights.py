@@ -14,10 +14,10 @@ from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.comparators import BoundRows, EncodeDecodeRows
-from sklearn_mpt._deep.descent import least_shrunk, step_to_least
 from sklearn_mpt._deep.density import module_of
+from sklearn_mpt._deep.early_stopping import least_shrunk, step_to_least
 from sklearn_mpt._deep.objectives import HeldOutRows, MaskedGains, Points
-from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
+from sklearn_mpt._deep.start import LINEAR, Architecture, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
@@ -51,9 +51,9 @@ def quick(**settings):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_starts_are_those_of_repeated_rows(name):
-    kind, X, settings = KINDS[name], rows(name), MPTDeepVAE(1, hidden_layer_sizes=())
+    kind, X, architecture = KINDS[name], rows(name), Architecture(1, (), "silu")
     by_weight, repeated = (
-        start(settings, kind, *of)
+        start(architecture, kind, *of)
         for of in (
             (X, np.random.default_rng(0), LINEAR, WEIGHT),
             (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), LINEAR),

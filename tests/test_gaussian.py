@@ -15,7 +15,7 @@ from scipy.special import comb
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.steps import Move, Point, apply, divide, move_of  # noqa: E402
+from sklearn_mpt._latent.natural_gradient import Move, Point, apply, divide, move_of  # noqa: E402
 from sklearn_mpt._linear import gaussian_sums  # noqa: E402
 from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
     LinearGaussian,

@@ -1,7 +1,5 @@
 """Sums over nodes and masks, by the densities of sets of entries, and autograd."""
 
-import types
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -16,8 +14,8 @@ from reference import (
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.integration import rows_of  # noqa: E402
-from sklearn_mpt._latent.rules import GaussHermite, Nodes, grids  # noqa: E402
-from sklearn_mpt._latent.steps import Point  # noqa: E402
+from sklearn_mpt._latent.natural_gradient import Point  # noqa: E402
+from sklearn_mpt._latent.quadrature import GaussHermite, Nodes, grids  # noqa: E402
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
@@ -37,6 +35,7 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     EnumeratedRows,
     IntegratedRows,
     LikelihoodRows,
+    Training,
     pose,
 )
 from sklearn_mpt._linear.map import (  # noqa: E402
@@ -95,10 +94,9 @@ def repeated(grid, n):
     return Nodes(z.expand(n, -1, -1), log_weight.expand(n, -1))
 
 
-def settings_of(**given):
+def training_of(**given):
     defaults = {"objective": "mpt", "mask_rate": "uniform", "n_masks": 4}
-    more = {"batch_size": "auto", "n_iter_no_change": 2}
-    return types.SimpleNamespace(**defaults | more | given)
+    return Training(**defaults | {"batch_size": "auto"} | given)
 
 
 def latent_at(point, likelihood=BERNOULLI):
@@ -261,7 +259,7 @@ def dense_scores(X, mask, arrays):
 
 
 def test_all_masks_add_up_to_the_log_density(arrays, point, X):
-    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     assert list(problem.batches(None)) == [None]
     sums = problem.sums(point, None)
     assert_allclose(sums.value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
@@ -270,7 +268,7 @@ def test_all_masks_add_up_to_the_log_density(arrays, point, X):
 
 def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X):
     """Nodes do not depend on the mask, so that the identity holds at any."""
-    arguments = torch.tensor(X), BERNOULLI, settings_of(), 2
+    arguments = torch.tensor(X), BERNOULLI, training_of(), 2
     enumerated = EnumeratedRows(*arguments).sums(point, None)
     likelihood = LikelihoodRows(*arguments)
     (batch,) = likelihood.batches(np.random.default_rng(0))
@@ -281,7 +279,7 @@ def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X):
 
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
-    settings = settings_of(mask_rate=size)
+    settings = training_of(mask_rate=size)
     problem = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
     masks = enumerate_masks(N_FEATURES, size)
     expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
@@ -306,7 +304,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
     monkeypatch.setattr("sklearn_mpt._linear.map.RADIUS", 8.0)
     monkeypatch.setattr("sklearn_mpt._linear.map.OWN_GRID", {2: 41})
     problem = IntegratedRows(
-        torch.tensor(X), BERNOULLI, settings_of(mask_rate=mask_rate), 2
+        torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
     )
     batch = integrated_training.Batch(np.arange(len(X)), mask[None], 0)
     shared = problem.sums(point, batch)
@@ -319,7 +317,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
 
 @pytest.mark.parametrize("block", [2**22, 100])
 def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
-    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    problem = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.stack([mask, ~mask, mask])
     batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
@@ -333,7 +331,7 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
 @pytest.mark.parametrize("cost", [12, 0], ids=["shared", "own"])
 def test_likelihood_rows_are_a_dense_grid(arrays, point, X, cost, monkeypatch):
     monkeypatch.setattr(integrated_training, "OWN_COST", cost)
-    settings = settings_of(objective="lml")
+    settings = training_of(objective="lml")
     problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))
     value = problem.sums(point, batch).value
@@ -426,7 +424,7 @@ def test_information_of_the_bound_is_its_mean_curvature(point, X):
 
 
 def test_bound_rows_stay_below_the_log_density(arrays, point, X):
-    rows, settings = torch.tensor(X), settings_of(objective="elbo")
+    rows, settings = torch.tensor(X), training_of(objective="elbo")
     problem = LikelihoodRows(rows, BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))
     value = problem.sums(point, batch).value.item()
@@ -440,7 +438,7 @@ def test_bound_rows_stay_below_the_log_density(arrays, point, X):
 @pytest.mark.parametrize("kind", [IntegratedRows, EnumeratedRows, LikelihoodRows])
 def test_constant_features_keep_their_coefficients(point, X, kind):
     X[:, 1] = np.where(np.isnan(X[:, 1]), np.nan, 1.0)
-    problem = kind(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    problem = kind(torch.tensor(X), BERNOULLI, training_of(), 2)
     batch = next(iter(problem.batches(np.random.default_rng(0))))
     slope = problem.sums(point, batch).gradient.coefs
     assert_array_equal(slope[1], 0.0)
@@ -449,7 +447,7 @@ def test_constant_features_keep_their_coefficients(point, X, kind):
 
 @pytest.mark.parametrize(("mask_rate", "flips"), [("uniform", True), (2, False)])
 def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
-    settings, rng = settings_of(mask_rate=mask_rate), np.random.default_rng(0)
+    settings, rng = training_of(mask_rate=mask_rate), np.random.default_rng(0)
     problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
     turns = [list(problem.batches(rng)) for _ in range(3)]
     for even, odd in zip(*turns[:2], strict=True):
@@ -463,7 +461,7 @@ def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
 @pytest.mark.parametrize("batch_size", ["auto", 5])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
     problem = IntegratedRows(
-        torch.tensor(X), BERNOULLI, settings_of(batch_size=batch_size), 2
+        torch.tensor(X), BERNOULLI, training_of(batch_size=batch_size), 2
     )
     batches = list(problem.batches(np.random.default_rng(0)))
     counts = np.bincount(np.concatenate([batch.rows for batch in batches]))
@@ -475,7 +473,7 @@ def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
 def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     """Rows of an own-node step get the masks by turns: the sum over their groups."""
     monkeypatch.setattr(integrated_training, "OWN_COST", 0)
-    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings_of(), 2)
+    problem = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
     index = np.arange(len(X))
     whole = problem.sums(point, integrated_training.Batch(index, masks, 0))
@@ -497,18 +495,18 @@ def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     ],
 )
 def test_settings_pose_their_problem(X, given, n_dims, kind):
-    assert type(pose(torch.tensor(X), BERNOULLI, settings_of(**given), n_dims)) is kind
+    assert type(pose(torch.tensor(X), BERNOULLI, training_of(**given), n_dims)) is kind
 
 
 def test_many_distinct_rows_are_not_enumerated():
     X = torch.tensor(enumerate_masks(16, 2)[:, :8], dtype=torch.float64)
     X = torch.cat([X, torch.tensor(enumerate_masks(8, 4), dtype=torch.float64)])
-    problem = pose(X, BERNOULLI, settings_of(), 2)
+    problem = pose(X, BERNOULLI, training_of(), 2)
     assert type(problem) is IntegratedRows
 
 
 def test_slopes_have_a_normal_prior(point, X, monkeypatch):
-    settings = settings_of(objective="lml")
+    settings = training_of(objective="lml")
     problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))
     flat = problem.sums(point, batch)

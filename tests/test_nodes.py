@@ -12,7 +12,7 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     refine,
     rows_of,
 )
-from sklearn_mpt._latent.rules import (  # noqa: E402
+from sklearn_mpt._latent.quadrature import (  # noqa: E402
     N_BITS,
     GaussHermite,
     LogMeanExp,

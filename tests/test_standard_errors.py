@@ -21,7 +21,7 @@ from sklearn_mpt._likelihoods import Columns  # noqa: E402
 from sklearn_mpt._linear.gaussian_density import expected_information  # noqa: E402
 from sklearn_mpt._linear.gaussian_estimator import _of  # noqa: E402
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
-from sklearn_mpt._tables.information import (  # noqa: E402
+from sklearn_mpt._tables.observed_information import (  # noqa: E402
     Information,
     information_by_hessian,
     information_by_nodes,

@@ -9,7 +9,7 @@ from tables import some_table, with_gaps
 from sklearn_mpt import MPTLinearVAE
 from sklearn_mpt._frames import columns_of
 from sklearn_mpt._tables.filling import Storage, fill_gaps
-from sklearn_mpt._tables.reading import Coding, kinds_of
+from sklearn_mpt._tables.table_coding import Coding, kinds_of
 
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.descent import Descent, Objective, Stopping, recent_mean
+from sklearn_mpt._deep.early_stopping import Descent, Objective, Stopping, recent_mean
 from sklearn_mpt._deep.solver import JOINED_SHARE, DescentSolver
 from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part
 from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
@@ -100,18 +100,14 @@ def test_divergence_in_the_very_last_step_is_noticed():
 
 
 def test_interruption_keeps_the_model():
-    n_epochs = 0
+    solver = solver_of(NoisyParabola(noise=0.0))
 
-    def interrupt(epoch):
-        nonlocal n_epochs
-        epoch()
-        n_epochs += 1
-        if n_epochs == 7:
+    def interrupt():
+        if len(solver.loss_curve) == 7:
             raise KeyboardInterrupt
 
-    solver = solver_of(NoisyParabola(noise=0.0))
     with pytest.warns(UserWarning, match="interrupted"):
-        fit_loop(solver, 3000, interrupt)
+        fit_loop(solver, 3000, After(interrupt))
     assert len(solver.loss_curve) == 7
     assert 1 < solver.module.x.item() < 5
 
@@ -442,12 +438,11 @@ def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():
     """Only the next loss would have shown it."""
     solver = solver_of(NoisyParabola(noise=0.0))
 
-    def spoil(epoch):
-        epoch()
+    def spoil():
         if len(solver.loss_curve) == 7:
             solver._descent.optimizer.average[:] = torch.nan
             raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match="interrupted"):
-        fit_loop(solver, 3000, spoil)
+        fit_loop(solver, 3000, After(spoil))
     assert 1 < solver.module.x.item() < 5

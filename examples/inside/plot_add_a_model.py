@@ -28,9 +28,8 @@ from sklearn_mpt import (
     feature_contributions,
     mpt_curve,
 )
-from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods.base import Likelihood, totals
-from sklearn_mpt._linear.integrated_estimator import IntegratedFamily
+from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 
 # %%
 # A model of its own
@@ -176,23 +175,50 @@ class OverdispersedCounts(Likelihood):
 
 
 # %%
-# An estimator lists its parameters and names its family; those that nobody should have
-# to think about are attributes of the class.
+# An estimator lists its parameters, as every estimator of scikit-learn does, and names
+# its likelihood.
 
 
-class CountFactors(BaseMPT):
+class CountFactors(IntegratedLinear):
     """Linear model of log means, trained by masking."""
 
-    mask_rate, n_masks, objective, learning_rate = "uniform", 32, "mpt", 1.0
-    batch_size, tol, n_iter_no_change = "auto", 1e-4, 2
-    warm_start, verbose, device, n_jobs = False, False, "cpu", None
-    _family = IntegratedFamily(OverdispersedCounts())
-
-    def __init__(self, n_components=2, *, init="random", max_iter=1000, random_state=0):
+    def __init__(
+        self,
+        n_components=2,
+        *,
+        init="random",
+        mask_rate="uniform",
+        n_masks=32,
+        objective="mpt",
+        max_iter=1000,
+        learning_rate=1.0,
+        batch_size="auto",
+        tol=1e-4,
+        n_iter_no_change=2,
+        warm_start=False,
+        verbose=False,
+        device="cpu",
+        random_state=None,
+        n_jobs=None,
+    ):
         self.n_components = n_components
         self.init = init
+        self.mask_rate = mask_rate
+        self.n_masks = n_masks
+        self.objective = objective
         self.max_iter = max_iter
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.verbose = verbose
+        self.device = device
         self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    def _likelihood(self):
+        return OverdispersedCounts()
 
 
 # %%
@@ -210,13 +236,13 @@ size = OverdispersedCounts.size
 counts = rng.negative_binomial(size, size / (size + mean)).astype(float)
 counts[rng.random(counts.shape) < 0.1] = np.nan
 
-generating = CountFactors(init=truth, max_iter=0).fit(counts)
-from_truth = CountFactors(init=truth).fit(counts)
+generating = CountFactors(init=truth, max_iter=0, random_state=0).fit(counts)
+from_truth = CountFactors(init=truth, random_state=0).fit(counts)
 small = {
     "components": 0.1 * rng.normal(size=(2, 8)),
     "intercept": OverdispersedCounts.start_location(counts),
 }
-model = CountFactors(init=small).fit(counts)
+model = CountFactors(init=small, random_state=0).fit(counts)
 print(f"Generating parameters  {generating.score(counts):.3f} nats per site")
 print(f"Trained from these     {from_truth.score(counts):.3f}")
 print(f"Trained from chance    {model.score(counts):.3f}, in {model.n_iter_} epochs")

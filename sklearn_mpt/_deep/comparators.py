@@ -15,7 +15,7 @@ import torch
 
 from sklearn_mpt._deep.density import DeepDensity
 from sklearn_mpt._deep.objectives import MaskedRows, SampledRows
-from sklearn_mpt._latent.rules import log_mean_exp, normal_points
+from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
 N_STEPS = 5  # from one z to the next

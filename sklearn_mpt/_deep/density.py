@@ -6,8 +6,8 @@ are standardised; the decoder's fitted arrays are in the units of the rows.
 
 import torch
 
-from sklearn_mpt._deep.mode import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._deep.nets import Encoder, Layers
+from sklearn_mpt._deep.posterior_modes import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._latent.integration import importance
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._latent.rules import gaussian_around
+from sklearn_mpt._latent.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import Locations
 
 ACTIVATIONS = {

@@ -29,16 +29,16 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._deep.descent import Objective, least_shrunk, step_to_least
+from sklearn_mpt._deep.early_stopping import Objective, least_shrunk, step_to_least
 from sklearn_mpt._deep.recipe import MANY_FEATURES
-from sklearn_mpt._latent.rules import (
+from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
     moments,
     natural_parameters,
     standard_normal_log_prob,
     total_and_shares,
 )
-from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes

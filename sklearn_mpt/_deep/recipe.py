@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.descent import Stopping
+from sklearn_mpt._deep.early_stopping import Stopping
 from sklearn_mpt._deep.nets import ACTIVATIONS
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Architecture, Kind
 

@@ -3,7 +3,7 @@
 import numpy as np
 from torch.nn.utils import parameters_to_vector
 
-from sklearn_mpt._deep.descent import PATIENT, Descent
+from sklearn_mpt._deep.early_stopping import PATIENT, Descent
 from sklearn_mpt._latent.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 

@@ -33,8 +33,8 @@ from sklearn_mpt._deep.solver import DescentSolver
 from sklearn_mpt._deep.start import SMOOTH, start, unexplained
 from sklearn_mpt._latent.base import LatentMixin
 from sklearn_mpt._latent.density import Units, as_tensor
+from sklearn_mpt._latent.natural_gradient import Weights
 from sklearn_mpt._latent.schedule_free import REST
-from sklearn_mpt._latent.steps import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT

@@ -23,10 +23,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent import steps
+from sklearn_mpt._latent import natural_gradient
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
-from sklearn_mpt._latent.steps import (
+from sklearn_mpt._latent.natural_gradient import (
     Average,
     Point,
     Record,
@@ -35,6 +34,7 @@ from sklearn_mpt._latent.steps import (
     mix,
     move_of,
 )
+from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
 
 FIRST_TEST = 2  # epochs before which components are not tested
 FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
@@ -227,9 +227,9 @@ class Ascent(Solver):
             return {}
         return {
             "n_steps": self._n_steps,
-            "point": steps.as_arrays(self._stream.point),
-            "average": steps.as_arrays(self._stream.average),
-            "information": steps.as_arrays(self._information or ()),
+            "point": natural_gradient.as_arrays(self._stream.point),
+            "average": natural_gradient.as_arrays(self._stream.average),
+            "information": natural_gradient.as_arrays(self._information or ()),
             "next_test": self._next_test,
             "unexplained": self._unexplained.as_arrays() if self._unexplained else [],
         }

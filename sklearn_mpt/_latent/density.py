@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.chain_scores import prefix_scores
 from sklearn_mpt._latent.integration import (
     QUASI_RANDOM_GAIN,
     conditionals_by_difference,
@@ -21,8 +22,7 @@ from sklearn_mpt._latent.integration import (
     refine,
     rows_of,
 )
-from sklearn_mpt._latent.prefixes import prefix_scores
-from sklearn_mpt._latent.rules import mixture_nodes
+from sklearn_mpt._latent.quadrature import mixture_nodes
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8

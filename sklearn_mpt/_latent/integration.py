@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.rules import Posterior, grids, mixtures
+from sklearn_mpt._latent.quadrature import Posterior, grids, mixtures
 
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15

@@ -8,7 +8,7 @@ from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import LatentDensity, as_tensor
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.steps import Point, Weights
+from sklearn_mpt._latent.natural_gradient import Point, Weights
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_information
@@ -25,7 +25,7 @@ from sklearn_mpt._linear.map import (
     check_init,
     initial_arrays,
 )
-from sklearn_mpt._tables.information import Information, information_by_hessian
+from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.steps import Point, Sums, law_of
+from sklearn_mpt._latent.natural_gradient import Point, Sums, law_of
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # of rows in double precision

@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.steps import IDLE, IDLE_FOR_MASKS, Weights, axes_of
+from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,

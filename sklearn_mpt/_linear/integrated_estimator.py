@@ -10,7 +10,7 @@ from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
-from sklearn_mpt._latent.rules import PriorGrids
+from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
@@ -29,7 +29,7 @@ from sklearn_mpt._linear.map import (
     prior_grid,
     spacing,
 )
-from sklearn_mpt._tables.information import (
+from sklearn_mpt._tables.observed_information import (
     Information,
     information_by_nodes,
     information_by_scores,

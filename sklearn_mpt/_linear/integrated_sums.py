@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.density import Units
-from sklearn_mpt._latent.rules import total_and_shares
-from sklearn_mpt._latent.steps import Point, Sums
+from sklearn_mpt._latent.natural_gradient import Point, Sums
+from sklearn_mpt._latent.quadrature import total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
     location_points,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.rules import Nodes
-from sklearn_mpt._latent.steps import IDLE, IDLE_FOR_MASKS, Weights
+from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights
+from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,

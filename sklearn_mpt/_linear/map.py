@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.rules import (
+from sklearn_mpt._latent.quadrature import (
     Posterior,
     gaussian_around,
     grids,

@@ -13,7 +13,7 @@ from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.filling import Storage, fill_gaps
-from sklearn_mpt._tables.reading import (
+from sklearn_mpt._tables.table_coding import (
     FROM_DTYPE,
     Coding,
     check_no_categories,

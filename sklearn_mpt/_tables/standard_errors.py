@@ -10,7 +10,7 @@ from sklearn.utils import Bunch
 
 from sklearn_mpt._checks import check_device, check_sample_weight
 from sklearn_mpt._latent.density import as_tensor, own_mode
-from sklearn_mpt._tables.information import Information
+from sklearn_mpt._tables.observed_information import Information
 
 
 class StandardErrorsMixin:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.integration import Rows, rows_of
-from sklearn_mpt._latent.rules import (
+from sklearn_mpt._latent.quadrature import (
     N_BITS,
     digits,
     mixture_nodes,

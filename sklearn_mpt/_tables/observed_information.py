@@ -23,7 +23,7 @@ from scipy.linalg import eigh, null_space
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.rules import Nodes
+from sklearn_mpt._latent.quadrature import Nodes
 
 BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
 # Of rules in turn, relative to the information of each parameter.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from sklearn_mpt._latent.integration import BLOCK_BYTES, log_joint
-from sklearn_mpt._latent.rules import (
+from sklearn_mpt._latent.quadrature import (
     Nodes,
     Posterior,
     gaussian_around,
