@@ -7,6 +7,7 @@ from sklearn_mpt._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
+    from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._mixture.estimator import MPTMixture
-    from sklearn_mpt._tables.imputer import MPTImputer
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -33,7 +33,7 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
-    "MPTImputer": "_tables.imputer",
+    "MPTImputer": "_imputation.imputer",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",

@@ -132,7 +132,7 @@ own = [
     i for i, text in enumerate(texts)
     if int(hashlib.sha256(text.encode()).hexdigest(), 16) % n_ranks == rank
 ]
-scorer = MPTScorer(folder, device="cpu").fit()
+scorer = MPTScorer(folder, device="cpu", random_state=0).fit()
 scores = scorer.score_samples([texts[i] for i in own])
 np.savez(f"{folder}/part{rank}.npz", index=own, scores=scores)
 """
@@ -153,5 +153,5 @@ def test_a_process_for_each_share_of_the_texts(tmp_path):
     for rank in range(2):
         part = np.load(tmp_path / f"part{rank}.npz")
         found[part["index"]] = part["scores"]
-    expected = MPTScorer(tmp_path).fit().score_samples(texts)
+    expected = MPTScorer(tmp_path, random_state=0).fit().score_samples(texts)
     assert_allclose(found, expected, rtol=1e-6)

@@ -53,11 +53,6 @@ BERNOULLI = Bernoulli()
 UNIFORM, FIXED = Targets(1.0, 1.0), Targets(N_FEATURES / 2, 0.0)
 
 
-@pytest.fixture(autouse=True)
-def flat_prior(monkeypatch):
-    monkeypatch.setattr(integrated_training, "SLOPE_SCALE", np.inf)
-
-
 @pytest.fixture
 def arrays():
     rng = np.random.default_rng(0)
@@ -505,12 +500,13 @@ def test_many_distinct_rows_are_not_enumerated():
     assert type(problem) is IntegratedRows
 
 
-def test_slopes_have_a_normal_prior(point, X, monkeypatch):
+def test_slopes_have_a_normal_prior(point, X):
     settings = training_of(objective="lml")
     problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))
     flat = problem.sums(point, batch)
-    monkeypatch.setattr(integrated_training, "SLOPE_SCALE", 2.0)
+    settings = settings._replace(slope_prior=2.0)
+    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     sums, slopes = problem.sums(point, batch), point.coefs[:, :-1]
     assert_allclose(flat.value - sums.value, (slopes**2).sum() / 8)
     difference = flat.gradient.coefs - sums.gradient.coefs

@@ -68,7 +68,8 @@ MODEL = {
 MODELS = {
     MPTProbabilisticPCA: MODEL | {"init": INIT},
     MPTLinearVAE: MODEL
-    | {"init": INIT, "likelihood": LIKELIHOOD, "noise": NO_NAME, "rotation": ROTATION},
+    | {"init": INIT, "likelihood": LIKELIHOOD, "noise": NO_NAME, "rotation": ROTATION}
+    | {"slope_prior": [*(v for v in NO_REAL if v is not None), 0, 0.0, -1.0]},
     MPTDeepVAE: MODEL
     | {
         "n_masks": COUNT_OR_AUTO,

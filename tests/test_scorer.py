@@ -34,12 +34,13 @@ N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
 
 
 def make_scorer(**kwargs):
-    return MPTScorer(make_model(), make_tokenizer(), **kwargs)
+    return MPTScorer(make_model(), make_tokenizer(), **{"random_state": 0} | kwargs)
 
 
 def joint_scorer(log_joint, **kwargs):
     model = JointModel(log_joint)
-    return MPTScorer(model, make_letter_tokenizer(), dtype="float64", **kwargs)
+    settings = {"dtype": "float64", "random_state": 0} | kwargs
+    return MPTScorer(model, make_letter_tokenizer(), **settings)
 
 
 @pytest.fixture
@@ -201,11 +202,13 @@ def test_numbers_do_not_depend_on_batches_or_jobs(scorer, settings):
 def test_processes_load_a_folder_and_give_the_same(tmp_path, scorer):
     make_model().save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    named = MPTScorer(tmp_path, n_masks=2, batch_tokens=32, n_jobs=2).fit(TEXTS)
+    named = MPTScorer(
+        tmp_path, n_masks=2, random_state=0, batch_tokens=32, n_jobs=2
+    ).fit(TEXTS)
     with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
         log_prob = named.score_samples(TEXTS)
         assert_allclose(log_prob, scorer.score_samples(TEXTS), rtol=1e-5)
-        later = MPTScorer(tmp_path, n_jobs=2, batch_tokens=32).fit()
+        later = MPTScorer(tmp_path, n_jobs=2, random_state=0, batch_tokens=32).fit()
         make_model(initializer_range=0.4).save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="have changed since the scorer read them"):
             later.score_samples(TEXTS)

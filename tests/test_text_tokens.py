@@ -28,7 +28,8 @@ PAIRS = [("the cat", "sat on"), ("a dog", "ran"), ("", "the mat")]
 
 
 def make_scorer(**kwargs):
-    return MPTScorer(make_model(), make_tokenizer(), **kwargs).fit()
+    settings = {"random_state": 0} | kwargs
+    return MPTScorer(make_model(), make_tokenizer(), **settings).fit()
 
 
 def log_prob_by_hand(ids, types, hidden, target):
@@ -213,7 +214,8 @@ def make_protein_scorer(folder, **kwargs):
     vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
     folder.joinpath("vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = EsmTokenizer(str(folder / "vocab.txt"))
-    return MPTScorer(make_model("esm", pad_token_id=1), tokenizer, **kwargs).fit()
+    model = make_model("esm", pad_token_id=1)
+    return MPTScorer(model, tokenizer, **{"random_state": 0} | kwargs).fit()
 
 
 def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):

@@ -149,7 +149,7 @@ uniform = -np.log(len(tokenizer))
 print(f"Minus the logarithm of {len(tokenizer)} tokens: {uniform:.2f} nats")
 curves = {}
 for name, model in language_models.items():
-    scorer = MPTScorer(model, tokenizer, n_masks=2).fit(texts)
+    scorer = MPTScorer(model, tokenizer, n_masks=2, random_state=0).fit(texts)
     curves[name] = curve = mpt_curve(scorer, texts)
     low, high = curve.scores[[0, -1]]
     print(f"{name}: {low:.2f} nats per token with 1% hidden, {high:.2f} with 99%")

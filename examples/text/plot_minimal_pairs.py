@@ -148,14 +148,14 @@ def side(scorer, index):
 
 
 scorers = {
-    name: MPTScorer(model, tokenizer, method="chain", n_masks=20).fit()
+    name: MPTScorer(model, tokenizer, method="chain", n_masks=20, random_state=0).fit()
     for name, model in language_models.items()
 }
 differences = {}
 for name, scorer in scorers.items():
     sides = {"good": side(scorer, 0), "bad": side(scorer, 1)}
     for paradigm, examples in pairs.items():
-        table = compare_lml(sides, examples)
+        table = compare_lml(sides, examples, random_state=0)
         rows = dict(zip(table.names, table.row_lml, strict=True))
         differences[name, paradigm] = rows["good"] - rows["bad"]
         accuracy = np.mean(rows["good"] > rows["bad"])
@@ -179,7 +179,11 @@ for paradigm in pairs:
 # compared on the same texts, and on the same orders of their words.
 
 print(
-    compare_lml(scorers, [good for examples in pairs.values() for good, _ in examples])
+    compare_lml(
+        scorers,
+        [good for examples in pairs.values() for good, _ in examples],
+        random_state=0,
+    )
 )
 
 # %%

@@ -119,7 +119,7 @@ for _ in range(n_epochs):
         schedule.step()
 model.eval()
 
-scorer = MPTScorer(model, tokenizer, n_masks=4).fit()
+scorer = MPTScorer(model, tokenizer, n_masks=4, random_state=0).fit()
 held_out = [draw() for _ in range(200)]
 truth = np.mean([log_prob(protein) for protein in held_out])
 print(
@@ -148,7 +148,7 @@ masks = [np.arange(LENGTH) == place for place, _, _ in variants]
 hidden = scorer.conditional_log_prob([*proteins, *[wild] * len(masks)], masks * 2)
 mutant, original = np.split(np.sum(hidden, axis=1), 2)
 marginals = mutant - original
-chain = MPTScorer(model, tokenizer, method="chain", n_masks=2).fit()
+chain = MPTScorer(model, tokenizer, method="chain", n_masks=2, random_state=0).fit()
 whole = chain.score_samples(proteins) - chain.score([wild])
 scores = {"masked marginals": marginals, "chain": whole}
 for name, values in scores.items():

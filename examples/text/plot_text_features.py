@@ -107,7 +107,9 @@ for _ in range(500):
 # Both versions of a sentence are in the same fold of the cross-validation.
 
 rates = [0.05, 0.2, 0.5, 0.8]
-scorer = MPTScorer(language_model.eval(), tokenizer, mask_rates=rates, n_masks=4)
+scorer = MPTScorer(
+    language_model.eval(), tokenizer, mask_rates=rates, n_masks=4, random_state=0
+)
 by_scores = make_pipeline(scorer, StandardScaler(), LogisticRegression())
 by_letters = make_pipeline(CountVectorizer(analyzer="char"), LogisticRegression())
 

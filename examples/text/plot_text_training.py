@@ -94,7 +94,7 @@ def train(mask_rate, n_epochs=14):
         initializer_range=0.1,
     )
     model = BertForMaskedLM(config)
-    monitor = LMLTrainerCallback(held_out, tokenizer)
+    monitor = LMLTrainerCallback(held_out, tokenizer, random_state=0)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder,
@@ -136,7 +136,7 @@ for name, (model, log) in runs.items():
         np.array([entry[k] for entry in log]) for k in ("lml", "lml_std_error")
     )
     left.errorbar([entry["step"] for entry in log], lml, 1.96 * error, label=name)
-    scorer = MPTScorer(model, tokenizer, n_masks=4).fit()
+    scorer = MPTScorer(model, tokenizer, n_masks=4, random_state=0).fit()
     curves[name] = curve = mpt_curve(scorer, held_out)
     reach = 1.96 * curve.std_errors
     right.errorbar(curve.mask_sizes, curve.scores, reach, errorevery=7, label=name)

@@ -3,7 +3,7 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forge
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
+Method = TypeVar("Method", bound=Callable[..., Any])
 UNSURE = 0.5  # a standard error, in nats, that deserves a warning
 
 
@@ -69,6 +70,11 @@ class Problem(NamedTuple):
     def rows_to_read(self):
         """The rows without a copy, where X needs none."""
         return as_view(self.X, self.device)
+
+
+def in_callback_context(method: Method) -> Method:
+    """`with_callbacks`, by which scikit-learn closes callbacks, with types."""
+    return with_callbacks(method)
 
 
 class BaseMPT(
@@ -154,7 +160,7 @@ class BaseMPT(
 
     # Training
 
-    @with_callbacks
+    @in_callback_context
     def fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:

@@ -60,6 +60,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     learning_rate: float
     tol: float
     rotation: str | None = None
+    slope_prior: float | None = 4.0
 
     _objectives: tuple[str, ...] = ("mpt", "elbo", "lml")
 
@@ -75,7 +76,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     @property
     def _training(self):
-        return Training(self.objective, self.mask_rate, self.n_masks, self.batch_size)
+        masks = self.mask_rate, self.n_masks, self.batch_size
+        return Training(self.objective, *masks, self.slope_prior)
 
     def _start(self, X, rng, weight):
         likelihood, K = self._likelihood(), self.n_components

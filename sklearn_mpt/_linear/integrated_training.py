@@ -55,9 +55,6 @@ STEP, STEP_IF_SLOW = 2**21, 2**19  # and in a step, at least: rows come several 
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # that tell what components miss
 MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
-# Of a normal prior of slopes, in locations per unit of z. It is flat unless a feature
-# separates the rows: its slope would have no finite maximum.
-SLOPE_SCALE = 4.0
 LOG_NOISE_FLOOR = math.log(2 * NOISE_FLOOR)
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
@@ -69,6 +66,7 @@ class Training(NamedTuple):
     mask_rate: str | float
     n_masks: int | str
     batch_size: int | str
+    slope_prior: float | None = None
 
 
 class Batch(NamedTuple):
@@ -194,7 +192,8 @@ class IntegratedRows:
 
     def _kept_finite(self, sums, point):
         """Add the prior of slopes, and keep constant features where they are."""
-        of_row = 1 / (self.weights.total * SLOPE_SCALE**2)
+        deviation = self.training.slope_prior or math.inf
+        of_row = 1 / (self.weights.total * deviation**2)
         slopes = point.coefs.clone()
         slopes[:, -1] = 0
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_choice
+from sklearn_mpt._checks import check_choice, check_real
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._linear.gaussian_training import check_rotation
@@ -49,6 +49,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         How components are rotated after training, so that each feature has few large
         ones; None leaves the principal axes. The distribution of the rows does not
         change.
+    slope_prior : float, default=4.0
+        Standard deviation of a normal prior of the components, in locations per unit of
+        z, for features that are not all Gaussian: it keeps a slope finite where a
+        feature separates the rows, and counts as a sixteenth of an observation
+        elsewhere. None is no prior: maximum likelihood.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -108,9 +113,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         feature has one location, and a categorical one C, of mean zero, in the order of
         `categories_`.
     intercept_ : ndarray of shape (n_locations,)
-        Locations at z = 0. Not if all features are Gaussian.
+        Locations at z = 0, if some feature is not Gaussian.
     mean_ : ndarray of shape (n_features,)
-        Mean of the features. Only if all are Gaussian.
+        Mean of the features, in the place of `intercept_`, if all are Gaussian.
     noise_variance_ : float or ndarray of shape (n_features,)
         Variance of the noise, NaN for features that are not Gaussian. Only if some are.
     likelihoods_ : list of str
@@ -200,10 +205,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
 
     A feature that is constant in the training rows has no finite maximum likelihood
     logit: it keeps the one at which half an observation of each value is added. Nor has
-    one that separates the rows a finite slope. Slopes in units of z have a normal prior
-    of standard deviation 4, on the scale of logits and log rates, that keeps them
-    finite, and counts as a sixteenth of an observation elsewhere; of weighted rows, by
-    their weights.
+    one that separates the rows a finite slope, without the prior that `slope_prior`
+    gives slopes in units of z, on the scale of logits and log rates.
 
     Where kinds are mixed, a score adds log-densities and log-probabilities: compare
     models of the same kinds. A Gaussian feature has nodes of its own for each row, as
@@ -254,6 +257,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         likelihood: LikelihoodNames = "gaussian",
         noise: str = "shared",
         rotation: str | None = None,
+        slope_prior: float | None = 4.0,
         mask_rate: str | float = "uniform",
         n_masks: int | str = "auto",
         objective: str = "mpt",
@@ -273,6 +277,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         self.likelihood = likelihood
         self.noise = noise
         self.rotation = rotation
+        self.slope_prior = slope_prior
         self.mask_rate = mask_rate
         self.n_masks = n_masks
         self.objective = objective
@@ -297,6 +302,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     def _check_parameters(self, n_features):
         check_choice(self.noise, "noise", ["shared", "per_feature"])
         check_rotation(self.rotation)
+        if self.slope_prior is not None:
+            check_real(self.slope_prior, "slope_prior", "neither")
         self._kind._check_parameters(self, n_features)
 
     def _start(self, X, rng, weight):

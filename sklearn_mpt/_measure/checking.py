@@ -18,7 +18,7 @@ def check_masked_model(
     X: ArrayLike,
     *,
     n_masks: int = 10,
-    random_state: RandomState = 0,
+    random_state: RandomState = None,
 ) -> None:
     r"""Check that a model keeps the contract of ``conditional_log_prob(X, mask)``.
 
@@ -38,7 +38,7 @@ def check_masked_model(
         or what a DataFrame has in its place, marks missing entries.
     n_masks : int, default=10
         Number of masks to try; one hides everything, another a single feature.
-    random_state : int, RandomState instance or None, default=0
+    random_state : int, RandomState instance or None, default=None
         Determines the masks.
 
     Raises

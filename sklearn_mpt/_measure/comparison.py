@@ -10,7 +10,10 @@ from scipy import stats
 from sklearn.utils import get_tags
 
 from sklearn_mpt._checks import check_int, check_n_jobs, check_real
-from sklearn_mpt._measure.contract import check_rows
+from sklearn_mpt._measure.contract import (
+    check_rows,
+    ragged_hook,
+)
 from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.display import LMLComparisonDisplay
@@ -176,7 +179,7 @@ def compare_lml(
     X: ArrayLike,
     *,
     n_orders: int = 10,
-    random_state: RandomState = 0,
+    random_state: RandomState = None,
     n_jobs: int | None = None,
 ) -> LMLComparison:
     r"""Compare the log marginal likelihoods of models on the same rows.
@@ -197,8 +200,9 @@ def compare_lml(
         Rows, or for `MPTScorer` texts.
     n_orders : int, default=10
         Number of random orders, for models without ``score_samples``.
-    random_state : int, RandomState instance or None, default=0
-        Determines the orders and, in place of that of a `MPTScorer`, its masks.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders and, in place of that of a `MPTScorer`, its masks; the
+        same for all models.
     n_jobs : int, default=None
         Number of joblib workers, for models without ``score_samples`` and for texts.
 
@@ -296,9 +300,8 @@ def _name(estimators):
 def _score(name, model, X, options):
     """Log-probability of the rows along each order; (n_orders or 1, n_samples)."""
     _check_features(name, getattr(model, "n_features_in_", None), X)
-    if hasattr(model, "_score_samples_on_masks"):
-        by = options["random_state"], options["n_jobs"]
-        return model._score_samples_on_masks(X, *by)[None]
+    if ask := ragged_hook(model, "_score_samples_on_masks"):
+        return ask(X, options["random_state"], options["n_jobs"])[None]
     if _is_density_estimator(model):
         return np.array(model.score_samples(copy_of(X)))[None]
     if not callable(getattr(model, "conditional_log_prob", model)):

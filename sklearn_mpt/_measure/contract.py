@@ -18,6 +18,18 @@ missing, that function is called in a loop. The array X that they get is read-on
     at place t of each order, averaged over rows: the masked score of all features not
     among the first t, and the log-probability of the next one alone, both given the
     first t.
+
+A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
+It answers what it can by methods of its own, with arguments of the public functions:
+
+``_masked_score_curve(X, n_masks, random_state, n_jobs)``
+    What `mpt_curve` returns.
+``_lml_along_orders(X, n_orders, random_state, n_jobs)``
+    What `lml_samples` returns with ``return_std=True``.
+``_token_contributions(X, n_orders, random_state, n_jobs)``
+    What `feature_contributions` makes its result of, as `Contributions`.
+``_score_samples_on_masks(X, random_state, n_jobs)``
+    Its score of each row, for `compare_lml`, by masks that follow from the seed.
 """
 
 import numpy as np
@@ -119,6 +131,11 @@ def describe_mask(mask):
     few = ", ".join(map(str, hidden[:10]))
     rest = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
     return f"that hides the features [{few}{rest}]"
+
+
+def ragged_hook(model, name):
+    """Return the method that answers for rows of several lengths, or None."""
+    return getattr(model, name, None)
 
 
 def fill_masked(X):

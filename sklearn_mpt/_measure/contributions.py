@@ -15,6 +15,7 @@ from sklearn_mpt._measure.contract import (
     check_rows,
     log_prob_along,
     own_setting,
+    ragged_hook,
     row_blocks,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
@@ -99,7 +100,7 @@ def lml_samples(
     """
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
-    ask = getattr(estimator, "_lml_along_orders", None)  # rows of several lengths
+    ask = ragged_hook(estimator, "_lml_along_orders")
     arguments = (X, int(n_orders), random_state, n_jobs)
     value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
     return (value, error) if return_std else value
@@ -254,7 +255,7 @@ def feature_contributions(
     check_bool(as_explanation, "as_explanation")
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
-    ask = getattr(estimator, "_token_contributions", None)  # rows of several lengths
+    ask = ragged_hook(estimator, "_token_contributions")
     arguments = (X, int(n_orders), random_state, n_jobs)
     parts = ask(*arguments) if ask else _contributions_of_rows(estimator, *arguments)
     if as_explanation:

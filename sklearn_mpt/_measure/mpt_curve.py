@@ -11,6 +11,7 @@ from sklearn_mpt._measure.contract import (
     Conditional,
     check_rows,
     own_setting,
+    ragged_hook,
     takes_row_masks,
 )
 from sklearn_mpt._measure.curve import MPTCurve
@@ -125,9 +126,9 @@ def mpt_curve(
     >>> paper.lml_std_error > 1000 * curve.lml_std_error
     True
     """
-    if hasattr(estimator, "_masked_score_curve"):  # rows of several lengths
+    if ask := ragged_hook(estimator, "_masked_score_curve"):
         _check_ragged(mask_sizes, design, allocation)
-        return estimator._masked_score_curve(X, n_masks, random_state, n_jobs)
+        return ask(X, n_masks, random_state, n_jobs)
     rows = check_rows(estimator, X)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     n_masks = 10 if n_masks is None else n_masks

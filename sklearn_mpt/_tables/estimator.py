@@ -73,9 +73,7 @@ class TableMPT(BaseMPT):
             self._check_is_fitted()
         X = self._validate_table(X, reset)
         if reset:
-            coding = Coding.of(kinds_of(self.likelihood, X), X)
-            self.likelihoods_, self.categories_ = coding
-            self._storage = [Storage.of(c)._asdict() for c in columns_of(X)]
+            self._learn_columns(X)
         codes = self._coding.encode(X)
         codes = check_array(
             codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
@@ -86,6 +84,12 @@ class TableMPT(BaseMPT):
         )
         self._check_values(codes)
         return codes
+
+    def _learn_columns(self, X):
+        """Set what tells how the columns of a table are read."""
+        coding = Coding.of(kinds_of(self.likelihood, X), X)
+        self.likelihoods_, self.categories_ = coding
+        self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
 
     def _check_values(self, X):
         likelihood = self._likelihood()

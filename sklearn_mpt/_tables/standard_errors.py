@@ -39,8 +39,7 @@ class StandardErrorsMixin:
             = E[-H(x, z) \mid x] - \mathrm{Cov}[s(x, z) \mid x],
 
         with the gradient s and the Hessian H of :math:`\log p(x, z)`. The information
-        is that of the rows alone: the prior of slopes, which counts as a sixteenth of
-        an observation, is not in it.
+        is that of the rows alone: the prior of slopes (`slope_prior`) is not in it.
 
         Parameters
         ----------

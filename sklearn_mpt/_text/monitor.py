@@ -38,7 +38,7 @@ class LMLTrainerCallback(TrainerCallback):
         As for `MPTScorer`.
     overflow : {"error", "truncate", "stride"}, default="error"
         As for `MPTScorer`.
-    random_state : int, RandomState instance or None, default=0
+    random_state : int, RandomState instance or None, default=None
         Determines the masks.
 
     Attributes
@@ -85,7 +85,7 @@ class LMLTrainerCallback(TrainerCallback):
         batch_tokens: int = 4096,
         max_length: int | None = None,
         overflow: str = "error",
-        random_state: RandomState = 0,
+        random_state: RandomState = None,
     ):
         check_int(every, "every")
         self.texts = check_texts(texts)

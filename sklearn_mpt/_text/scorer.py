@@ -80,7 +80,7 @@ class MPTScorer(
         Number of joblib workers, threads by default. Processes, as chosen by
         ``joblib.parallel_config``, load a named model once each; a loaded one is sent
         once to each. Not used on CUDA.
-    random_state : int, RandomState instance or None, default=0
+    random_state : int, RandomState instance or None, default=None
         Determines the masks, together with the tokens of a text: the same text has the
         same masks in any batch, and for any model with the same tokenisation.
     revision : str, default=None
@@ -159,7 +159,7 @@ class MPTScorer(
     ...     vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     >>> from sklearn_mpt import MPTScorer
     >>> texts = ["the cat sat on the mat", "the mat sat"]
-    >>> scorer = MPTScorer(model, tokenizer, n_masks=5).fit(texts)
+    >>> scorer = MPTScorer(model, tokenizer, n_masks=5, random_state=0).fit(texts)
     >>> log_prob, std_error = scorer.score_samples(texts, return_std=True)
     >>> bool((log_prob < 0).all())
     True
@@ -187,7 +187,7 @@ class MPTScorer(
         device: str | torch.device = "auto",
         dtype: str = "float32",
         n_jobs: int | None = None,
-        random_state: RandomState = 0,
+        random_state: RandomState = None,
         revision: str | None = None,
         local_files_only: bool = False,
         trust_remote_code: bool = False,

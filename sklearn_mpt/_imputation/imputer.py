@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._frames import with_distinct_names
+from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState
 
@@ -135,8 +136,6 @@ class MPTImputer(
             )
 
     def _default(self, X):
-        from sklearn_mpt import MPTLinearVAE  # of a wing above this one
-
         return MPTLinearVAE(
             n_components=1 if np.shape(X)[1:] == (1,) else 2,
             likelihood="from_dtype" if is_into_dataframe(X) else "gaussian",

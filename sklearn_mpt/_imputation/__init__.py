@@ -1,0 +1,1 @@
+"""Gaps filled in by any model."""
