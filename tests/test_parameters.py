@@ -88,6 +88,7 @@ SCORER = {
     "mask_rates": [0.5, "all", [], [0.0], [1.5], [np.nan], [[0.5]], ["a"], [None]],
     "n_masks": COUNT,
     "method": NO_NAME,
+    "design": NO_NAME,
     "batch_tokens": COUNT,
     "max_length": [*(value for value in COUNT if value is not None)],
     "overflow": NO_NAME,

@@ -1,3 +1,4 @@
+import math
 import pickle
 import subprocess
 import sys
@@ -66,7 +67,9 @@ def test_few_masks_estimate_the_log_probability(n_masks):
     log_joint = random_joint(5)
     texts = all_texts(5)[::7]
     estimates = [
-        joint_scorer(log_joint, n_masks=n_masks, random_state=seed)
+        joint_scorer(
+            log_joint, n_masks=n_masks, design="independent", random_state=seed
+        )
         .fit(texts)
         .score_samples(texts)
         for seed in range(60)
@@ -224,9 +227,10 @@ def test_repeated_texts_are_scored_once(scorer, monkeypatch):
         lambda batch: n_rows.append(len(batch)) or log_prob(batch),
     )
     once = scorer.score_samples(TEXTS)
-    assert sum(n_rows) == sum(2 * N_TOKENS - 1)  # two masks per size, one of the last
+    n_orders = [min(2, math.factorial(n)) for n in N_TOKENS]
+    assert sum(n_rows) == n_orders @ N_TOKENS
     assert_array_equal(scorer.score_samples(TEXTS * 3), np.tile(once, 3))
-    assert sum(n_rows) == 2 * sum(2 * N_TOKENS - 1)
+    assert sum(n_rows) == 2 * (n_orders @ N_TOKENS)
 
 
 def test_batches_hold_at_most_batch_tokens(scorer, monkeypatch):
@@ -296,16 +300,16 @@ def test_standard_errors_are_known_by_default(method):
 
 
 def test_curve_averages_the_features_and_the_sums():
-    scorer = make_scorer(n_masks=3).fit(TEXTS)
+    scorer = make_scorer(n_masks=3, design="independent").fit(TEXTS)
     texts = [*TEXTS, TEXTS[0], ""]
     curve = mpt_curve(scorer, texts)
     assert_allclose(curve.mask_rates, np.arange(1, 100) / 100)
     features = scorer.transform(texts)
     assert_allclose(curve.scores, np.nanmean(features, axis=0))
-    log_prob, std_error = scorer.score_samples(texts, return_std=True)
+    log_prob, variance = scorer._score_texts(texts, scorer._draw()).totals()
     assert_allclose(curve.lml, log_prob.mean())
-    unique = np.append(2 * std_error[0], std_error[1:5])  # repeated: the same masks
-    assert_allclose(curve.lml_std_error, np.sqrt(np.sum(unique**2)) / 7)
+    unique = np.append(4 * variance[0], variance[1:5])  # repeated: the same masks
+    assert_allclose(curve.lml_std_error, np.sqrt(np.sum(unique)) / 7)
     assert_allclose(curve.area(512), 0.01 * 512 * curve.scores.sum())
     n_tokens = np.append(N_TOKENS, [7, 0])
     fixed = np.mean(n_tokens * np.nan_to_num(features[:, 14]))
@@ -314,7 +318,7 @@ def test_curve_averages_the_features_and_the_sums():
 
 
 def test_standard_errors_of_the_curve_are_over_masks():
-    scorer = make_scorer(n_masks=2).fit(TEXTS)
+    scorer = make_scorer(n_masks=2, design="independent").fit(TEXTS)
     curves = [mpt_curve(scorer, TEXTS, random_state=seed) for seed in range(200)]
     lml = np.array([curve.lml for curve in curves])
     variances = [curve.lml_std_error**2 for curve in curves]
@@ -335,7 +339,10 @@ def test_curve_takes_its_own_masks_and_jobs():
 
 def test_curves_of_texts_on_the_same_masks_are_subtracted():
     models = make_model(), make_model(initializer_range=0.4)
-    scorers = [MPTScorer(model, make_tokenizer()).fit() for model in models]
+    scorers = [
+        MPTScorer(model, make_tokenizer(), n_masks=2, design="independent").fit()
+        for model in models
+    ]
     texts, runs = [*TEXTS, TEXTS[0], ""], []
     for seed in range(120):
         mine, other = (mpt_curve(s, texts, random_state=seed) for s in scorers)
@@ -367,7 +374,7 @@ def test_intervals_of_the_sum_of_texts_cover():
     index = np.unique(rng.choice(3**6, size=12, p=log_joint.exp().flatten().numpy()))
     texts = np.array(all_texts(6))[index]
     truth = log_joint.flatten().numpy()[index].mean()
-    scorer = joint_scorer(log_joint).fit()
+    scorer = joint_scorer(log_joint, n_masks=2, design="independent").fit()
     intervals = [
         mpt_curve(scorer, texts, random_state=seed).lml_interval()
         for seed in range(200)

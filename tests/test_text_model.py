@@ -43,14 +43,14 @@ def load_spy(monkeypatch):
 
 @pytest.mark.parametrize("convert", [str, lambda path: path])
 def test_a_folder_gives_what_the_loaded_model_gives(folder, convert):
-    loaded = MPTScorer(make_model(), make_tokenizer()).fit(TEXTS)
-    named = MPTScorer(convert(folder)).fit(TEXTS)
+    loaded = scorer_of(make_model(), make_tokenizer()).fit(TEXTS)
+    named = scorer_of(convert(folder)).fit(TEXTS)
     assert np.array_equal(named.score_samples(TEXTS), loaded.score_samples(TEXTS))
 
 
 def test_safety_settings_are_explicit(folder, monkeypatch):
     seen = load_spy(monkeypatch)
-    MPTScorer(str(folder), local_files_only=True, revision="main").fit(TEXTS)
+    scorer_of(str(folder), local_files_only=True, revision="main").fit(TEXTS)
     (_, for_tokenizer), (_, for_model) = seen
     for kwargs in (for_tokenizer, for_model):
         assert kwargs["trust_remote_code"] is False
@@ -61,10 +61,10 @@ def test_safety_settings_are_explicit(folder, monkeypatch):
 
 def test_the_revision_is_that_of_the_model_alone(folder, monkeypatch):
     seen = load_spy(monkeypatch)
-    MPTScorer(str(folder), tokenizer=folder, revision="main").fit(TEXTS)
+    scorer_of(str(folder), tokenizer=folder, revision="main").fit(TEXTS)
     other = folder.parent / "tokenizer"
     make_tokenizer().save_pretrained(other)
-    MPTScorer(str(folder), tokenizer=other, revision="main").fit(TEXTS)
+    scorer_of(str(folder), tokenizer=other, revision="main").fit(TEXTS)
     assert [kwargs["revision"] for _, kwargs in seen] == ["main", "main", None, "main"]
 
 
@@ -73,7 +73,11 @@ def test_weights_other_than_safetensors_are_refused(folder, tmp_path):
     make_tokenizer().save_pretrained(tmp_path)
     torch.save(make_model().state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(OSError, match="safetensors"):
-        MPTScorer(str(tmp_path)).fit(TEXTS)
+        scorer_of(str(tmp_path)).fit(TEXTS)
+
+
+def scorer_of(*args, **kwargs):
+    return MPTScorer(*args, **{"random_state": 0} | kwargs)
 
 
 def save(model, folder):
@@ -100,7 +104,7 @@ def test_weights_without_a_head_are_refused(tmp_path, make, message):
     with pytest.raises(
         ValueError, match=f"not those of a BertForMaskedLM, .* {message}"
     ):
-        MPTScorer(tmp_path).fit()
+        scorer_of(tmp_path).fit()
 
 
 def test_weights_of_more_layers_are_refused(tmp_path):
@@ -108,7 +112,7 @@ def test_weights_of_more_layers_are_refused(tmp_path):
     make_model().config.save_pretrained(tmp_path)
     message = r"unexpected are bert\.encoder\.layer\.2\..* and \d+ more\. To score"
     with pytest.raises(ValueError, match=message):
-        MPTScorer(tmp_path).fit()
+        scorer_of(tmp_path).fit()
 
 
 def test_parts_that_predict_no_token_may_be_left_over(folder, tmp_path):
@@ -116,8 +120,8 @@ def test_parts_that_predict_no_token_may_be_left_over(folder, tmp_path):
     config = transformers.BertConfig(**SIZES)
     model = transformers.BertForPreTraining(config)
     model.load_state_dict(make_model().state_dict(), strict=False)
-    scorer = MPTScorer(save(model, tmp_path)).fit()
-    expected = MPTScorer(folder).fit().score_samples(TEXTS)
+    scorer = scorer_of(save(model, tmp_path)).fit()
+    expected = scorer_of(folder).fit().score_samples(TEXTS)
     np.testing.assert_allclose(scorer.score_samples(TEXTS), expected)
 
 
@@ -128,7 +132,7 @@ def test_corrupt_files_are_an_error_that_names_the_folder(tmp_path, name):
     path.write_bytes(path.read_bytes()[:100])
     message = f"{tmp_path}.* could not be loaded as a masked language model"
     with pytest.raises((OSError, ValueError), match=message):
-        MPTScorer(tmp_path).fit()
+        scorer_of(tmp_path).fit()
 
 
 def other_model():
@@ -138,11 +142,11 @@ def other_model():
 
 
 def test_replaced_weights_are_read_anew_by_every_fit(tmp_path):
-    scorer = MPTScorer(save(make_model(), tmp_path)).fit()
+    scorer = scorer_of(save(make_model(), tmp_path)).fit()
     before = scorer.score(TEXTS)
     save(other_model(), tmp_path)
     assert scorer.score(TEXTS) == before  # what was opened by fit
-    expected = MPTScorer(other_model(), make_tokenizer()).fit().score(TEXTS)
+    expected = scorer_of(other_model(), make_tokenizer()).fit().score(TEXTS)
     assert np.isclose(scorer.fit().score(TEXTS), expected, rtol=1e-6)
 
 
@@ -150,25 +154,25 @@ def test_workers_tell_replaced_weights_apart(tmp_path):
     def reload(scorer):
         return pickle.loads(pickle.dumps(scorer._opened[0])).model
 
-    old = MPTScorer(save(make_model(), tmp_path)).fit()
+    old = scorer_of(save(make_model(), tmp_path)).fit()
     weight = next(reload(old).parameters())
     assert next(reload(old).parameters()) is weight  # loaded once
     save(other_model(), tmp_path)
-    new = MPTScorer(tmp_path).fit()
+    new = scorer_of(tmp_path).fit()
     assert torch.equal(next(reload(new).parameters()), next(other_model().parameters()))
     with pytest.raises(ValueError, match=r"files of .* have changed .* Fit it again"):
         reload(old)
 
 
 def test_a_named_model_is_loaded_by_threads(folder):
-    expected = MPTScorer(folder, method="pll").fit().score(TEXTS)
+    expected = scorer_of(folder, method="pll").fit().score(TEXTS)
     with ThreadPoolExecutor(4) as pool:
         scores = list(
             pool.map(
-                lambda _: MPTScorer(folder, method="pll").fit().score(TEXTS), range(8)
+                lambda _: scorer_of(folder, method="pll").fit().score(TEXTS), range(8)
             )
         )
-        scorer = pickle.loads(pickle.dumps(MPTScorer(folder, method="pll").fit()))
+        scorer = pickle.loads(pickle.dumps(scorer_of(folder, method="pll").fit()))
         scores += pool.map(lambda _: scorer.score(TEXTS), range(8))
     assert scores == [expected] * 16
 
@@ -186,7 +190,7 @@ def test_a_repr_names_a_loaded_model_by_its_class_and_size():
 
 
 def test_a_missing_model_is_named_with_what_to_do():
-    scorer = MPTScorer("no-such-org/no-such-model", local_files_only=True)
+    scorer = scorer_of("no-such-org/no-such-model", local_files_only=True)
     message = "'no-such-org/no-such-model' could not be .* a folder .*save_pretrained"
     with pytest.raises(OSError, match=message):
         scorer.fit(TEXTS)
@@ -197,7 +201,7 @@ def test_a_causal_checkpoint_is_refused(tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="could not be loaded as a masked language"):
-        MPTScorer(str(tmp_path)).fit(TEXTS)
+        scorer_of(str(tmp_path)).fit(TEXTS)
 
 
 def bart():
@@ -243,22 +247,22 @@ def classifier():
 )
 def test_other_kinds_of_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        MPTScorer(make(), make_tokenizer()).fit(TEXTS)
+        scorer_of(make(), make_tokenizer()).fit(TEXTS)
 
 
 def test_no_model_at_all_is_refused():
     with pytest.raises(TypeError, match="model must be a name, a folder or a loaded"):
-        MPTScorer(3, make_tokenizer()).fit(TEXTS)
+        scorer_of(3, make_tokenizer()).fit(TEXTS)
 
 
 def test_a_loaded_model_needs_a_tokenizer():
     with pytest.raises(ValueError, match=r"tokenizer must be given .*BertForMaskedLM"):
-        MPTScorer(make_model()).fit(TEXTS)
+        scorer_of(make_model()).fit(TEXTS)
 
 
 def test_a_tokenizer_without_a_mask_token_is_refused():
     with pytest.raises(ValueError, match=r"must have a mask token, .* has none"):
-        MPTScorer(make_model(), make_tokenizer(mask_token=None)).fit(TEXTS)
+        scorer_of(make_model(), make_tokenizer(mask_token=None)).fit(TEXTS)
 
 
 def test_words_need_a_fast_tokenizer(tmp_path):
@@ -266,7 +270,7 @@ def test_words_need_a_fast_tokenizer(tmp_path):
     vocabulary = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>", *"ACDEFGHIKLMNPQ"]
     tmp_path.joinpath("vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
-    scorer = MPTScorer(make_model("esm", pad_token_id=1), tokenizer, method="pll")
+    scorer = scorer_of(make_model("esm", pad_token_id=1), tokenizer, method="pll")
     ids = tokenizer("ACDA")["input_ids"]
     assert np.isfinite(scorer.fit(["ACDA"]).score(["ACDA"]))
     assert list(scorer._opened[1]("ACDA")["input_ids"]) == ids == [0, 5, 6, 7, 5, 2]
@@ -285,12 +289,12 @@ def test_without_transformers_the_extra_is_named():
 
 def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes():
     with pytest.raises(ValueError, match="21 tokens and BertForMaskedLM 20"):
-        MPTScorer(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
+        scorer_of(make_model(vocab_size=20), make_tokenizer()).fit(TEXTS)
 
 
 def test_fit_needs_no_texts(folder):
     for arguments in ((), (None,), (TEXTS,), (TEXTS, [0] * 5)):
-        scorer = MPTScorer(folder).fit(*arguments)
+        scorer = scorer_of(folder).fit(*arguments)
         assert np.isfinite(scorer.score(TEXTS))
 
 
@@ -298,7 +302,7 @@ def test_fit_needs_no_texts(folder):
 def test_longest_text_is_what_the_positions_hold(architecture):
     """A text of max_length_ tokens is scored; by absolute positions, no longer one."""
     model = make_model(architecture, max_position_embeddings=16)
-    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
     n_unused = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
     assert scorer.max_length_ == 16 - n_unused.get(architecture, 0)
     n_words = scorer.max_length_ - 2
@@ -309,8 +313,8 @@ def test_longest_text_is_what_the_positions_hold(architecture):
 
 def test_max_length_is_the_least_of_model_tokenizer_and_parameter():
     short = make_tokenizer(model_max_length=9)
-    assert MPTScorer(make_model(), short).fit(TEXTS).max_length_ == 9
-    scorer = MPTScorer(make_model(), short, max_length=11)
+    assert scorer_of(make_model(), short).fit(TEXTS).max_length_ == 9
+    scorer = scorer_of(make_model(), short, max_length=11)
     assert scorer.fit(TEXTS).max_length_ == 11
     for max_length in (2, 513):
         with pytest.raises(ValueError, match=rf"lie in 3\.\.512, .* got {max_length}"):
@@ -321,7 +325,7 @@ def test_a_model_of_another_dtype_is_copied_and_one_of_the_same_shared():
     model = make_model()
     pointer = next(model.parameters()).data_ptr()
     for dtype, shared in (("float32", True), ("auto", True), ("bfloat16", False)):
-        scorer = MPTScorer(model, make_tokenizer(), dtype=dtype).fit(TEXTS)
+        scorer = scorer_of(model, make_tokenizer(), dtype=dtype).fit(TEXTS)
         mine = next(scorer._opened[0].model.parameters())
         assert (mine.data_ptr() == pointer) == shared
         assert next(model.parameters()).dtype == torch.float32
@@ -330,7 +334,7 @@ def test_a_model_of_another_dtype_is_copied_and_one_of_the_same_shared():
 
 def test_dtype_of_a_checkpoint(folder):
     for dtype in ("bfloat16", "float64"):
-        scorer = MPTScorer(folder, dtype=dtype).fit(TEXTS)
+        scorer = scorer_of(folder, dtype=dtype).fit(TEXTS)
         assert scorer._opened[0].model.dtype == getattr(torch, dtype)
 
 
@@ -338,7 +342,7 @@ def test_global_torch_state_is_untouched(folder):
     torch.manual_seed(0)
     state = torch.get_rng_state()
     before = torch.get_default_dtype(), torch.get_num_threads()
-    scorer = MPTScorer(folder, dtype="bfloat16", n_jobs=2, batch_tokens=16).fit(TEXTS)
+    scorer = scorer_of(folder, dtype="bfloat16", n_jobs=2, batch_tokens=16).fit(TEXTS)
     scorer.transform(TEXTS)
     assert (torch.get_default_dtype(), torch.get_num_threads()) == before
     assert torch.equal(torch.get_rng_state(), state)
@@ -356,7 +360,7 @@ class HeadThatMixes(transformers.BertForMaskedLM):
 def test_a_head_that_mixes_positions_is_noticed():
     with torch.random.fork_rng():
         model = HeadThatMixes(transformers.BertConfig(**SIZES))
-    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
     assert not scorer.uses_gathered_head_
     assert probe(*scorer._opened)[0] is False
     (score,) = scorer.score_samples(["a dog"])
@@ -384,14 +388,14 @@ def test_a_model_that_predicts_at_random_is_refused():
     with torch.random.fork_rng():
         model = RollsDice(transformers.BertConfig(**SIZES))
         with pytest.raises(ValueError, match="the same each time; RollsDice does not"):
-            MPTScorer(model, make_tokenizer()).fit()
+            scorer_of(model, make_tokenizer()).fit()
 
 
 def test_a_compiled_model_is_scored_as_the_model_itself():
     model = make_model()
     compiled = torch.compile(model, backend="eager")
     scores = [
-        MPTScorer(each, make_tokenizer()).fit().score_samples(TEXTS)
+        scorer_of(each, make_tokenizer()).fit().score_samples(TEXTS)
         for each in (compiled, model)
     ]
     assert np.array_equal(*scores)
@@ -414,7 +418,7 @@ def test_a_tokenizer_that_tells_hidden_tokens_is_refused():
     tokenizer = make_tokenizer()
     tokenizer.__class__ = TokenizerOfShapes
     with pytest.raises(ValueError, match=r"but .* adds input_shape_ids: they may tell"):
-        MPTScorer(model, tokenizer).fit()
+        scorer_of(model, tokenizer).fit()
 
 
 class LooksAtPadding(transformers.BertForMaskedLM):
@@ -436,7 +440,7 @@ def test_a_model_for_which_padding_matters_gets_none(model_class):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = model_class(transformers.BertConfig(**SIZES))
-    scorer = MPTScorer(model, make_tokenizer(), method="pll").fit(TEXTS)
+    scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
     assert probe(*scorer._opened)[1] is False
     alone = [scorer.score([text]) for text in TEXTS]
     np.testing.assert_allclose(scorer.score_samples(TEXTS), alone, rtol=1e-5)
@@ -458,7 +462,7 @@ def test_errors_that_are_not_of_the_folder_are_passed_on(folder, monkeypatch, er
 
     monkeypatch.setattr(transformers.AutoModelForMaskedLM, "from_pretrained", fail)
     with pytest.raises(type(error), match=str(error)):
-        MPTScorer(folder).fit()
+        scorer_of(folder).fit()
 
 
 class OutOfMemory(transformers.BertForMaskedLM):
@@ -470,4 +474,4 @@ def test_a_model_that_memory_does_not_hold_is_no_bad_model():
     with torch.random.fork_rng():
         model = OutOfMemory(transformers.BertConfig(**SIZES))
     with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
-        MPTScorer(model, make_tokenizer()).fit()
+        scorer_of(model, make_tokenizer()).fit()

@@ -79,19 +79,26 @@ def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
     assert_allclose(part.log_prob, shares / 6)
 
 
-@pytest.mark.parametrize("method", ["mpt", "chain"])
-def test_standard_errors_of_tokens_and_words_are_over_masks(method):
+@pytest.mark.parametrize(
+    ("how", "too_large"),
+    [
+        ({"method": "chain"}, 1.35),
+        ({"design": "independent"}, 1.35),
+        ({"design": "chain"}, 6),  # in balanced orders errors cancel, unseen
+    ],
+)
+def test_standard_errors_of_tokens_and_words_are_over_masks(how, too_large):
     parts = [
-        make_scorer(method=method, n_masks=4, random_state=seed).token_scores(
-            TEXTS[1:2]
-        )
+        make_scorer(**how, n_masks=4, random_state=seed).token_scores(TEXTS[1:2])
         for seed in range(200)
     ]
     for split in (lambda part: part, lambda part: part.by_word()):
         found = [split(part) for (part,) in parts]
         spread = np.var([part.log_prob for part in found], axis=0, ddof=1)
         expected = np.mean([part.std_error**2 for part in found], axis=0)
-        assert_allclose(expected, spread, rtol=0.35)
+        ratio = expected / spread
+        assert ratio.min() > 0.65
+        assert ratio.max() < too_large
 
 
 def test_standard_errors_of_tokens_where_nothing_is_random_or_known():

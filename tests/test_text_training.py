@@ -20,6 +20,7 @@ from sklearn_mpt import (
     DataCollatorForMPT,
     LMLTrainerCallback,
     MPTScorer,
+    mpt_curve,
     mpt_loss,
 )
 from sklearn_mpt._measure.masks import mask_size
@@ -274,10 +275,9 @@ def test_a_callback_follows_the_log_marginal_likelihood(tmp_path):
     logged = [entry for entry in trainer.state.log_history if "lml" in entry]
     assert logged == monitor.log_
     scorer = MPTScorer(trainer.model, make_tokenizer(), n_masks=3, random_state=1)
-    log_prob, std_error = scorer.fit().score_samples(TEXTS, return_std=True)
-    assert_allclose(monitor.log_[-1]["lml"], log_prob.mean(), rtol=1e-5)
-    expected = np.sqrt(np.sum(std_error**2)) / len(TEXTS)
-    assert_allclose(monitor.log_[-1]["lml_std_error"], expected, rtol=1e-4)
+    curve = mpt_curve(scorer.fit(), TEXTS)
+    assert_allclose(monitor.log_[-1]["lml"], curve.lml, rtol=1e-5)
+    assert_allclose(monitor.log_[-1]["lml_std_error"], curve.lml_std_error, rtol=1e-4)
     assert np.isfinite(trainer.evaluate()["eval_loss"])
 
 

@@ -14,6 +14,12 @@ import numpy as np
 from scipy.special import binom
 
 from sklearn_mpt._measure.masks import mask_size
+from sklearn_mpt._text.estimates import (
+    Layout,
+    average_orders,
+    average_terms,
+    count_orders,
+)
 from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)
@@ -39,13 +45,21 @@ class Window:
 class Draw:
     """Which masks to score: by which method, how many, at which rates, from which seed.
 
-    Rates are for method "mpt"; None means every size.
+    Rates and designs are for method "mpt". Rates of None mean every size; some sizes
+    alone have independent masks.
     """
 
     method: str
     seed: int
     n_masks: int
     rates: np.ndarray | None = None
+    design: str = "independent"
+
+    @property
+    def _method(self):
+        if self.method == "mpt" and self.rates is None:
+            return DESIGNS[self.design]
+        return METHODS[self.method]
 
     def sizes(self, n_places):
         """Return the mask sizes to score in a window, increasing."""
@@ -55,16 +69,24 @@ class Draw:
 
     def n_rows(self, n_places):
         """Return the number of rows of a window, or a few more."""
-        n_masks = self.n_masks if METHODS[self.method].is_random else 1
+        n_masks = self.n_masks if self._method.is_random else 1
         return n_masks * len(self.sizes(n_places))
 
     def plan(self, window):
         """Yield the rows of a window: (hidden, target), bool of shape (n_tokens,)."""
-        return METHODS[self.method].plan(window, self)
+        return self._method.plan(window, self)
+
+    def orders(self, window):
+        """Yield the orders of a window, as permutations of its places."""
+        return self._method.draw_orders(window, self)
+
+    def estimate(self, window, log_prob, targets):
+        """Return the `WindowScores` of the rows of a window."""
+        return self._method.estimate(window, log_prob, targets, self)
 
     def layout(self, n_places):
         """Return how the rows of a window are counted."""
-        return METHODS[self.method].layout(n_places, self)
+        return self._method.layout(n_places, self)
 
     def generator(self, window, stream):
         """Key random numbers by the seed and the tokens.
@@ -78,80 +100,15 @@ class Draw:
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """How the rows of a window are counted: draws of terms, one after the other.
-
-    A term is a mean over random draws, and the score of a window a sum of terms. A draw
-    is the sum over `n_steps` rows.
-    """
-
-    counts: np.ndarray  # draws of each term, shape (n_terms,)
-    n_all: np.ndarray  # how many there are, no two the same, shape (n_terms,)
-    n_steps: int
-
-    @property
-    def weights(self):
-        """Weight of each row: the weighted sum of their scores is that of the terms."""
-        return np.repeat(1 / self.counts, self.counts * self.n_steps)
-
-    @property
-    def places(self):
-        """Term of each draw, and its place in that term; two int arrays (n_draws,)."""
-        terms = np.repeat(np.arange(len(self.counts)), self.counts)
-        return terms, np.arange(len(terms)) - (np.cumsum(self.counts) - self.counts)[
-            terms
-        ]
-
-    @property
-    def scales(self):
-        """What makes contrasts of deviations from the mean of a term, (n_terms,).
-
-        The sum of their squares is an unbiased estimate of the variance of the mean of
-        a sample without replacement. It is 0 where all are drawn, otherwise infinite
-        where one is: nothing is known.
-        """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            squares = (1 - self.counts / self.n_all) / self.counts / (self.counts - 1.0)
-        return np.sqrt(np.where(self.counts == self.n_all, 0.0, squares))
-
-    def reduce(self, scores):
-        """Average the draws of each term.
-
-        Returns the terms (n_terms,) and their contrasts (n_terms, n_draws), 0 where a
-        term has less draws than others and NaN where nothing is known.
-        """
-        draws = scores.reshape(-1, self.n_steps).sum(axis=1)
-        terms, places = self.places
-        means = np.bincount(terms, draws) / self.counts
-        contrasts = np.zeros((len(means), self.counts.max()))
-        with np.errstate(invalid="ignore"):
-            deviations = self.scales[terms] * (draws - means[terms])
-        contrasts[terms, places] = deviations
-        return means, contrasts
-
-    def contrasts_of_tokens(self, rows, tokens, values, n_tokens):
-        """Contrasts of what tokens contribute, shape (n_draws, n_tokens).
-
-        `values` are the contributions of some tokens to the scores of some rows. Terms
-        are independent, so that draws of any two can be taken together.
-        """
-        terms, places = (np.repeat(index, self.n_steps)[rows] for index in self.places)
-        n_draws = self.counts.max()
-        with np.errstate(invalid="ignore"):
-            index = places * n_tokens + tokens
-            sums = np.bincount(index, self.scales[terms] * values, n_draws * n_tokens)
-            sums = sums.reshape(n_draws, n_tokens)
-            return sums - sums.mean(axis=0)
-
-
 @dataclass(frozen=True)
 class Method:
-    """The functions behind `Draw.plan` and `Draw.layout`."""
+    """The functions behind the methods of `Draw`."""
 
     plan: Callable
     layout: Callable
     is_random: bool
+    estimate: Callable = average_terms
+    draw_orders: Callable | None = None
 
     @property
     def is_centred(self):
@@ -178,19 +135,50 @@ def lay_out_sets(n_places, draw):
 
 def plan_orders(window, draw):
     """Hide what comes later in a random order and score the next token."""
+    for order in random_orders(window, draw):
+        places = window.places[order]
+        for step in range(len(places)):
+            yield _only(window, places[step:]), _only(window, places[step])
+
+
+def plan_prefixes(window, draw):
+    """Hide what comes later in a balanced order and score all that is hidden."""
+    for order in balanced_orders(window, draw):
+        places = window.places[order]
+        for step in range(len(places)):
+            hidden = _only(window, places[step:])
+            yield hidden, hidden
+
+
+def random_orders(window, draw):
+    """Yield different random orders of the places of a window."""
     n_places = len(window.places)
     n_orders = min(draw.n_masks, factorial(n_places))
+    yield from _draw_distinct(draw.generator(window, 0), n_places, None, n_orders)
+
+
+def balanced_orders(window, draw):
+    """Yield different orders, in fours: one, its halves swapped, and both reversed.
+
+    Tokens that come late in one order come early in another, so that what depends on
+    their places averages out. Each order alone is random.
+    """
+    n_places, found = len(window.places), set()
+    n_wanted = min(draw.n_masks, factorial(n_places))
     rng = draw.generator(window, 0)
-    for order in _draw_distinct(rng, n_places, None, n_orders):
-        places = window.places[order]
-        for step in range(n_places):
-            yield _only(window, places[step:]), _only(window, places[step])
+    while len(found) < n_wanted:
+        first = rng.permutation(n_places)
+        swapped = np.roll(first, n_places // 2)
+        for order in (first, first[::-1], swapped, swapped[::-1]):
+            if len(found) < n_wanted and order.tobytes() not in found:
+                found.add(order.tobytes())
+                yield order
 
 
 def lay_out_orders(n_places, draw):
     """The only term is a mean over orders, each a sum over its steps."""
     n_orders = min(draw.n_masks, factorial(n_places))
-    return Layout(np.array([n_orders]), np.array([_factorial(n_places)]), n_places)
+    return Layout(np.array([n_orders]), np.array([count_orders(n_places)]), n_places)
 
 
 def plan_singles(window, draw):
@@ -219,6 +207,12 @@ METHODS = {
     "pll_word_l2r": Method(plan_words, lay_out_singles, is_random=False),
     "chain": Method(plan_orders, lay_out_orders, is_random=True),
 }
+DESIGNS = {
+    "chain": Method(
+        plan_prefixes, lay_out_orders, True, average_orders, balanced_orders
+    ),
+    "independent": METHODS["mpt"],
+}
 
 
 def _only(window, places):
@@ -241,11 +235,6 @@ def _draw_distinct(rng, n_places, size, n_wanted):
 def _n_sets(n, sizes):
     """Number of sets of each size as a float; infinite where too large for one."""
     return np.rint(binom(n, sizes))
-
-
-def _factorial(n):
-    """Factorial as a float; infinite where it is too large for one."""
-    return float(factorial(n)) if n <= 170 else np.inf
 
 
 def check_rates(mask_rates):

@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from scipy import stats
 
 from sklearn_mpt._checks import check_real
-from sklearn_mpt._measure.curve import MaskNoise, MPTCurve
+from sklearn_mpt._measure.curve import MaskNoise, MPTCurve, degrees_of_sum
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
+
+ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
+COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they known
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +113,26 @@ class TextScores:
         """Add up the terms of each text and their variances; shape (2, n_texts)."""
         totals = np.zeros((2, len(self.first)))
         for window, score in self._pairs():
-            totals[:, window.text] += score.terms.sum(), np.sum(score.contrasts**2)
+            totals[:, window.text] += score.parts.sum(), np.sum(score.contrasts**2)
         return totals[:, self.first]
+
+    def std_errors(self):
+        """Standard errors of the totals over masks; shape (n_texts,).
+
+        So large that 1.96 of them cover 95%, by Student's t.
+        """
+        noise = defaultdict(list)
+        for window, score in self._pairs():
+            noise[window.text].append((score, 1))
+        errors = np.zeros(len(self.first))
+        for text, scores in noise.items():
+            errors[text] = _std_error(scores)
+        return errors[self.first]
+
+    def std_error_of_sum(self):
+        """Standard error of the sum over the texts, so large as that of one."""
+        counts = np.bincount(self.first, minlength=len(self.first))
+        return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
 
     def n_tokens(self):
         """Count the tokens that are scored in each text; shape (n_texts,)."""
@@ -128,7 +150,7 @@ class TextScores:
         sums = np.zeros((len(self.first), len(rates)))
         for window, score in self._pairs():
             n = len(window.places)
-            sums[window.text] += n * score.terms[self._columns(rates, n)] if n else 0
+            sums[window.text] += n * score.sizes[self._columns(rates, n)] if n else 0
         return self.n_tokens(), sums[self.first]
 
     def noise_at_rates(self, rates, weights):
@@ -138,7 +160,7 @@ class TextScores:
             n = len(window.places)
             if n:
                 weight = weights[window.text] * n / n_tokens[window.text]
-                blocks.append(weight * score.contrasts[self._columns(rates, n)])
+                blocks.append(weight * score.size_contrasts[self._columns(rates, n)])
         contrasts = np.concatenate(blocks, axis=1)
         degrees = np.full(len(rates), contrasts.shape[1] - (len(blocks) - 1))
         return MaskNoise(contrasts, degrees, False, self._identity())
@@ -165,7 +187,8 @@ class TextScores:
         for window in self.windows:
             for part in ([window.text], window.inputs["input_ids"], window.places):
                 key.update(np.asarray(part, dtype="<i8").tobytes())
-        return "texts", self.draw.seed, self.draw.n_masks, key.hexdigest()
+        how = self.draw.seed, self.draw.n_masks, self.draw.design
+        return "texts", *how, key.hexdigest()
 
     def tokens(self, texts, tokenizer):
         """Return the `TokenScores` of each text."""
@@ -272,6 +295,29 @@ def _token_scores(text, parts, tokenizer):
         log_prob=np.concatenate([score.tokens for _, score in parts]),
         contrasts=np.hstack([_pad(own, n_draws) for own in contrasts]),
     )
+
+
+def _std_error(scores):
+    """Standard error of a sum of `WindowScores`, each a number of times.
+
+    1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
+    have enough degrees of freedom.
+    """
+    error, freedom = _error_of_sum(scores, "contrasts")
+    if freedom < ENOUGH:
+        error, freedom = _error_of_sum(scores, "cautious")
+    return error * stats.t.ppf(0.975, freedom) / COVERING
+
+
+def _error_of_sum(scores, name):
+    variances, degrees = [], []
+    for score, count in scores:
+        contrasts = getattr(score, name)
+        variances.append(count**2 * np.sum(contrasts**2, axis=1))
+        degrees.append(np.full(len(contrasts), max(1, contrasts.shape[1] - 1)))
+    variances = np.concatenate([np.zeros(0), *variances])
+    degrees = np.concatenate([np.zeros(0), *degrees])
+    return np.sqrt(variances.sum()), degrees_of_sum(variances, degrees)
 
 
 def _pad(contrasts, n_rows):

@@ -53,15 +53,21 @@ class MPTScorer(
     mask_rates : array-like of float in (0, 1], default=None
         The rates of `transform`. None means 0.01, 0.02, ..., 0.99. Rate r hides
         ``max(1, floor(r * L + 0.5))`` tokens of a text of L.
-    n_masks : int, default=2
-        Random masks per size, or orders for method "chain". They are different ones;
-        where there are no more, all are taken and nothing is random. With 1, half the
-        work, standard errors are unknown.
+    n_masks : int, default=4
+        Random masks per size, or orders. They are different ones; where there are no
+        more, all are taken and nothing is random. With 1 standard errors are unknown,
+        and with 2 or 3 they are wide. Multiples of 4 are balanced best.
     method : {"mpt", "pll", "pll_word_l2r", "chain"}, default="mpt"
         What `score_samples` returns: "mpt" the sum above; "pll" the pseudo-
         log-likelihood, each token given all others [2]_; "pll_word_l2r" the same, but
         the later tokens of the word hidden too [3]_; "chain" the log-probability in
         random orders, one token after the other, which estimates the same as "mpt".
+    design : {"chain", "independent"}, default="chain"
+        How masks are drawn for "mpt". "chain" draws orders: tokens become visible one
+        after the other, and after each all that are hidden are scored; the next ones
+        alone serve as control variates, see Notes. "independent" draws masks of each
+        size apart, as the formula has it. Both estimate the same, by as many passes.
+        `transform` has independent masks.
     batch_tokens : int, default=4096
         Tokens in one forward pass, padding included; more pays off on a GPU. A single
         text that is longer has a pass of its own. Halved where memory runs out.
@@ -179,8 +185,9 @@ class MPTScorer(
         tokenizer: object = None,
         *,
         mask_rates: ArrayLike | None = None,
-        n_masks: int = 2,
+        n_masks: int = 4,
         method: str = "mpt",
+        design: str = "chain",
         batch_tokens: int = 4096,
         max_length: int | None = None,
         overflow: str = "error",
@@ -198,6 +205,7 @@ class MPTScorer(
         self.mask_rates = mask_rates
         self.n_masks = n_masks
         self.method = method
+        self.design = design
         self.batch_tokens = batch_tokens
         self.max_length = max_length
         self.overflow = overflow

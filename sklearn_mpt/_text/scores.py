@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +18,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.loading import check_words
-from sklearn_mpt._text.masks import METHODS, Draw
+from sklearn_mpt._text.masks import DESIGNS, METHODS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, show
@@ -50,9 +51,9 @@ class TextScoresMixin:
         log_prob : ndarray of shape (n_texts,)
             In nats per text; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
-            Zero where nothing is random, NaN where `n_masks` is 1 and something is.
-            Most of it is from masks of one or two tokens, so for a single text it is
-            rough unless `n_masks` is 10 or so. Only if `return_std` is True.
+            Of the sampling of masks, in nats; so large that 1.96 of them cover 95%, by
+            Student's t. Zero where nothing is random, NaN where `n_masks` is 1 and
+            something is. Only if `return_std` is True.
 
         Raises
         ------
@@ -64,8 +65,9 @@ class TextScoresMixin:
         """
         check_is_fitted(self)
         check_bool(return_std, "return_std")
-        log_prob, variance = self._score_texts(X, self._draw()).totals()
-        return (log_prob, np.sqrt(variance)) if return_std else log_prob
+        scores = self._score_texts(X, self._draw())
+        log_prob, _ = scores.totals()
+        return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
         """Compute the mean log-probability of the texts.
@@ -141,7 +143,15 @@ class TextScoresMixin:
         check_is_fitted(self)
         return self._score_hidden(X, mask)
 
-    def perplexity(self, X: Texts) -> float:
+    @overload
+    def perplexity(self, X: Texts, return_std: Literal[False] = False) -> float: ...
+    @overload
+    def perplexity(
+        self, X: Texts, return_std: Literal[True]
+    ) -> tuple[float, float]: ...
+    def perplexity(
+        self, X: Texts, return_std: bool = False
+    ) -> float | tuple[float, float]:
         r"""Compute the perplexity of the texts together, per token.
 
         It is :math:`\exp(-\sum_i s_i / \sum_i L_i)`, with the scores :math:`s_i` of the
@@ -153,13 +163,18 @@ class TextScoresMixin:
         ----------
         X : iterable of str or of (str, str) tuples
             Texts, or pairs of a context and a text: the text alone counts.
+        return_std : bool, default=False
+            Whether to return the standard error of the sampling of masks too.
 
         Returns
         -------
-        float
+        perplexity : float
             NaN where no text has tokens to hide, as for ``[""]``; infinite where it
             is too large for a float. Models with different tokenizers do not compare,
             as their tokens are not the same.
+        std_error : float
+            To first order: the perplexity times the standard error of its logarithm.
+            Only if `return_std` is True.
 
         Raises
         ------
@@ -172,15 +187,19 @@ class TextScoresMixin:
            model scoring", ACL 2020.
         """
         check_is_fitted(self)
+        check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         n_tokens = scores.n_tokens().sum()
-        if n_tokens == 0:
-            return np.nan
-        with np.errstate(over="ignore"):
-            return float(np.exp(-scores.totals()[0].sum() / n_tokens))
+        with np.errstate(over="ignore", invalid="ignore"):
+            perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
+            error = perplexity * scores.std_error_of_sum() / n_tokens
+        return (float(perplexity), float(error)) if return_std else float(perplexity)
 
     def _draw(self):
-        return Draw(self.method, self._seed, self.n_masks)
+        return self._draw_of(self.method, self._seed, self.n_masks)
+
+    def _draw_of(self, method, seed, n_masks):
+        return Draw(method, seed, n_masks, design=self.design)
 
     def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""
@@ -189,12 +208,14 @@ class TextScoresMixin:
         check_int(n_masks, "n_masks")
         check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
-        return text_curve(self._score_texts(X, Draw("mpt", seed, n_masks), n_jobs))
+        return text_curve(
+            self._score_texts(X, self._draw_of("mpt", seed, n_masks), n_jobs)
+        )
 
     def _score_samples_on_masks(self, X, seed, n_jobs):
         """Compute `score_samples` on the masks of a seed, common to several models."""
         check_is_fitted(self)
-        draw = Draw(self.method, seed, self.n_masks)
+        draw = self._draw_of(self.method, seed, self.n_masks)
         return self._score_texts(X, draw, n_jobs).totals()[0]
 
     def _score_hidden(self, X, mask):
@@ -229,8 +250,7 @@ class TextScoresMixin:
     def _lml_along_orders(self, X, n_orders, random_state, n_jobs):
         """Compute what `lml_samples` returns for texts."""
         scores = self._score_along_orders(X, n_orders, random_state, n_jobs)
-        log_prob, variance = scores.totals()
-        return log_prob, np.sqrt(variance)
+        return scores.totals()[0], scores.std_errors()
 
     def _score_along_orders(self, X, n_orders, random_state, n_jobs):
         check_is_fitted(self)
@@ -289,5 +309,6 @@ def check_scorer_parameters(scorer):
     check_verbose(scorer.verbose)
     check_n_jobs(scorer.n_jobs)
     check_choice(scorer.method, "method", METHODS)
+    check_choice(scorer.design, "design", DESIGNS)
     check_choice(scorer.overflow, "overflow", OVERFLOWS)
     check_choice(scorer.dtype, "dtype", DTYPES)

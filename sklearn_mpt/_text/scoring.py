@@ -11,6 +11,7 @@ from joblib.parallel import get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
+from sklearn_mpt._text.estimates import NO_SCORES
 from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, Batch, NotFiniteError
 
 ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
@@ -21,21 +22,6 @@ class Row(NamedTuple):
     window: int
     hidden: np.ndarray  # bool, shape (n_tokens,)
     target: np.ndarray  # bool, shape (n_tokens,)
-
-
-class WindowScores(NamedTuple):
-    """Terms whose sum is the score of a window, and the shares of its tokens in it.
-
-    The sums of squares of contrasts over the draws are variances over masks.
-    """
-
-    terms: np.ndarray  # shape (n_terms,)
-    contrasts: np.ndarray  # of the terms, shape (n_terms, n_draws)
-    tokens: np.ndarray  # shape (n_places,)
-    token_contrasts: np.ndarray  # shape (n_draws, n_places)
-
-
-NO_SCORES = WindowScores(np.zeros(0), np.zeros((0, 0)), np.zeros(0), np.zeros((0, 0)))
 
 
 def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
@@ -121,7 +107,7 @@ def _score_block(language_model, windows, draw):
     starts = np.searchsorted(owners, range(1, len(windows)))
     parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [
-        _reduce(window, part, owned, draw)
+        draw.estimate(window, part, owned)
         for window, part, owned in zip(
             windows, parts, _split(targets, starts), strict=True
         )
@@ -142,19 +128,6 @@ def _check_numbers(log_prob, targets, owners, windows):
 def _split(items, starts):
     bounds = pairwise([0, *starts, len(items)])
     return [items[start:stop] for start, stop in bounds]
-
-
-def _reduce(window, log_prob, targets, draw):
-    """Reduce the log-probabilities of the targets of the rows of one window."""
-    n_targets = np.array([len(places) for places in targets])
-    layout = draw.layout(len(window.places))
-    means = np.add.reduceat(log_prob, np.cumsum(n_targets) - n_targets) / n_targets
-    rows = np.repeat(np.arange(len(targets)), n_targets)
-    tokens, values = np.concatenate(targets), log_prob / n_targets[rows]
-    shares = np.bincount(tokens, layout.weights[rows] * values, len(window))
-    contrasts = layout.contrasts_of_tokens(rows, tokens, values, len(window))
-    places = window.places
-    return WindowScores(*layout.reduce(means), shares[places], contrasts[:, places])
 
 
 def pack(rows, batch_tokens, can_pad):

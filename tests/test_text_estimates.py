@@ -1,0 +1,217 @@
+"""Scores along orders: against the formula, exact conditionals and enumeration."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+pytest.importorskip("transformers")
+
+from sklearn_mpt._text.estimates import weight_of_means
+from sklearn_mpt._text.masks import Draw, Window
+from sklearn_mpt._text.results import TextScores
+
+N = 6  # tokens of a text
+
+
+def window_of(n_places, text=0):
+    return Window(
+        text=text,
+        inputs={"input_ids": np.arange(n_places) + 7 * text},
+        is_fixed=np.zeros(n_places, dtype=bool),
+        is_maskable=np.ones(n_places, dtype=bool),
+        places=np.arange(n_places),
+        words=np.arange(n_places),
+        offsets=np.zeros((n_places, 2), dtype=int),
+    )
+
+
+def consistent(rng):
+    """Log-probability of each token given each set of others, of one joint."""
+    joint = rng.normal(size=(2**N, 2**N))  # of texts of N bits
+    joint = np.exp(joint[0]) / np.exp(joint[0]).sum()
+    joint = joint.reshape([2] * N)
+
+    def table(visible):
+        hidden = tuple(j for j in range(N) if not visible[j])
+        seen = joint.sum(axis=hidden)
+        own = np.zeros(N)
+        for j in hidden:
+            both = joint.sum(axis=tuple(k for k in hidden if k != j))
+            own[j] = np.log(both.flat[0] / seen.flat[0])  # the text is of zeros
+        return own
+
+    return table
+
+
+def inconsistent(rng):
+    """Log-probabilities that belong to no joint, likelier the more is visible."""
+    noise = {}
+
+    def table(visible):
+        key = tuple(visible)
+        if key not in noise:
+            noise[key] = -rng.gamma(2.0, 1.5 - sum(key) / N, size=N)
+        return noise[key]
+
+    return table
+
+
+def score_of(table, window, draw):
+    rows = list(draw.plan(window))
+    targets = [target.nonzero()[0] for _, target in rows]
+    log_prob = [table(~hidden)[target] for hidden, target in rows]
+    return draw.estimate(window, np.concatenate(log_prob), targets)
+
+
+def truth_of(table):
+    """The sum over sizes of the mean score of all sets."""
+    total = 0.0
+    for size in range(1, N + 1):
+        scores = []
+        for hidden in itertools.combinations(range(N), size):
+            visible = np.ones(N, dtype=bool)
+            visible[list(hidden)] = False
+            scores.append(table(visible)[list(hidden)].mean())
+        total += np.mean(scores)
+    return total
+
+
+def chain(seed, n_masks=4):
+    return Draw("mpt", seed, n_masks, design="chain")
+
+
+@pytest.mark.parametrize("n_masks", [1, 2, 3, 4, 8, 11])
+@pytest.mark.parametrize("n_places", [1, 2, 3, 5, 8])
+def test_orders_differ_and_are_balanced(n_places, n_masks):
+    orders = np.array(list(chain(0, n_masks).orders(window_of(n_places))))
+    n_all = np.prod(np.arange(1.0, n_places + 1))
+    assert len(np.unique(orders, axis=0)) == len(orders) == min(n_masks, n_all)
+    assert_array_equal(
+        np.sort(orders, axis=1), np.tile(np.arange(n_places), (len(orders), 1))
+    )
+    if n_masks % 4 == 0 and n_places > 3:
+        steps = orders.argsort(axis=1)
+        assert_allclose(steps.mean(axis=0), (n_places - 1) / 2)
+
+
+def test_the_first_of_a_block_is_any_order():
+    firsts = [next(chain(seed).orders(window_of(3))).tolist() for seed in range(300)]
+    found, counts = np.unique(firsts, axis=0, return_counts=True)
+    assert len(found) == 6
+    assert counts.min() > 30
+
+
+@pytest.mark.parametrize("n_masks", [1, 3, 4])
+def test_the_estimate_is_that_of_the_formula(n_masks):
+    table, window, draw = (
+        inconsistent(np.random.default_rng(0)),
+        window_of(N),
+        chain(5, n_masks),
+    )
+    along, means, variances = [], [], []
+    for order in draw.orders(window):
+        next_ones, all_hidden, spread = [], [], []
+        for step in range(N):
+            visible = np.zeros(N, dtype=bool)
+            visible[order[:step]] = True
+            own = table(visible)
+            next_ones.append(own[order[step]])
+            all_hidden.append(own[~visible].mean())
+            spread.append(own[~visible].var())
+        along.append(next_ones)
+        means.append(all_hidden)
+        variances.append(sum(spread))
+    along, means = np.array(along), np.array(means)
+    weight = weight_of_means(along, means, np.mean(variances))
+    along = along.sum(axis=1)
+    difference = along - means.sum(axis=1)
+    score = score_of(table, window, draw)
+    expected = along - weight * difference
+    assert_allclose(score.parts, expected.mean())
+    assert_allclose(score.tokens.sum(), expected.mean())
+    assert_allclose(score.sizes, np.mean(means, axis=0)[::-1])
+    if n_masks > 1:
+        spread = expected.var(ddof=1) / n_masks * (1 - n_masks / 720)
+        assert_allclose((score.cautious**2).sum(), spread)
+        assert_allclose(
+            score.token_contrasts.sum(axis=1), score.cautious[0], atol=1e-12
+        )
+    else:
+        assert np.isnan(score.contrasts).all()
+
+
+@pytest.mark.parametrize("n_masks", [2, 4])
+def test_orders_of_exact_conditionals_have_no_noise(n_masks):
+    table = consistent(np.random.default_rng(0))
+    truth = truth_of(table)
+    for seed in range(5):
+        score = score_of(table, window_of(N), chain(seed, n_masks))
+        assert_allclose(score.parts, truth, rtol=1e-9)
+        assert_allclose(score.contrasts, 0, atol=1e-9)
+
+
+def test_all_orders_are_the_truth_whatever_the_conditionals():
+    table = inconsistent(np.random.default_rng(1))
+    score = score_of(table, window_of(N), chain(0, 720))
+    assert_allclose(score.parts, truth_of(table))
+    assert_array_equal(score.contrasts, np.zeros_like(score.contrasts))
+
+
+def test_the_weight_has_the_least_noise():
+    """For many orders, by the variances over orders that were not used for it."""
+    table, window = inconsistent(np.random.default_rng(3)), window_of(N)
+    rows = [list(Draw("chain", seed, 1).plan(window)) for seed in range(2000)]
+    a = np.array([[table(~h)[h].mean() for h, _ in plan] for plan in rows])
+    b = np.array([[table(~h)[t][0] for h, t in plan] for plan in rows])
+    v = np.array([[table(~h)[h].var() for h, _ in plan] for plan in rows])
+    half = len(rows) // 2
+    weight = weight_of_means(b[:half], a[:half], v[:half].sum(axis=1).mean())
+    chains, means = b[half:].sum(axis=1), a[half:].sum(axis=1)
+    difference = chains - means
+    best = np.cov(chains, difference)[0, 1] / difference.var(ddof=1)
+    assert abs(weight - best) < 0.1
+    assert_allclose(v[half:].sum(axis=1).mean(), difference.var(ddof=1), rtol=0.1)
+
+
+def test_no_more_noise_than_orders_or_independent_masks():
+    """With the same number of rows, for conditionals of no joint."""
+    n_masks = 4
+    table, window = inconsistent(np.random.default_rng(2)), window_of(N)
+    ways = (
+        chain(0, n_masks),
+        Draw("chain", 0, n_masks),
+        Draw("mpt", 0, n_masks, design="independent"),
+    )
+    variances = []
+    for way in ways:
+        draws = [Draw(way.method, s, n_masks, design=way.design) for s in range(400)]
+        scores = [score_of(table, window, draw).parts.sum() for draw in draws]
+        variances.append(np.var(scores, ddof=1))
+    assert variances[0] < 1.6 * min(variances[1:])
+
+
+def test_standard_errors_cover():
+    tables = [inconsistent(np.random.default_rng(seed)) for seed in range(8)]
+    windows = [window_of(N, text) for text in range(8)]
+    truth = np.array([truth_of(table) for table in tables])
+    hits, of_sum = [], []
+    for seed in range(250):
+        draw = chain(seed)
+        scores = [score_of(t, w, draw) for t, w in zip(tables, windows, strict=True)]
+        found = TextScores(windows, scores, draw, np.arange(8))
+        log_prob, _ = found.totals()
+        hits.append(np.abs(log_prob - truth) <= 1.96 * found.std_errors())
+        error = abs((log_prob - truth).sum())
+        of_sum.append(error <= 1.96 * found.std_error_of_sum())
+    assert 0.9 < np.mean(hits) < 0.99
+    assert 0.9 < np.mean(of_sum)
+
+
+def test_a_token_of_probability_zero():
+    def impossible(visible):
+        return np.where(np.arange(N) == 2, -np.inf, -1.0)
+
+    score = score_of(impossible, window_of(N), chain(0))
+    assert_array_equal(score.parts, [-np.inf])
