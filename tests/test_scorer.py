@@ -113,7 +113,8 @@ def test_standard_errors_cover():
     truth = log_joint.flatten().numpy()[np.unique(index)].mean()
     hits = 0
     for seed in range(60):
-        scorer = joint_scorer(log_joint, n_masks=4, random_state=seed).fit(texts)
+        how = {"n_masks": 4, "design": "independent", "random_state": seed}
+        scorer = joint_scorer(log_joint, **how).fit(texts)
         log_prob, std_error = scorer.score_samples(texts, return_std=True)
         total = np.sqrt(np.sum(std_error**2)) / len(texts)
         hits += abs(log_prob.mean() - truth) < 1.96 * total

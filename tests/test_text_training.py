@@ -227,7 +227,7 @@ def test_labels_that_are_moved_keep_the_numbers_of_tokens(move):
 
 def test_other_labels_are_refused():
     outputs, labels = make_batch()
-    for other in (labels[1:], labels + 0, torch.tensor([[1]]), None):
+    for other in (labels[:, 1:], labels[0], labels + 0, torch.tensor([[1]]), None):
         with pytest.raises(TypeError, match="must be those of DataCollatorForMPT, whi"):
             mpt_loss(outputs, other)
     message = r"shape of the logits .* \(4, 11\), got \(5, 11\)"
@@ -235,7 +235,92 @@ def test_other_labels_are_refused():
         mpt_loss({"logits": outputs.logits[1:]}, labels)
 
 
+CUTS = {
+    "slice": lambda labels: [labels[:2], labels[2:]],
+    "chunk": lambda labels: labels.chunk(2),
+    "split": lambda labels: torch.split(labels, [1, 4]),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_labels_that_are_cut_and_joined_keep_the_numbers_of_tokens(cut):
+    _, labels = make_batch()
+    parts = CUTS[cut](labels)
+    found = np.concatenate([part.n_tokens for part in parts])
+    assert_array_equal(found, N_TOKENS)
+    again = torch.cat(list(parts))
+    assert_array_equal(again.n_tokens, N_TOKENS)
+    assert_array_equal(again, labels)
+    assert not hasattr(torch.cat([labels, labels], dim=1), "n_tokens")
+    assert not hasattr(torch.cat([labels, labels + 0]), "n_tokens")
+
+
+def test_processes_draw_masks_of_their_own(monkeypatch):
+    def labels():
+        collate = DataCollatorForMPT(make_tokenizer(), random_state=0)
+        return np.asarray(collate(encode(TEXTS))["labels"])
+
+    alone = labels()
+    ranks = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        ranks.append(labels())
+        assert_array_equal(ranks[-1], labels())
+    assert_array_equal(ranks[0], alone)
+    assert (ranks[0] != ranks[1]).any()
+
+
+def test_label_smoothing_is_that_of_torch():
+    outputs, labels = make_batch()
+    one = labels[4:]  # a text of one token
+    plain = torch.Tensor.as_subclass(one, torch.Tensor)
+    hidden = plain != -100
+    loss = torch.nn.functional.cross_entropy(
+        outputs.logits[4:][hidden], plain[hidden], label_smoothing=0.2
+    )
+    found = mpt_loss({"logits": outputs.logits[4:]}, one, label_smoothing=0.2)
+    assert_allclose(found, loss, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"label_smoothing == 1\.5"):
+        mpt_loss(outputs, labels, label_smoothing=1.5)
+
+
 # Training
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from encode(TEXTS * 4)
+
+
+def test_an_iterable_dataset_is_trained_on(tmp_path):
+    arguments = TrainingArguments(
+        tmp_path,
+        per_device_train_batch_size=5,
+        max_steps=3,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    trainer = Trainer(
+        model=make_model(),
+        args=arguments,
+        train_dataset=Stream(),
+        data_collator=DataCollatorForMPT(make_tokenizer(), random_state=0),
+        compute_loss_func=mpt_loss,
+    )
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
+def test_the_best_model_by_its_likelihood(tmp_path):
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer(), random_state=0)
+    best = {"metric_for_best_model": "lml", "greater_is_better": True}
+    trainer = train(tmp_path, [monitor], eval_strategy="epoch", **best)
+    measured = [entry["lml"] for entry in monitor.log_ if entry["step"]]
+    assert len(measured) == 3  # one an epoch, though Trainer evaluates too
+    assert trainer.state.best_metric == max(measured)
 
 
 def train(folder, callbacks=(), n_epochs=3, resume=None, batch_size=5, **kwargs):

@@ -58,6 +58,10 @@ class LMLTrainerCallback(TrainerCallback):
     -----
     Where several processes train one model, the first one measures.
 
+    Where Trainer evaluates, "lml" is one of its metrics: with
+    ``metric_for_best_model="lml"`` and ``greater_is_better=True`` the parameters of the
+    largest are kept.
+
     Examples
     --------
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
@@ -111,6 +115,15 @@ class LMLTrainerCallback(TrainerCallback):
     def on_epoch_end(self, args, state, control, model=None, **kwargs):
         if round(state.epoch) % self.every == 0:
             self._measure(state, model)
+
+    def on_evaluate(self, args, state, control, model=None, metrics=None, **kwargs):
+        """Put the last measurement among the metrics, for `metric_for_best_model`."""
+        if metrics is None:
+            return
+        if not self.log_ or self.log_[-1]["step"] != state.global_step:
+            self._measure(state, model)
+        if self.log_:
+            metrics["eval_lml"] = self.log_[-1]["lml"]
 
     def _measure(self, state, model):
         if not state.is_world_process_zero:

@@ -1,5 +1,6 @@
 """Training of masked language models at every mask size, by transformers' Trainer."""
 
+import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
 
-from sklearn_mpt._checks import check_int, warn_caller
+from sklearn_mpt._checks import check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
@@ -18,16 +19,29 @@ VISIBLE = -100  # what transformers and torch take for "no label"
 
 
 class TextLabels(torch.Tensor):
-    """Labels that know the numbers of tokens of their texts, also when they are moved.
+    """Labels that know the numbers of tokens of their texts.
 
-    `Trainer` hands nothing else of a batch to a loss function.
+    They know it still when they are moved, joined or cut into texts, as loaders of an
+    iterable dataset do. `Trainer` hands nothing else of a batch to a loss function.
     """
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            result = function(*args, **(kwargs or {}))
-        return _labels(result, args[0].n_tokens) if function in MOVES else result
+            result = function(*args, **kwargs)
+        if function in MOVES:
+            return _labels(result, args[0].n_tokens)
+        if function is torch.Tensor.__getitem__ and isinstance(args[1], slice):
+            return _labels(result, args[0].n_tokens[args[1]])
+        if function in JOINS and _is_of_texts(args[1:], kwargs):
+            counts = [getattr(part, "n_tokens", None) for part in args[0]]
+            if None not in counts:
+                return _labels(result, torch.cat(counts))
+        if function in CUTS and _is_of_texts(args[2:], kwargs):
+            counts = args[0].n_tokens.split([len(part) for part in result])
+            return tuple(map(_labels, result, counts))
+        return result
 
 
 MOVES = {
@@ -39,12 +53,27 @@ MOVES = {
     torch.Tensor.detach,
     torch.Tensor.clone,
 }
+JOINS = {torch.cat, torch.concat, torch.concatenate}
+CUTS = {torch.Tensor.chunk, torch.Tensor.split, torch.chunk, torch.split}
+
+
+def _is_of_texts(more, kwargs):
+    """Whether a function joins or cuts along the first axis."""
+    return (more[0] if more else kwargs.get("dim", 0)) == 0
 
 
 def _labels(tensor, n_tokens):
     labels = tensor.as_subclass(TextLabels)
     labels.n_tokens = n_tokens
     return labels
+
+
+def _rank():
+    """Number of this process among those that train one model."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank()
+    return int(os.environ.get("RANK", 0))
 
 
 class DataCollatorForMPT(DataCollatorWithPadding):
@@ -64,7 +93,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         rate r hides ``max(1, floor(r * L + 0.5))`` tokens.
     random_state : int, RandomState instance or None, default=None
         Determines the masks, in the order of the calls. Workers of a data loader draw
-        their own, by the seeds that they have from torch. Training that is resumed from
+        their own, by the seeds that they have from torch, and so do processes that
+        train one model, by their ranks. Training that is resumed from
         a checkpoint draws from the beginning, for other batches.
     pad_to_multiple_of : int, default=None
         Pad to a multiple of this length; some accelerators are faster then.
@@ -154,8 +184,9 @@ class DataCollatorForMPT(DataCollatorWithPadding):
 
     def _generator(self):
         """Return the generator; a data loader forks it anew for every epoch."""
-        worker = torch.utils.data.get_worker_info()
-        stream = () if worker is None else (worker.seed,)
+        worker, rank = torch.utils.data.get_worker_info(), _rank()
+        stream = (rank,) if rank else ()
+        stream += () if worker is None else (worker.seed,)
         if stream != self._stream:
             self._stream = stream
             self._rng = np.random.default_rng([self._seed, *stream])
@@ -176,6 +207,7 @@ def mpt_loss(
     outputs: Mapping,
     labels: torch.Tensor,
     num_items_in_batch: int | torch.Tensor | None = None,
+    label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     r"""Compute the loss of masked pre-training, for ``compute_loss_func`` of Trainer.
 
@@ -199,6 +231,11 @@ def mpt_loss(
         Number of hidden tokens of all the batches that make one step, as Trainer counts
         them. With gradient accumulation or several devices each batch is weighed by its
         share of them; otherwise it changes nothing.
+    label_smoothing : float, default=0.0
+        Share in [0, 1] of a uniform distribution in the targets. Trainer does not hand
+        its own ``label_smoothing_factor`` to a loss function: pass
+        ``functools.partial(mpt_loss, label_smoothing=0.1)``. With more than 0 the loss
+        is no estimate of the log marginal likelihood.
 
     Returns
     -------
@@ -237,12 +274,18 @@ def mpt_loss(
     >>> bool(abs(loss - 3 * torch.tensor(4.0).log()) < 1e-5)
     True
     """
+    check_real(label_smoothing, "label_smoothing", "both", 1)
     logits = outputs["logits"]
     n_tokens = _check_labels(labels, logits).to(logits.device)
     hidden = labels != VISIBLE
     rows = hidden.nonzero()[:, 0]
     n_hidden = hidden.sum(dim=1)
-    losses = cross_entropy(logits[hidden].float(), labels[hidden], reduction="none")
+    losses = cross_entropy(
+        logits[hidden].float(),
+        labels[hidden],
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
     loss = (losses * (n_tokens / n_hidden)[rows]).sum() / len(labels)
     if num_items_in_batch is None:
         return loss
@@ -256,7 +299,8 @@ def _check_labels(labels, logits):
         raise TypeError(
             "labels must be those of DataCollatorForMPT, which know the numbers of "
             f"tokens of their texts, got {type(labels).__name__}. Set it as the "
-            "data_collator."
+            "data_collator; and if several processes read an IterableDataset, set "
+            "accelerator_config={'dispatch_batches': False}."
         )
     if labels.shape != logits.shape[:-1]:
         raise ValueError(
