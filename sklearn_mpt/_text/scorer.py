@@ -130,6 +130,13 @@ class MPTScorer(
     Texts may be pairs (context, text): the text alone is scored, and the context, which
     stands before it as the tokenizer joins two sequences, is never hidden.
 
+    In one order of the tokens let :math:`a_t` be the mean log-probability of all that
+    are hidden after t are visible, and :math:`b_t` that of the next one. The sums A of
+    the former and C of the latter have the same expectation over orders, the score; the
+    chain design averages :math:`C - w (C - A)`, with the w that has the least variance
+    as far as the orders of the text can tell. Orders come in fours that are balanced:
+    a token is late in as many as it is early.
+
     Each different text is scored once. A text of L tokens takes ``L * n_masks`` passes
     of one row, for "pll" L. The vocabulary projection runs at hidden positions only.
 
