@@ -127,6 +127,23 @@ def average_terms(window, log_prob, targets, draw):
     return WindowScores(*terms, terms[1], *terms, *noise)
 
 
+def sum_tokens(window, log_prob, targets, draw):
+    """Add up the log-probabilities of all targets, each token once: nothing is random.
+
+    Parameters and the result are those of `average_terms`.
+    """
+    tokens = np.zeros(len(window))
+    tokens[np.concatenate(targets)] = log_prob
+    return exact_scores(tokens[window.places])
+
+
+def exact_scores(tokens):
+    """Return `WindowScores` without noise of tokens that add up."""
+    total, nothing = tokens.sum(keepdims=True), np.zeros((1, 1))
+    of_tokens = np.zeros((1, len(tokens)))
+    return WindowScores(total, nothing, nothing, total, nothing, tokens, of_tokens)
+
+
 def average_orders(window, log_prob, targets, draw):
     r"""Estimate the score along orders, by next tokens and by all hidden ones.
 

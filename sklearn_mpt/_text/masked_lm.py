@@ -92,22 +92,25 @@ class MaskedLM:
         """Names of what the model takes."""
         return frozenset(signature(self.model.forward).parameters)
 
-    def log_prob(self, batch):
+    def log_prob(self, batch, with_largest=False):
         """Return log p(target | what is not hidden) of every target, row by row.
 
-        Where memory runs out, the batch is halved, and so are those that follow.
+        With the largest log-probability that any token has in its place, if that is
+        asked for: then of shape (n_targets, 2). Where memory runs out, the batch is
+        halved, and so are those that follow.
         """
         limit = max(1, self._max_tokens // batch.hidden.shape[1])
         if len(batch) > limit:
-            return torch.cat([self.log_prob(part) for part in batch.split(limit)])
+            parts = batch.split(limit)
+            return torch.cat([self.log_prob(part, with_largest) for part in parts])
         try:
             with torch.autocast(self.device.type, enabled=False):
-                return self._forward(batch)
+                return self._forward(batch, with_largest)
         except (RuntimeError, MemoryError) as error:
             if len(batch) == 1 or not _is_out_of_memory(error):
                 raise
         self.batch_tokens = max(1, batch.hidden.size // 2)
-        return self.log_prob(batch)
+        return self.log_prob(batch, with_largest)
 
     @property
     def _max_tokens(self):
@@ -120,8 +123,8 @@ class MaskedLM:
         return max(1, LOGIT_BYTES // (4 * self.model.config.vocab_size))
 
     @torch.inference_mode()
-    def _forward(self, batch):
-        device = self.device
+    def _forward(self, batch, with_largest):
+        device, pick = self.device, _pick_both if with_largest else _pick
         inputs = {k: torch.tensor(v, device=device) for k, v in batch.inputs.items()}
         places = tuple(torch.tensor(a, device=device) for a in batch.target.nonzero())
         labels = inputs["input_ids"][places]
@@ -130,12 +133,12 @@ class MaskedLM:
             hidden, self.mask_token_id
         )
         if not self.gathered:
-            return _pick(self.model(**inputs).logits[places], labels)
+            return pick(self.model(**inputs).logits[places], labels)
         states = base_of(self.model)(**inputs)[0][places]
         parts = zip(
             states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
         )
-        return torch.cat([_pick(head(self.model, s), part) for s, part in parts])
+        return torch.cat([pick(head(self.model, s), part) for s, part in parts])
 
 
 def _load_once(checkpoint):
@@ -185,6 +188,12 @@ def _pick(logits, labels):
     if logits.dtype != torch.float64:
         logits = logits.float()
     return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)
+
+
+def _pick_both(logits, labels):
+    """Return log-softmax at the labels, and its maximum; shape (n_labels, 2)."""
+    most_likely = logits.argmax(1)
+    return torch.stack([_pick(logits, labels), _pick(logits, most_likely)], 1)
 
 
 def _is_out_of_memory(error):

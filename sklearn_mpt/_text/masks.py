@@ -19,6 +19,7 @@ from sklearn_mpt._text.estimates import (
     average_orders,
     average_terms,
     count_orders,
+    sum_tokens,
 )
 from sklearn_mpt._text.texts import show
 
@@ -54,6 +55,13 @@ class Draw:
     n_masks: int
     rates: np.ndarray | None = None
     design: str = "independent"
+    order: str = "left_to_right"
+    block_size: int = 1
+
+    @property
+    def is_adaptive(self):
+        """Whether the order of tokens depends on predictions."""
+        return self.method == "ordered" and self.order == "confident"
 
     @property
     def _method(self):
@@ -113,7 +121,7 @@ class Method:
     @property
     def is_centred(self):
         """Whether tokens of long texts see context on both sides, or before alone."""
-        return not self.is_random
+        return not self.is_random and self.estimate is average_terms
 
 
 def plan_sets(window, draw):
@@ -196,6 +204,14 @@ def plan_words(window, draw):
         yield hidden, _only(window, place)
 
 
+def plan_blocks(window, draw):
+    """Hide all but what stands before, and score the next few tokens."""
+    size = draw.block_size if draw.order == "block" else 1
+    for start in range(0, len(window.places), size):
+        later = window.places[start:]
+        yield _only(window, later), _only(window, later[:size])
+
+
 def lay_out_singles(n_places, draw):
     """The only term is the sum over the tokens: nothing is random."""
     return Layout(np.ones(1, dtype=int), np.ones(1), n_places)
@@ -206,7 +222,9 @@ METHODS = {
     "pll": Method(plan_singles, lay_out_singles, is_random=False),
     "pll_word_l2r": Method(plan_words, lay_out_singles, is_random=False),
     "chain": Method(plan_orders, lay_out_orders, is_random=True),
+    "ordered": Method(plan_blocks, lay_out_singles, False, sum_tokens),
 }
+ORDERS = ("left_to_right", "confident", "block")
 DESIGNS = {
     "chain": Method(
         plan_prefixes, lay_out_orders, True, average_orders, balanced_orders

@@ -15,6 +15,7 @@ from sklearn_mpt._text.scores import (
     Texts,
     TextScoresMixin,
     check_scorer_parameters,
+    count_masks,
 )
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import longest_input, warn_of_unknown
@@ -53,15 +54,25 @@ class MPTScorer(
     mask_rates : array-like of float in (0, 1], default=None
         The rates of `transform`. None means 0.01, 0.02, ..., 0.99. Rate r hides
         ``max(1, floor(r * L + 0.5))`` tokens of a text of L.
-    n_masks : int, default=4
+    n_masks : int or "auto", default="auto"
         Random masks per size, or orders. They are different ones; where there are no
         more, all are taken and nothing is random. With 1 standard errors are unknown,
-        and with 2 or 3 they are wide. Multiples of 4 are balanced best.
-    method : {"mpt", "pll", "pll_word_l2r", "chain"}, default="mpt"
+        and with 2 or 3 orders they are wide. "auto" is 4 orders, which are balanced, or
+        2 masks per size where these are independent, as in `transform`.
+    method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         What `score_samples` returns: "mpt" the sum above; "pll" the pseudo-
         log-likelihood, each token given all others [2]_; "pll_word_l2r" the same, but
         the later tokens of the word hidden too [3]_; "chain" the log-probability in
-        random orders, one token after the other, which estimates the same as "mpt".
+        random orders, one token after the other, which estimates the same as "mpt";
+        "ordered" that of one order, exactly.
+    order : {"left_to_right", "confident", "block"}, default="left_to_right"
+        In which order tokens become visible for "ordered": from left to right; always
+        the one of which the model is most certain, by the largest probability that any
+        token has in its place, as masked diffusion models are sampled; or `block_size`
+        at a time from left to right, whose probabilities are multiplied. With each of
+        them the probabilities of all texts of one length add up to one.
+    block_size : int, default=4
+        Tokens that become visible at a time if `order` is "block".
     design : {"chain", "independent"}, default="chain"
         How masks are drawn for "mpt". "chain" draws orders: tokens become visible one
         after the other, and after each all that are hidden are scored; the next ones
@@ -86,7 +97,7 @@ class MPTScorer(
         Number of joblib workers, threads by default. Processes, as chosen by
         ``joblib.parallel_config``, load a named model once each; a loaded one is sent
         once to each. Not used on CUDA.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, RandomState instance or None, default=0
         Determines the masks, together with the tokens of a text: the same text has the
         same masks in any batch, and for any model with the same tokenisation.
     revision : str, default=None
@@ -138,7 +149,8 @@ class MPTScorer(
     a token is late in as many as it is early.
 
     Each different text is scored once. A text of L tokens takes ``L * n_masks`` passes
-    of one row, for "pll" L. The vocabulary projection runs at hidden positions only.
+    of one row, for "pll" and "ordered" L. The vocabulary projection runs at hidden
+    positions only.
 
     With ``overflow="stride"`` each token is scored in one window, and the scores of the
     windows add up. For "mpt" and "chain" it is the first window that holds the token:
@@ -192,8 +204,10 @@ class MPTScorer(
         tokenizer: object = None,
         *,
         mask_rates: ArrayLike | None = None,
-        n_masks: int = 4,
+        n_masks: int | str = "auto",
         method: str = "mpt",
+        order: str = "left_to_right",
+        block_size: int = 4,
         design: str = "chain",
         batch_tokens: int = 4096,
         max_length: int | None = None,
@@ -201,7 +215,7 @@ class MPTScorer(
         device: str | torch.device = "auto",
         dtype: str = "float32",
         n_jobs: int | None = None,
-        random_state: RandomState = None,
+        random_state: RandomState = 0,
         revision: str | None = None,
         local_files_only: bool = False,
         trust_remote_code: bool = False,
@@ -212,6 +226,8 @@ class MPTScorer(
         self.mask_rates = mask_rates
         self.n_masks = n_masks
         self.method = method
+        self.order = order
+        self.block_size = block_size
         self.design = design
         self.batch_tokens = batch_tokens
         self.max_length = max_length
@@ -288,7 +304,8 @@ class MPTScorer(
             tokens to hide.
         """
         check_is_fitted(self)
-        draw = Draw("mpt", self._seed, self.n_masks, self._rates)
+        n_masks = count_masks(self.n_masks, is_chain=False)
+        draw = Draw("mpt", self._seed, n_masks, self._rates)
         n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]

@@ -12,18 +12,20 @@ from sklearn_mpt._checks import (
     check_bool,
     check_choice,
     check_int,
+    check_int_or_auto,
     check_n_jobs,
     check_verbose,
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.loading import check_words
-from sklearn_mpt._text.masks import DESIGNS, METHODS, Draw
+from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, show
 from sklearn_mpt._text.windows import fit_windows, tokenize
 
+AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride")
 Texts = Iterable[str] | Iterable[tuple[str, str]]
@@ -89,11 +91,10 @@ class TextScoresMixin:
     def token_scores(self, X: Texts) -> list[TokenScores]:
         """Compute what each token contributes to the score of its text.
 
-        For "pll" and "pll_word_l2r" that is the log-probability of the token given the
-        visible ones. For "chain" it is the mean over the orders of its log-probability
-        given the tokens before it: its Shapley value, when `n_masks` is large. For
-        "mpt" it is its share of every mask that hides it, an estimate of the same with
-        more noise, as a token is hidden by some masks only.
+        For "pll", "pll_word_l2r" and "ordered" that is the log-probability of the token
+        given the visible ones. For "chain" it is the mean over the orders of its
+        log-probability given the tokens before it: its Shapley value, when `n_masks` is
+        large. For "mpt" it is an estimate of the same from every mask that hides it.
 
         Parameters
         ----------
@@ -199,13 +200,21 @@ class TextScoresMixin:
         return self._draw_of(self.method, self._seed, self.n_masks)
 
     def _draw_of(self, method, seed, n_masks):
-        return Draw(method, seed, n_masks, design=self.design)
+        is_chain = method == "chain" or self.design == "chain"
+        return Draw(
+            method,
+            seed,
+            count_masks(n_masks, is_chain),
+            design=self.design,
+            order=self.order,
+            block_size=self.block_size,
+        )
 
     def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""
         check_is_fitted(self)
         n_masks = self.n_masks if n_masks is None else n_masks
-        check_int(n_masks, "n_masks")
+        check_int_or_auto(n_masks, "n_masks")
         check_n_jobs(n_jobs)
         seed = self._seed if random_state is None else draw_seed(random_state)
         return text_curve(
@@ -268,6 +277,13 @@ class TextScoresMixin:
         return TextScores(windows, scores, draw, first)
 
 
+def count_masks(n_masks, is_chain):
+    """Return how many orders, or masks of each size, are drawn."""
+    if n_masks == "auto":
+        return AUTO_ORDERS if is_chain else AUTO_MASKS
+    return n_masks
+
+
 def check_masks(masks, windows, max_length):
     """Return the masks of whole texts as arrays; they must fit them."""
     if not hasattr(masks, "__iter__"):
@@ -298,7 +314,8 @@ def check_masks(masks, windows, max_length):
 
 def check_scorer_parameters(scorer):
     """Check the parameters that need no model."""
-    for name in ("n_masks", "batch_tokens"):
+    check_int_or_auto(scorer.n_masks, "n_masks")
+    for name in ("batch_tokens", "block_size"):
         check_int(getattr(scorer, name), name)
     if scorer.max_length is not None:
         check_int(scorer.max_length, "max_length")
@@ -310,5 +327,6 @@ def check_scorer_parameters(scorer):
     check_n_jobs(scorer.n_jobs)
     check_choice(scorer.method, "method", METHODS)
     check_choice(scorer.design, "design", DESIGNS)
+    check_choice(scorer.order, "order", ORDERS)
     check_choice(scorer.overflow, "overflow", OVERFLOWS)
     check_choice(scorer.dtype, "dtype", DTYPES)

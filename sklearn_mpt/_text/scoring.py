@@ -11,7 +11,7 @@ from joblib.parallel import get_active_backend
 from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
-from sklearn_mpt._text.estimates import NO_SCORES
+from sklearn_mpt._text.estimates import NO_SCORES, exact_scores
 from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, Batch, NotFiniteError
 
 ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
@@ -90,20 +90,14 @@ def _score_blocks(language_model, blocks, draw):
 
 def _score_block(language_model, windows, draw):
     """Return the `WindowScores` of each window."""
+    if draw.is_adaptive:
+        return _score_surest_first(language_model, windows, draw)
     rows = (
         Row(i, hidden, target)
         for i, window in enumerate(windows)
         for hidden, target in draw.plan(window)
     )
-    can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
-    log_prob, targets, owners = [], [], []
-    for batch in pack(rows, language_model.batch_tokens, can_pad):
-        arrays = _arrays(windows, batch)
-        log_prob.append(language_model.log_prob(arrays))
-        targets += [row.target.nonzero()[0] for row in batch]
-        owners += [row.window for row in batch]
-    log_prob = torch.cat(log_prob).cpu().double().numpy()
-    _check_numbers(log_prob, targets, owners, windows)
+    log_prob, targets, owners = _predict(language_model, windows, rows)
     starts = np.searchsorted(owners, range(1, len(windows)))
     parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [
@@ -114,11 +108,53 @@ def _score_block(language_model, windows, draw):
     ]
 
 
+def _score_surest_first(language_model, windows, draw):
+    """Score token after token, always that of which the model is most certain.
+
+    Which that is depends on the visible tokens alone.
+    """
+    hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
+    found = [np.zeros(len(window)) for window in windows]
+    while any(mask.any() for mask in hidden):
+        rows = (Row(i, mask, mask) for i, mask in enumerate(hidden) if mask.any())
+        predicted = _predict(language_model, windows, rows, with_largest=True)
+        values, targets, owners = predicted
+        parts = np.split(values, np.cumsum([len(places) for places in targets])[:-1])
+        for owner, places, part in zip(owners, targets, parts, strict=True):
+            log_prob, largest = part.T
+            surest = np.argmax(largest)
+            found[owner][places[surest]] = log_prob[surest]
+            hidden[owner] = hidden[owner].copy()
+            hidden[owner][places[surest]] = False
+    return [
+        exact_scores(tokens[window.places])
+        for window, tokens in zip(windows, found, strict=True)
+    ]
+
+
+def _predict(language_model, windows, rows, with_largest=False):
+    """Return the log-probabilities of the targets of rows, these, and whose they are.
+
+    The targets are positions, an array for each row.
+    """
+    can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
+    log_prob, targets, owners = [], [], []
+    for batch in pack(rows, language_model.batch_tokens, can_pad):
+        arrays = _arrays(windows, batch)
+        log_prob.append(language_model.log_prob(arrays, with_largest))
+        targets += [row.target.nonzero()[0] for row in batch]
+        owners += [row.window for row in batch]
+    log_prob = torch.cat(log_prob).cpu().double().numpy()
+    _check_numbers(log_prob, targets, owners, windows)
+    return log_prob, targets, owners
+
+
 def _check_numbers(log_prob, targets, owners, windows):
     """Refuse to average what is no number, and say of which text it is."""
     if np.isnan(log_prob).any():
         rows = np.repeat(owners, [len(places) for places in targets])
-        first = windows[rows[np.isnan(log_prob).argmax()]]
+        is_nan = np.isnan(log_prob).reshape(len(rows), -1).any(axis=1)
+        first = windows[rows[is_nan.argmax()]]
         raise NotFiniteError(
             f"The predictions of the model for texts[{first.text}] are not finite, but "
             f"NaN. {OVERFLOW_ADVICE}"
