@@ -38,6 +38,12 @@ def pinned(session):
 
 
 @nox.session(python="3.11")
+def slow(session):
+    """Run the tests that repeat an estimate many times."""
+    install_and_test(session, *PINNED, options=["-m", "slow"])
+
+
+@nox.session(python="3.11")
 def lowest(session):
     """Run the tests with the lowest versions that the package allows."""
     constraints = ["-c", "constraints-lowest.txt"]

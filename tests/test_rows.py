@@ -38,7 +38,9 @@ MEASURES = {
     "feature_contributions": functools.partial(
         feature_contributions, n_orders=2, random_state=0
     ),
-    "compare_lml": lambda model, X: compare_lml([model, model], X, n_orders=2),
+    "compare_lml": lambda model, X: compare_lml(
+        [model, model], X, n_orders=2, random_state=0
+    ),
     "check_masked_model": functools.partial(check_masked_model, n_masks=2),
 }
 
