@@ -92,25 +92,25 @@ class MaskedLM:
         """Names of what the model takes."""
         return frozenset(signature(self.model.forward).parameters)
 
-    def log_prob(self, batch, with_largest=False):
+    def log_prob(self, batch, pick=None):
         """Return log p(target | what is not hidden) of every target, row by row.
 
-        With the largest log-probability that any token has in its place, if that is
-        asked for: then of shape (n_targets, 2). Where memory runs out, the batch is
-        halved, and so are those that follow.
+        Or what another function `pick` makes of logits, (n_targets, n_vocabulary), and
+        the tokens that stand there. Where memory runs out, the batch is halved, and so
+        are those that follow.
         """
         limit = max(1, self._max_tokens // batch.hidden.shape[1])
         if len(batch) > limit:
             parts = batch.split(limit)
-            return torch.cat([self.log_prob(part, with_largest) for part in parts])
+            return torch.cat([self.log_prob(part, pick) for part in parts])
         try:
             with torch.autocast(self.device.type, enabled=False):
-                return self._forward(batch, with_largest)
+                return self._forward(batch, pick or pick_label)
         except (RuntimeError, MemoryError) as error:
             if len(batch) == 1 or not _is_out_of_memory(error):
                 raise
         self.batch_tokens = max(1, batch.hidden.size // 2)
-        return self.log_prob(batch, with_largest)
+        return self.log_prob(batch, pick)
 
     @property
     def _max_tokens(self):
@@ -123,8 +123,8 @@ class MaskedLM:
         return max(1, LOGIT_BYTES // (4 * self.model.config.vocab_size))
 
     @torch.inference_mode()
-    def _forward(self, batch, with_largest):
-        device, pick = self.device, _pick_both if with_largest else _pick
+    def _forward(self, batch, pick):
+        device = self.device
         inputs = {k: torch.tensor(v, device=device) for k, v in batch.inputs.items()}
         places = tuple(torch.tensor(a, device=device) for a in batch.target.nonzero())
         labels = inputs["input_ids"][places]
@@ -183,17 +183,17 @@ def _output(states, *args, **kwargs):
     return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=states)
 
 
-def _pick(logits, labels):
+def pick_label(logits, labels):
     """Return log-softmax at the labels, in float32 at least."""
     if logits.dtype != torch.float64:
         logits = logits.float()
     return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)
 
 
-def _pick_both(logits, labels):
+def pick_both(logits, labels):
     """Return log-softmax at the labels, and its maximum; shape (n_labels, 2)."""
-    most_likely = logits.argmax(1)
-    return torch.stack([_pick(logits, labels), _pick(logits, most_likely)], 1)
+    likeliest = logits.argmax(1)
+    return torch.stack([pick_label(logits, labels), pick_label(logits, likeliest)], 1)
 
 
 def _is_out_of_memory(error):

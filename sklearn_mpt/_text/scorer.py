@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import Draw, check_rates
@@ -24,6 +25,7 @@ from sklearn_mpt._text.windows import longest_input, warn_of_unknown
 class MPTScorer(
     OpenedModelMixin,
     TextScoresMixin,
+    FillingMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,
@@ -196,6 +198,9 @@ class MPTScorer(
     ['the', 'mat', 'sat']
     >>> bool(abs(parts[1].log_prob.sum() - log_prob[1]) < 1e-9)
     True
+    >>> (fills,) = scorer.fill(["the [MASK] sat on the [MASK]"], n_samples=3)
+    >>> [len(fill.tokens) for fill in fills]
+    [2, 2, 2]
     """
 
     def __init__(

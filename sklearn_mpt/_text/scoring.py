@@ -12,7 +12,12 @@ from sklearn.utils.parallel import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from sklearn_mpt._text.estimates import NO_SCORES, exact_scores
-from sklearn_mpt._text.masked_lm import OVERFLOW_ADVICE, Batch, NotFiniteError
+from sklearn_mpt._text.masked_lm import (
+    OVERFLOW_ADVICE,
+    Batch,
+    NotFiniteError,
+    pick_both,
+)
 
 ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
 BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
@@ -97,7 +102,7 @@ def _score_block(language_model, windows, draw):
         for i, window in enumerate(windows)
         for hidden, target in draw.plan(window)
     )
-    log_prob, targets, owners = _predict(language_model, windows, rows)
+    log_prob, targets, owners = predict(language_model, windows, rows)
     starts = np.searchsorted(owners, range(1, len(windows)))
     parts = np.split(log_prob, np.cumsum([len(t) for t in targets])[starts - 1])
     return [
@@ -117,8 +122,7 @@ def _score_surest_first(language_model, windows, draw):
     found = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
         rows = (Row(i, mask, mask) for i, mask in enumerate(hidden) if mask.any())
-        predicted = _predict(language_model, windows, rows, with_largest=True)
-        values, targets, owners = predicted
+        values, targets, owners = predict(language_model, windows, rows, pick_both)
         parts = np.split(values, np.cumsum([len(places) for places in targets])[:-1])
         for owner, places, part in zip(owners, targets, parts, strict=True):
             log_prob, largest = part.T
@@ -132,16 +136,17 @@ def _score_surest_first(language_model, windows, draw):
     ]
 
 
-def _predict(language_model, windows, rows, with_largest=False):
+def predict(language_model, windows, rows, pick=None):
     """Return the log-probabilities of the targets of rows, these, and whose they are.
 
-    The targets are positions, an array for each row.
+    The targets are positions, an array for each row. `pick` is that of
+    `MaskedLM.log_prob`; rows come longest first.
     """
     can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
     log_prob, targets, owners = [], [], []
     for batch in pack(rows, language_model.batch_tokens, can_pad):
         arrays = _arrays(windows, batch)
-        log_prob.append(language_model.log_prob(arrays, with_largest))
+        log_prob.append(language_model.log_prob(arrays, pick))
         targets += [row.target.nonzero()[0] for row in batch]
         owners += [row.window for row in batch]
     log_prob = torch.cat(log_prob).cpu().double().numpy()

@@ -1,0 +1,245 @@
+"""Filling blanks and writing texts, one token after the other."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._checks import check_choice, check_int, check_real
+from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.scores import Texts
+from sklearn_mpt._text.scoring import Row, predict
+from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.windows import all_special_ids, tokenize
+
+FILL_ORDERS = ("random", "left_to_right", "confident")
+
+
+class Fill(NamedTuple):
+    """A text whose blanks are filled.
+
+    text : the text, as the tokenizer decodes it. tokens : what stands in the blanks,
+    from left to right. log_prob : log-probability of these tokens given the rest, in
+    nats, in the order in which they were drawn, at temperature 1.
+    """
+
+    text: str
+    tokens: list[str]
+    log_prob: float
+
+
+class FillingMixin:
+    """Draw tokens in the place of mask tokens."""
+
+    _open_again: Callable
+    max_length_: int
+    random_state: RandomState
+
+    def fill(
+        self,
+        X: Texts,
+        n_samples: int = 1,
+        *,
+        order: str = "random",
+        temperature: float = 1.0,
+        random_state: RandomState = None,
+    ) -> list[list[Fill]]:
+        r"""Draw tokens for the mask tokens of each text, given all others.
+
+        The blanks of a text are filled one after the other, each given what stands in
+        those before, so that the tokens suit each other. If the model's conditionals
+        belong to a joint distribution the draws are from that, whatever the order.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts with mask tokens, such as ``"[MASK]"``, where something is missing.
+        n_samples : int, default=1
+            Number of draws for each text.
+        order : {"random", "left_to_right", "confident"}, default="random"
+            In which order blanks are filled: each draw in a random one; from left to
+            right; or always the blank of which the model is most certain, by the
+            largest probability that a token has there.
+        temperature : float, default=1.0
+            What log-probabilities are divided by before a token is drawn. 0 takes the
+            most probable one.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes that of the scorer.
+
+        Returns
+        -------
+        fills : list of list of Fill, n_samples of each text
+            Each a named tuple of `text`, `tokens` and `log_prob`, the log-probability
+            of the tokens in nats. Special tokens are never drawn: probabilities are
+            those among all others.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If X is no list of texts or pairs, or a text is longer than `max_length_`.
+        """
+        check_is_fitted(self)
+        check_int(n_samples, "n_samples")
+        texts = check_texts(X)
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, texts, language_model.input_names)
+        by_text = {window.text: window for window in windows}
+        windows = [by_text[index] for index in first]
+        for index, window in enumerate(windows):
+            if len(window) > self.max_length_:
+                raise ValueError(
+                    f"texts[{index}] has {len(window)} tokens, more than max_length="
+                    f"{self.max_length_}."
+                )
+        return self._fill(windows, n_samples, order, temperature, random_state)
+
+    def sample(
+        self,
+        n_samples: int = 1,
+        n_tokens: int = 10,
+        *,
+        order: str = "random",
+        temperature: float = 1.0,
+        random_state: RandomState = None,
+    ) -> list[Fill]:
+        """Write texts of a number of tokens, all of which are drawn.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of texts.
+        n_tokens : int, default=10
+            Number of tokens of each, beside those that the tokenizer adds.
+        order, temperature, random_state
+            As for `fill`.
+
+        Returns
+        -------
+        fills : list of Fill
+            Each with the text, its tokens, and their log-probability in nats given
+            their number.
+        """
+        check_is_fitted(self)
+        check_int(n_samples, "n_samples")
+        check_int(n_tokens, "n_tokens")
+        language_model, tokenizer = self._open_again()
+        blank = " ".join([tokenizer.mask_token] * n_tokens)
+        windows, _ = tokenize(tokenizer, [blank], language_model.input_names)
+        if len(windows[0]) > self.max_length_:
+            raise ValueError(
+                f"n_tokens={n_tokens} make a text of {len(windows[0])} tokens, more "
+                f"than max_length={self.max_length_}."
+            )
+        (fills,) = self._fill(windows, n_samples, order, temperature, random_state)
+        return fills
+
+    def _fill(self, windows, n_samples, order, temperature, random_state):
+        check_choice(order, "order", FILL_ORDERS)
+        check_real(temperature, "temperature", "left")
+        if random_state is None:
+            random_state = self.random_state
+        seed = draw_seed(random_state)
+        language_model, tokenizer = self._open_again()
+        blanks = [
+            Blanks.of(window, tokenizer.mask_token_id, order, [seed, index, i])
+            for index, window in enumerate(windows)
+            for i in range(n_samples)
+        ]
+        # longest first, as batches are packed
+        ranks = sorted(range(len(blanks)), key=lambda i: -len(blanks[i].window))
+        _fill_all([blanks[i] for i in ranks], language_model, tokenizer, temperature)
+        fills = [each.decode(tokenizer) for each in blanks]
+        return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
+
+
+class Blanks:
+    """The blanks of one copy of a text, and what was drawn for them so far."""
+
+    def __init__(self, window, places, order, uniform):
+        self.window = window
+        self.places = places
+        self.order = order  # places in the order of drawing, None: surest first
+        self.uniform = uniform
+        self.log_prob = 0.0
+        self.is_open = np.zeros(len(window), dtype=bool)
+        self.is_open[places] = True
+
+    @classmethod
+    def of(cls, window, mask_token_id, order, seed):
+        rng = np.random.default_rng(seed)
+        places = np.flatnonzero(window.inputs["input_ids"] == mask_token_id)
+        uniform, shuffled = rng.random(len(places)), rng.permutation(places)
+        orders = {"random": shuffled, "left_to_right": places, "confident": None}
+        ids = window.inputs["input_ids"].copy()
+        window = replace(window, inputs=window.inputs | {"input_ids": ids})
+        return cls(window, places, orders[order], uniform)
+
+    def put(self, place, token, log_prob):
+        self.window.inputs["input_ids"][place] = token
+        self.is_open[place] = False
+        self.log_prob += float(log_prob)
+
+    def decode(self, tokenizer):
+        ids = self.window.inputs["input_ids"]
+        text = tokenizer.decode(ids.tolist(), skip_special_tokens=True)
+        tokens = tokenizer.convert_ids_to_tokens(ids[self.places].tolist())
+        return Fill(text, tokens, self.log_prob)
+
+
+def _fill_all(blanks, language_model, tokenizer, temperature):
+    """Draw a token for one blank of every text, until none is left."""
+    windows = [each.window for each in blanks]
+    forbidden = np.array(all_special_ids(tokenizer), dtype=int)
+    ask = partial(predict, language_model, windows)
+    pick = partial(_allowed, forbidden=forbidden, n_tokens=len(tokenizer))
+    for step in range(max((len(each.places) for each in blanks), default=0)):
+        live = [i for i, each in enumerate(blanks) if each.is_open.any()]
+        chosen = _choose(blanks, live, step, ask, pick)
+        rows = [Row(i, blanks[i].is_open, chosen[i]) for i in live]
+        log_probs, _, _ = ask(rows, pick)
+        for i, log_prob in zip(live, log_probs, strict=True):
+            token = _draw(log_prob, blanks[i].uniform[step], temperature)
+            blanks[i].put(np.flatnonzero(chosen[i])[0], token, log_prob[token])
+
+
+def _choose(blanks, live, step, ask, pick):
+    """Return a mask of the blank that each text fills next."""
+    chosen = {i: np.zeros_like(blanks[i].is_open) for i in live}
+    for i in live:
+        if blanks[i].order is not None:
+            chosen[i][blanks[i].order[step]] = True
+    rows = [
+        Row(i, blanks[i].is_open, blanks[i].is_open)
+        for i in live
+        if blanks[i].order is None
+    ]
+    if rows:
+        largest, targets, _ = ask(rows, partial(_largest, pick=pick))
+        parts = np.split(largest, np.cumsum([len(places) for places in targets])[:-1])
+        for row, places, part in zip(rows, targets, parts, strict=True):
+            chosen[row.window][places[part.argmax()]] = True
+    return chosen
+
+
+def _allowed(logits, labels, forbidden, n_tokens):
+    """Return log-probabilities among the tokens that may be drawn; -inf for others."""
+    logits = logits[:, :n_tokens].double().clone()
+    logits[:, forbidden[forbidden < n_tokens]] = -np.inf
+    return logits.log_softmax(1)
+
+
+def _largest(logits, labels, pick):
+    return pick(logits, labels).amax(1)
+
+
+def _draw(log_prob, uniform, temperature):
+    """Draw a token by a uniform number, or take the most probable."""
+    if temperature == 0:
+        return int(log_prob.argmax())
+    with np.errstate(invalid="ignore"):
+        weights = np.exp((log_prob - log_prob.max()) / temperature)
+    total = weights.cumsum()
+    return int(np.searchsorted(total, uniform * total[-1], side="right"))

@@ -1,0 +1,107 @@
+"""Filled blanks: frequencies and probabilities against a joint distribution."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.stats import chisquare
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from text_models import (  # noqa: E402
+    JointModel,
+    make_letter_tokenizer,
+    make_model,
+    make_tokenizer,
+    random_joint,
+)
+
+from sklearn_mpt import MPTScorer  # noqa: E402
+
+ORDERS = ["random", "left_to_right", "confident"]
+
+
+def scorer_of(log_joint, **settings):
+    how = {"dtype": "float64", "random_state": 0} | settings
+    return MPTScorer(JointModel(log_joint), make_letter_tokenizer(), **how).fit()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_draws_are_from_the_joint_distribution(order):
+    log_joint = random_joint(4)
+    scorer = scorer_of(log_joint)
+    (fills,) = scorer.fill(["[MASK] b [MASK] [MASK]"], n_samples=1500, order=order)
+    given = log_joint[:, 1] - log_joint[:, 1].logsumexp((0, 1, 2))
+    expected = {
+        letters: float(given[tuple("abc".index(letter) for letter in letters)])
+        for letters in itertools.product("abc", repeat=3)
+    }
+    for fill in fills[:50]:
+        assert_allclose(fill.log_prob, expected[tuple(fill.tokens)])
+        assert fill.text == f"{fill.tokens[0]} b {fill.tokens[1]} {fill.tokens[2]}"
+    counts = np.array([sum(tuple(f.tokens) == k for f in fills) for k in expected])
+    prob = np.exp(list(expected.values()))
+    likely = prob * 1500 > 5
+    found = np.append(counts[likely], counts[~likely].sum())
+    wanted = np.append(prob[likely], prob[~likely].sum()) * 1500
+    assert chisquare(found, wanted).pvalue > 1e-3
+
+
+def test_no_temperature_takes_the_most_probable_token():
+    log_joint = random_joint(3)
+    (fills,) = scorer_of(log_joint).fill(["a [MASK] c"], 4, temperature=0)
+    best = "abc"[int(log_joint[0, :, 2].argmax())]
+    assert [fill.tokens for fill in fills] == [[best]] * 4
+    (hot,) = scorer_of(log_joint).fill(["a [MASK] c"], 300, temperature=1e6)
+    counts = np.array([sum(f.tokens == [t] for f in hot) for t in "abc"])
+    assert chisquare(counts).pvalue > 1e-3
+
+
+def test_texts_are_written_whole():
+    log_joint = random_joint(3)
+    fills = scorer_of(log_joint).sample(800, n_tokens=3)
+    assert all(len(fill.tokens) == 3 for fill in fills)
+    truth = [
+        float(log_joint[tuple("abc".index(token) for token in fill.tokens)])
+        for fill in fills
+    ]
+    assert_allclose([fill.log_prob for fill in fills], truth)
+    entropy = float((log_joint.exp() * log_joint).sum())
+    assert abs(np.mean(truth) - entropy) < 4 * np.std(truth) / np.sqrt(800)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_draws_do_not_depend_on_batches_or_other_texts(order):
+    texts = ["the [MASK] sat on [MASK]", "a dog", "[MASK]", "the [MASK] sat on [MASK]"]
+    large, small = (
+        MPTScorer(make_model(), make_tokenizer(), batch_tokens=n, random_state=0).fit()
+        for n in (4096, 16)
+    )
+    fills = large.fill(texts, 3, order=order)
+    for one, other in zip(fills, small.fill(texts, 3, order=order), strict=True):
+        assert [f.tokens for f in one] == [f.tokens for f in other]
+        assert_allclose([f.log_prob for f in one], [f.log_prob for f in other], 1e-4)
+    for one, other in zip(fills, large.fill(texts[:2], 3, order=order), strict=False):
+        assert [f.text for f in one] == [f.text for f in other]
+    assert fills[1][0].tokens == []
+    assert fills[1][0].log_prob == 0
+    special = set(make_tokenizer().all_special_tokens)
+    assert not special & {t for each in fills for f in each for t in f.tokens}
+    again = large.fill(texts, 3, order=order, random_state=1)
+    assert [f.text for f in fills[0]] != [f.text for f in again[0]]
+
+
+def test_bad_arguments_are_refused():
+    scorer = scorer_of(random_joint(3), max_length=3)
+    with pytest.raises(ValueError, match="order must be one of 'random', 'left_to_r"):
+        scorer.fill(["a [MASK]"], order="magic")
+    with pytest.raises(ValueError, match=r"temperature == -1\.0, must be >= 0"):
+        scorer.fill(["a [MASK]"], temperature=-1.0)
+    with pytest.raises(ValueError, match=r"texts\[0\] has 4 tokens, more than max_l"):
+        scorer.fill(["a b c [MASK]"])
+    with pytest.raises(ValueError, match="n_tokens=5 make a text of 5 tokens"):
+        scorer.sample(n_tokens=5)
+    with pytest.raises(TypeError, match="list of str"):
+        scorer.fill("a [MASK]")
