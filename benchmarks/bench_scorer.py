@@ -14,10 +14,15 @@ Parts:
   time, and the share that the products of matrices in the encoder and the vocabulary
   projection would have taken at the pace of two large square ones.
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
+- ``variance``: of a score over seeds, times the number of rows through the network and
+  times seconds, by every way of drawing masks, for small models trained at all mask
+  rates and at 15 %, on sums of digits and on words in alphabetical order; the mean of
+  the standard errors beside the standard deviation, and how many intervals hold the
+  mean of all ways.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
-Run all in about five minutes on two cores, or some, or small versions::
+Run all in about ten minutes on two cores, or some, or small versions::
 
     python benchmarks/bench_scorer.py
     python benchmarks/bench_scorer.py pll memory
@@ -39,7 +44,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import sklearn_mpt
-from sklearn_mpt import MPTScorer
+from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
 
 try:
     from minicons.scorer import MaskedLMScorer
@@ -377,12 +382,113 @@ def bench_dtype(quick):
     )
 
 
+# The variance of scores
+
+
+def sum_of_digits(rng):
+    """Digits and their sum: "3 + 9 + 4 = 1 6"."""
+    digits = rng.integers(0, 10, rng.integers(2, 5))
+    return f"{' + '.join(map(str, digits))} = {' '.join(str(digits.sum()))}"
+
+
+def sorted_letters(rng):
+    """Letters in alphabetical order, half of the time backwards."""
+    letters = sorted(rng.choice(list("abcdefghijklmnop"), rng.integers(5, 11)))
+    return " ".join(letters if rng.random() < 0.5 else letters[::-1])
+
+
+def train(write, mask_rate, n_steps):
+    """Train a small model on texts that are written on the way."""
+    words = sorted(
+        {w for i in range(500) for w in write(np.random.default_rng(i)).split()}
+    )
+    vocabulary = {
+        word: i for i, word in enumerate(["[PAD]", "[MASK]", "[UNK]", *words])
+    }
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(vocab_size=len(vocabulary), intermediate_size=128, **sizes)
+    model = BertForMaskedLM(config)
+    collate = DataCollatorForMPT(tokenizer, mask_rate, random_state=0)
+    optimizer, rng = (
+        torch.optim.AdamW(model.parameters(), 2e-3),
+        np.random.default_rng(1),
+    )
+    for _ in range(n_steps):
+        batch = collate([tokenizer(write(rng)) for _ in range(64)])
+        labels = batch.pop("labels")
+        optimizer.zero_grad()
+        mpt_loss(model(**batch), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+    return model.eval(), tokenizer
+
+
+def count_rows(model):
+    """Count the rows that go through the encoder from now on."""
+    counts = [0]
+
+    def count(module, args, kwargs):
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        counts[0] += len(ids)
+
+    model.bert.register_forward_pre_hook(count, with_kwargs=True)
+    return counts
+
+
+WAYS = {
+    "chain design": {"n_masks": 4},
+    "independent": {"n_masks": 4, "design": "independent"},
+    "next tokens": {"n_masks": 4, "method": "chain"},
+}
+
+
+def bench_variance(quick):
+    n_seeds, n_texts, n_steps = (4, 10, 50) if quick else (24, 40, 500)
+    rows = []
+    for write in (sum_of_digits, sorted_letters):
+        texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
+        for rate in ("uniform", 0.15):
+            model, tokenizer = train(write, rate, n_steps)
+            counts, found = count_rows(model), {}
+            for name, settings in WAYS.items():
+                before, runs = counts[0], []
+                for seed in range(n_seeds):
+                    how = {"random_state": seed, "device": "cpu", **settings}
+                    scorer = MPTScorer(model, tokenizer, **how).fit()
+                    time, run = seconds(
+                        lambda s=scorer, x=texts: s.score_samples(x, return_std=True)
+                    )
+                    runs.append((*run, np.full(n_texts, time)))
+                scores, errors, times = np.array(runs).transpose(1, 0, 2)
+                found[name] = scores, errors, times, (counts[0] - before) / n_seeds
+            truth = np.mean([found[name][0].mean(0) for name in found], 0)
+            for name, (scores, errors, times, n_rows) in found.items():
+                variance = scores.var(0, ddof=1).mean()
+                covered = np.abs(scores - truth) <= 1.96 * errors + 0.02
+                numbers = variance * n_rows, variance * times.mean()
+                cells = [*(f"{number:.3g}" for number in numbers)]
+                cells += [f"{np.sqrt(variance):.3f}", f"{errors.mean():.3f}"]
+                of = [write.__name__, str(rate), name]
+                rows.append([*of, *cells, f"{covered.mean():.3f}"])
+    print_table(
+        f"variance: {n_texts} texts, {n_seeds} seeds",
+        "texts|trained at|masks|x rows|x seconds|std over seeds|std error|covered",
+        rows,
+    )
+
+
 PARTS = {
     "pll": bench_pll,
     "memory": bench_memory,
     "curve": bench_curve,
     "share": bench_share,
     "jobs": bench_jobs,
+    "variance": bench_variance,
     "dtype": bench_dtype,
 }
 
