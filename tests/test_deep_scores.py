@@ -75,7 +75,7 @@ def test_scores_far_from_the_data_are_those_of_a_dense_grid():
     with torch.no_grad():
         value, error, n_effective = (t.numpy() for t in knot().lml(torch.tensor(ROWS)))
     truth = by_grid(ROWS, np.ones((5, 2)))
-    noise_variance = knot().latent.likelihood.noise_variance.item()
+    noise_variance = knot().joint.likelihood.noise_variance.item()
     assert_allclose(noise_variance, NOISE, rtol=1e-6)
     assert (np.abs(value - truth) < np.maximum(5 * error, 0.05)).all()
     assert (error < 0.3).all()
@@ -112,7 +112,7 @@ def test_modes_far_in_the_tails_are_found(x):
     with torch.no_grad():
         value, error, _ = model.lml(torch.tensor([row], dtype=torch.float64))
         z = torch.linspace(-100, 100, 400001, dtype=torch.float64)[:, None]
-        entries = model.latent.entry_log_prob(torch.tensor([row]), z[None])[0].sum(1)
+        entries = model.joint.entry_log_prob(torch.tensor([row]), z[None])[0].sum(1)
     joint = entries + standard_normal_log_prob(z) + (z[1] - z[0]).log()
     assert abs(value - torch.logsumexp(joint, 0)) < max(5 * error.item(), 0.1)
     assert error < 0.3
@@ -181,7 +181,7 @@ def by_wide_grid(model, X):
     axis = torch.linspace(-12, 12, 801, dtype=torch.float64)
     rows, parts, at_border = rows_of(X), [], []
     for z in torch.cartesian_prod(axis, axis).split(50000):
-        joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), model.latent)
+        joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), model.joint)
         parts.append(torch.logsumexp(joint, 1))
         inside = z.abs().amax(1) < 11
         at_border.append(torch.where(inside, -torch.inf, joint).amax(1))
@@ -216,7 +216,7 @@ def test_intervals_of_scores_cover_on_and_off_the_data(kind, on_the_data):
         X = torch.tensor(rng.random((40, n_features)))
         with torch.no_grad():
             if on_the_data:
-                X = likelihood.draw(model.latent.location(z), X)
+                X = likelihood.draw(model.joint.location(z), X)
             else:
                 X = (X < 0.5).double() if likelihood.values else 6 * X - 3
             value, error, _ = model.lml(X)
@@ -234,7 +234,7 @@ def test_unlikely_rows_climb_from_more_starts():
     n_missed = np.zeros(2, int)
     for seed in range(3):
         kind = Gaussian(torch.tensor(0.01).double())
-        module = bent(kind, 2, 1.0, seed, "silu").latent
+        module = bent(kind, 2, 1.0, seed, "silu").joint
         rng = np.random.default_rng(seed)
         rows = rows_of(torch.tensor(30 * rng.normal(size=(40, 2))))
         wide = torch.tensor(
@@ -255,9 +255,9 @@ def test_starts_are_near_the_highest_of_many_points():
     z = torch.from_numpy(normal_points(N_NEAR_POINTS, 2, 0, 1)[0])
     with torch.no_grad():
         X = model.draw(torch.full((20, 50), torch.nan), np.random.default_rng(0))
-        starts = search(rows_of(X), model.latent)
+        starts = search(rows_of(X), model.joint)
         nodes = Nodes(z, standard_normal_log_prob(z))
-        highest = z[log_joint(rows_of(X), nodes, model.latent).argmax(1)]
+        highest = z[log_joint(rows_of(X), nodes, model.joint).argmax(1)]
     near = starts[:, -N_NEAR_STARTS:]
     assert torch.equal(near[:, 0], highest)
     apart = torch.cdist(near[:, 1:], near[:, :1])
@@ -284,8 +284,8 @@ def test_rows_of_the_model_are_not_unlikely():
     with torch.no_grad():
         X = model.draw(torch.full((300, 5), torch.nan), np.random.default_rng(0))
         rows = rows_of(X)
-        modes = climb(rows, search(rows, model.latent), model.latent)
-        unlikely = is_unlikely(rows, modes, model.latent)
+        modes = climb(rows, search(rows, model.joint), model.joint)
+        unlikely = is_unlikely(rows, modes, model.joint)
     assert unlikely.float().mean() < 0.05
 
 

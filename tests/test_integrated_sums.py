@@ -94,7 +94,7 @@ def training_of(**given):
     return Training(**defaults | {"batch_size": "auto"} | given)
 
 
-def latent_at(point, likelihood=BERNOULLI):
+def joint_at(point, likelihood=BERNOULLI):
     return LinearMap(point.coefs[:, :-1].T, point.coefs[:, -1], likelihood)
 
 
@@ -231,9 +231,9 @@ def test_gaussian_features_agree_with_their_closed_form():
     X[0, 1] = torch.nan
     hidden = torch.tensor(rng.random((6, 4)) < 0.5)
     rows = rows_of(X, hidden)
-    latent = latent_at(Point(coefs, None), likelihood)
+    joint = joint_at(Point(coefs, None), likelihood)
     (group,) = grids((60,), 1, "cpu").groups[-1:]
-    posterior = laplace(rows, latent)
+    posterior = laplace(rows, joint)
     nodes = GaussHermite([60], 1, "cpu").place(group, [posterior], rows)
     with torch.no_grad():
         point = Point(coefs, coefs.new_zeros(0))
@@ -343,10 +343,10 @@ def test_prior_grid_resolves_posteriors(n_dims, scale, ratio, tolerance):
     arrays = scale * rng.normal(size=(n_dims, 6)), rng.normal(size=6)
     X = binary_rows(20, *arrays, seed=2)
     X[0, :3] = np.nan
-    latent = LinearMap(*map(torch.tensor, arrays), BERNOULLI)
-    z, log_weight = prior_grid(spacing(latent, ratio), torch.zeros(0).double())
+    joint = LinearMap(*map(torch.tensor, arrays), BERNOULLI)
+    z, log_weight = prior_grid(spacing(joint, ratio), torch.zeros(0).double())
     present = ~torch.isnan(torch.tensor(X))
-    entry = latent.entry_log_prob(torch.nan_to_num(torch.tensor(X)), z[None])
+    entry = joint.entry_log_prob(torch.nan_to_num(torch.tensor(X)), z[None])
     joint = log_weight + (entry * present[:, None]).sum(2)
     log_prob = joint.logsumexp(1)
     assert_allclose(log_prob, bernoulli_log_prob(X, *arrays), atol=tolerance)
@@ -370,13 +370,13 @@ def test_gradient_of_the_bound_is_that_at_fixed_posteriors(point, X):
     """Stein's identity, exact on a fine grid."""
     grid = GaussHermite([41], 1, "cpu").groups[0]
     rows = rows_of(torch.tensor(X))
-    posterior = variational_posterior(rows, latent_at(point), grid)
+    posterior = variational_posterior(rows, joint_at(point), grid)
 
     def bound(coefs):
-        latent = latent_at(Point(coefs, None))
-        return evidence_lower_bound(rows, posterior, latent, grid)
+        joint = joint_at(Point(coefs, None))
+        return evidence_lower_bound(rows, posterior, joint, grid)
 
-    sums = bound_sums(rows, latent_at(point), grid)
+    sums = bound_sums(rows, joint_at(point), grid)
     assert_allclose(sums.value, bound(point.coefs).sum())
     assert_allclose(sums.square, (bound(point.coefs) ** 2).sum())
     gradient = autograd(lambda coefs: bound(coefs).sum(), point)
@@ -390,19 +390,19 @@ def test_gradient_of_the_bound_is_that_of_the_best_posteriors(point, X):
     direction = torch.tensor(np.random.default_rng(4).normal(size=point.coefs.shape))
 
     def value(shift):
-        latent = latent_at(Point(point.coefs + shift * direction, None))
-        best = variational_posterior(rows, latent, grid, n_steps=20)
-        return evidence_lower_bound(rows, best, latent, grid).sum().item()
+        joint = joint_at(Point(point.coefs + shift * direction, None))
+        best = variational_posterior(rows, joint, grid, n_steps=20)
+        return evidence_lower_bound(rows, best, joint, grid).sum().item()
 
-    slope = (bound_sums(rows, latent_at(point), grid).gradient.coefs * direction).sum()
+    slope = (bound_sums(rows, joint_at(point), grid).gradient.coefs * direction).sum()
     assert_allclose(slope, (value(1e-4) - value(-1e-4)) / 2e-4, rtol=1e-3)
 
 
 def test_information_of_the_bound_is_its_mean_curvature(point, X):
     """Of locations, times the second moment of (z, 1) under each posterior."""
     grid = GaussHermite([41], 1, "cpu").groups[0]
-    rows, latent = rows_of(torch.tensor(X)), latent_at(point)
-    posterior = variational_posterior(rows, latent, grid)
+    rows, joint = rows_of(torch.tensor(X)), joint_at(point)
+    posterior = variational_posterior(rows, joint, grid)
     total = np.zeros((N_FEATURES, 3, 3))
     z, log_weight = dense_grid(1)
     for x, mean, root in zip(X, posterior.mean, posterior.root, strict=True):
@@ -414,7 +414,7 @@ def test_information_of_the_bound_is_its_mean_curvature(point, X):
         prob = 1 / (1 + np.exp(-(W @ m + b + std * z)))
         curvature = np.exp(log_weight) @ (prob * (1 - prob))
         total += np.where(np.isnan(x), 0, curvature)[:, None, None] * second
-    actual = bound_sums(rows, latent, grid).information.coefs
+    actual = bound_sums(rows, joint, grid).information.coefs
     assert_allclose(actual, total, rtol=1e-4)
 
 

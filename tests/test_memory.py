@@ -165,7 +165,7 @@ def deep():
 def test_nets_take_few_nodes_at_a_time(deep):
     """One hidden layer of all nodes would be 879 MiB."""
     model, X = deep
-    module, z = model._density().latent, torch.randn(300, 3000, 2).double()
+    module, z = model._density().joint, torch.randn(300, 3000, 2).double()
     nodes, rows = Nodes(z, standard_normal_log_prob(z)), rows_of(torch.tensor(X))
     with torch.no_grad():
         log_joint(rows, Nodes(*(part[:, :2] for part in nodes)), module)

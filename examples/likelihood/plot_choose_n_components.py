@@ -20,8 +20,8 @@ from sklearn_mpt import MPTProbabilisticPCA
 
 N_TRUE = 4
 rng = np.random.default_rng(0)
-latent = rng.normal(size=(200, N_TRUE))
-X = latent @ rng.normal(size=(N_TRUE, 20)) + rng.normal(size=(200, 20))
+joint = rng.normal(size=(200, N_TRUE))
+X = joint @ rng.normal(size=(N_TRUE, 20)) + rng.normal(size=(200, 20))
 
 # %%
 # All features have one unit and one noise variance here, so they need no scaling.

@@ -88,12 +88,12 @@ class EncodeDecodeDensity(DeepDensity):
 
     def _conditionals(self, rows):
         shape = (N_STEPS, N_CHAINS, rows.X.shape[1])
-        normal = normal_points(N_CHAINS, self.latent.n_dims, self.seed, N_STEPS + 1)
+        normal = normal_points(N_CHAINS, self.joint.n_dims, self.seed, N_STEPS + 1)
         uniform = np.random.default_rng(self.seed).random(shape)
         noise = tuple(
             torch.tensor(u, device=rows.X.device)[None] for u in (normal, uniform)
         )
-        return chain_log_prob(self.latent, rows.X, rows.observed, noise)
+        return chain_log_prob(self.joint, rows.X, rows.observed, noise)
 
 
 class EncodeDecodeRows(MaskedRows):

@@ -173,7 +173,7 @@ class Units(NamedTuple):
 class _InUnits(NamedTuple):
     """A joint distribution of standardised rows, with densities in their own units."""
 
-    latent: object
+    joint: object
     units: Units
 
     def standardise(self, X):
@@ -181,13 +181,13 @@ class _InUnits(NamedTuple):
 
     @property
     def width(self):
-        return self.latent.width
+        return self.joint.width
 
     def propose(self, rows):
-        return self.latent.propose(rows)
+        return self.joint.propose(rows)
 
     def entry_log_prob(self, X, z):
-        return self.latent.entry_log_prob(X, z) - self.units.log_scale
+        return self.joint.entry_log_prob(X, z) - self.units.log_scale
 
 
 class IntegratedDensity(LatentDensity):
@@ -195,7 +195,7 @@ class IntegratedDensity(LatentDensity):
 
     Parameters
     ----------
-    latent : object
+    joint : object
         Joint distribution of z and standardised rows, as `integration` asks for it,
         with a `likelihood`, ``location(z)``, and the numbers `n_dims` and `width`, of
         latent variables and of the numbers that a node takes at its widest.
@@ -206,8 +206,8 @@ class IntegratedDensity(LatentDensity):
         Of quasi-random points.
     """
 
-    def __init__(self, latent, units, scoring, predicting, seed):
-        self.latent = latent
+    def __init__(self, joint, units, scoring, predicting, seed):
+        self.joint = joint
         self.seed = seed
         self.units = units
         self.scoring = scoring
@@ -217,7 +217,7 @@ class IntegratedDensity(LatentDensity):
 
     @property
     def row_bytes(self):
-        return FLOAT_BYTES * N_TENSORS * self.scoring.n_nodes * self.latent.width
+        return FLOAT_BYTES * N_TENSORS * self.scoring.n_nodes * self.joint.width
 
     def lml(self, X):
         rows = self._rows(X)
@@ -256,8 +256,8 @@ class IntegratedDensity(LatentDensity):
         return torch.where(asked, log_prob - self.units.log_scale, 0.0)
 
     def mean_chain_scores(self, X, orders):
-        latent = _InUnits(self.latent, self.units)
-        return prefix_scores(X, orders, latent, self.latent.n_dims, list(self.seed))
+        joint = _InUnits(self.joint, self.units)
+        return prefix_scores(X, orders, joint, self.joint.n_dims, list(self.seed))
 
     def latent_mean(self, X):
         return self._average(lambda z: z, X)
@@ -266,7 +266,7 @@ class IntegratedDensity(LatentDensity):
         def powers(z):
             return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
 
-        n_dims = self.latent.n_dims
+        n_dims = self.joint.n_dims
         mean, square = self._average(powers, X).tensor_split([n_dims], 1)
         outer = mean[:, :, None] * mean[:, None]
         return mean, square.unflatten(1, (n_dims, n_dims)) - outer
@@ -278,32 +278,32 @@ class IntegratedDensity(LatentDensity):
         return self._fill(self._mean(Z))
 
     def _fill(self, mean):
-        return self.units.restore(self.latent.likelihood.fill(mean))
+        return self.units.restore(self.joint.likelihood.fill(mean))
 
     def draw(self, X, rng):
         z = self._draw_latent(self._rows(X), rng)
         uniform = X.new_tensor(rng.random(tuple(X.shape)))
-        kind, location = self.latent.likelihood, self.latent.location(z)
+        kind, location = self.joint.likelihood, self.joint.location(z)
         return self.units.restore(kind.draw(location, uniform))
 
     def _draw_latent(self, rows, rng):
         """Draw z given what is observed, by importance resampling; (n, k)."""
-        n_rows, n_dims = len(rows.X), self.latent.n_dims
+        n_rows, n_dims = len(rows.X), self.joint.n_dims
         if not rows.observed.any():
             return rows.X.new_tensor(rng.normal(size=(n_rows, n_dims)))
-        posteriors = self.latent.propose(rows)
+        posteriors = self.joint.propose(rows)
         counts = [DRAW_POINTS // len(posteriors)] * len(posteriors)
         counts.append(DRAW_PRIOR_POINTS)
         points = rows.X.new_tensor(rng.normal(size=(n_rows, sum(counts), n_dims)))
         nodes = mixture_nodes(points.split(counts, 1), posteriors)
         level = rows.X.new_tensor(rng.random((n_rows, 1)))
-        return draw_latent(rows, nodes, level, self.latent)
+        return draw_latent(rows, nodes, level, self.joint)
 
     def _rows(self, X, mask=None):
         return rows_of(self.units.standardise(X), mask)
 
     def _mean(self, z):
-        return self.latent.likelihood.mean(self.latent.location(z))
+        return self.joint.likelihood.mean(self.joint.location(z))
 
     def _average(self, of_latent, X):
         function, rows = partial(integrate_average, of_latent), self._rows(X)
@@ -312,9 +312,9 @@ class IntegratedDensity(LatentDensity):
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
         if not accuracy.is_quadrature:
-            rows = rows._replace(posteriors=self.latent.propose(rows))
+            rows = rows._replace(posteriors=self.joint.propose(rows))
         return refine(
-            lambda rule, which: function(rows.take(which), rule, self.latent),
+            lambda rule, which: function(rows.take(which), rule, self.joint),
             accuracy.rules(),
             accuracy.tolerance,
         )

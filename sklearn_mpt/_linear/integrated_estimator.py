@@ -155,23 +155,23 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return best.coefs.numpy()[:, :-1].T.copy()
 
     def _density_of(self, fitted, device):
-        latent = self._joint_of(fitted, device)
+        joint = self._joint_of(fitted, device)
         units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
-        if latent.n_dims <= MAX_QUADRATURE_DIMS:
-            scoring = _shared_first(latent, quadrature(latent.n_dims, device))
+        if joint.n_dims <= MAX_QUADRATURE_DIMS:
+            scoring = _shared_first(joint, quadrature(joint.n_dims, device))
             predicting = scoring.coarse(CONDITIONAL_RULES)
-            return IntegratedDensity(latent, units, scoring, predicting, seed)
-        scoring = importance(IMPORTANCE_POINTS, latent.n_dims, device, seed)
-        if latent.n_dims > latent.components.shape[1]:  # blocks would not hold z
+            return IntegratedDensity(joint, units, scoring, predicting, seed)
+        scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
+        if joint.n_dims > joint.components.shape[1]:  # blocks would not hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
-        return IntegratedDensity(latent, units, scoring, predicting, seed)
+        return IntegratedDensity(joint, units, scoring, predicting, seed)
 
     def _information(self, X, weight):
         density, likelihood = self._density_of(vars(self), X.device), self._likelihood()
-        rows, latent = rows_of(density.units.standardise(X)), density.latent
-        matrix = information_by_nodes(rows, weight, latent, density.scoring)
-        coefs = point_of(latent.components, latent.intercept).coefs
+        rows, joint = rows_of(density.units.standardise(X)), density.joint
+        matrix = information_by_nodes(rows, weight, joint, density.scoring)
+        coefs = point_of(joint.components, joint.intercept).coefs
         free = likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
         return Information(
             matrix.cpu().numpy(),
@@ -191,7 +191,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
     def _solver(self, problem):
-        latent = self._joint_of(problem.fitted, problem.device)
+        joint = self._joint_of(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
         rows, weight = problem.rows_to_read, problem.weight
         given = Circumstances(
@@ -202,10 +202,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             is_all=problem.is_all,
         )
         return Ascent(
-            pose(rows, latent.likelihood, self._training, self.n_components, given),
-            point_of(
-                latent.components, latent.intercept, latent.likelihood.log_variance
-            ),
+            pose(rows, joint.likelihood, self._training, self.n_components, given),
+            point_of(joint.components, joint.intercept, joint.likelihood.log_variance),
             learning_rate=self.learning_rate,
             rng=problem.rng,
             tol=self.tol,
@@ -230,7 +228,7 @@ def _expected_information(X, density):
     if not density.scoring.is_quadrature:
         return None
     rows = rows_of(typical_rows(X, density))
-    return information_by_scores(rows, density.latent, density.scoring).cpu().numpy()
+    return information_by_scores(rows, density.joint, density.scoring).cpu().numpy()
 
 
 def _mean_log_scale(X, units, weight):
@@ -238,19 +236,19 @@ def _mean_log_scale(X, units, weight):
     return float(np.average(torch.cat(of_rows).cpu(), weights=weight))
 
 
-def _shared_first(latent, accuracy):
+def _shared_first(joint, accuracy):
     """Try grids that all rows share before those around each row, where they are few.
 
     The two grids have different radii, so that they differ where a posterior reaches
     the edge.
     """
-    if latent.likelihood.values is None:
+    if joint.likelihood.values is None:
         return accuracy
-    steps, n_features = spacing(latent, SCORING_SPACING), latent.components.shape[1]
+    steps, n_features = spacing(joint, SCORING_SPACING), joint.components.shape[1]
     if n_nodes_of(steps, SCORING_RADII[0]) > min(MAX_SHARED, MAX_TABLE // n_features):
         return accuracy
     grids = [
-        prior_grid(steps, latent.components, radius, shift)
+        prior_grid(steps, joint.components, radius, shift)
         for radius, shift in zip(SCORING_RADII, (0.0, 0.5), strict=True)
     ]
 

@@ -258,18 +258,18 @@ def _own_shares(log_prob, log_r, on, off, targets):
     return (gain * sign * average).sum(1), share
 
 
-def bound_sums(rows, latent, grid, weight=None):
+def bound_sums(rows, joint, grid, weight=None):
     """Evidence lower bound of rows, each with its best Gaussian posterior (nearly).
 
     The gradient is that at fixed posteriors, which are best. By Stein's identity the
     mean of slope times z needs the means of slope and information alone.
     """
     posterior, weight = (
-        variational_posterior(rows, latent, grid),
+        variational_posterior(rows, joint, grid),
         _weight(weight, rows.X),
     )
-    points, of_node = location_points(posterior, latent, grid), grid[1].exp()
-    likelihood, X = latent.likelihood, rows.X[:, None]
+    points, of_node = location_points(posterior, joint, grid), grid[1].exp()
+    likelihood, X = joint.likelihood, rows.X[:, None]
     seen = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
     noise = _noise_sums(seen, seen, likelihood, X, points)
     slope, information = likelihood.derivatives(X, points)
@@ -278,7 +278,7 @@ def bound_sums(rows, latent, grid, weight=None):
     z, information = with_one(posterior.mean), information.sum(1)
     gradient = slope.sum(1).T @ z
     if likelihood.is_separable:
-        pull = torch.einsum("nd,nkl,ld->dk", information, covariance, latent.components)
+        pull = torch.einsum("nd,nkl,ld->dk", information, covariance, joint.components)
         gradient[:, :-1] -= pull
     else:
         moved = (grid[0] @ posterior.root).flatten(0, 1)
@@ -286,7 +286,7 @@ def bound_sums(rows, latent, grid, weight=None):
     second = z[:, :, None] * z[:, None]
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
-    value = evidence_lower_bound(rows, posterior, latent, grid)
+    value = evidence_lower_bound(rows, posterior, joint, grid)
     return sums_of(value, weight, gradient, full, noise)
 
 

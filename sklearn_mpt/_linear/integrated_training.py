@@ -136,13 +136,13 @@ class IntegratedRows:
         """
         of = self.X, self.likelihood, self.training, self.n_dims, self.given
         exact = self if self.targets is None else LikelihoodRows(*of)
-        latent, many = exact.latent(point), MOST_SLOPE_ROWS
+        joint, many = exact.joint(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
         slopes, information = [], 0
         for rows, weight in exact._blocks(batch, len(point.coefs) * exact.own.n_nodes):
-            nodes = exact.own.place(rows, latent, 0)
-            found = mean_slopes(rows, nodes, point, latent.likelihood, weight)
+            nodes = exact.own.place(rows, joint, 0)
+            found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(found[0])
             information = information + found[1]
         slopes = torch.cat(slopes) * self.varies
@@ -180,14 +180,14 @@ class IntegratedRows:
         return draw_masks(sizes, self.n_features, rng)
 
     def sums(self, point, batch):
-        latent = self.latent(point)
-        steps = spacing(latent, self.ratio) if self._may_share else []
+        joint = self.joint(point)
+        steps = spacing(joint, self.ratio) if self._may_share else []
         if steps and n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
             z, log_weight = prior_grid(steps, point.coefs)
-            table = table_of(z, log_weight, point, latent.likelihood)
+            table = table_of(z, log_weight, point, joint.likelihood)
             parts = self._shared_parts(batch, table)
         else:
-            parts = self._own_parts(batch, point, latent)
+            parts = self._own_parts(batch, point, joint)
         return self._kept_finite(functools.reduce(operator.add, parts), point)
 
     def _kept_finite(self, sums, point):
@@ -210,7 +210,7 @@ class IntegratedRows:
         has_values = self.likelihood.values is not None
         return has_values and self.n_dims <= MAX_QUADRATURE_DIMS
 
-    def latent(self, point):
+    def joint(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
         return LinearMap(W, b, self.likelihood.at(point.log_noise))
 
@@ -236,11 +236,11 @@ class IntegratedRows:
         index = torch.from_numpy(rows)
         return self.given.standardise(self.X[index]), self.weights.each[index]
 
-    def _own_parts(self, batch, point, latent):
+    def _own_parts(self, batch, point, joint):
         """Sums of blocks of rows with nodes of their own."""
         for rows, weight in self._blocks(batch, len(point.coefs) * self.own.n_nodes):
-            nodes = self.own.place(rows, latent, batch.turn)
-            yield own_sums(rows, nodes, point, latent.likelihood, self.targets, weight)
+            nodes = self.own.place(rows, joint, batch.turn)
+            yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
 
     def _blocks(self, batch, width):
         """Rows and their weights, few at a time; width : numbers that a row takes."""
@@ -287,13 +287,13 @@ class LikelihoodRows(IntegratedRows):
             it, weight = self._taken(rows)
             yield shared_likelihood_sums(it, table, weight)
 
-    def _own_parts(self, batch, point, latent):
+    def _own_parts(self, batch, point, joint):
         if not self.bounds:
-            yield from super()._own_parts(batch, point, latent)
+            yield from super()._own_parts(batch, point, joint)
             return
-        grid = bound_grid(latent, self.given.seed)
+        grid = bound_grid(joint, self.given.seed)
         for rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
-            yield bound_sums(rows, latent, grid, weight)
+            yield bound_sums(rows, joint, grid, weight)
 
 
 class EnumeratedRows(IntegratedRows):
@@ -315,15 +315,15 @@ class EnumeratedRows(IntegratedRows):
         yield None
 
     def sums(self, point, batch):
-        latent = self.latent(point)
-        steps = spacing(latent, self.ratio)
+        joint = self.joint(point)
+        steps = spacing(joint, self.ratio)
         if n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            nodes = self.own.place(self.pairs, latent, 0)
+            nodes = self.own.place(self.pairs, joint, 0)
         sums = own_sums(
-            self.pairs, nodes, point, latent.likelihood, self.targets, self.weight
+            self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 

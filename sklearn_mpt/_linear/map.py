@@ -65,7 +65,7 @@ class LinearMap:
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
 
-def laplace(rows, latent, max_iter=100, tol=1e-9):
+def laplace(rows, joint, max_iter=100, tol=1e-9):
     r"""Mode and curvature of the posterior of z given what is observed, by Newton.
 
     A step that changes locations by at most d is shortened to the share
@@ -78,21 +78,21 @@ def laplace(rows, latent, max_iter=100, tol=1e-9):
     .. [1] T. Sun and Q. Tran-Dinh, "Generalized self-concordant functions: a recipe for
        Newton-type methods", Mathematical Programming 178, 2019.
     """
-    W = latent.components
+    W = joint.components
     z = W.new_zeros(len(rows.X), len(W))
     observed = rows.observed.to(W.dtype)
-    on_locations = latent.likelihood.spread(observed)
-    curved = on_locations * latent.likelihood.curving(latent.intercept)
+    on_locations = joint.likelihood.spread(observed)
+    curved = on_locations * joint.likelihood.curving(joint.intercept)
     for _ in range(max_iter):
-        slope, information = latent.likelihood.derivatives(rows.X, latent.location(z))
+        slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
         gradient = (on_locations * slope) @ W.T - z
-        precision_root = _precision_root(information, observed, latent)
+        precision_root = _precision_root(information, observed, joint)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
         moving = step.abs().amax(1, keepdim=True) > tol
         share = torch.log1p(change) / change
         if (change > LONG).any():
-            whole = _gains(rows, latent, z, step, gradient) & (change > LONG)
+            whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
             share = torch.where(whole, 1.0, share)
         z = z + torch.where(moving, share * step, 0.0)
         if not moving.any():
@@ -100,11 +100,11 @@ def laplace(rows, latent, max_iter=100, tol=1e-9):
     return gaussian_around(z, precision_root)
 
 
-def _gains(rows, latent, z, step, gradient):
+def _gains(rows, joint, z, step, gradient):
     """Whether a step gains a tenth of what its slope promises; (n, 1)."""
 
     def log_joint(z):
-        log_prob = latent.likelihood.entry_log_prob(rows.X, latent.location(z))
+        log_prob = joint.likelihood.entry_log_prob(rows.X, joint.location(z))
         seen = torch.where(rows.observed, log_prob, 0.0).sum(1, keepdim=True)
         return seen - 0.5 * (z**2).sum(1, keepdim=True)
 
@@ -112,67 +112,67 @@ def _gains(rows, latent, z, step, gradient):
     return log_joint(z + step) - log_joint(z) >= 0.1 * promised
 
 
-def _precision_root(information, observed, latent):
+def _precision_root(information, observed, joint):
     """Cholesky factors of the precision of z given what is observed; (n, k, k)."""
-    precision = latent.likelihood.precision(information, observed, latent.components)
+    precision = joint.likelihood.precision(information, observed, joint.components)
     precision.diagonal(dim1=1, dim2=2).add_(1)
     return torch.linalg.cholesky(precision)
 
 
-def variational_posterior(rows, latent, grid, n_steps=4, start=None):
+def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     """The Gaussian that maximises the evidence lower bound of each row.
 
     Newton's method on the expected log joint, from the Laplace approximation.
     Expectations are sums over a grid: of each location on its own, in one dimension;
     or of z, where features have several locations.
     """
-    W, weight = latent.components, grid[1].exp()
+    W, weight = joint.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
-    on_locations = latent.likelihood.spread(observed)
-    posterior = laplace(rows, latent) if start is None else start
+    on_locations = joint.likelihood.spread(observed)
+    posterior = laplace(rows, joint) if start is None else start
     for _ in range(n_steps):
-        points = location_points(posterior, latent, grid)
-        slope, information = latent.likelihood.derivatives(rows.X[:, None], points)
+        points = location_points(posterior, joint, grid)
+        slope, information = joint.likelihood.derivatives(rows.X[:, None], points)
         gradient = (on_locations * (weight @ slope)) @ W.T - posterior.mean
-        precision_root = _precision_root(weight @ information, observed, latent)
+        precision_root = _precision_root(weight @ information, observed, joint)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         posterior = gaussian_around(posterior.mean + step, precision_root)
     return posterior
 
 
-def proposal(rows, latent):
+def proposal(rows, joint):
     """A Gaussian to draw from: the better of two by its evidence lower bound, widened.
 
     At the mode of a steep posterior the curvature tells little of its width. Where the
     Gaussian is exact, widening costs the same in any number of dimensions.
     """
-    grid, peak = bound_grid(latent, [0]), laplace(rows, latent)
-    other = variational_posterior(rows, latent, grid, PROPOSAL_STEPS, peak)
-    bounds = [evidence_lower_bound(rows, p, latent, grid) for p in (peak, other)]
+    grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
+    other = variational_posterior(rows, joint, grid, PROPOSAL_STEPS, peak)
+    bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, other)]
     is_better = bounds[1] > bounds[0]
     mean, root, precision_root = (
         torch.where(is_better.reshape(-1, *[1] * (b.ndim - 1)), b, a)
         for a, b in zip(peak, other, strict=True)
     )
-    width = 1 + WIDENING / math.sqrt(latent.n_dims)
+    width = 1 + WIDENING / math.sqrt(joint.n_dims)
     return Posterior(mean, width * root, precision_root / width)
 
 
-def location_points(posterior, latent, grid):
+def location_points(posterior, joint, grid):
     """Values of the locations under the posterior, at the points; (n, t, l)."""
-    if not latent.likelihood.is_separable:
-        return latent.location(posterior.mean[:, None] + grid[0] @ posterior.root)
-    mean = latent.location(posterior.mean)
-    variance = ((posterior.root @ latent.components) ** 2).sum(1)
+    if not joint.likelihood.is_separable:
+        return joint.location(posterior.mean[:, None] + grid[0] @ posterior.root)
+    mean = joint.location(posterior.mean)
+    variance = ((posterior.root @ joint.components) ** 2).sum(1)
     # the square root has no gradient at zero
     std = variance.clamp(min=1e-20).sqrt()
     return mean[:, None] + std[:, None] * grid[0]
 
 
-def evidence_lower_bound(rows, posterior, latent, grid):
+def evidence_lower_bound(rows, posterior, joint, grid):
     """E_q log p(x | z) - KL(q, prior) of each row, of shape (n,)."""
-    points = location_points(posterior, latent, grid)
-    log_prob = latent.likelihood.entry_log_prob(rows.X[:, None], points)
+    points = location_points(posterior, joint, grid)
+    log_prob = joint.likelihood.entry_log_prob(rows.X[:, None], points)
     expected = torch.where(rows.observed, grid[1].exp() @ log_prob, 0.0).sum(1)
     trace = (posterior.root**2).sum((1, 2)) + (posterior.mean**2).sum(1)
     log_det = 2 * posterior.root.diagonal(dim1=1, dim2=2).log().sum(1)
@@ -194,48 +194,48 @@ class OwnNodes:
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
-    def place(self, rows, latent, turn):
+    def place(self, rows, joint, turn):
         group = self.rule.groups[turn % len(self.rule.groups)]
-        posterior = laplace(rows, latent, tol=OWN_TOLERANCE)
+        posterior = laplace(rows, joint, tol=OWN_TOLERANCE)
         return self.rule.place(group, [posterior], rows)
 
 
-def bound_grid(latent, seed):
+def bound_grid(joint, seed):
     """Nodes of the standard normal, of a location or of z, and their log weights."""
-    device = latent.components.device
-    if latent.likelihood.is_separable:
+    device = joint.components.device
+    if joint.likelihood.is_separable:
         return grids((BOUND_NODES,), 1, device).groups[0]
-    if latent.n_dims <= MAX_QUADRATURE_DIMS:
-        return grids((OWN_GRID[latent.n_dims],), latent.n_dims, device).groups[0]
-    (points,) = normal_points(BOUND_POINTS, latent.n_dims, seed, 1)
+    if joint.n_dims <= MAX_QUADRATURE_DIMS:
+        return grids((OWN_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
+    (points,) = normal_points(BOUND_POINTS, joint.n_dims, seed, 1)
     z = torch.from_numpy(points).to(device)
     return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
-def spacing(latent, ratio):
+def spacing(joint, ratio):
     """Spacing of a grid over the prior on which no posterior is too narrow; (k,).
 
     On a grid of spacing h, a Gaussian of deviation s has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
     """
     axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
-    z = torch.cartesian_prod(*[axis] * latent.n_dims).reshape(-1, latent.n_dims)
-    z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(latent.components)
-    information = _largest_information(latent, z, CORE / N_CELLS)
-    precision = 1 + (information @ (latent.components**2).T).amax(0)
+    z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
+    z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
+    information = _largest_information(joint, z, CORE / N_CELLS)
+    precision = 1 + (information @ (joint.components**2).T).amax(0)
     return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
 
 
-def _largest_information(latent, z, radius):
+def _largest_information(joint, z, radius):
     """Information of each feature within a distance of each z; (n, d).
 
     It is largest at an end of the interval of locations, or where that is nearest 0.
     """
-    location = latent.location(z)
-    slack = radius * latent.components.abs().sum(0)
+    location = joint.location(z)
+    slack = radius * joint.components.abs().sum(0)
     near = location - location.clamp(-slack, slack)
     ends = torch.stack([near, location - slack, location + slack])
-    return latent.likelihood.derivatives(torch.zeros_like(ends), ends)[1].amax(0)
+    return joint.likelihood.derivatives(torch.zeros_like(ends), ends)[1].amax(0)
 
 
 def n_nodes_of(steps, radius=RADIUS):

@@ -160,10 +160,10 @@ def information_by_hessian(log_prob, *parameters):
     return -torch.autograd.functional.hessian(flat, theta)
 
 
-def information_by_nodes(rows, weight, latent, accuracy):
+def information_by_nodes(rows, weight, joint, accuracy):
     """Observed information by Louis' identity, sums over nodes for expectations.
 
-    rows : `Rows`. weight : (n,). latent : joint distribution of z and rows, with
+    rows : `Rows`. weight : (n,). joint : joint distribution of z and rows, with
     locations linear in z. Rules are refined until they agree.
     """
     is_exact = accuracy.is_quadrature
@@ -172,7 +172,7 @@ def information_by_nodes(rows, weight, latent, accuracy):
     for rule in accuracy.rules():
         if rule.is_shared:
             continue
-        before, now = now, _by_rule(rows, weight, latent, (rule, is_exact))
+        before, now = now, _by_rule(rows, weight, joint, (rule, is_exact))
         if before is None:
             continue
         unit = now.diagonal().clamp(min=1e-300).rsqrt()
@@ -181,26 +181,26 @@ def information_by_nodes(rows, weight, latent, accuracy):
     return now
 
 
-def _by_rule(rows, weight, latent, rule):
-    parts, size, total = _Parts(latent), len(rows.X), 0.0
-    n_nodes = len(_nodes(rows.take(slice(1)), latent, *rule).z[0])
+def _by_rule(rows, weight, joint, rule):
+    parts, size, total = _Parts(joint), len(rows.X), 0.0
+    n_nodes = len(_nodes(rows.take(slice(1)), joint, *rule).z[0])
     step = max(1, BLOCK // (n_nodes * parts.n_parameters))
     for start in range(0, size, step):
         block = slice(start, start + step)
         part = rows.take(block)
-        nodes = _nodes(part, latent, *rule)
-        r = torch.softmax(log_joint(part, nodes, latent), 1)
+        nodes = _nodes(part, joint, *rule)
+        r = torch.softmax(log_joint(part, nodes, joint), 1)
         total = total + parts.information(part, nodes.z, r, weight[block])
     return total
 
 
-def information_by_scores(rows, latent, accuracy):
+def information_by_scores(rows, joint, accuracy):
     """Sum of s s' over rows, of the gradients s of their log-probabilities; (p, p).
 
     By a rule that is finer than information needs: directions in which it is zero are
     to be told from others.
     """
-    parts = _Parts(latent)
+    parts = _Parts(joint)
     *_, (n_nodes, rule) = (
         (len(rule.groups[-1][0]), rule)
         for rule in accuracy.rules()
@@ -209,8 +209,8 @@ def information_by_scores(rows, latent, accuracy):
     step, total = max(1, BLOCK // (n_nodes * parts.n_parameters)), 0.0
     for start in range(0, len(rows.X), step):
         part = rows.take(slice(start, start + step))
-        nodes = _nodes(part, latent, rule, True)
-        r = torch.softmax(log_joint(part, nodes, latent), 1)
+        nodes = _nodes(part, joint, rule, True)
+        r = torch.softmax(log_joint(part, nodes, joint), 1)
         scores = parts.mean_scores(part, nodes.z, r)
         total = total + scores.T @ scores
     return total
@@ -221,25 +221,25 @@ def typical_rows(X, model):
 
     All that there are, where features take few values; else rows drawn from the model.
     """
-    latent = model.latent
+    joint = model.joint
     gaps = torch.isnan(X).unique(dim=0)
-    values = latent.likelihood.values_of_each(X.shape[1])
+    values = joint.likelihood.values_of_each(X.shape[1])
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
     if n_patterns * len(gaps) <= MOST_PATTERNS:
         every = torch.tensor(list(itertools.product(*values)), dtype=X.dtype)
         rows = every.to(X.device)
         rows = rows.repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
-    rng, n_parameters = np.random.default_rng(0), latent.components.numel()
+    rng, n_parameters = np.random.default_rng(0), joint.components.numel()
     n_rows = DRAWN_ROWS + 4 * n_parameters
     chosen = torch.isnan(X)[torch.from_numpy(rng.integers(len(X), size=n_rows))]
     drawn = model.draw(torch.full_like(chosen, torch.nan, dtype=X.dtype), rng)
     return model.units.standardise(drawn.masked_fill(chosen, torch.nan))
 
 
-def _nodes(rows, latent, rule, is_exact):
+def _nodes(rows, joint, rule, is_exact):
     """Those of the finest grid, or of all independent scramblings."""
-    posteriors = latent.propose(rows)
+    posteriors = joint.propose(rows)
     groups = rule.groups[-1:] if is_exact else rule.groups
     placed = [rule.place(group, posteriors, rows) for group in groups]
     z, log_weight = (torch.cat(parts, 1) for parts in zip(*placed, strict=True))
@@ -249,9 +249,9 @@ def _nodes(rows, latent, rule, is_exact):
 class _Parts:
     """What nodes of z and the entries of rows say of the parameters."""
 
-    def __init__(self, latent):
-        self.latent = latent
-        likelihood, W = latent.likelihood, latent.components
+    def __init__(self, joint):
+        self.joint = joint
+        likelihood, W = joint.likelihood, joint.components
         self.width, n_locations = W.shape[0] + 1, W.shape[1]
         noisy = torch.as_tensor(likelihood.noisy, dtype=torch.long, device=W.device)
         self.noisy, self.n_noise = noisy, len(noisy)
@@ -265,8 +265,8 @@ class _Parts:
         """Gradients of the log-probability of each row; (n, p)."""
         on = rows.observed.to(z.dtype)[:, None]
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        slope, noise = self._slopes(rows.X[:, None], self.latent.location(z))
-        slope = self.latent.likelihood.spread(on) * slope
+        slope, noise = self._slopes(rows.X[:, None], self.joint.location(z))
+        slope = self.joint.likelihood.spread(on) * slope
         coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
         of_noise = (r[:, None] @ (on[..., self.noisy] * noise[0]))[:, 0]
         return torch.cat([coefs.flatten(1), of_noise], 1)
@@ -274,9 +274,9 @@ class _Parts:
     def information(self, rows, z, r, weight):
         """Sum over rows; r : weights of the nodes, (n, s)."""
         on = rows.observed.to(z.dtype)[:, None]
-        on_locations = self.latent.likelihood.spread(on)
+        on_locations = self.joint.likelihood.spread(on)
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        location = self.latent.location(z).requires_grad_()
+        location = self.joint.location(z).requires_grad_()
         slope, noise = self._slopes(rows.X[:, None], location)
         slope = on_locations * slope
         noise = tuple(on[..., self.noisy] * part for part in noise)
@@ -291,11 +291,11 @@ class _Parts:
             return complete - deviation.T @ deviation
 
     def _slopes(self, X, location):
-        slope, _ = self.latent.likelihood.derivatives(X, location)
+        slope, _ = self.joint.likelihood.derivatives(X, location)
         if self.n_noise == 0:
             none = location[..., :0]
             return slope, (none, none)
-        return slope, self.latent.likelihood.noise_derivatives(X, location)
+        return slope, self.joint.likelihood.noise_derivatives(X, location)
 
     def _complete(self, slope, noise, location, z1, share):
         """Curvatures of complete data, averaged over nodes; (p, p)."""
