@@ -297,6 +297,17 @@ def _token_scores(text, parts, tokenizer):
     )
 
 
+def difference(score, other):
+    """Subtract the `WindowScores` of another window with the same draws of masks."""
+    pairs = zip(score, other, strict=True)
+    return type(score)(*(mine - others for mine, others in pairs))
+
+
+def std_error(score):
+    """Standard error of one `WindowScores`, so large that 1.96 of them cover 95%."""
+    return _std_error([(score, 1)])
+
+
 def _std_error(scores):
     """Standard error of a sum of `WindowScores`, each a number of times.
 

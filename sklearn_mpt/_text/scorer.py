@@ -19,6 +19,7 @@ from sklearn_mpt._text.scores import (
     count_masks,
 )
 from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import longest_input, warn_of_unknown
 
 
@@ -26,6 +27,7 @@ class MPTScorer(
     OpenedModelMixin,
     TextScoresMixin,
     FillingMixin,
+    VariantsMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,
@@ -43,7 +45,8 @@ class MPTScorer(
     Their sum :math:`\sum_{m=1}^{L} S(m)` is a lower bound of the log-probability of the
     text under the mixture, over all orders, of the autoregressive models that predict
     its tokens in that order; for the conditionals of one joint distribution it is that
-    log-probability ([1]_, Proposition 1).
+    log-probability ([1]_, Proposition 1). All scores are given the number of tokens of
+    the text, :math:`\log p(x \mid L)`, as nothing in masks says how probable that is.
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
+from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
 from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
@@ -37,9 +38,16 @@ class TextScoresMixin:
     _open_again: Callable
 
     def score_samples(
-        self, X: Texts, return_std: bool = False
+        self,
+        X: Texts,
+        return_std: bool = False,
+        *,
+        length_log_prob: LengthLogProb | None = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Compute the log-probability of each text, in the way of `method`.
+
+        It is the log-probability given the number of tokens, as masks say nothing of
+        that. Where texts of different lengths are compared, `length_log_prob` adds it.
 
         Parameters
         ----------
@@ -47,11 +55,18 @@ class TextScoresMixin:
             Texts, or pairs of a context and a text: the text alone is scored.
         return_std : bool, default=False
             Whether to return the standard error over masks too.
+        length_log_prob : callable or array-like of int, default=None
+            What gives the log-probability of a number of tokens: a callable from an int
+            array of shape (n_texts,) to floats; or the numbers of tokens of other
+            texts, such as those of the training, by `count_tokens`. Of n such texts c
+            have the length l, and l has the probability :math:`(c + g(l)) / (n + 1)`,
+            with the geometric distribution g of the same mean. None adds nothing.
 
         Returns
         -------
         log_prob : ndarray of shape (n_texts,)
-            In nats per text; 0.0 for a text without tokens to hide.
+            In nats per text, given its number of tokens unless `length_log_prob` adds
+            that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Of the sampling of masks, in nats; so large that 1.96 of them cover 95%, by
             Student's t. Zero where nothing is random, NaN where `n_masks` is 1 and
@@ -69,6 +84,7 @@ class TextScoresMixin:
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         log_prob, _ = scores.totals()
+        log_prob = log_prob + length_term(length_log_prob, scores.n_tokens())
         return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
@@ -84,9 +100,30 @@ class TextScoresMixin:
         Returns
         -------
         float
-            In nats per text.
+            In nats per text, given its number of tokens.
         """
         return float(np.mean(self.score_samples(X)))
+
+    def count_tokens(self, X: Texts) -> np.ndarray:
+        """Count the tokens of each text that can be hidden, and so are scored.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone counts.
+
+        Returns
+        -------
+        n_tokens : ndarray of int of shape (n_texts,)
+            Without special tokens, and before longer texts are cut.
+        """
+        check_is_fitted(self)
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        counts = np.zeros(len(first), dtype=int)
+        for window in windows:
+            counts[window.text] = len(window.places)
+        return counts[first]
 
     def token_scores(self, X: Texts) -> list[TokenScores]:
         """Compute what each token contributes to the score of its text.
