@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._mixture.estimator import MPTMixture
+    from sklearn_mpt._text.diffusion import MaskedDiffusionLM
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -39,6 +40,7 @@ _MODULES = {
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "MaskedDiffusionLM": "_text.diffusion",
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
@@ -62,6 +64,7 @@ __all__ = [
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "MaskedDiffusionLM",
     "check_masked_model",
     "compare_lml",
     "feature_contributions",

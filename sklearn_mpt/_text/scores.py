@@ -28,7 +28,8 @@ from sklearn_mpt._text.windows import fit_windows, tokenize
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
-OVERFLOWS = ("error", "truncate", "stride")
+OVERFLOWS = ("error", "truncate", "stride", "split")
+UNITS = {"token": None, "character": len, "byte": lambda text: len(text.encode())}
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 
@@ -232,6 +233,69 @@ class TextScoresMixin:
             perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
             error = perplexity * scores.std_error_of_sum() / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
+
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: Literal[False] = False
+    ) -> float: ...
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", *, return_std: Literal[True]
+    ) -> tuple[float, float]: ...
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: bool = False
+    ) -> float | tuple[float, float]:
+        r"""Compute the bits per token, character or byte of the texts together.
+
+        It is :math:`-\sum_i s_i / (\ln 2 \sum_i U_i)`, with the scores :math:`s_i` of
+        the texts by `method`, given their numbers of tokens, and their numbers of units
+        :math:`U_i`. For masked diffusion models and "mpt" it is the NELBO in bits.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone counts.
+        unit : {"token", "character", "byte"}, default="token"
+            Bytes are those of UTF-8. Models with different tokenizers compare in
+            characters and bytes.
+        return_std : bool, default=False
+            Whether to return the standard error of the sampling of masks too.
+
+        Returns
+        -------
+        bits : float
+            NaN where the texts have no unit.
+        std_error : float
+            Only if `return_std` is True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `score_samples` does; and if texts are cut, by ``overflow="truncate"``,
+            and `unit` is not "token".
+        """
+        check_is_fitted(self)
+        check_choice(unit, "unit", UNITS)
+        check_bool(return_std, "return_std")
+        texts = check_texts(X)
+        if unit != "token" and self.overflow == "truncate":
+            longest = self.count_tokens(texts)
+        scores = self._score_texts(texts, self._draw())
+        n_tokens = scores.n_tokens()
+        if unit == "token":
+            n_units = n_tokens.sum()
+        elif self.overflow == "truncate" and (n_tokens < longest).any():
+            raise ValueError(
+                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
+                "some; set overflow to 'stride' or 'split', or unit to 'token'."
+            )
+        else:
+            n_units = sum(UNITS[unit](t if isinstance(t, str) else t[1]) for t in texts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_nat = 1 / (np.log(2) * np.float64(n_units))
+            bits = -scores.totals()[0].sum() * per_nat
+            error = scores.std_error_of_sum() * per_nat
+        return (float(bits), float(error)) if return_std else float(bits)
 
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)

@@ -154,8 +154,8 @@ def fit_windows(windows, max_length, overflow, centred):
     if too_long and overflow == "error":
         raise ValueError(
             f"texts[{too_long[0].text}] has {len(too_long[0])} tokens, more than "
-            f"max_length={max_length}. Shorten it, or set overflow to 'truncate' or "
-            "'stride'."
+            f"max_length={max_length}. Shorten it, or set overflow to 'truncate', "
+            "'stride' or 'split'."
         )
     pieces = []
     for window in windows:
@@ -181,6 +181,9 @@ def _split(window, max_length, overflow, centred):
     before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":
         spans = [(0, range(room))]
+    elif overflow == "split":
+        starts = range(0, len(body), room)
+        spans = [(i, range(i, min(i + room, len(body)))) for i in starts]
     else:
         spans = _spans(len(body), room, centred)
     return [
