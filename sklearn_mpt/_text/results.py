@@ -278,6 +278,29 @@ class TokenScores:
         )
 
 
+def frame_of_tokens(parts):
+    """Return a DataFrame of a list of `TokenScores`, with a row for each token."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("as_frame=True needs pandas: pip install pandas.") from error
+
+    def join(values, dtype):
+        return np.concatenate([np.zeros(0, dtype), *map(values, parts)])
+
+    return pd.DataFrame(
+        {
+            "text": np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+            "token": join(lambda part: np.array(part.tokens, dtype=object), object),
+            "start": join(lambda part: part.offsets[:, 0], int),
+            "end": join(lambda part: part.offsets[:, 1], int),
+            "word": join(lambda part: part.words, int),
+            "log_prob": join(lambda part: part.log_prob, float),
+            "std_error": join(lambda part: part.std_error, float),
+        }
+    )
+
+
 def _token_scores(text, parts, tokenizer):
     """Join the windows of a text, given with their `WindowScores`."""
 

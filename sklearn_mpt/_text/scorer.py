@@ -18,6 +18,7 @@ from sklearn_mpt._text.scores import (
     check_scorer_parameters,
     count_masks,
 )
+from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import longest_input, warn_of_unknown
@@ -28,6 +29,7 @@ class MPTScorer(
     TextScoresMixin,
     FillingMixin,
     VariantsMixin,
+    StreamingMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,

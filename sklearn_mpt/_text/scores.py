@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,10 +21,15 @@ from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
-from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
+from sklearn_mpt._text.results import (
+    TextScores,
+    TokenScores,
+    frame_of_tokens,
+    text_curve,
+)
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, show
-from sklearn_mpt._text.windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
@@ -126,7 +131,9 @@ class TextScoresMixin:
             counts[window.text] = len(window.places)
         return counts[first]
 
-    def token_scores(self, X: Texts) -> list[TokenScores]:
+    def token_scores(
+        self, X: Texts, *, as_frame: bool = False
+    ) -> list[TokenScores] | Any:
         """Compute what each token contributes to the score of its text.
 
         For "pll", "pll_word_l2r" and "ordered" that is the log-probability of the token
@@ -138,6 +145,10 @@ class TextScoresMixin:
         ----------
         X : iterable of str or of (str, str) tuples
             Texts, or pairs of a context and a text: the text alone is scored.
+        as_frame : bool, default=False
+            Whether to return a DataFrame of pandas, with a row for each token: the
+            index of its `text`, `token`, its `start` and `end` in the text, the index
+            of its `word`, `log_prob` and `std_error`.
 
         Returns
         -------
@@ -151,9 +162,11 @@ class TextScoresMixin:
             out, as they are not scored.
         """
         check_is_fitted(self)
+        check_bool(as_frame, "as_frame")
         texts = check_texts(X)
         scores = self._score_texts(texts, self._draw())
-        return scores.tokens(texts, self._open_again()[1])
+        parts = scores.tokens(texts, self._open_again()[1])
+        return frame_of_tokens(parts) if as_frame else parts
 
     def conditional_log_prob(
         self, X: Texts, mask: Iterable[ArrayLike]
@@ -367,14 +380,16 @@ class TextScoresMixin:
         seed = self._seed if random_state is None else draw_seed(random_state)
         return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
 
-    def _score_texts(self, X, draw, n_jobs=None):
+    def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer)
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        warn_of_no_words(tokenizer, windows)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
+        verbose = self.verbose if verbose is None else verbose
+        scores = score_windows(language_model, windows, draw, n_jobs, verbose)
         return TextScores(windows, scores, draw, first)
 
 

@@ -95,6 +95,34 @@ def warn_of_unknown(tokenizer, texts, most=100):
         )
 
 
+def warn_of_no_words(tokenizer, windows):
+    """Warn of typed mask tokens, which have no score, and of unknown tokens."""
+    for token, what in (
+        (
+            tokenizer.mask_token,
+            "it stays hidden and is not scored, so their scores are those of the other "
+            "tokens. `fill` draws tokens for it.",
+        ),
+        (
+            tokenizer.unk_token,
+            "what it stands for is unknown to the tokenizer, and is scored as any "
+            "unknown token is.",
+        ),
+    ):
+        index = None if token is None else tokenizer.convert_tokens_to_ids(token)
+        found = [w.text for w in windows if _is_in(index, w)]
+        if found:
+            warn_caller(
+                f"{len(found)} of {len(windows)} different texts, texts[{found[0]}] "
+                f"the first, hold {token}: {what}"
+            )
+
+
+def _is_in(token, window):
+    """Whether a token is in the text of a window, its context apart."""
+    return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
+
+
 def _encode(tokenizer, texts):
     """Encode texts, or pairs of them."""
     is_pair = not isinstance(texts[0], str)
