@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+    from sklearn_mpt._text.harness import MPTHarnessLM
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -34,6 +35,7 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
+    "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
@@ -58,6 +60,7 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
+    "MPTHarnessLM",
     "MPTImputer",
     "MPTLinearVAE",
     "MPTMaskedAutoencoder",
