@@ -42,6 +42,8 @@ def binary_rows():
     return (real_rows() > 0).astype(float)
 
 
+FEW = 12  # rows, where each is integrated by importance sampling
+
 MODELS = {
     "ppca": (lambda: MPTProbabilisticPCA(max_iter=20, random_state=0), real_rows()),
     "gaussian linear vae": (
@@ -56,7 +58,7 @@ MODELS = {
         lambda: MPTDeepVAE(
             hidden_layer_sizes=(8,), early_stopping=False, max_iter=20, random_state=0
         ),
-        real_rows(),
+        real_rows()[:FEW],
     ),
     "bernoulli deep vae": (
         lambda: MPTDeepVAE(
@@ -66,7 +68,7 @@ MODELS = {
             max_iter=20,
             random_state=0,
         ),
-        binary_rows(),
+        binary_rows()[:FEW],
     ),
     "mixture": (lambda: MPTMixture(2, max_iter=20, random_state=0), real_rows()),
     "latent classes": (
