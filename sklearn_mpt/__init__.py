@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
     from sklearn_mpt._measure.curve import MPTCurve
-    from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
+    from sklearn_mpt._measure.display import (
+        LMLComparisonDisplay,
+        MPTCurveDisplay,
+        OrderSpreadDisplay,
+    )
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._measure.orders import OrderSpread, order_log_prob, order_spread
     from sklearn_mpt._mixture.estimator import MPTMixture
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
@@ -39,12 +44,16 @@ _MODULES = {
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "OrderSpread": "_measure.orders",
+    "OrderSpreadDisplay": "_measure.display",
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
     "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
+    "order_log_prob": "_measure.orders",
+    "order_spread": "_measure.orders",
 }
 
 __all__ = [
@@ -62,12 +71,16 @@ __all__ = [
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "OrderSpread",
+    "OrderSpreadDisplay",
     "check_masked_model",
     "compare_lml",
     "feature_contributions",
     "lml_samples",
     "mpt_curve",
     "mpt_loss",
+    "order_log_prob",
+    "order_spread",
 ]
 
 

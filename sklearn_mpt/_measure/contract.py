@@ -39,6 +39,7 @@ from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 
 BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
 CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
+COMMUTES = 1e-5  # relative, or of a nat: what the integrals of a joint may differ by
 
 
 def masked_score(log_prob, mask):
@@ -260,12 +261,16 @@ def _loop_over_order(conditional, rows, order):
 
 
 def log_prob_along(conditional, rows, order):
-    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
-    terms = np.empty(rows.shape)
-    mask = np.ones(len(order), dtype=bool)
-    for feature in order:
-        terms[:, feature] = hidden_log_prob(conditional, rows, mask)[:, feature]
-        mask[feature] = False
+    """Compute log p(x_j | features before j in the order); (n_samples, n_features).
+
+    order : int array of shape (n_features,) or, for each row, (n_samples, n_features).
+    """
+    terms, place = np.empty(rows.shape), np.argsort(order, axis=-1)
+    every = np.arange(len(rows))
+    for t in range(rows.shape[1]):
+        feature = order[..., t]
+        log_prob = hidden_log_prob(conditional, rows, place >= t)
+        terms[every, feature] = log_prob[every, feature]
     return terms
 
 
@@ -314,6 +319,39 @@ def _differ(rows, log_prob, masks):
     one, two = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
         return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
+
+
+def wants_row_orders(conditional, rows):
+    """Whether chains are better drawn for each row than for all rows together.
+
+    Then the errors of rows average out. It takes a function of masks for each row, and
+    conditionals of no joint density: those of a joint are the same along any order, and
+    masks that rows share may cost less.
+    """
+    return takes_row_masks(conditional, rows) and not _commute(conditional, rows)
+
+
+def _commute(conditional, rows):
+    """Whether two features have one joint log-probability, in whichever order.
+
+    Asked about up to four rows, of three pairs of features: given nothing, half of the
+    features, all others.
+    """
+    rows = _complete_rows(Rows.of(rows))
+    n_features = rows.shape[1]
+    order = np.random.default_rng(1).permutation(n_features)
+    for t in sorted({0, (n_features - 1) // 2, n_features - 2}):
+        pair, hidden = order[[t, t + 1]], np.zeros((3, n_features), dtype=bool)
+        hidden[:, order[t:]] = True
+        hidden[[1, 2], pair] = False
+        both, second, first = [
+            hidden_log_prob(conditional, rows, mask)[:, pair] for mask in hidden
+        ]
+        one, other = both[:, 0] + second[:, 1], both[:, 1] + first[:, 0]
+        with np.errstate(invalid="ignore"):  # -inf may stand on both sides
+            if (np.abs(one - other) > COMMUTES * np.maximum(1, np.abs(one))).any():
+                return False
+    return True
 
 
 def _complete_rows(rows):

@@ -251,3 +251,71 @@ class LMLComparisonDisplay:
         ax.set_xlabel(f"LML less that of {best} (nats per row)")
         self.ax_, self.figure_ = ax, ax.figure
         return self
+
+
+class OrderSpreadDisplay:
+    """Spread over orders of each row against its mean log-probability.
+
+    Create it with :meth:`OrderSpread.plot`.
+
+    Parameters
+    ----------
+    spread : OrderSpread
+        What to draw.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the rows.
+    figure_ : matplotlib Figure
+        Figure containing them.
+    points_ : matplotlib PathCollection
+        A point for each row.
+
+    See Also
+    --------
+    order_spread : Measure the spread.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import OrderSpread
+    >>> log_prob = np.array([[-1.0, -2.0], [-1.2, -2.5], [-1.1, -1.5]])
+    >>> display = OrderSpread(log_prob).plot()
+    >>> display.ax_.get_ylabel()
+    'Standard deviation over orders (nats)'
+    """
+
+    def __init__(self, spread: Any):
+        self.spread = spread
+
+    def plot(self, ax: "Axes | None" = None) -> "OrderSpreadDisplay":
+        """Draw the rows.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : OrderSpreadDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        spread = self.spread
+        mean, std = spread.log_prob.mean(axis=0), spread.std
+        finite = np.isfinite(mean) & np.isfinite(std)
+        self.points_ = ax.scatter(mean[finite], std[finite], s=16, alpha=0.6)
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(
+            xlabel="Mean log-probability over orders (nats)",
+            ylabel="Standard deviation over orders (nats)",
+            title=(
+                f"{len(spread.log_prob)} orders, mixture less mean "
+                f"{spread.mean_gap:.2g} nats, p = {spread.p_value:.2g}"
+            ),
+        )
+        self.ax_, self.figure_ = ax, ax.figure
+        return self

@@ -182,11 +182,11 @@ def _is_per_row(estimator, rows, design):
     if design not in ("chain", "balanced"):
         return False
     hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
-    if rows.missing is None and (design == "chain" or hasattr(estimator, hook)):
+    if not hasattr(estimator, hook):
+        return takes_row_masks(Conditional(estimator), rows)
+    if rows.missing is None:
         return False
-    if design == "chain" and hasattr(estimator, hook):
-        return True
-    return takes_row_masks(Conditional(estimator), rows)
+    return design == "chain" or takes_row_masks(Conditional(estimator), rows)
 
 
 def _identify(what, design, noise):
