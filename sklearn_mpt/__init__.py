@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
+    from sklearn_mpt._measure.cumulative import (
+        CumulativeCV,
+        EvidenceComparison,
+        compare_evidence,
+        cumulative_cv_score,
+    )
     from sklearn_mpt._measure.curve import MPTCurve
     from sklearn_mpt._measure.display import (
+        CumulativeCVDisplay,
+        EvidenceComparisonDisplay,
         LMLComparisonDisplay,
         MPTCurveDisplay,
         OrderSpreadDisplay,
@@ -30,7 +38,11 @@ if TYPE_CHECKING:
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
+    "CumulativeCV": "_measure.cumulative",
+    "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
+    "EvidenceComparison": "_measure.cumulative",
+    "EvidenceComparisonDisplay": "_measure.display",
     "LMLComparison": "_measure.comparison",
     "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
@@ -47,7 +59,9 @@ _MODULES = {
     "OrderSpread": "_measure.orders",
     "OrderSpreadDisplay": "_measure.display",
     "check_masked_model": "_measure.checking",
+    "compare_evidence": "_measure.cumulative",
     "compare_lml": "_measure.comparison",
+    "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",
     "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
@@ -57,7 +71,11 @@ _MODULES = {
 }
 
 __all__ = [
+    "CumulativeCV",
+    "CumulativeCVDisplay",
     "DataCollatorForMPT",
+    "EvidenceComparison",
+    "EvidenceComparisonDisplay",
     "LMLComparison",
     "LMLComparisonDisplay",
     "LMLMonitor",
@@ -74,7 +92,9 @@ __all__ = [
     "OrderSpread",
     "OrderSpreadDisplay",
     "check_masked_model",
+    "compare_evidence",
     "compare_lml",
+    "cumulative_cv_score",
     "feature_contributions",
     "lml_samples",
     "mpt_curve",

@@ -244,7 +244,7 @@ class OrderSpread:
     >>> spread.std.tolist()
     [0.0, 0.5]
     >>> spread.gap.round(3).tolist()
-    [0.0, 0.08]
+    [0.0, 0.082]
     >>> spread.p_value < 0.001
     True
     """
