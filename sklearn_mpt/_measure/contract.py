@@ -1,7 +1,7 @@
 """What generic code asks of a masked model, and what its answers add up to.
 
 A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
+itself. A torch module is one too, and gets tensors. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
 boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
 answer counts at entries that are hidden and present. It is a log-probability in nats
 there, -inf for what has probability 0; NaN and inf are refused.
@@ -18,6 +18,11 @@ missing, that function is called in a loop. The array X that they get is read-on
     at place t of each order, averaged over rows: the masked score of all features not
     among the first t, and the log-probability of the next one alone, both given the
     first t.
+
+One more says what the log-probabilities are; without it nothing is known:
+
+``_measures_of_columns()``
+    For each feature "density", "probability", or None if it is not known.
 
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
 It answers what it can by methods of its own, with arguments of the public functions:
@@ -36,6 +41,7 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
+from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 
 BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
 CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
@@ -71,7 +77,13 @@ class Conditional:
     """
 
     def __init__(self, model):
-        self.function = getattr(model, "conditional_log_prob", model)
+        if is_module(model):
+            self.function = ModuleConditional(model)
+        else:
+            self.function = getattr(model, "conditional_log_prob", model)
+        # whether it is no method of an estimator, which checks its own rows
+        self.is_function = is_module(model) or self.function is model
+        self.is_single = False  # whether it answers in single precision, or less
         if not callable(self.function):
             raise TypeError(
                 "estimator must have a method conditional_log_prob(X, mask) or be such "
@@ -94,14 +106,20 @@ class Conditional:
                 raise
             try:
                 log_prob = self._ask(rows, for_each_row)
-            except Exception:
+            except Exception as other:
+                error.add_note(
+                    "Called with a mask for each row instead, of shape "
+                    f"{rows.shape}, it raised {type(other).__name__}: {other}"
+                )
                 raise error from None
             self.refusal = error
             return log_prob
 
     def _ask(self, rows, mask):
         try:
-            log_prob = as_array(self.function(rows.lend(), mask.copy()))
+            answer = self.function(rows.lend(), mask.copy())
+            self.is_single = str(getattr(answer, "dtype", "")).endswith(("32", "16"))
+            log_prob = as_array(answer)
         except Exception as error:
             error.add_note(
                 "It was raised when conditional_log_prob(X, mask) was called with X of "
@@ -155,7 +173,7 @@ def check_rows(model, X):
     numbers, unless the columns of a DataFrame hold something else.
     """
     X = fill_masked(X)
-    is_function = Conditional(model).function is model
+    is_function = Conditional(model).is_function
     if is_into_dataframe(X):
         if 0 in np.shape(X):
             raise ValueError(
@@ -197,9 +215,26 @@ def hidden_log_prob(conditional, rows, mask):
         raise ValueError(
             "Log-probabilities must be numbers below infinity, got "
             f"{log_prob[i, j]} at feature {j} of row {rows.first + i}, for the mask "
-            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}."
+            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}.{_gaps(rows, i)}"
         )
     return np.where(targets, log_prob, 0.0)
+
+
+def _gaps(rows, i):
+    """Say which entries of a row are missing, if any are."""
+    if rows.missing is None or not rows.missing[i].any():
+        return ""
+    missing = ", ".join(map(str, np.flatnonzero(rows.missing[i])[:10]))
+    return (
+        f" The features [{missing}] of that row are missing (NaN): a model must leave "
+        "them out, as if they were hidden."
+    )
+
+
+def measures_of_columns(model, n_features):
+    """Say of each feature "density", "probability", or None if it is not known."""
+    ask = getattr(model, "_measures_of_columns", None)
+    return [None] * n_features if ask is None else ask()
 
 
 def mean_masked_scores(model, rows, masks):
