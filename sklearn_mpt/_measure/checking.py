@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_int
+from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.contract import (
     CLEARLY,
     Conditional,
@@ -263,9 +264,10 @@ def _check_sum(conditional, rows, mask, j, column):
     if column.is_of_numbers and _is_explained(conditional, rows, mask, i, j, column):
         return
     values = sorted(column.values) if column.is_of_numbers else column.values
+    shown = [plain(value) for value in values[:10]]
     raise ValueError(
-        f"Log-probabilities must be normalised: the probabilities of feature {j} of row "
-        f"{i} add up to {total[i]:.6g} over its values {values[:10]}"
+        "Log-probabilities must be normalised: the probabilities of feature "
+        f"{j} of row {i} add up to {total[i]:.6g} over its values {shown}"
         f"{' and others' if len(values) > 10 else ''}, for the mask "
         f"{describe_mask(mask)}."
     )

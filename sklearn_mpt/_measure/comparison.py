@@ -257,7 +257,6 @@ def compare_lml(
     True
     """
     named = _name(estimators)
-    _check_measures(named)
     X = list(X) if isinstance(X, Iterator) else X
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
@@ -267,6 +266,7 @@ def compare_lml(
         name: _check_scores(name, _score(name, model, X, options), X)
         for name, model in named.items()
     }
+    _check_measures(named)
     names = sorted(scores, key=lambda name: -scores[name].mean())
     ordered = [scores[name] for name in names]
     differences = [values - ordered[0] for values in ordered]
@@ -319,19 +319,15 @@ def _score(name, model, X, options):
 
 
 def _check_measures(named):
-    """Refuse a density of a column beside a probability, where models say what."""
-    known = [
-        (name, measures_of_columns(model, 0))
-        for name, model in named.items()
-        if not hasattr(model, "__sklearn_is_fitted__") or model.__sklearn_is_fitted__()
-    ]
+    """Refuse a density of a column beside a probability, as far as models say."""
+    known = [(name, measures_of_columns(model, 0)) for name, model in named.items()]
     known = [(name, measures) for name, measures in known if measures]
     for name, measures in known[1:]:
         other, first = known[0]
         for j, pair in enumerate(zip(first, measures, strict=False)):
             if set(pair) == {"density", "probability"}:
                 raise ValueError(
-                    f"A density and a probability do not compare, as one has units: "
+                    "A density and a probability do not compare, as one has units: "
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "
                     f"{name!r}. Give both models the same kind of likelihood there."
                 )

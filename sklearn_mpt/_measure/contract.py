@@ -1,10 +1,11 @@
 """What generic code asks of a masked model, and what its answers add up to.
 
 A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. A torch module is one too, and gets tensors. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
+itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
 boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
 answer counts at entries that are hidden and present. It is a log-probability in nats
-there, -inf for what has probability 0; NaN and inf are refused.
+there, -inf for what has probability 0; NaN and inf are refused. A torch module gets
+tensors in place of arrays.
 
 Two methods beside it are optional, for speed and never for meaning; where they are
 missing, that function is called in a loop. The array X that they get is read-only:

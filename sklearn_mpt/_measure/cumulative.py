@@ -297,7 +297,7 @@ def cumulative_cv_score(
     n_samples = len(X)
     if y is not None and len(y) != n_samples:
         raise ValueError(
-            f"y must have a value for each of {n_samples} rows, got {len(y)}."
+            f"y must have a value for each of the {n_samples} rows, got {len(y)}."
         )
     is_classes = score is _log_proba
     start = _check_start(n_start, X, y if is_classes else None)

@@ -9,9 +9,10 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
-from sklearn_mpt._measure.contract import check_rows, ragged_hook
+from sklearn_mpt._measure.contract import check_rows, own_setting, ragged_hook
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
+    OrderDraw,
     std_error_of_mean,
     sums_along,
     sums_along_orders,
@@ -19,7 +20,7 @@ from sklearn_mpt._measure.contributions import (
 from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of
-from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,8 +93,8 @@ def order_log_prob(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. Random
-    orders differ by row where the model takes a mask for each row.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. All rows
+    have the same orders.
 
     References
     ----------
@@ -116,7 +117,11 @@ def order_log_prob(
     rows = check_rows(model, X)
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
-        sums, n_all = sums_along_orders(model, rows, order, random_state, n_jobs)
+        seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
+        n_all = count_orders(rows.shape[1])
+        # rows share them: the mixture is one model of all rows
+        draws = [OrderDraw(seed, i, False) for i in range(min(int(order), n_all))]
+        sums = sums_along(model, rows, draws, n_jobs)
         error = _error_of_mixture(sums, n_all)
     else:
         orders = _read_orders(order, model, X, rows.shape[1])
@@ -385,7 +390,8 @@ def order_spread(
         Rows. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
     n_orders : int, default=10
-        Number of random orders, at least 2. No more are drawn than there are.
+        Number of random orders, at least 2; each row has its own where the model takes
+        a mask for each row. No more are drawn than there are.
     tolerance : float, default=None
         Standard deviation that errors of integration may have, in nats per row. None
         takes for each row what the model says itself, by
