@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         MPTCurveDisplay,
         OrderSpreadDisplay,
     )
+    from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._measure.orders import OrderSpread, order_log_prob, order_spread
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
+    "ConditionalMasker": "_measure.masker",
     "CumulativeCV": "_measure.cumulative",
     "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
@@ -71,6 +73,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "ConditionalMasker",
     "CumulativeCV",
     "CumulativeCVDisplay",
     "DataCollatorForMPT",

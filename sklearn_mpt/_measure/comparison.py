@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -159,6 +159,43 @@ class LMLComparison:
             for name, lml, error, diff, diff_error in columns
         ]
         return "\n".join([" " * width + titles, *lines])
+
+    def to_arviz(self) -> dict[str, Any]:
+        """Return the row scores as ArviZ takes them, for its tables and weights.
+
+        ``arviz_stats.compare(table.to_arviz())`` adds up the scores of all rows, which
+        are held-out log predictive densities as its ELPD are, and finds weights for
+        stacking the models.
+
+        Returns
+        -------
+        dict from names to arviz_stats.utils.ELPDData
+            Without an effective number of parameters, `p`, which is NaN.
+
+        Raises
+        ------
+        ImportError
+            If arviz-stats or xarray is not installed.
+        """
+        from arviz_stats.utils import ELPDData
+        from xarray import DataArray
+
+        n_rows = self.row_lml.shape[1]
+        return {
+            name: ELPDData(
+                kind="lml",
+                elpd=float(rows.sum()),
+                se=float(np.sqrt(n_rows * rows.var())),  # as ArviZ has it
+                p=np.nan,
+                n_samples=1,
+                n_data_points=n_rows,
+                scale="log",
+                warning=False,
+                good_k=np.nan,
+                elpd_i=DataArray(rows, dims=["row"]),
+            )
+            for name, rows in zip(self.names, self.row_lml, strict=True)
+        }
 
     def plot(self, ax: "Axes | None" = None) -> LMLComparisonDisplay:
         """Draw the differences to the best model, with their 95% intervals.
