@@ -392,7 +392,7 @@ class CumulativeCVDisplay:
         )
         ax.set(
             xlabel="Number of rows seen",
-            ylabel="Log predictive probability of the next rows (nats per row)",
+            ylabel="Predictive score (nats per row)",
         )
         ax.legend()
         self.ax_, self.figure_ = ax, ax.figure
