@@ -91,8 +91,8 @@ axes[0].set_title("Degree 3")
 #
 # So the degree that the evidence chooses depends on the prior: the vaguer it is, the
 # lower the degree. If ten rows are seen first, their posterior takes the place of the
-# prior, and the answer hardly moves. That is what ``n_start`` is for; its default, "auto",
-# is a tenth of the rows.
+# prior, and the answer hardly moves. That is what ``n_start`` is for; its default,
+# "auto", is a tenth of the rows.
 
 degrees, variances = range(1, 6), [0.1, 1.0, 10.0, 1e3, 1e5, 1e7]
 for n_start, style in ((0, "o-"), (10, "s--")):

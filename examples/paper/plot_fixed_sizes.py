@@ -6,10 +6,10 @@ Masks of one size mislead
 Training by masks of one size m maximises D S(m), where S(m) is the mean log-probability
 of a hidden feature and D the number of features. The log marginal likelihood (LML) is
 the sum of S(m) over all sizes. The difference of the two, the bias, is the subject of
-Appendix C.1 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_. Here it
-is computed without training, from known parameters. It depends on the size, on the model
-and on the row. So a model that is chosen by masks of one size need not be the one of
-highest LML.
+Appendix C.1 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_. Here
+it is computed without training, from known parameters. It depends on the size, on the
+model and on the row. So a model that is chosen by masks of one size need not be the one
+of highest LML.
 """
 
 import matplotlib.pyplot as plt
@@ -38,9 +38,9 @@ def model(n_components, noise_variance):
 # =====================
 #
 # Three models of the same rows: the one that made them, one with two of its six
-# components, and one with a single component. Where little is hidden, the bias of a model
-# that uses what features share is negative: training promises too much. Where nearly all
-# is hidden, it is positive. How large it is differs from model to model.
+# components, and one with a single component. Where little is hidden, the bias of a
+# model that uses what features share is negative: training promises too much. Where
+# nearly all is hidden, it is positive. How large it is differs from model to model.
 
 models = {
     "6 components": model(6, 1.0),
@@ -48,7 +48,7 @@ models = {
     "1 component": model(1, 9.0),
 }
 curves = {
-    name: mpt_curve(m, X, n_masks=100, random_state=0) for name, m in models.items()
+    name: mpt_curve(m, X, n_masks=40, random_state=0) for name, m in models.items()
 }
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 for name, curve in curves.items():
@@ -62,7 +62,8 @@ axes[0].legend()
 # The bias of each row
 # ====================
 #
-# The bias of the true model at 15%, row by row. It is no constant: each row has its own.
+# The bias of the true model at 15%, row by row. It is no constant: each row has its
+# own.
 
 size = max(1, round(0.15 * n_features))
 true = models["6 components"]
@@ -77,9 +78,9 @@ plt.show()
 # What each size chooses
 # ======================
 #
-# Two of the six components are given, and the noise variance is chosen. If a model can be
-# true, all sizes agree on it, as each S(m) is a proper score. This one cannot be, and
-# each size has an optimum of its own. The last column is what it costs, in LML.
+# Two of the six components are given, and the noise variance is chosen. If a model can
+# be true, all sizes agree on it, as each S(m) is a proper score. This one cannot be,
+# and each size has an optimum of its own. The last column is what it costs, in LML.
 
 variances = np.linspace(3, 8, 41)
 tried = [mpt_curve(model(2, v), X, n_masks=6, random_state=0) for v in variances]
