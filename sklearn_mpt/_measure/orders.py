@@ -394,9 +394,10 @@ def order_spread(
         a mask for each row. No more are drawn than there are.
     tolerance : float, default=None
         Standard deviation that errors of integration may have, in nats per row. None
-        takes for each row what the model says itself, by
-        ``score_samples(X, return_std=True)``, but at least 1e-5 of the log-probability
-        or of a nat, which allows for rounding.
+        takes for each row the standard error that the model says itself, by
+        ``score_samples(X, return_std=True)``, times the square root of the number of
+        features, as so many conditionals are integrated. It takes at least 1e-5 of the
+        log-probability or of a nat, which allows for rounding.
     random_state : int, RandomState instance or None, default=None
         Determines the orders. None takes the model's own.
     n_jobs : int, default=None
@@ -458,4 +459,4 @@ def _tolerance(model, rows, sums, tolerance):
         error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
     except (AttributeError, TypeError):  # it does not say
         return least
-    return np.fmax(least, error)
+    return np.fmax(least, np.sqrt(rows.shape[1]) * error)
