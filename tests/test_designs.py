@@ -529,3 +529,24 @@ def test_neyman_without_masks_to_share_out_is_independent(n_masks):
     expected = mpt_curve(no_joint, X, design="independent", **options)
     assert_array_equal(neyman.scores, expected.scores)
     assert_array_equal(neyman.std_errors, expected.std_errors)
+
+
+def test_a_difference_of_curves_says_what_differs(known):
+    model, X = known
+    function = model.conditional_log_prob
+    auto = mpt_curve(function, X, random_state=0)
+    by_name = mpt_curve(function, X, design="balanced", random_state=0)
+    assert (auto - by_name).lml == 0
+    for other, message in (
+        (
+            mpt_curve(model, X, design="balanced", random_state=0),
+            "'masks for each row'",
+        ),
+        (
+            mpt_curve(function, X, n_masks=3, random_state=0),
+            "'n_masks' differs: 10 and",
+        ),
+        (mpt_curve(model, X, random_state=0), "'design' differs: balanced and chain"),
+    ):
+        with pytest.raises(ValueError, match=f"Here {message}"):
+            auto - other
