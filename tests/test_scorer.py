@@ -257,6 +257,7 @@ def test_methods_do_not_change_the_features(scorer):
     assert_array_equal(chain.transform(TEXTS), scorer.transform(TEXTS))
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .MASK.")
 def test_texts_without_tokens(scorer):
     texts = ["", "[MASK]", "the cat"]
     log_prob, std_error = scorer.score_samples(texts, return_std=True)
@@ -268,6 +269,7 @@ def test_texts_without_tokens(scorer):
     assert_array_equal(scorer.score_samples([""]), [0.0])
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .MASK.")
 def test_curves_of_texts_without_tokens(scorer):
     curve = mpt_curve(scorer, ["", "[MASK]"])
     assert np.isnan(curve.scores).all()
