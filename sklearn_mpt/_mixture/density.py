@@ -127,7 +127,7 @@ def distinct(observed):
 
 
 def multiply(matrices, pattern, vectors):
-    """Multiply each vector (n, K, g) by the matrix (u, K, g, g) of its row's pattern."""
+    """Multiply vectors (n, K, g) by the matrices (u, K, g, g) of their patterns."""
     if 4 * len(matrices) > len(vectors):
         return (matrices[pattern] @ vectors[..., None])[..., 0]
     product = torch.empty_like(vectors)
