@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._deep.density import DeepDensity
-from sklearn_mpt._deep.objectives import MaskedRows, SampledRows
+from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
 from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
@@ -23,7 +23,7 @@ N_CHAINS = 64  # when scoring
 
 
 def own_bound(module, X, noise):
-    """Importance-weighted bound on log p(x) by each row's own points; (n,).
+    """Importance-weighted bound on log p(x) by each row's own samples; (n,).
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
     """
@@ -37,8 +37,8 @@ def own_bound(module, X, noise):
     return log_mean_exp(log_likelihood + log_ratio, 1)
 
 
-class BoundRows(SampledRows):
-    """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
+class BoundLoss(RowLoss):
+    """Minus the importance-weighted bound: ELBO with one sample per row, else IWAE."""
 
     def losses(self, module, batch):
         X, counts, noise, _ = batch
@@ -96,12 +96,12 @@ class EncodeDecodeDensity(DeepDensity):
         return chain_log_prob(self.joint, rows.X, rows.observed, noise)
 
 
-class EncodeDecodeRows(MaskedRows):
+class EncodeDecodeLoss(MaskedLoss):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
     def batches(self, rng):
         n_features = self.X.shape[1]
-        n_chains, _, n_dims = self.points
+        n_chains, _, n_dims = self.samples
         for X, counts, *_ in super().batches(rng):
             normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))
             uniform = rng.random((len(X), N_STEPS, n_chains, n_features))

@@ -15,36 +15,35 @@ from sklearn_mpt._checks import (
     warn_constant,
 )
 from sklearn_mpt._deep.comparators import (
-    BoundRows,
+    BoundLoss,
     EncodeDecodeDensity,
-    EncodeDecodeRows,
+    EncodeDecodeLoss,
 )
 from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
+from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import (
     DRAWN_MASKS,
-    DrawnMasks,
-    HeldOutRows,
-    MaskedGains,
-    Points,
-    n_prior_points,
+    BoundGainsLoss,
+    DrawnMasksLoss,
+    SampleCounts,
 )
-from sklearn_mpt._deep.recipe import architecture_for, check_architecture, recipe_for
-from sklearn_mpt._deep.solver import DescentSolver
-from sklearn_mpt._deep.start import SMOOTH, start, unexplained
+from sklearn_mpt._deep.recipe import check_architecture, recipe_for
+from sklearn_mpt._deep.schedule_free import REST
+from sklearn_mpt._deep.solver import NetSolver
+from sklearn_mpt._deep.start import start, unexplained
 from sklearn_mpt._latent.base import LatentMixin
 from sklearn_mpt._latent.density import Units, as_tensor
 from sklearn_mpt._latent.natural_gradient import Weights
-from sklearn_mpt._latent.schedule_free import REST
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
-HELD_OUT_POINTS, HELD_OUT_BATCH = 16, 256
-# How features are predicted from others: the density, what trains it if n_masks is
-# "auto", and what does if that many masks are drawn.
+VALIDATION_SAMPLES, VALIDATION_BATCH = 16, 256
+# How features are predicted from others: the density, the loss that trains it if
+# n_masks is "auto", and the loss if n_masks is a number.
 CONDITIONALS = {
-    "importance": (DeepDensity, MaskedGains, DrawnMasks),
-    "encode_decode": (EncodeDecodeDensity, EncodeDecodeRows, EncodeDecodeRows),
+    "importance": (DeepDensity, BoundGainsLoss, DrawnMasksLoss),
+    "encode_decode": (EncodeDecodeDensity, EncodeDecodeLoss, EncodeDecodeLoss),
 }
 
 
@@ -353,9 +352,18 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _n_features_out(self):
         return len(self.encoder_precision_)
 
-    def _architecture(self, n_features):
-        sizes, activation = self.hidden_layer_sizes, self.activation
-        return architecture_for(n_features, self.n_components, sizes, activation)
+    def _recipe(self, likelihood, n_rows, n_features):
+        return recipe_for(
+            likelihood,
+            n_rows=n_rows,
+            n_features=n_features,
+            n_components=self.n_components,
+            hidden_layer_sizes=self.hidden_layer_sizes,
+            activation=self.activation,
+            objective=self.objective,
+            batch_size=self.batch_size,
+            n_importance_samples=self.n_importance_samples,
+        )
 
     def _check_parameters(self, n_features):
         check_architecture(self.hidden_layer_sizes, self.activation)
@@ -367,7 +375,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _check_fitted_parameters(self):
         super()._check_fitted_parameters()
         widths = tuple(len(each) for each in self.decoder_intercepts_[-2::-1])
-        if widths != self._architecture(self.n_features_in_).widths:
+        recipe = self._recipe(self._likelihood(), 0, self.n_features_in_)
+        if widths != recipe.widths:
             raise ValueError(
                 f"hidden_layer_sizes={self.hidden_layer_sizes} differ from the "
                 f"{widths} of the "
@@ -379,8 +388,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         likelihood = self._likelihood()
         constant = np.flatnonzero(likelihood.constant(X))
         own = {"lml_method_": "importance", "_constant": constant}
-        of = self._architecture(X.shape[1]), likelihood, X
-        return own | start(*of, rng, SMOOTH, weight)
+        recipe = self._recipe(likelihood, *X.shape)
+        of = recipe, self.n_components, likelihood, X
+        return own | start(*of, rng, recipe.starts[0], weight)
 
     def _density_of(self, fitted, device):
         module = module_of(fitted, self._likelihood(), device)
@@ -398,50 +408,56 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
-        chosen, others = self._split(problem, rows)
-        architecture = self._architecture(rows.shape[1])
-        recipe = recipe_for(
-            module.likelihood,
-            n_rows=len(rows),
-            n_features=rows.shape[1],
-            n_validation=len(others),
-            widths=architecture.widths,
-            objective=self.objective,
-            batch_size=self.batch_size,
-            n_points=self.n_importance_samples,
-        )
-        is_new = problem.is_new and problem.is_all
-        kinds = recipe.starts[1:] if is_new else ()
+        recipe = self._recipe(likelihood, *rows.shape)
+        chosen, held_out = self._split(problem, rows)
+        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
+        counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
+        of = rows[chosen].float(), recipe.batch_size, SampleCounts(*counts)
+        validation = None
+        if len(held_out):
+            validation = ValidationRows(
+                rows[held_out].float(),
+                VALIDATION_BATCH,
+                SampleCounts(VALIDATION_SAMPLES, *counts[1:]),
+                fitted["_seed"],
+                weight[held_out],
+            )
+        n_noises = sum(noise.numel() for noise in module.likelihood.parameters())
+        sets_noise = recipe.sets_noise and n_noises == 1 and validation is not None
+        kinds = recipe.starts[1:] if problem.is_new and problem.is_all else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
+        of_start = recipe, self.n_components, likelihood, problem.X
         starts = [
-            start(architecture, likelihood, problem.X, rng, kind, problem.weight)
-            for rng, kind in zip(map(np.random.default_rng, seeds), kinds, strict=True)
+            start(*of_start, np.random.default_rng(seed), kind, problem.weight)
+            for seed, kind in zip(seeds, kinds, strict=True)
         ]
-        tunes = recipe.tunes_noise
-        return DescentSolver(
+        return NetSolver(
             module,
-            self._objective(problem, rows.float(), chosen, others, recipe),
+            self._loss(problem, of, weight[chosen]),
             rng=problem.rng,
-            others=[
+            validation=validation,
+            other_starts=[
                 module_of(each, likelihood, device).float().state_dict()
                 for each in starts
             ],
             log_scale=float(log_scale.mean()),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
+            stopping=recipe.stopping,
+            sets_noise=sets_noise,
+            # fits that go on later would lose the noise of the validation rows
+            joins=sets_noise and not self.warm_start,
             learning_rate=self.learning_rate,
             resting=list(module.likelihood.parameters()),
-            rest=math.inf if tunes else REST * problem.is_new,
-            # other fits would lose the noise of rows that they are not trained on
-            joins=tunes and not self.warm_start,
-            turns=recipe.turns,
-            stopping=recipe.stopping,
+            rest=math.inf if sets_noise else REST * problem.is_new,
+            rotates=recipe.rotates,
         )
 
     def _split(self, problem, rows):
-        """Numbers of rows to train on, and of those that say when training ends.
+        """Return the numbers of the rows to train on, and of the validation rows.
 
-        Of these one is drawn from every few rows that are about as hard to explain.
+        Of every few rows that principal components explain about as well, one is drawn
+        for validation.
         """
         n_rows, held_out = len(rows), np.zeros(len(rows), dtype=bool)
         rng = np.random.default_rng(problem.fitted["_seed"])
@@ -452,25 +468,19 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
         return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
 
-    def _objective(self, problem, rows, chosen, others, recipe):
-        """Return what is minimised: losses of minibatches, and of validation rows."""
-        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
-        n_prior = n_prior_points(self.n_components, rows.shape[1])
-        points = Points(recipe.n_points, n_prior, self.n_components)
-        held_out = None
-        if len(others):
-            more = HELD_OUT_BATCH, points._replace(per_row=HELD_OUT_POINTS)
-            how = problem.fitted["_seed"], weight[others], recipe.tunes_noise
-            held_out = HeldOutRows(rows[others], *more, *how)
-        of = rows[chosen], recipe.batch_size, points, held_out
-        if self.objective != "mpt":
-            objective = BoundRows(*of, weight[chosen])
-        else:
+    def _loss(self, problem, of, weight):
+        """Return the loss of `objective`.
+
+        of : rows, batch size and numbers of samples. weight : of the rows.
+        """
+        if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]
             is_auto = self.n_masks == "auto"
             kind, n_masks = (at_once, DRAWN_MASKS) if is_auto else (drawn, self.n_masks)
-            objective = kind(*of, (self.mask_rate, n_masks), weight[chosen])
-        return objective if problem.is_all else objective.as_part()
+            loss = kind(*of, (self.mask_rate, n_masks), weight)
+        else:
+            loss = BoundLoss(*of, weight)
+        return loss if problem.is_all else loss.as_part()
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
