@@ -50,16 +50,15 @@ CONDITIONALS = {
 class MPTDeepVAE(LatentMixin, TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
-    A fully connected net, the decoder, maps z, standard normal, to the location of each
-    feature: the mean of a number, the logit of a yes or no, the logits of categories,
-    the logarithm of the rate of a count. A second net, the encoder, approximates the
-    posterior of z given any set of observed features. Masked pre-training maximises the
-    log-probability of hidden features given visible ones; with a uniform mask rate that
-    is, in expectation over masks, the log marginal likelihood (LML) ([1]_, Proposition
-    1). With the defaults, a uniform rate and ``n_masks="auto"``, no masks are drawn for
-    the decoder: the sum of the scores of all mask sizes is computed at once, and random
-    masks train the encoder alone. With an int `n_masks` so many masks are drawn and all
-    features that they hide are scored, as in [1]_.
+    The decoder, a fully connected net, maps latent variables z, standard normal, to the
+    :term:`location` of each feature. The encoder, a second net, approximates the
+    posterior of z given any set of observed features. Training maximises the
+    log-probability of hidden features given visible ones; with a uniform mask rate
+    that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
+    Proposition 1). With the defaults no masks are drawn for the decoder: the scores of
+    all mask sizes are summed at once, and random masks train the encoder alone. An int
+    as `n_masks` trains by drawn masks, as [1]_ does. The :ref:`user guide <deep_model>`
+    tells how training and scores are computed, and what they cost.
 
     Parameters
     ----------
@@ -79,59 +78,38 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
-        Points z per row in training. With ``objective="mpt"`` each row of a minibatch
-        uses the points of all of them, and "auto" is 4, or 8 where held-out rows set
-        the noise in every epoch (see Notes); masks that train the encoder alone use
-        half of them from 8 on. Otherwise "auto" is 16.
-        ``objective="elbo"`` uses one.
+        Samples of z for each row of a minibatch. "auto" is 4 with ``objective="mpt"``,
+        where rows share their samples (8 for images of real pixels), and 16 with
+        "iwae"; "elbo" always takes one.
     conditional : {"importance", "encode_decode"}, default="importance"
-        How features are predicted from others: by weighted points, which converges to
-        the conditional of the model; or, for comparison, by a short chain that draws z
-        from the encoder and hidden features from the decoder in turn [2]_.
+        How features are predicted from others: by weighted samples, or, for comparison,
+        by a chain that draws z and hidden features in turn (Rezende et al., 2014).
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        How many masks are drawn in each gradient step. An int draws that many. The rows
-        of a minibatch get them in turn, each row several if there are more masks than
-        rows, and every hidden feature of a row is scored given the visible ones. "auto"
-        takes estimates of the same objective with less noise: with a uniform rate the
-        decoder is trained on the scores of all mask sizes at once, and with a fixed
-        one, 128 masks are drawn and some of the features that they hide are scored (see
-        Notes). ``conditional="encode_decode"`` always draws masks, 128 for "auto", but
-        one for each row at most.
+        Masks drawn in each gradient step, which the rows of a minibatch get in turn;
+        each row gets several if there are more masks than rows. "auto" sums the scores
+        of all mask sizes if the rate is uniform, and else draws 128.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
-        bound, or the importance-weighted one [3]_.
+        bound, or the importance-weighted one.
     max_iter : int, default=1000
         Largest number of epochs, not counting those in which starts are compared. 0
         keeps the initial parameters.
     learning_rate : float, default=0.015
-        Step size of Adam, whose iterates are averaged [5]_. From 256 features on, if
-        they are real or counts, it is that of axes of the gradients [6]_, and steps are
-        up to twice as large.
+        Step size of Adam.
     batch_size : int or "auto", default="auto"
-        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128. An epoch
-        passes over the rows until it has about 16 steps, or once if it has more.
+        Rows per gradient step. "auto" is a sixteenth of them, but 32 to 128.
     tol : float, default=1e-3
-        Improvement of the objective, in nats per row, below which training counts as
-        converged.
+        Improvement of the objective, in nats per row, below which training ends.
     n_iter_no_change : int, default=20
-        Number of epochs over which improvement is judged. With `early_stopping` it is
-        two thirds of the epochs so far, one to two times as many; where nothing has
-        improved, training goes on from the best parameters with steps a fifth as large,
-        and ends where one to two times as many epochs bring no more. With step sizes of
-        axes (see `learning_rate`) held-out rows end it where those of twice as many
-        epochs gain no more on those before than four standard errors.
+        Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
-        Whether `fit` holds out some rows, judges starts and improvement by their LML,
-        and keeps the last parameters that are no worse for them than the best by more
-        than a standard error; noise is theirs, too. Rows that set it in every epoch
-        (see Notes) are trained on in the end, for a fifth more epochs, unless
-        `warm_start` tells that they are needed again.
+        Whether `fit` holds out validation rows. Their LML decides which start is best,
+        when training ends and which parameters are kept, and they set the noise.
     validation_fraction : float, default=0.1
-        Share of the rows that is held out: one of every few that principal components
-        explain about as well.
+        Share of the rows that is held out.
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False
@@ -139,28 +117,24 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     device : str or torch.device, default="auto"
         Where to compute; "auto" takes CUDA if there is any, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial nets, held-out rows, minibatches, masks and points.
+        Determines the initial nets, validation rows, minibatches, masks and samples.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model unless told otherwise.
+        Joblib workers of `mpt_curve` and `feature_contributions`, if these are not
+        given a number; `fit` does not use it.
 
     Attributes
     ----------
-    decoder_coefs_ : list of ndarray of shape (n_in, n_out)
-        Coefficients of the decoder's layers, from z to the locations (in the units of
-        X, logits or logarithms of rates): one for each feature, or one for each
-        category, in the order of `categories_`.
-    decoder_intercepts_ : list of ndarray of shape (n_out,)
-        Intercepts of the decoder's layers.
+    decoder_coefs_, decoder_intercepts_ : list of ndarray
+        Layers of shapes (n_in, n_out) and (n_out,), from z to locations in the units
+        of X: one for each feature, or for each category in the order of `categories_`.
     encoder_coefs_, encoder_intercepts_ : list of ndarray
-        The layers of the encoder's net, empty if linear. It sees standardised rows,
-        one-hot for categories, 0 where not observed; and as many indicators of what is
-        observed.
+        Layers of the encoder, empty if linear. Its inputs are standardised rows, 0
+        where not observed, and as many indicators of what is observed.
     encoder_information_ : ndarray of shape (2 * n_locations, n_components)
-        What each observed feature adds to precision times mean of the posterior:
-        multiples of its value, and constants.
+        What observed features add to precision times mean of the posterior: multiples
+        of their values, and constants.
     encoder_precision_ : ndarray of shape (n_components, n_locations)
-        Columns whose outer products observed features add to its precision.
+        Vectors whose outer products observed features add to the precision.
     activation_ : str
         Activation of the hidden layers.
     noise_variance_ : float or ndarray of shape (n_features,)
@@ -185,103 +159,19 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     MPTLinearVAE : The linear model, with a closed form or quadrature.
     mpt_curve : The masked scores whose sum is the LML.
 
-    Notes
-    -----
-    In training the points z_s of all rows of a minibatch are shared, and points of the
-    prior (256, or 64 from 256 features on; fewer in more than two dimensions). With
-    weights relative to the mixture that they come from, each row has a bound L(R) on
-    the log-probability of any set R of its features, and L(R and B) - L(R) estimates
-    :math:`\log p(x_B \mid x_R)`. With a uniform mask rate the scores of all sizes along
-    any order of the features add up to L(all), less L of no features, which is near 0.
-    With ``n_masks="auto"`` the decoder is trained on L(all), which has no noise of
-    masks, and the encoder on what a mask leaves of each row, too. With a fixed size m,
-    B is one feature, or from 16 features on a run of scores whose sizes are m on
-    average; up to four such sets are scored for each mask. With an int `n_masks` each
-    hidden feature is such a B, with weight D / m. Each L(R) is too low on average, more
-    so the more features are observed, so that L(R and B) - L(R) is too low, too.
-    The posterior of each set is fitted to the weights of its points, as in reweighted
-    wake-sleep [4]_. Nets are trained in single precision, on
-    rows standardised by one shift and one scale, or one for each of several kinds of
-    columns.
-
-    Training starts from the best of four short runs of about 160 steps, by the LML of
-    the rows held out: from a smooth decoder, from two that bend more, and from one
-    that is linear in z, the principal components; linear nets from the first and the
-    last. The last is among the parameters of which some are kept. Kinks of "relu"
-    have no size, so that with it the first three are alike. From 256 features on z is
-    used from any start, and the smooth one is taken. Noise starts low, at 0.05 D of the
-    variance of the rows, but 0.1 to 1 of it, and stays there for 120 steps: with more,
-    rows do not tell which z is theirs, and no curve is learned. `max_iter` below 10,
-    `partial_fit` and a warm start try no other starts.
-
-    Rows trained on have less noise, as the decoder suits them better than others. With
-    `early_stopping` noise variances are therefore multiplied by one factor in the end,
-    which suits the rows held out, as far as these are enough to tell it from 1. From
-    256 features on, if all are Gaussian and the objective is "mpt", that is done after
-    every epoch, by a Newton step, and no other step changes them: what is sharp for the
-    rows trained on only, more points would learn too well.
-
-    With `sample_weight`, losses of rows are multiplied by it, over its mean, those of
-    held-out rows too; minibatches and held-out rows are drawn of rows that count, each
-    alike. A fit is near that of repeated rows, not the same.
-
-    The same `random_state` gives the same fit on one machine with one number of
-    threads. Other sums of floating point numbers, by more threads or another device,
-    are small differences that grow in training as noise does; so does another
-    `random_state`. The user guide tells how much fits differ.
-
-    Scores are computed in double precision by importance sampling: scrambled Sobol
-    points of a mixture of the encoder's posterior, the Gaussians around up to four
-    modes (two in more than three dimensions), which Gauss-Newton steps reach from the
-    encoder's mean and the likeliest of 5120 points that all rows share, and the prior.
-    In up to three dimensions a row that fits no mode, or one far out alone, gets 500
-    starts, of which the best go on after every few steps.
-    8 independent scramblings give the standard error, by Student's t. A row gets more
-    points, up to 2048 of each part (512 in more than three dimensions) in each
-    scrambling, until their weights promise 0.02 nats. They are not asked for
-    the standard error: one that decides when to stop is too small. A conditional gets
-    up to 256, until its standard error is below 0.01 nats; one that points around the
-    posterior of the visible features do not reach is the difference of two likelihoods.
-    What `transform` and `impute` average takes up to 128 points of each part in more
-    than three dimensions. A row's points have a digital shift of their own, so that
-    errors of rows average out, and depend on nothing but what is observed of the row
-    and a seed fixed by `fit`.
-
-    A minibatch of B rows with D features and S points per row costs
-    :math:`O(B^2 S (D + K^2))` and B S passes through the nets. With an int `n_masks`, B
-    is `n_masks` if that is more; D probabilities are then computed for each pair of a
-    row and a point, unless all features are binary, where products of matrices do.
-    Memory beside X is a few times 32 MiB in scoring.
-
-    The noise variance is kept above 1e-5 of the mean variance of the features.
-
     References
     ----------
     .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
        the marginal likelihood", NeurIPS 2023.
-    .. [2] D. J. Rezende, S. Mohamed and D. Wierstra, "Stochastic backpropagation and
-       approximate inference in deep generative models", ICML 2014.
-    .. [3] Y. Burda, R. Grosse and R. Salakhutdinov, "Importance weighted autoencoders",
-       ICLR 2016.
-    .. [4] J. Bornschein and Y. Bengio, "Reweighted wake-sleep", ICLR 2015.
-    .. [5] A. Defazio, X. Yang, H. Mehta, K. Mishchenko, A. Khaled and A. Cutkosky,
-       "The road less scheduled", NeurIPS 2024.
-    .. [6] N. Vyas, D. Morwani, R. Zhao, M. Kwun, I. Shapira, D. Brandfonbrener,
-       L. Janson and S. Kakade, "SOAP: improving and stabilizing Shampoo using
-       Adam", ICLR 2025.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA
+    >>> from sklearn_mpt import MPTDeepVAE
     >>> X = load_iris().data
     >>> model = MPTDeepVAE(n_components=2, hidden_layer_sizes=(32,), random_state=0)
-    >>> model = model.fit(X)
-    >>> log_prob, std_error = model.score_samples(X, return_std=True)
+    >>> log_prob, std_error = model.fit(X).score_samples(X, return_std=True)
     >>> bool((std_error < 0.1).all())
-    True
-    >>> linear = MPTProbabilisticPCA(n_components=2, random_state=0).fit(X)
-    >>> model.score(X) > linear.score(X)
     True
     """
 
