@@ -57,8 +57,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
     Proposition 1). With the defaults no masks are drawn for the decoder: the scores of
     all mask sizes are summed at once, and random masks train the encoder alone. An int
-    as `n_masks` trains by drawn masks, as [1]_ does. The :ref:`user guide <deep_model>`
-    tells how training and scores are computed, and what they cost.
+    as `n_masks` trains by drawn masks, as [1]_ does. How training and scores are
+    computed stands in the :ref:`user guide <deep_model>`.
 
     Parameters
     ----------
@@ -78,19 +78,18 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
-        Samples of z for each row of a minibatch. "auto" is 4 with ``objective="mpt"``,
-        where rows share their samples (8 for images of real pixels), and 16 with
-        "iwae"; "elbo" always takes one.
+        Samples of z for each row of a minibatch. "auto" is 4, or 8 for many real
+        features, and 16 with ``objective="iwae"``; "elbo" always takes one.
     conditional : {"importance", "encode_decode"}, default="importance"
         How features are predicted from others: by weighted samples, or, for comparison,
         by a chain that draws z and hidden features in turn (Rezende et al., 2014).
     mask_rate : "uniform", float or int, default="uniform"
-        How many features each mask hides. "uniform" is unbiased for the LML; a float
-        in (0, 1] is a fixed rate and an int a fixed size, both biased.
+        Share of hidden features, or their number if an int. "uniform" weighs all
+        numbers alike and is unbiased for the LML.
     n_masks : int or "auto", default="auto"
-        Masks drawn in each gradient step, which the rows of a minibatch get in turn;
-        each row gets several if there are more masks than rows. "auto" sums the scores
-        of all mask sizes if the rate is uniform, and else draws 128.
+        Masks drawn in each gradient step, which the rows of a minibatch get in turn,
+        several each if rows are fewer. "auto" sums the scores of all mask sizes if the
+        rate is uniform, and else draws 128.
     objective : {"mpt", "elbo", "iwae"}, default="mpt"
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one.
@@ -106,8 +105,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     n_iter_no_change : int, default=20
         Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
-        Whether `fit` holds out validation rows. Their LML decides which start is best,
-        when training ends and which parameters are kept, and they set the noise.
+        Whether the LML of validation rows decides which start is best, when training
+        ends and which parameters are kept, and they set the noise.
     validation_fraction : float, default=0.1
         Share of the rows that is held out.
     warm_start : bool, default=False
@@ -130,19 +129,15 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     encoder_coefs_, encoder_intercepts_ : list of ndarray
         Layers of the encoder, empty if linear. Its inputs are standardised rows, 0
         where not observed, and as many indicators of what is observed.
-    encoder_information_ : ndarray of shape (2 * n_locations, n_components)
-        What observed features add to precision times mean of the posterior: multiples
-        of their values, and constants.
-    encoder_precision_ : ndarray of shape (n_components, n_locations)
-        Vectors whose outer products observed features add to the precision.
+    encoder_information_, encoder_precision_ : ndarray
+        What observed features add to the natural parameters of the posterior.
     activation_ : str
         Activation of the hidden layers.
     noise_variance_ : float or ndarray of shape (n_features,)
         Variance of the noise, NaN for features that are not Gaussian. Only if some are.
-    likelihoods_ : list of str
-        Kind of each feature. Only if `likelihood` tells kinds of columns.
-    categories_ : list of ndarray, or None
-        Categories of each feature, None where it has none. Only with `likelihoods_`.
+    likelihoods_, categories_ : list
+        Kind of each feature, and its categories, None where it has none. Only if
+        `likelihood` tells kinds of columns.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
@@ -150,14 +145,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     lml_method_ : str
         How `score_samples` computes the LML: "importance".
     n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, where all are strings.
+        Number of features in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
     MPTLinearVAE : The linear model, with a closed form or quadrature.
-    mpt_curve : The masked scores whose sum is the LML.
 
     References
     ----------
