@@ -1,8 +1,7 @@
-"""What masked pre-training is compared with: bounds of rows, and chains.
+"""For comparison: bounds by each row's own samples, and chains.
 
-A chain encodes and decodes in turn. From the observed features alone the first z is
-drawn; then the hidden features are drawn given z, and z given all of them, and so on:
-appendix F of [1]_.
+A chain draws z from the encoder given the observed features, then the hidden features
+given z, then z given all features, and so on: appendix F of [1]_.
 
 References
 ----------
@@ -18,12 +17,12 @@ from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
 from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
-N_STEPS = 5  # from one z to the next
-N_CHAINS = 64  # when scoring
+N_STEPS = 5  # of a chain, from one z to the next
+N_CHAINS = 64  # in scores
 
 
 def own_bound(module, X, noise):
-    """Importance-weighted bound on log p(x) by each row's own samples; (n,).
+    """Return the importance-weighted bound by each row's own samples; (n,).
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
     """
@@ -46,7 +45,7 @@ class BoundLoss(RowLoss):
 
 
 def chain_log_prob(module, X, observed, noise):
-    """log p(x_j | x_R) by averages over the last z of several chains; (n, d).
+    """Return log p(x_j | x_R) by averages over the last z of chains; (n, d).
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ def _draw(module, X, observed, normal):
 
 
 class EncodeDecodeDensity(DeepDensity):
-    """A deep model whose conditionals are those of the chains.
+    """A density whose conditionals are those of the chains.
 
     The noise of the chains is the same for all rows.
     """
