@@ -81,6 +81,7 @@ ACCURACY = {
     "quadrature": 1e-3,
     "importance": 0.05,
 }  # in nats, by lml_method_
+FEW = 12  # rows that are scored by importance sampling, which takes long
 
 
 def quiet_fit(model, X):
@@ -97,8 +98,9 @@ def fit_once(name):
 
 @pytest.fixture(params=MODELS)
 def case(request):
-    """A fitted model, and its rows, which a test may change."""
-    return copy.deepcopy(fit_once(request.param)), MODELS[request.param][1].copy()
+    """A fitted model, and some of its rows, which a test may change."""
+    model, X = copy.deepcopy(fit_once(request.param)), MODELS[request.param][1]
+    return model, X[: FEW if model.lml_method_ == "importance" else None].copy()
 
 
 @pytest.fixture
@@ -315,8 +317,8 @@ def test_draws_are_reproducible_and_take_the_estimators_random_state(model, X):
 
 
 def test_fits_are_reproducible(model, X):
-    again = quiet_fit(clone(model), X)
-    assert_array_equal(again.score_samples(X), model.score_samples(X))
+    one, other = (quiet_fit(clone(model), X) for _ in range(2))
+    assert_array_equal(one.score_samples(X), other.score_samples(X))
 
 
 def test_fit_accepts_missing_entries(model, X):
