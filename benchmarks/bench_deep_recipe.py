@@ -33,10 +33,8 @@ from sklearn.preprocessing import scale
 
 import sklearn_mpt
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep.early_stopping import Stopping
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH
 
-BY_ROWS, BY_LOWEST = Stopping(slows_down=False, by_rows=True), Stopping()
 FOUR_STARTS = (SMOOTH, CURLED, CURLED, LINEAR)
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
@@ -55,12 +53,8 @@ CHANGES = {
     "batch 128": ({"batch_size": 128}, {}),
     "rotates": ({"rotates": True}, {}),
     "no rotation": ({"rotates": False}, {}),
-    "rotates, by rows": ({"rotates": True, "stopping": BY_ROWS}, {}),
     "sets noise": ({"sets_noise": True}, {}),
     "trains noise": ({"sets_noise": False}, {}),
-    "stops by lowest": ({"stopping": BY_LOWEST}, {}),
-    "stops by rows": ({"stopping": BY_ROWS}, {}),
-    "never slows down": ({"stopping": Stopping(slows_down=False)}, {}),
     "joins no rows": ({}, {"warm_start": True}),
     "rate .005": ({}, {"learning_rate": 0.005}),
     "rate .003": ({}, {"learning_rate": 0.003}),

@@ -5,12 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.early_stopping import (
-    Stopping,
-    rows_are_flat,
-    validation_is_flat,
-)
-from sklearn_mpt._deep.schedule_free import MEMORY, REST, ScheduleFreeAdam
+from sklearn_mpt._deep.early_stopping import validation_is_flat
+from sklearn_mpt._deep.schedule_free import REST, ScheduleFreeAdam
 from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
 from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part
 
@@ -263,25 +259,6 @@ def test_validation_losses_may_rise_before_they_fall_again(curve, is_flat):
     assert validation_is_flat(curve, 20, 0.0) == is_flat
 
 
-def test_patience_is_how_long_validation_losses_may_stay_flat():
-    for patience in (1, 2):
-        curve = [*range(50, 0, -1), *[5.0] * (10 * patience - 1)]
-        solver = validated(n_iter_no_change=10, stopping=Stopping(patience))
-        solver.validation_curve = curve
-        assert not solver._is_flat()
-        curve.append(5.0)
-        assert solver._is_flat()
-
-
-def test_windows_of_rows_losses_must_fall_by_more_than_chance():
-    spread = np.tile([-1.0, 1.0], 50)  # of mean falls: error 0.1
-    for fall, is_flat in ((0.39, True), (0.41, False)):
-        losses = [np.zeros(100)] * 20 + [-fall - spread] * 20
-        assert rows_are_flat(losses, 20, 0.0) == is_flat
-        assert rows_are_flat(losses, 20, 0.5)
-        assert not rows_are_flat(losses, 22, 0.5)  # too few to tell
-
-
 class Joining(NoisyParabola):
     """Rows whose best is 3 join those whose best is 1, which moves it to 2."""
 
@@ -380,51 +357,6 @@ def test_the_last_parameters_that_are_no_worse_than_the_best_are_kept():
     assert solver.lowest == 2.0
     assert solver.best.item() == averages[1]
     assert len(set(averages)) == 4
-
-
-def test_losses_of_rows_are_averaged_over_a_tenth_of_the_epochs():
-    falls = [(float(n), n + 1.0) for n in range(20, 0, -1)]
-    stopping = Stopping(by_rows=True)
-    solver = validated(validation=Scripted(*falls), stopping=stopping)
-    solver.init(20)
-    for lowest in [20.5 - n for n in range(19)] + [2.0]:  # the mean of 2.5 and 1.5
-        solver.step()
-        assert solver.lowest == min(9.0, lowest)
-
-
-def test_steps_get_smaller_once_where_validation_losses_are_flat():
-    solver = validated(n_iter_no_change=10)
-    sizes, best = [], []
-
-    def note():
-        sizes.append(solver.optimizer.learning_rate)
-        best.append(solver.lowest)
-
-    fit_loop(solver, 1000, After(note))
-    assert solver.plateau
-    n_fast = sizes.count(0.1)
-    assert_allclose(sizes[n_fast:], 0.02)
-    assert len(sizes) >= n_fast + 15
-    # what was best before steps got smaller is where they start
-    assert best[n_fast] <= best[n_fast - 1]
-    assert min(best) == best[-1]
-
-
-def test_an_average_that_starts_anew_forgets_all_but_its_point():
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1)
-    optimizer.resume()
-    for sign in (1.0, -1.0) * 100:
-        optimizer.step(torch.full_like(optimizer.iterate, sign))
-    optimizer.restart(torch.full_like(optimizer.iterate, 7.0), 0.01)
-    optimizer.resume()
-    assert_allclose(module.x.detach(), 7.0)
-    for _ in range(MEMORY):
-        optimizer.step(torch.ones_like(optimizer.iterate))
-    # steps n, from M + 1 to 2 M, weigh n, the point as much as 1 to M: the mean of
-    # n - M is 5/12 M
-    moved = (7 - optimizer.average) / (7 - optimizer.iterate)
-    assert_allclose(moved, 5 / 12, rtol=0.01)
 
 
 def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():

@@ -1,7 +1,6 @@
 """Validation rows: their losses, when these end training, and the noise they set."""
 
 from copy import copy
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,23 +12,8 @@ from sklearn_mpt._latent.natural_gradient import Weights
 from sklearn_mpt._latent.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
 
-N_ERRORS = 4.0  # standard errors over rows, by which losses must fall
 LARGEST_CHANGE, DIFFERENCE = 1.0, 0.1  # of the logarithm of the noise
 LONGEST_STEP = 0.5  # of Newton's method, for the same logarithm
-
-
-class Stopping(NamedTuple):
-    """When the losses of validation rows end training.
-
-    patience : largest number of windows of epochs without improvement. slows_down :
-    whether training then goes on with smaller steps, once. by_rows : whether the mean
-    losses of rows over a window must fall by several standard errors; otherwise it is
-    the lowest mean that must fall.
-    """
-
-    patience: float = 2
-    slows_down: bool = True
-    by_rows: bool = False
 
 
 class ValidationRows:
@@ -160,18 +144,6 @@ def validation_is_flat(losses, longest, tol):
         return False
     n_last = min(2 * len(losses) // 3, longest)
     return min(losses[:-n_last]) - min(losses[-n_last:]) <= tol
-
-
-def rows_are_flat(losses, window, tol):
-    """Return whether rows' mean losses of a window fell by no more than chance.
-
-    losses : arrays (n,) of the same rows, epoch by epoch.
-    """
-    if len(losses) < 2 * window:
-        return False
-    before, last = np.reshape(losses[-2 * window :], (2, window, -1)).mean(1)
-    fall = before - last
-    return fall.mean() <= max(tol, N_ERRORS * standard_error(fall))
 
 
 def standard_error(values):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.early_stopping import Stopping
 from sklearn_mpt._deep.nets import ACTIVATIONS
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Kind
 
@@ -39,8 +38,6 @@ class Recipe:
     sets_noise : bool
         Whether validation rows set the noise variance after every epoch, if all
         features share one.
-    stopping : Stopping
-        When the losses of validation rows end training.
     """
 
     widths: tuple[int, ...]
@@ -51,7 +48,6 @@ class Recipe:
     n_prior_samples: int
     rotates: bool
     sets_noise: bool
-    stopping: Stopping
 
 
 def recipe_for(
@@ -96,7 +92,6 @@ def recipe_for(
         n_prior_samples=(64 if many else 256) // 2 ** max(0, n_components - 2),
         rotates=rotates,
         sets_noise=sets_noise,
-        stopping=Stopping(slows_down=False, by_rows=True) if rotates else Stopping(),
     )
 
 

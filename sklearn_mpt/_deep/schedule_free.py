@@ -12,7 +12,6 @@ POWER = 1  # a step counts as its number to this power in the average
 WARM_UP, WARM_UP_ROTATED = 30, 150  # steps in which the step size grows
 REST = 120  # steps before the resting parameters move
 LARGEST_MOVE = 2.0  # of any parameter, in learning rates: Adam's can be ten
-MEMORY = 200  # steps that the first average counts as after a restart
 ROTATED_GAIN = 2  # steps in the eigenbasis can be larger by this factor
 LONGEST_ROTATED_SIDE = 256  # of a matrix; a longer side is not rotated
 LONGEST_SIDE = 1024  # a matrix with a longer side is not rotated: it would cost most
@@ -86,13 +85,6 @@ class ScheduleFreeAdam:
         """Put average and iterate at a point; keep the weight of the average."""
         for vector in (self.average, self.iterate):
             vector.copy_(point)
-
-    def restart(self, point, learning_rate):
-        """Go on from a point, which counts as MEMORY steps of the new average."""
-        self.move_to(point)
-        self.learning_rate = learning_rate
-        self.n_steps = MEMORY
-        self.weight = MEMORY ** (1 + POWER) / (1 + POWER)
 
     @torch.no_grad()
     def step(self, gradient, share=1.0):

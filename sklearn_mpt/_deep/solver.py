@@ -7,9 +7,7 @@ import torch
 from torch.nn.utils import parameters_to_vector
 
 from sklearn_mpt._deep.early_stopping import (
-    Stopping,
     newton_step,
-    rows_are_flat,
     shrunk_minimum,
     standard_error,
     training_is_flat,
@@ -20,8 +18,6 @@ from sklearn_mpt._latent.fit_loop import DIVERGENCE, Solver
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # for each start; the share is one of max_iter
 JOINED_SHARE = 0.2  # of the epochs so far: as many follow with validation rows
-SLOWER = 0.2  # step sizes are multiplied by it once losses do not improve
-RECENT = 10  # losses of rows are averaged over the last of so many epochs
 
 
 class NetSolver(Solver):
@@ -48,8 +44,6 @@ class NetSolver(Solver):
         By how much losses must fall, in nats per row, for training to go on.
     n_iter_no_change : int
         Number of epochs of a window, from one to the next of which they must fall.
-    stopping : Stopping
-        When validation losses end training.
     sets_noise : bool
         Whether validation rows set the noise variance after every epoch.
     joins : bool
@@ -76,7 +70,6 @@ class NetSolver(Solver):
         log_scale=0.0,
         tol=0.0,
         n_iter_no_change=1,
-        stopping=Stopping(),  # noqa: B008
         sets_noise=False,
         joins=False,
         **adam,
@@ -89,7 +82,6 @@ class NetSolver(Solver):
         self.log_scale = log_scale
         self.tol = tol
         self.n_iter_no_change = n_iter_no_change
-        self.stopping = stopping
         self.sets_noise = sets_noise
         self.joins = joins
         self.adam = adam
@@ -104,8 +96,6 @@ class NetSolver(Solver):
         self.best = self.optimizer.average.clone()
         self.lowest, self.lowest_losses = np.inf, None
         self.losses, self.validation_curve = [], []  # means, epoch by epoch
-        self.row_losses = []  # of validation rows, if these end training one by one
-        self.n_fast = 0  # epochs before steps got smaller
 
     @property
     def result(self):
@@ -128,8 +118,8 @@ class NetSolver(Solver):
         best = min(trials, key=itemgetter(0))
         self.lowest, self.lowest_losses, self.best, self.optimizer = best
         self.optimizer.show(self.optimizer.average)
-        for curve in (self.losses, self.validation_curve, self.row_losses):
-            curve.clear()
+        self.losses.clear()
+        self.validation_curve.clear()
 
     def _try(self, n_epochs):
         """Train for some epochs, of TRIAL_STEPS steps at most; return what counts."""
@@ -183,10 +173,6 @@ class NetSolver(Solver):
         if not np.isfinite(losses).all():
             raise FloatingPointError
         self.validation_curve.append(float(losses.mean()))
-        if self.stopping.by_rows:  # encoders make the losses of one epoch noisy
-            self.row_losses.append(losses)
-            n_recent = max(1, len(self.row_losses) // RECENT)
-            losses = np.mean(self.row_losses[-n_recent:], 0)
         if losses.mean() <= self.lowest:
             self.lowest, self.lowest_losses = float(losses.mean()), losses
         rise = losses - self.lowest_losses
@@ -194,18 +180,13 @@ class NetSolver(Solver):
             self.best = self.optimizer.average.clone()
 
     def terminate(self):
-        """Return whether losses stopped falling, with smaller steps too.
+        """Return whether losses stopped falling.
 
         Then training goes on for some epochs on validation rows, too, if they join.
         """
         if self.plateau:
             self._n_joined -= 1
         elif not self._is_flat():
-            return False
-        elif self._slows_down():
-            rate = SLOWER * self.optimizer.learning_rate
-            self.optimizer.restart(self.best, rate)
-            self.n_fast = len(self.losses)
             return False
         else:
             self.plateau = True
@@ -217,20 +198,10 @@ class NetSolver(Solver):
         return self._n_joined == 0
 
     def _is_flat(self):
+        window = self.n_iter_no_change
         if self.validation is None:
-            return training_is_flat(self.losses, self.n_iter_no_change, self.tol)
-        longest = int(self.stopping.patience * self.n_iter_no_change)
-        if self.stopping.by_rows:
-            return rows_are_flat(self.row_losses[self.n_fast :], longest, self.tol)
-        return validation_is_flat(
-            self.validation_curve[self.n_fast :], longest, self.tol
-        )
-
-    def _slows_down(self):
-        has_slowed = self.n_fast > 0
-        return (
-            self.validation is not None and self.stopping.slows_down and not has_slowed
-        )
+            return training_is_flat(self.losses, window, self.tol)
+        return validation_is_flat(self.validation_curve, 2 * window, self.tol)
 
     def _join(self):
         """Go on from the best parameters, on validation rows, too."""

@@ -325,7 +325,6 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             log_scale=float(log_scale.mean()),
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            stopping=recipe.stopping,
             sets_noise=sets_noise,
             # fits that go on later would lose the noise of the validation rows
             joins=sets_noise and not self.warm_start,
