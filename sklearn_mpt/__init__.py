@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sklearn_mpt._measure.mpt_curve import mpt_curve
     from sklearn_mpt._measure.orders import OrderSpread, order_log_prob, order_spread
     from sklearn_mpt._mixture.estimator import MPTMixture
+    from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+    from sklearn_mpt._text.harness import MPTHarnessLM
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
@@ -52,12 +54,14 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
+    "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "MaskedDiffusionLM": "_text.diffusion",
     "OrderSpread": "_measure.orders",
     "OrderSpreadDisplay": "_measure.display",
     "check_masked_model": "_measure.checking",
@@ -86,12 +90,14 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
+    "MPTHarnessLM",
     "MPTImputer",
     "MPTLinearVAE",
     "MPTMaskedAutoencoder",
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "MaskedDiffusionLM",
     "OrderSpread",
     "OrderSpreadDisplay",
     "check_masked_model",

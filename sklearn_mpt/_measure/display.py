@@ -1,4 +1,4 @@
-"""Drawing curves and comparisons of log marginal likelihoods."""
+"""Draw curves, and comparisons of log marginal likelihoods."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class MPTCurveDisplay:
-    """Masked scores against the number of hidden features.
+    """Plot of masked scores against the number of hidden features.
 
-    Each mask size fills a bar one feature wide between its score and zero, so that the
-    area, negative below zero, is the log marginal likelihood (LML). Create it with
+    The filled area, with one bar of width 1 for each mask size, is the log marginal
+    likelihood (LML); area below zero is negative. Create it with
     :meth:`from_estimator`.
 
     Parameters
@@ -81,8 +81,8 @@ class MPTCurveDisplay:
         Parameters
         ----------
         estimator : object or callable
-            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-            that form.
+            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function
+            with these arguments.
         X : array-like of shape (n_samples, n_features)
             Rows to score; NaN marks missing entries.
         mask_sizes, n_masks, design, allocation, random_state, n_jobs
@@ -180,14 +180,14 @@ class MPTCurveDisplay:
 
 
 class LMLComparisonDisplay:
-    """Differences to the best model, with their 95% intervals.
+    """Plot of differences to the best model, with 95% intervals.
 
     Create it with :meth:`LMLComparison.plot`.
 
     Parameters
     ----------
     comparison : LMLComparison
-        What to draw.
+        The comparison to draw.
 
     Attributes
     ----------
