@@ -134,7 +134,7 @@ def test_classes_are_scored_by_their_probabilities():
             "at most the 4 rows after the first 8",
         ),
         ({"n_orders": 0}, ValueError, "n_orders == 0"),
-        ({"y": np.zeros(3)}, ValueError, "each of the 12 rows, got 3"),
+        ({"y": np.zeros(3)}, ValueError, "each of the 12 rows, got the shape"),
         ({"estimator": LinearSVC()}, TypeError, "score_samples, if y is None"),
         ({"estimator": IsolationForest()}, TypeError, "score_samples, if y is None"),
         (

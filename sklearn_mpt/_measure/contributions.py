@@ -134,13 +134,13 @@ class OrderDraw(NamedTuple):
     """One of the random orders of a seed, for all rows or another for each."""
 
     seed: np.random.SeedSequence
-    index: int
+    number: int
     per_row: bool
 
     def draw(self, n_rows, n_features):
         """Return orders of shape (n_rows or 1, n_features)."""
         n_rows = n_rows if self.per_row else 1
-        return draw_order(self.index, self.seed, n_rows, n_features)
+        return draw_order(self.number, self.seed, n_rows, n_features)
 
 
 class GivenOrder(NamedTuple):

@@ -294,10 +294,11 @@ def cumulative_cv_score(
     check_verbose(verbose)
     score = _scoring_of(estimator, y)
     X = X if hasattr(X, "shape") else np.asarray(X)
-    n_samples = len(X)
-    if y is not None and len(y) != n_samples:
+    n_samples = np.shape(X)[0]
+    if y is not None and np.shape(y)[:1] != (n_samples,):
         raise ValueError(
-            f"y must have a value for each of the {n_samples} rows, got {len(y)}."
+            f"y must have a value for each of the {n_samples} rows, got the shape "
+            f"{np.shape(y)}."
         )
     is_classes = score is _log_proba
     start = _check_start(n_start, X, y if is_classes else None)

@@ -119,8 +119,9 @@ def order_log_prob(
         check_int(order, "order")
         seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
         n_all = count_orders(rows.shape[1])
+        n_drawn = min(int(np.asarray(order)), n_all)
         # rows share them: the mixture is one model of all rows
-        draws = [OrderDraw(seed, i, False) for i in range(min(int(order), n_all))]
+        draws = [OrderDraw(seed, i, False) for i in range(n_drawn)]
         sums = sums_along(model, rows, draws, n_jobs)
         error = _error_of_mixture(sums, n_all)
     else:
