@@ -1,13 +1,13 @@
 """
-=================================
-Evidence for models of every kind
-=================================
+============================
+Comparing models by evidence
+============================
 
-The log marginal likelihood (LML) of held-out rows ranks models of any kind, if they can
-say how likely a hidden feature is given visible ones. Here these are probabilistic PCA,
-factor analysis as a function, a mixture of scikit-learn, a torch module trained by
-masking, and nearest neighbours. :func:`~sklearn_mpt.compare_lml` gives each a mark with
-an error bar.
+The log marginal likelihood (LML) of validation rows ranks models of any kind that
+return log-probabilities of hidden features given visible ones. This example compares
+probabilistic PCA, factor analysis written as a function, a mixture of scikit-learn, a
+torch module trained by masking, and nearest neighbours.
+:func:`~sklearn_mpt.compare_lml` returns the LML of each model with a standard error.
 """
 
 import matplotlib.pyplot as plt
