@@ -71,8 +71,8 @@ class TextScoresMixin:
         Returns
         -------
         log_prob : ndarray of shape (n_texts,)
-            Log-probabilities in nats per text, given its number of tokens unless `length_log_prob` adds
-            that; 0.0 for a text without tokens to hide.
+            Log-probabilities in nats per text, given its number of tokens unless
+            `length_log_prob` adds that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. Zero if the
