@@ -10,6 +10,7 @@ from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 from sklearn_mpt._likelihoods.poisson import Poisson
 
 LIKELIHOODS = {
@@ -17,6 +18,7 @@ LIKELIHOODS = {
     "bernoulli": Bernoulli,
     "categorical": Categorical,
     "ordinal": Ordinal,
+    "partial_credit": PartialCredit,
     "poisson": Poisson,
 }
 """Kinds of features by their names."""
@@ -259,9 +261,8 @@ class Columns(Likelihood):
         for part, columns, places in self._each():
             if part.n_own:
                 of_part = (t[..., columns] for t in (share, known))
-                sums = part.own_sums(
-                    X[..., columns], location[..., places], *of_part, z
-                )
+                at = X[..., columns], location[..., places]
+                sums = part.own_sums(*at, *of_part, z)
                 slopes.append(sums[0])
                 informations.append(sums[1])
         if self.has_blocks:

@@ -301,10 +301,8 @@ class _Parts:
         These are there for each row and node, so that gradients in them are, too; all
         are (n, s, ...), and zero where not observed.
         """
-        likelihood, on = (
-            self.joint.likelihood,
-            rows.observed.to(location.dtype)[:, None],
-        )
+        likelihood = self.joint.likelihood
+        on = rows.observed.to(location.dtype)[:, None]
         shape = *location.shape[:2], self.n_own
         own = self.own.expand(shape).clone().requires_grad_()
         likelihood = likelihood.at(own) if self.n_own else likelihood

@@ -229,8 +229,8 @@ def _levels(column):
         if strange:
             raise TypeError(
                 f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
-                "likelihood='ordinal' has no order for. Make it a categorical that is "
-                "ordered (pandas) or an Enum (polars)."
+                "have no order. Make it a categorical that is ordered (pandas) or an "
+                "Enum (polars)."
             )
         levels = sorted(set(column.present.tolist()))
     if len(column.values) and not len(column.present):
@@ -246,7 +246,11 @@ def _levels(column):
     return _array_of([plain(level) for level in levels])
 
 
-CATEGORIES = {"categorical": _categories, "ordinal": _levels}
+CATEGORIES = {
+    "categorical": _categories,
+    "ordinal": _levels,
+    "partial_credit": _levels,
+}
 """How the values of a column are found, for kinds that code them."""
 
 
