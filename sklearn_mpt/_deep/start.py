@@ -15,6 +15,7 @@ VIVID = 20
 # Noise at first, in variances of the rows: with more, rows do not tell which z is
 # theirs, and the decoder does not bend.
 NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1  # the first for each feature
+LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 TINY = np.finfo(float).tiny
 
 
@@ -194,7 +195,8 @@ def _derivatives(likelihood, rows, location):
             entries, torch.from_numpy(location).expand(seen.shape)
         )
     slope, information, seen = (seen * slope).numpy(), information.numpy(), seen.numpy()
-    return slope, rows.total(seen * information) / np.maximum(rows.total(seen), TINY)
+    mean = rows.total(seen * information) / np.maximum(rows.total(seen), TINY)
+    return slope, np.maximum(mean, LEAST_INFORMATION)
 
 
 def unexplained(X, n_components):

@@ -236,6 +236,8 @@ class Likelihood(torch.nn.Module, ABC):
         """Numbers that `reads` returns for a feature."""
         return 1
 
+    standardises_reads = False  # whether nets read them standardised
+
     def reads(self, X: torch.Tensor) -> torch.Tensor:
         """Return what a net reads of entries that knows no latent variables."""
         return self.inputs(X)

@@ -8,10 +8,14 @@ import torch
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.lognormal import Lognormal
+from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 from sklearn_mpt._likelihoods.ordinal import Ordinal
 from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 from sklearn_mpt._likelihoods.poisson import Poisson
+from sklearn_mpt._likelihoods.zero_lognormal import ZeroLognormal
 
 LIKELIHOODS = {
     "gaussian": Gaussian,
@@ -20,6 +24,10 @@ LIKELIHOODS = {
     "ordinal": Ordinal,
     "partial_credit": PartialCredit,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
+    "lognormal": Lognormal,
+    "gamma": Gamma,
+    "zero_lognormal": ZeroLognormal,
 }
 """Kinds of features by their names."""
 
