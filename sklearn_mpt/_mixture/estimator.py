@@ -184,6 +184,8 @@ class MPTMixture(TableMPT):
     noise_variances_: np.ndarray
 
     _bound_parameters = ("likelihood", "covariance_type")
+    # classes have no thresholds or dispersions of their own
+    _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _objectives = ("mpt", "lml")
 
     def __init__(
