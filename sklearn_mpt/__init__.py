@@ -8,6 +8,7 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
+    from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -39,12 +40,14 @@ _MODULES = {
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
     "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
+    "pool_estimates": "_imputation.pooling",
 }
 
 __all__ = [
@@ -62,12 +65,14 @@ __all__ = [
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "PooledEstimate",
     "check_masked_model",
     "compare_lml",
     "feature_contributions",
     "lml_samples",
     "mpt_curve",
     "mpt_loss",
+    "pool_estimates",
 ]
 
 
