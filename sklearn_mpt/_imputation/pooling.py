@@ -109,7 +109,7 @@ def pool_estimates(
     (1.1, 0.238)
     >>> low, high = pooled.interval(0.95)
     >>> round(low, 2), round(high, 2)
-    (0.62, 1.58)
+    (0.61, 1.59)
     """
     estimates, within = _checked(estimates, variances)
     n = len(estimates)
