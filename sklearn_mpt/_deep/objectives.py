@@ -39,7 +39,7 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
     total_and_shares,
 )
-from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
+from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
 
@@ -401,7 +401,7 @@ class HeldOutRows:
         least : callable
             Finds the logarithm of the factor, given the losses as a function of it.
         """
-        noises, pools = list(module.likelihood.parameters()), self._pools(module)
+        noises, pools = module.likelihood.noises(), self._pools(module)
         start = [noise.clone() for noise in noises]
 
         def multiply(log_factor):

@@ -59,7 +59,7 @@ def recipe_for(
     """
     many = n_features >= MANY_FEATURES
     turns = many and likelihood.is_sharp
-    n_noises = sum(noise.numel() for noise in likelihood.parameters())
+    n_noises = sum(noise.numel() for noise in likelihood.noises())
     tunes = turns and n_noises == 1 and objective == "mpt" and n_validation > 0
     if batch_size == "auto":
         batch_size = int(np.clip(n_rows // 16, SMALLEST_BATCH, LARGEST_BATCH))

@@ -69,7 +69,8 @@ def start(architecture, likelihood, X, rng, kind, weight=None):
     location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *widths[::-1], len(location)]
     decoder, basis = _decoder_start(sizes, location, activation, kind.bend, rng)
-    own = {"activation_": activation} | likelihood.start_attributes(scale)
+    own = {"activation_": activation}
+    own |= likelihood.start_attributes(rows.X, scale, weight)
     if widths:
         own = _with_less_noise(own, X.shape[1])
     fitted = own | {"_shift": shift, "_scale": scale}
@@ -154,7 +155,7 @@ def linear_part(likelihood, fitted, rows, start):
     """
     location, (coefs, intercepts), (points, last) = start
     kind = likelihood.from_attributes(fitted, fitted["_scale"])
-    slope, information = _derivatives(kind, rows.X, location)
+    slope, information = _derivatives(kind, rows, location)
     size = np.sqrt(rows.weight)[:, None]
     W, noise = _principal(size * (slope / np.sqrt(information)), points.shape[1])
     W = W / np.sqrt(information)
@@ -183,15 +184,17 @@ def _line(inputs, seen, slope, total):
     return np.concatenate([coefs, centres[1] - coefs * centres[0]])[:, None]
 
 
-def _derivatives(likelihood, X, location):
+def _derivatives(likelihood, rows, location):
     """Slope of each location, 0 if missing, and the information on it; arrays."""
+    X = rows.X
     seen = likelihood.spread(torch.from_numpy(~np.isnan(X)))
     entries = torch.from_numpy(np.nan_to_num(X))
     with torch.no_grad():
         slope, information = likelihood.derivatives(
             entries, torch.from_numpy(location).expand(seen.shape)
         )
-    return (seen * slope).numpy(), information[0].numpy()
+    slope, information, seen = (seen * slope).numpy(), information.numpy(), seen.numpy()
+    return slope, rows.total(seen * information) / np.maximum(rows.total(seen), TINY)
 
 
 def unexplained(X, n_components):

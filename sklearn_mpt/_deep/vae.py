@@ -430,7 +430,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             learning_rate=self.learning_rate,
-            resting=list(module.likelihood.parameters()),
+            resting=module.likelihood.noises(),
             rest=math.inf if tunes else REST * problem.is_new,
             # other fits would lose the noise of rows that they are not trained on
             joins=tunes and not self.warm_start,

@@ -296,7 +296,7 @@ class MPTMaskedAutoencoder(TableMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # numbers by which the columns enter the net, without their indicators
-        recipe = recipe_for(len(X), sum(columns.n_categories))
+        recipe = recipe_for(len(X), sum(columns.n_reads_each))
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)

@@ -32,10 +32,11 @@ class MaskedModule(torch.nn.Module):
         self.heads = torch.nn.ModuleList()
         places = []
         for kind, count in sorted(set(of_column)):
-            is_number = kind == NUMBERS
-            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(kind, count)
-            self.heads.append(head)
             columns = np.flatnonzero([one == (kind, count) for one in of_column])
+            of_kind = kind, count, len(columns)
+            is_number = kind == NUMBERS
+            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(*of_kind)
+            self.heads.append(head)
             places.append(columns)
             self.register_buffer(
                 f"columns_{len(places) - 1}", torch.from_numpy(columns)

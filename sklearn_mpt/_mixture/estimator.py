@@ -369,7 +369,7 @@ class MPTMixture(TableMPT):
         if isinstance(likelihood, Gaussian):
             gaussian, others, likelihood = every, every[:0], None
         elif isinstance(likelihood, Columns):
-            gaussian = np.array(likelihood.noisy, dtype=int)
+            gaussian = np.flatnonzero([kind == "gaussian" for kind in likelihood.kinds])
             others = np.setdiff1d(every, gaussian)
             kinds = [likelihood.kinds[j] for j in others]
             counts = [likelihood.n_categories[j] for j in others]

@@ -102,6 +102,8 @@ def _kind_from_dtype(column):
         return "bernoulli"
     if dtype.is_numeric() and not isinstance(dtype, nw.Decimal):
         return "gaussian"
+    if is_ordered(column):
+        return "ordinal"
     if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
     if isinstance(dtype, nw.Object):
@@ -113,6 +115,15 @@ def _kind_from_dtype(column):
         f"Column {column.name!r} has dtype {shown}, for which likelihood='from_dtype' "
         f"has no kind{f': {what} are not taken' if what else ''}. {ADVICE}"
     )
+
+
+def is_ordered(column):
+    """Whether a column of a DataFrame has levels in an order."""
+    if not isinstance(column.series.dtype, nw.Categorical | nw.Enum):
+        return False
+    if column.is_pandas:
+        return bool(column.dtype.ordered)
+    return isinstance(column.series.dtype, nw.Enum)
 
 
 def _check_objects(column):
@@ -139,7 +150,7 @@ class Coding(NamedTuple):
     def of(cls, kinds, X):
         """Learn the categories of a table."""
         categories = [
-            _categories(column) if kind == "categorical" else None
+            CATEGORIES[kind](column) if kind in CATEGORIES else None
             for kind, column in zip(kinds, columns_of(X), strict=True)
         ]
         return cls(kinds, categories)
@@ -199,6 +210,44 @@ def _categories(column):
             "drop the column."
         )
     return _array_of(categories)
+
+
+def _levels(column):
+    """Return the levels of a column in their order, those that no row has as well.
+
+    They are those of an ordered dtype; or else numbers in order, and in arrays the
+    codes up to the largest.
+    """
+    if column.series is not None and is_ordered(column):
+        levels = list(column.dtype.categories)
+    elif column.series is None:
+        _check_codes(column, column.present)
+        codes = column.present.astype(np.float64)
+        levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
+    else:
+        strange = {_kind_of_value(v) for v in column.present} - {"numbers", "booleans"}
+        if strange:
+            raise TypeError(
+                f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
+                "likelihood='ordinal' has no order for. Make it a categorical that is "
+                "ordered (pandas) or an Enum (polars)."
+            )
+        levels = sorted(set(column.present.tolist()))
+    if len(column.values) and not len(column.present):
+        raise ValueError(
+            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+            "column(s)."
+        )
+    if len(levels) == 1:
+        raise ValueError(
+            f"Column {column.name!r} has one category, {plain(levels[0])!r}; "
+            "drop the column."
+        )
+    return _array_of([plain(level) for level in levels])
+
+
+CATEGORIES = {"categorical": _categories, "ordinal": _levels}
+"""How the values of a column are found, for kinds that code them."""
 
 
 def _array_of(categories):
