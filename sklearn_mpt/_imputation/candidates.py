@@ -19,16 +19,18 @@ from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
 
 # Variance that is added to that of each number, whose own is 1, in every step of EM.
-SHRINKAGES = 0.1, 0.03, 0.01, 0.003, 0.001
+SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
+MANY_ROWS = 20  # for a column: the strongest shrinkage is not tried
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
 COMPONENTS = 2, 3, 4, 6, 8, 12, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
 EM_EPOCHS, EM_TOL = 15, 5e-4
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
-# Seconds: of a fit; of a step; of multiplying two numbers in the steps of mixtures, of
-# linear models by EM and by integration, and of nets.
-OVERHEAD, STEP, FLOP = 0.02, 1e-3, 1.6e-9
+# Seconds: of a fit; of a step; of an entry of a covariance of a row in a step of EM; of
+# a product of two numbers in linear models, by EM and by integration; of nets, for each
+# row and root of columns.
+OVERHEAD, STEP, EM_ENTRY = 0.02, 1e-3, 6e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
@@ -57,8 +59,8 @@ class Size(NamedTuple):
     def em(self, n_components, n_features, n_steps=EM_EPOCHS):
         """Seconds that EM takes."""
         numbers = self.n_rows * n_components
-        each = n_features**3 + 100 * self.n_indicators
-        return OVERHEAD + n_steps * (STEP + FLOP * numbers * each)
+        each = n_features**2 + 3 * self.n_indicators
+        return OVERHEAD + n_steps * (STEP + EM_ENTRY * numbers * each)
 
 
 def candidate_paths(layout, size, seed):
@@ -68,7 +70,7 @@ def candidate_paths(layout, size, seed):
     first = Candidate(
         "columns alone",
         OVERHEAD,
-        lambda before, _: how.mixture(1, covariance_type="diag"),
+        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=1),
     )
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
@@ -85,15 +87,15 @@ class Settings(NamedTuple):
     seed: int
 
     def mixture(self, n_components, **params):
-        return MPTMixture(
-            n_components,
-            likelihood=self.layout.likelihood,
-            objective="lml",
-            max_iter=EM_EPOCHS,
-            tol=EM_TOL * self.size.n_columns,
-            random_state=self.seed,
-            **params,
-        )
+        how = {
+            "objective": "lml",
+            "max_iter": EM_EPOCHS,
+            "tol": EM_TOL * self.size.n_columns,
+            "init_params": "kmeans" if n_components > 1 else "random_from_data",
+            "random_state": self.seed,
+            "likelihood": self.layout.likelihood,
+        }
+        return MPTMixture(n_components, **how | params)
 
 
 def _gaussians(how):
@@ -109,10 +111,10 @@ def _gaussians(how):
         model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
         return GaussianIndicators(layout, model)
 
-    cost = size.em(1, size.n_indicators, n_steps=8)
+    cost = size.em(1, size.n_indicators, n_steps=5)
     return [
         Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
-        for s in SHRINKAGES
+        for s in SHRINKAGES[size.n_rows >= MANY_ROWS * size.n_indicators :]
     ]
 
 

@@ -13,13 +13,14 @@ HIDDEN_SHARE = 0.2  # of the present entries, which are hidden to choose by
 MOST_ROWS = 2000  # that models are tried on
 LEAST_GAIN = 1e-3  # nats per hidden entry, for which a path goes on
 DEFAULT_SHRINKAGE = 0.1  # of mixtures, before any Gaussian was tried
-LEAST_WEIGHT = 0.02  # of a model that is kept
+LEAST_WEIGHT = 0.05  # of a model that is kept
 PRIOR_ENTRIES = 1.0  # that each model counts besides, when weights are found
 N_WEIGHT_STEPS = 300
 LEVEL_WEIGHT = 1e-3  # of a row that holds a category, which none may hold otherwise
-# Seconds of a common core that "auto" spends on a column, and on each of its entries
-# for each other column: half of what missForest takes there.
-AUTO_COLUMN, AUTO_ENTRY = 0.02, 3e-6
+# Seconds of a common core that "auto" spends at least; on a column; and on each of its
+# entries for each other column. Less than half of what missForest takes. Columns of
+# categories count more, half their number.
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.25, 0.02, 3e-6
 
 
 class Trial(NamedTuple):
@@ -184,8 +185,9 @@ class Allowance(NamedTuple):
     @classmethod
     def of(cls, budget, size):
         if budget == "auto":
-            each = AUTO_COLUMN + AUTO_ENTRY * size.n_rows * size.n_columns
-            return cls(cost=size.n_columns * each)
+            width = (size.n_columns + size.n_indicators) / 2
+            each = AUTO_COLUMN + AUTO_ENTRY * size.n_rows * width
+            return cls(cost=max(LEAST_AUTO, width * each))
         if isinstance(budget, int | np.integer):
             return cls(candidates=budget)
         return cls(deadline=time.process_time() + budget)
