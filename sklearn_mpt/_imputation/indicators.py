@@ -69,27 +69,29 @@ class GaussianIndicators(BaseEstimator):
                     X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
             random_state = int(rng.integers(2**31))
         coded = self.units_.without(self._coded(X))
-        filled = self.model.impute(coded, method=method, random_state=random_state)
-        filled = self.units_.restored(filled)[:, self._starts]
+        wide = self.model.impute(coded, method=method, random_state=random_state)
+        wide = self.units_.restored(wide)
+        filled = wide[:, self._starts]
         if method == "mean":
-            probs = self._probs(X, np.isnan(X))
-            for j, each in zip(self.layout.coded, probs, strict=True):
-                filled[:, j] = codes_of(each, self.layout.ordered[j])
+            for j, probs in zip(self.layout.coded, self._shares(wide), strict=True):
+                filled[:, j] = codes_of(probs, self.layout.ordered[j])
         return np.where(np.isnan(X), filled, X)
 
     def _probs(self, X, mask):
         """Probabilities of all categories where they are hidden, for each column."""
-        columns = self.layout.coded
-        if not len(columns):
+        if not len(self.layout.coded):
             return []
         seen = self.units_.without(self._coded(np.where(mask, np.nan, X)))
-        expected = self.units_.restored(self.model.impute(seen))
+        return self._shares(self.units_.restored(self.model.impute(seen)))
+
+    def _shares(self, expected):
+        """Probabilities of categories, by what their indicators are expected to be."""
         ends = np.append(self._starts, len(self._sources))
         every = []
-        for j in columns:
+        for j in self.layout.coded:
             part = expected[:, ends[j] : ends[j + 1]]
             if self._is_cumulative[j]:
-                one, zero = np.ones((len(X), 1)), np.zeros((len(X), 1))
+                one, zero = np.ones((len(part), 1)), np.zeros((len(part), 1))
                 part = np.hstack([one, part]) - np.hstack([part, zero])
             part = np.maximum(part, LEAST)
             every.append(part / part.sum(axis=1, keepdims=True))

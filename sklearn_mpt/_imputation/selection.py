@@ -13,14 +13,14 @@ HIDDEN_SHARE = 0.2  # of the present entries, which are hidden to choose by
 MOST_ROWS = 2000  # that models are tried on
 LEAST_GAIN = 1e-3  # nats per hidden entry, for which a path goes on
 DEFAULT_SHRINKAGE = 0.1  # of mixtures, before any Gaussian was tried
-LEAST_WEIGHT = 0.05  # of a model that is kept
+NEGLIGIBLE = 3e-3  # nats per hidden entry, which leaving models out may cost
 PRIOR_ENTRIES = 1.0  # that each model counts besides, when weights are found
 N_WEIGHT_STEPS = 300
 LEVEL_WEIGHT = 1e-3  # of a row that holds a category, which none may hold otherwise
 # Seconds of a common core that "auto" spends at least; on a column; and on each of its
 # entries for each other column. Less than half of what missForest takes. Columns of
 # categories count more, half their number.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.25, 0.02, 3e-6
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.25, 0.03, 3e-6
 
 
 class Trial(NamedTuple):
@@ -67,7 +67,7 @@ def search(rows, layout, weight, budget, rng):
     -------
     trials : list of Trial
     weights : ndarray of shape (n_trials,)
-        That give the hidden entries the largest log-probability.
+        That give the hidden entries nearly the largest log-probability, 0 for most.
     """
     if len(rows) > MOST_ROWS:
         some = rng.permutation(len(rows))[:MOST_ROWS]
@@ -83,7 +83,7 @@ def search(rows, layout, weight, budget, rng):
     while True:
         heads = [i for i, path in enumerate(paths) if path]
         if not heads:
-            return trials, weights
+            return trials, few_models([t.log_prob for t in trials])
         cheapest = min(heads, key=lambda i: (i > 0, paths[i][0].cost))
         candidate, before = paths[cheapest].pop(0), last[cheapest]
         if trials and not allowance.admits(candidate):
@@ -164,11 +164,36 @@ def stacking_weights(log_probs):
     return weights
 
 
+def few_models(log_probs):
+    """Return the weights of as few models as lose next to nothing; others have 0.
+
+    The one that weighs least is left out, again and again.
+    """
+    log_probs = np.stack(log_probs)
+    kept = np.arange(len(log_probs))
+    weights = best = stacking_weights(log_probs)
+    full = mixed(log_probs, weights).mean()
+    while len(kept) > 1:
+        fewer = np.delete(kept, np.argmin(best))
+        weights = stacking_weights(log_probs[fewer])
+        if mixed(log_probs[fewer], weights).mean() < full - NEGLIGIBLE:
+            break
+        kept, best = fewer, weights
+    everywhere = np.zeros(len(log_probs))
+    everywhere[kept] = best
+    return everywhere
+
+
+def mixed(log_probs, weights):
+    """Log-probabilities of a mixture; (n_models, ...) to (...)."""
+    shares = np.log(weights).reshape(-1, *[1] * (np.ndim(log_probs) - 1))
+    return np.logaddexp.reduce(log_probs + shares)
+
+
 def _value(trials, weights):
     if not trials:
         return 0.0
-    log_probs = np.stack([trial.log_prob for trial in trials])
-    return float(np.logaddexp.reduce(log_probs + np.log(weights)[:, None]).mean())
+    return float(mixed(np.stack([t.log_prob for t in trials]), weights).mean())
 
 
 class Allowance(NamedTuple):

@@ -17,7 +17,7 @@ from sklearn_mpt._imputation.layout import (
     category_log_probs,
     codes_of,
 )
-from sklearn_mpt._imputation.selection import LEAST_WEIGHT, search, with_levels
+from sklearn_mpt._imputation.selection import mixed, search, with_levels
 from sklearn_mpt._mixture.estimator import MPTMixture
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -109,14 +109,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             self.feature_names_in_ = reader.feature_names_in_
 
     def _keep(self, trials, weights):
-        kept = [w >= LEAST_WEIGHT for w in weights]
-        chosen = np.where(kept, weights, 0.0) / weights[kept].sum()
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
-        self.selection_ = table | {"weight": chosen}
-        self.estimators_ = [t.model for t, k in zip(trials, kept, strict=True) if k]
-        self.weights_ = chosen[kept]
+        self.selection_ = table | {"weight": weights}
+        self.estimators_ = [t.model for t, w in zip(trials, weights, strict=True) if w]
+        self.weights_ = weights[weights > 0]
 
     def _read(self, X):
         return self._units.without(self._reader._validate_rows(X))
@@ -144,8 +142,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _log_prob(self, rows, mask):
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
-        shares = np.log(self.weights_)[:, None, None]
-        return np.logaddexp.reduce(np.stack(every) + shares)
+        return mixed(np.stack(every), self.weights_)
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
