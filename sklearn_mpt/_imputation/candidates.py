@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
+from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._linear.vae import MPTLinearVAE
@@ -95,7 +96,7 @@ class Settings(NamedTuple):
             "random_state": self.seed,
             "likelihood": self.layout.likelihood,
         }
-        return MPTMixture(n_components, **how | params)
+        return CodedModel(MPTMixture(n_components, **how | params))
 
 
 def _gaussians(how):
@@ -142,8 +143,8 @@ def _linear(how, is_integrated):
     def start(before, n_components):
         init = "pca"
         if before is not None:
-            init = _with_directions(before, n_components, how.seed)
-        return MPTLinearVAE(
+            init = _with_directions(before.model, n_components, how.seed)
+        model = MPTLinearVAE(
             n_components,
             likelihood=how.layout.likelihood,
             noise="per_feature",
@@ -153,6 +154,7 @@ def _linear(how, is_integrated):
             tol=LINEAR_TOL,
             random_state=how.seed,
         )
+        return CodedModel(model)
 
     path = []
     for k in LATENT_DIMENSIONS:
@@ -161,7 +163,9 @@ def _linear(how, is_integrated):
         products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
-        of_size = Candidate(f"linear, {k} components", cost, lambda b, _, k=k: start(b, k))
+        of_size = Candidate(
+            f"linear, {k} components", cost, lambda b, _, k=k: start(b, k)
+        )
         path.append(of_size)
     return path
 
@@ -183,12 +187,15 @@ def _nets(how):
     nets = {"masked autoencoder": MPTMaskedAutoencoder, "deep": MPTDeepVAE}
 
     def start(net):
-        return net(likelihood=how.layout.likelihood, random_state=how.seed)
+        model = net(likelihood=how.layout.likelihood, random_state=how.seed)
+        return CodedModel(model)
 
     return [
         [
             Candidate(
-                name, NET_SECONDS * (1 + place) * steps, lambda b, _, net=net: start(net)
+                name,
+                NET_SECONDS * (1 + place) * steps,
+                lambda b, _, net=net: start(net),
             )
         ]
         for place, (name, net) in enumerate(nets.items())
@@ -197,4 +204,4 @@ def _nets(how):
 
 def warm(model, **params):
     """Return a copy of a fitted model whose `fit` goes on from there."""
-    return copy.deepcopy(model).set_params(warm_start=True, **params)
+    return copy.deepcopy(model).go_on(**params)

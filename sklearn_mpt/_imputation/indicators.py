@@ -1,10 +1,12 @@
 """A Gaussian of numbers and of indicators of categories."""
 
+from typing import Self
+
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of
-from sklearn_mpt._mixture.estimator import MPTMixture
 
 LEAST = 0.01  # probability of a category, before they are divided by their sum
 
@@ -19,17 +21,17 @@ class GaussianIndicators(BaseEstimator):
     Parameters
     ----------
     layout : Layout
-    model : MPTMixture
-        Of one component.
+    model : CodedModel
+        A Gaussian of numbers.
     """
 
-    def __init__(self, layout: Layout, model: MPTMixture):
+    def __init__(self, layout: Layout, model: CodedModel):
         self.layout = layout
         self.model = model
 
-    def set_params(self, **params):
-        """Set parameters of the Gaussian model, in place."""
-        self.model.set_params(**params)
+    def go_on(self, **params) -> Self:
+        """Set parameters of the model, whose `fit` goes on from the last one."""
+        self.model.go_on(**params)
         return self
 
     def fit(self, X, y=None, sample_weight=None):
@@ -106,7 +108,9 @@ class GaussianIndicators(BaseEstimator):
     def _widths(self):
         """Number of indicators of each column; 1 for numbers."""
         counts = self.layout.n_categories
-        return np.where(counts == 0, 1, np.where(self._is_cumulative, counts - 1, counts))
+        return np.where(
+            counts == 0, 1, np.where(self._is_cumulative, counts - 1, counts)
+        )
 
     @property
     def _sources(self):

@@ -46,7 +46,8 @@ class PooledEstimate(NamedTuple):
         """
         check_real(level, "level", "neither", most=1.0)
         half = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
-        return self.estimate - half, self.estimate + half
+        low, high = self.estimate - half, self.estimate + half
+        return (float(low), float(high)) if np.ndim(low) == 0 else (low, high)
 
 
 def pool_estimates(

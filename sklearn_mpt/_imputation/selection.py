@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
-from sklearn_mpt._imputation.layout import category_log_probs, codes_of
 
 HIDDEN_SHARE = 0.2  # of the present entries, which are hidden to choose by
 MOST_ROWS = 2000  # that models are tried on
@@ -129,14 +128,20 @@ def _try(candidate, before, shrinkage, train, rows, hidden, layout):
         return None
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
-    return Trial(candidate.name, model, log_prob, *errors, 0.0, 0.0, candidate.shrinkage)
+    return Trial(
+        candidate.name, model, log_prob, *errors, 0.0, 0.0, candidate.shrinkage
+    )
 
 
 def _errors(model, rows, hidden, layout):
     """rmse of numbers, share of wrong categories, steps between ordered ones."""
     filled = model.impute(np.where(hidden, np.nan, rows))
     of_numbers = hidden & (layout.n_categories == 0)
-    rmse = np.sqrt(np.mean((filled - rows)[of_numbers] ** 2)) if of_numbers.any() else np.nan
+    rmse = (
+        np.sqrt(np.mean((filled - rows)[of_numbers] ** 2))
+        if of_numbers.any()
+        else np.nan
+    )
     return rmse, *category_errors(filled, rows, hidden, layout)
 
 
