@@ -71,7 +71,7 @@ def candidate_paths(layout, size, seed):
     first = Candidate(
         "columns alone",
         OVERHEAD,
-        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=1),
+        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=5),
     )
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
@@ -163,10 +163,8 @@ def _linear(how, is_integrated):
         products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
-        of_size = Candidate(
-            f"linear, {k} components", cost, lambda b, _, k=k: start(b, k)
-        )
-        path.append(of_size)
+        name = f"linear, {k} components"
+        path.append(Candidate(name, cost, lambda b, _, k=k: start(b, k)))
     return path
 
 
@@ -191,14 +189,8 @@ def _nets(how):
         return CodedModel(model)
 
     return [
-        [
-            Candidate(
-                name,
-                NET_SECONDS * (1 + place) * steps,
-                lambda b, _, net=net: start(net),
-            )
-        ]
-        for place, (name, net) in enumerate(nets.items())
+        [Candidate(name, NET_SECONDS * place * steps, lambda b, _, net=net: start(net))]
+        for place, (name, net) in enumerate(nets.items(), start=1)
     ]
 
 

@@ -108,9 +108,7 @@ class GaussianIndicators(BaseEstimator):
     def _widths(self):
         """Number of indicators of each column; 1 for numbers."""
         counts = self.layout.n_categories
-        return np.where(
-            counts == 0, 1, np.where(self._is_cumulative, counts - 1, counts)
-        )
+        return np.maximum(np.where(self._is_cumulative, counts - 1, counts), 1)
 
     @property
     def _sources(self):

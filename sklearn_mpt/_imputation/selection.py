@@ -90,7 +90,8 @@ def search(rows, layout, weight, budget, rng):
             continue
         start = time.process_time()
         shrinkage = _best_shrinkage(trials)
-        trial = _try(candidate, before, shrinkage, train, rows, hidden, layout)
+        of = train, rows, hidden, layout
+        trial = _try(candidate, before, shrinkage, *of, is_first=not trials)
         allowance = allowance.less(candidate)
         if trial is None:
             paths[cheapest] = []
@@ -115,8 +116,11 @@ def _best_shrinkage(trials):
     return max(gaussians, key=lambda t: t.log_prob.mean()).shrinkage
 
 
-def _try(candidate, before, shrinkage, train, rows, hidden, layout):
-    """Fit a candidate and score the hidden entries; None if it cannot be fitted."""
+def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
+    """Fit a candidate and score the hidden entries.
+
+    None if it cannot be fitted, unless it is the first.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -125,23 +129,21 @@ def _try(candidate, before, shrinkage, train, rows, hidden, layout):
             log_prob = model.conditional_log_prob(rows, hidden)[hidden]
             errors = _errors(model, rows, hidden, layout)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
+        if is_first:
+            raise
         return None
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
-    return Trial(
-        candidate.name, model, log_prob, *errors, 0.0, 0.0, candidate.shrinkage
-    )
+    shrinkage = candidate.shrinkage
+    return Trial(candidate.name, model, log_prob, *errors, 0.0, 0.0, shrinkage)
 
 
 def _errors(model, rows, hidden, layout):
     """rmse of numbers, share of wrong categories, steps between ordered ones."""
     filled = model.impute(np.where(hidden, np.nan, rows))
     of_numbers = hidden & (layout.n_categories == 0)
-    rmse = (
-        np.sqrt(np.mean((filled - rows)[of_numbers] ** 2))
-        if of_numbers.any()
-        else np.nan
-    )
+    error = (filled - rows)[of_numbers]
+    rmse = np.sqrt(np.mean(error**2)) if error.size else np.nan
     return rmse, *category_errors(filled, rows, hidden, layout)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_choice, check_mask
+from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import (
     Layout,
@@ -71,6 +71,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:
         """Choose models and fit them, or with `warm_start` fit those chosen again."""
+        X, sample_weight = rows_that_count(X, sample_weight)
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
             self._learn_table(X)
