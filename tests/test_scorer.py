@@ -105,6 +105,7 @@ def test_strides_are_a_chain_of_windows():
     assert_allclose(log_prob, [expected, expected + given_two[1, 1, 0]])
 
 
+@pytest.mark.slow
 def test_standard_errors_cover():
     log_joint = random_joint(6)
     rng = np.random.default_rng(0)
@@ -371,6 +372,7 @@ def test_curves_of_texts_on_other_masks_are_not_subtracted(scorer, other):
         mpt_curve(scorer, TEXTS) - mpt_curve(scorer, texts, **other)
 
 
+@pytest.mark.slow
 def test_intervals_of_the_sum_of_texts_cover():
     log_joint = random_joint(6)
     rng = np.random.default_rng(0)
