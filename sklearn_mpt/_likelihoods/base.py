@@ -63,6 +63,7 @@ class Likelihood(torch.nn.Module, ABC):
     values: tuple[float, ...] | None = None  # of a feature, if they are few
     is_separable = True  # whether each feature has one location
     noisy: Sequence[int] = ()  # features with a noise variance of their own
+    measure: str | None = None  # what an entry has: "density" or "probability"
     # Whether an entry may tell z more closely than nodes of the others are spaced.
     is_sharp = False
 

@@ -67,6 +67,7 @@ class Gaussian(Likelihood):
     """
 
     is_sharp = True
+    measure = "density"
 
     def __init__(self, noise_variance=None):
         super().__init__()

@@ -238,7 +238,7 @@ class MPTCurve:
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
                 "(design='auto' depends on the model, allocation='neyman' on its "
-                "scores.)"
+                f"scores.){_difference(mine, others)}"
             )
         noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
@@ -317,6 +317,16 @@ class MPTCurve:
         check_int(n_tokens, "n_tokens")
         sizes = [mask_size(percent / 100, self.n_features) for percent in range(1, 100)]
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
+
+
+def _difference(mine, others):
+    """Say what differs first between the draws of two curves of rows."""
+    if mine is None or others is None or len(mine.draw) != len(others.draw):
+        return ""
+    for one, other in zip(mine.draw, others.draw, strict=True):
+        if one != other and isinstance(one, tuple) and isinstance(one[0], str):
+            return f" Here {one[0]!r} differs: {one[1]} and {other[1]}."
+    return ""
 
 
 def size_weights(mask_sizes, n_features):

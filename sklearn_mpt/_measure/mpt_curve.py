@@ -189,11 +189,11 @@ def _is_per_row(estimator, rows, design):
     if design not in ("chain", "balanced"):
         return False
     hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
-    if rows.missing is None and (design == "chain" or hasattr(estimator, hook)):
+    if not hasattr(estimator, hook):
+        return takes_row_masks(Conditional(estimator), rows)
+    if rows.missing is None:
         return False
-    if design == "chain" and hasattr(estimator, hook):
-        return True
-    return takes_row_masks(Conditional(estimator), rows)
+    return design == "chain" or takes_row_masks(Conditional(estimator), rows)
 
 
 def _identify(what, design, noise):
@@ -203,9 +203,15 @@ def _identify(what, design, noise):
     includes the degrees of freedom.
     """
     entropy = tuple(np.atleast_1d(what.seed.entropy).tolist())
-    n_rows = what.shape[0] if what.per_row else None
-    counts = tuple(noise.degrees.tolist())
-    return design, entropy, what.n_masks, tuple(what.sizes.tolist()), n_rows, counts
+    return (
+        ("design", design),
+        ("random_state", entropy),
+        ("n_masks", what.n_masks),
+        ("mask_sizes", tuple(what.sizes.tolist())),
+        ("masks for each row", what.per_row),
+        ("number of rows with masks", what.shape[0] if what.per_row else None),
+        ("number of masks of each size", tuple(noise.degrees.tolist())),
+    )
 
 
 def _check_mask_sizes(mask_sizes, n_features):

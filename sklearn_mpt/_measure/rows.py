@@ -185,6 +185,21 @@ def with_moved_columns(X, columns):
     return moved
 
 
+def with_value_of_row(X, column, row):
+    """Return a copy of X in which a column, by index, has the entry of one row."""
+    if not is_into_dataframe(X):
+        filled = np.array(X)
+        filled[:, column] = filled[row, column]
+        return filled
+    frame = _frame(X)
+    name = frame.columns[column]
+    filled = frame.with_columns(frame[name][[row] * len(frame)]).to_native()
+    if hasattr(X, "iloc"):
+        filled = filled.set_axis(X.index, axis=0)
+        filled.columns = X.columns
+    return filled
+
+
 def _frame(X):
     """Return a narwhals DataFrame; columns of a pandas DataFrame are numbered.
 

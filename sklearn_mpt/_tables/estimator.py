@@ -51,6 +51,13 @@ class TableMPT(BaseMPT):
         names = getattr(self, "feature_names_in_", None)
         return Columns(coding.kinds, coding.n_categories, names)
 
+    def _measures_of_columns(self):
+        """Say what the contract's `_measures_of_columns` does."""
+        kinds = [self.likelihood] * self.n_features_in_
+        if not self._is_of_numbers:
+            kinds = self.likelihoods_
+        return [LIKELIHOODS[kind].measure for kind in kinds]
+
     @property
     def _is_of_numbers(self):
         if not isinstance(self.likelihood, str):

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from sklearn_mpt._checks import check_device
+from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
     check_finite,
@@ -127,7 +128,8 @@ class Recipe:
             source = self.model.settled()
             checkpoint = Checkpoint(source, device, self.dtype)
         else:
-            model, checkpoint = _prepare(self.model, device, self.dtype), None
+            model = _prepare(self.model, tokenizer, device, self.dtype)
+            checkpoint = None
             source = self.model
         check_masked_lm(model)
         check_finite(model)
@@ -154,18 +156,22 @@ def _is_name(value):
     return isinstance(value, str | os.PathLike)
 
 
-def _prepare(model, device, dtype):
+def _prepare(model, tokenizer, device, dtype):
     """Return a loaded model on the device in the dtype, without changing it.
 
     The result shares the tensors if they are on that device in that dtype already;
     otherwise the model is copied.
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
+    if not isinstance(model, torch.nn.Module):
         raise TypeError(
-            "model must be a name, a folder or a loaded masked language model of "
-            f"transformers, got {type(model).__name__}."
+            "model must be a name, a folder, a loaded masked language model of "
+            "transformers, or another torch.nn.Module from input_ids to logits, got "
+            f"{type(model).__name__}."
         )
+    if not hasattr(model, "config"):
+        check_tokenizer(tokenizer)
+        model = adapt_module(model, tokenizer)
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_meta for tensor in tensors):
         raise ValueError(

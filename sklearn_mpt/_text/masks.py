@@ -38,6 +38,7 @@ class Window:
     places: np.ndarray  # positions of the scored tokens, shape (n_places,)
     words: np.ndarray  # index of the word of each token, shape (n_tokens,)
     offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
+    key: np.ndarray | None = None  # tokens that determine masks, if not its own
 
     def __len__(self):
         return len(self.is_maskable)
@@ -104,7 +105,8 @@ class Draw:
         are the same for all models with the same tokenisation.
         """
         key = hashlib.blake2b(digest_size=16)
-        for part in ([self.seed], window.inputs["input_ids"], window.places):
+        own = window.inputs["input_ids"] if window.key is None else window.key
+        for part in ([self.seed], own, window.places):
             key.update(np.asarray(part, dtype="<i8").tobytes())
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 

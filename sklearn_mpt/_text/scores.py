@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,16 +18,23 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
+from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
-from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
+from sklearn_mpt._text.results import (
+    TextScores,
+    TokenScores,
+    frame_of_tokens,
+    text_curve,
+)
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, show
-from sklearn_mpt._text.windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
-OVERFLOWS = ("error", "truncate", "stride")
+OVERFLOWS = ("error", "truncate", "stride", "split")
+UNITS = {"token": None, "character": len, "byte": lambda text: len(text.encode())}
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 
@@ -37,9 +44,16 @@ class TextScoresMixin:
     _open_again: Callable
 
     def score_samples(
-        self, X: Texts, return_std: bool = False
+        self,
+        X: Texts,
+        return_std: bool = False,
+        *,
+        length_log_prob: LengthLogProb | None = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Compute the log-probability of each text by the chosen `method`.
+
+        It is the log-probability given the number of tokens, as masks say nothing of
+        that. Where texts of different lengths are compared, `length_log_prob` adds it.
 
         Parameters
         ----------
@@ -47,11 +61,18 @@ class TextScoresMixin:
             Texts, or (context, text) pairs, of which only the text is scored.
         return_std : bool, default=False
             Whether to return the standard error over masks too.
+        length_log_prob : callable or array-like of int, default=None
+            What gives the log-probability of a number of tokens: a callable from an int
+            array of shape (n_texts,) to floats; or the numbers of tokens of other
+            texts, such as those of the training, by `count_tokens`. Of n such texts c
+            have the length l, and l has the probability :math:`(c + g(l)) / (n + 1)`,
+            with the geometric distribution g of the same mean. None adds nothing.
 
         Returns
         -------
         log_prob : ndarray of shape (n_texts,)
-            Log-probabilities in nats per text; 0.0 for a text without tokens to hide.
+            Log-probabilities in nats per text, given its number of tokens unless
+            `length_log_prob` adds that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. Zero if the
@@ -70,6 +91,7 @@ class TextScoresMixin:
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         log_prob, _ = scores.totals()
+        log_prob = log_prob + length_term(length_log_prob, scores.n_tokens())
         return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
@@ -85,11 +107,34 @@ class TextScoresMixin:
         Returns
         -------
         float
-            In nats per text.
+            In nats per text, given its number of tokens.
         """
         return float(np.mean(self.score_samples(X)))
 
-    def token_scores(self, X: Texts) -> list[TokenScores]:
+    def count_tokens(self, X: Texts) -> np.ndarray:
+        """Count the tokens of each text that can be hidden, and so are scored.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or (context, text) pairs, of which only the text counts.
+
+        Returns
+        -------
+        n_tokens : ndarray of int of shape (n_texts,)
+            Numbers of tokens without special tokens, before longer texts are cut.
+        """
+        check_is_fitted(self)
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        counts = np.zeros(len(first), dtype=int)
+        for window in windows:
+            counts[window.text] = len(window.places)
+        return counts[first]
+
+    def token_scores(
+        self, X: Texts, *, as_frame: bool = False
+    ) -> list[TokenScores] | Any:
         """Compute the contribution of each token to the score of its text.
 
         For "pll", "pll_word_l2r" and "ordered", it is the log-probability of the token
@@ -102,6 +147,10 @@ class TextScoresMixin:
         ----------
         X : iterable of str or of (str, str) tuples
             Texts, or (context, text) pairs, of which only the text is scored.
+        as_frame : bool, default=False
+            Whether to return a pandas DataFrame with a row for each token: the
+            index of its `text`, `token`, its `start` and `end` in the text, the index
+            of its `word`, `log_prob` and `std_error`.
 
         Returns
         -------
@@ -116,9 +165,11 @@ class TextScoresMixin:
             not scored.
         """
         check_is_fitted(self)
+        check_bool(as_frame, "as_frame")
         texts = check_texts(X)
         scores = self._score_texts(texts, self._draw())
-        return scores.tokens(texts, self._open_again()[1])
+        parts = scores.tokens(texts, self._open_again()[1])
+        return frame_of_tokens(parts) if as_frame else parts
 
     def conditional_log_prob(
         self, X: Texts, mask: Iterable[ArrayLike]
@@ -199,6 +250,69 @@ class TextScoresMixin:
             error = perplexity * scores.std_error_of_sum() / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
 
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: Literal[False] = False
+    ) -> float: ...
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", *, return_std: Literal[True]
+    ) -> tuple[float, float]: ...
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: bool = False
+    ) -> float | tuple[float, float]:
+        r"""Compute the bits per token, character or byte of the texts together.
+
+        It is :math:`-\sum_i s_i / (\ln 2 \sum_i U_i)`, with the scores :math:`s_i` of
+        the texts by `method`, given their numbers of tokens, and their numbers of units
+        :math:`U_i`. For masked diffusion models and "mpt" it is the NELBO in bits.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone counts.
+        unit : {"token", "character", "byte"}, default="token"
+            Bytes are those of UTF-8. Models with different tokenizers compare in
+            characters and bytes.
+        return_std : bool, default=False
+            Whether to return the standard error of the sampling of masks too.
+
+        Returns
+        -------
+        bits : float
+            NaN where the texts have no unit.
+        std_error : float
+            Only if `return_std` is True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `score_samples` does; and if texts are cut, by ``overflow="truncate"``,
+            and `unit` is not "token".
+        """
+        check_is_fitted(self)
+        check_choice(unit, "unit", UNITS)
+        check_bool(return_std, "return_std")
+        texts = check_texts(X)
+        if unit != "token" and self.overflow == "truncate":
+            longest = self.count_tokens(texts)
+        scores = self._score_texts(texts, self._draw())
+        n_tokens = scores.n_tokens()
+        if unit == "token":
+            n_units = n_tokens.sum()
+        elif self.overflow == "truncate" and (n_tokens < longest).any():
+            raise ValueError(
+                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
+                "some; set overflow to 'stride' or 'split', or unit to 'token'."
+            )
+        else:
+            n_units = sum(UNITS[unit](t if isinstance(t, str) else t[1]) for t in texts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_nat = 1 / (np.log(2) * np.float64(n_units))
+            bits = -scores.totals()[0].sum() * per_nat
+            error = scores.std_error_of_sum() * per_nat
+        return (float(bits), float(error)) if return_std else float(bits)
+
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
 
@@ -269,14 +383,16 @@ class TextScoresMixin:
         seed = self._seed if random_state is None else draw_seed(random_state)
         return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
 
-    def _score_texts(self, X, draw, n_jobs=None):
+    def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer)
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        warn_of_no_words(tokenizer, windows)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
+        verbose = self.verbose if verbose is None else verbose
+        scores = score_windows(language_model, windows, draw, n_jobs, verbose)
         return TextScores(windows, scores, draw, first)
 
 

@@ -40,7 +40,7 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     tasks = _tasks(blocks, language_model, n_workers)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(score)(language_model, [[windows[i] for i in b] for b in task], draw)
-        for task in (_followed(tasks) if verbose else tasks)
+        for task in (followed(tasks) if verbose else tasks)
     )
     for task, result in zip(tasks, results, strict=True):
         for i, score in zip(chain.from_iterable(task), result, strict=True):
@@ -57,7 +57,7 @@ def _tasks(blocks, language_model, n_workers):
     return [blocks[i::n_workers] for i in range(n_workers) if blocks]
 
 
-def _followed(blocks):
+def followed(blocks, total=None):
     """Show a progress bar like that of scikit-learn's ProgressBar."""
     try:
         from rich.progress import track
@@ -65,7 +65,7 @@ def _followed(blocks):
         raise ImportError(
             "verbose=True needs rich: pip install 'sklearn-mpt[progress]'."
         ) from error
-    return track(blocks, description="MPTScorer - score")
+    return track(blocks, description="MPTScorer - score", total=total)
 
 
 def _blocks(windows, draw, batch_tokens):

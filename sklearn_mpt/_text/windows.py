@@ -98,6 +98,34 @@ def warn_of_unknown(tokenizer, texts, most=100):
         )
 
 
+def warn_of_no_words(tokenizer, windows):
+    """Warn of typed mask tokens, which have no score, and of unknown tokens."""
+    for token, what in (
+        (
+            tokenizer.mask_token,
+            "it stays hidden and is not scored, so their scores are those of the other "
+            "tokens. `fill` draws tokens for it.",
+        ),
+        (
+            tokenizer.unk_token,
+            "what it stands for is unknown to the tokenizer, and is scored as any "
+            "unknown token is.",
+        ),
+    ):
+        index = None if token is None else tokenizer.convert_tokens_to_ids(token)
+        found = [w.text for w in windows if _is_in(index, w)]
+        if found:
+            warn_caller(
+                f"{len(found)} of {len(windows)} different texts, texts[{found[0]}] "
+                f"the first, hold {token}: {what}"
+            )
+
+
+def _is_in(token, window):
+    """Whether a token is in the text of a window, its context apart."""
+    return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
+
+
 def _encode(tokenizer, texts):
     """Encode texts, or (context, text) pairs."""
     is_pair = not isinstance(texts[0], str)
@@ -160,8 +188,8 @@ def fit_windows(windows, max_length, overflow, centred):
     if too_long and overflow == "error":
         raise ValueError(
             f"texts[{too_long[0].text}] has {len(too_long[0])} tokens, more than "
-            f"max_length={max_length}. Shorten it, or set overflow to 'truncate' or "
-            "'stride'."
+            f"max_length={max_length}. Shorten it, or set overflow to 'truncate', "
+            "'stride' or 'split'."
         )
     pieces = []
     for window in windows:
@@ -187,6 +215,9 @@ def _split(window, max_length, overflow, centred):
     before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":
         spans = [(0, range(room))]
+    elif overflow == "split":
+        starts = range(0, len(body), room)
+        spans = [(i, range(i, min(i + room, len(body)))) for i in starts]
     else:
         spans = _spans(len(body), room, centred)
     return [
