@@ -58,7 +58,7 @@ def _tasks(blocks, language_model, n_workers):
 
 
 def followed(blocks, total=None):
-    """Show a progress bar like that of scikit-learn's ProgressBar."""
+    """Show a progress bar, like that of scikit-learn's ProgressBar."""
     try:
         from rich.progress import track
     except ImportError as error:
