@@ -4,10 +4,10 @@ Scoring protein variants with a masked language model
 =====================================================
 
 A masked language model of proteins predicts the effect of a mutation: the more probable
-the new residue is at its position, the better the variant. The usual score is the masked
-marginal, the log-ratio of the two residues given the rest of the sequence, summed over
-the mutated sites. It ignores whether the new residues suit each other; the joint score of
-several sites does not. Proteins are treated as texts.
+the new residue is at its position, the better the variant. The usual score is the
+masked marginal, the log-ratio of the two residues given the rest of the sequence,
+summed over the mutated sites. It ignores whether the new residues suit each other; the
+joint score of several sites does not. Proteins are treated as texts.
 
 The protein family in this example is simulated. Some positions are conserved, and some
 are in contact, so that their residues must fit each other. The true log-probability of
