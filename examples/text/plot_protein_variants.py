@@ -30,8 +30,9 @@ from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
 # A family of proteins
 # --------------------
 #
-# Twelve places: those in contact carry opposite charges (K or R with D or E) or none,
-# those that are conserved have a favourite residue, the rest is free.
+# The proteins have twelve positions. Positions in contact have opposite charges (K or R
+# with D or E) or none, conserved positions have a preferred residue, and the others are
+# free.
 
 RESIDUES = list("ADEGKLRS")
 CONTACTS = [(0, 7), (2, 10)]
@@ -74,7 +75,8 @@ family = [draw() for _ in range(3000)]
 # A tiny ESM model
 # ----------------
 #
-# With ESM's own tokenizer, whose vocabulary is a file, and the uniform mask rate.
+# The model uses ESM's own tokenizer, whose vocabulary is a file, and is trained at the
+# uniform mask rate.
 
 SPECIAL = ["<cls>", "<pad>", "<eos>", "<unk>", "<mask>"]
 with tempfile.TemporaryDirectory() as folder:
@@ -131,10 +133,10 @@ print(
 # All single variants
 # -------------------
 #
-# A masked marginal hides the place that is mutated, and compares how probable the two
-# residues are there. `~sklearn_mpt.MPTScorer.conditional_log_prob` hides what a mask
-# says: here one place of each variant. All variants, and as many copies of the wild
-# type, are scored in one call, which fills its batches with them.
+# A masked marginal hides the mutated position and compares the probabilities of the two
+# residues there. `~sklearn_mpt.MPTScorer.conditional_log_prob` takes a mask for each
+# text, which here hides one position of each variant. All variants, and as many copies
+# of the wild type, are scored in one call, so that batches are full.
 
 wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
 variants = [
@@ -156,8 +158,8 @@ for name, values in scores.items():
     print(f"{name}: correlation with the truth {np.corrcoef(values, exact)[0, 1]:.2f}")
 
 # %%
-# The places in contact and those conserved stand out. On the right, dots stand a little
-# to the side of the log-ratio, so that they do not hide each other.
+# Mutations at conserved positions and at positions in contact have low scores. In the
+# right panel, dots are moved slightly to the side so that they do not hide each other.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 image = axes[0].imshow(marginals.reshape(LENGTH, -1).T, cmap="RdBu", vmin=-4, vmax=4)
