@@ -49,11 +49,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         How components are rotated after training, so that each feature has few large
         ones; None leaves the principal axes. The distribution of the rows does not
         change.
-    slope_prior : float, default=4.0
+    slope_prior : float, default=None
         Standard deviation of a normal prior of the components, in locations per unit of
-        z, for features that are not all Gaussian: it keeps a slope finite where a
-        feature separates the rows, and counts as a sixteenth of an observation
-        elsewhere. None is no prior: maximum likelihood.
+        z, for features that are not all Gaussian. None is no prior, maximum likelihood,
+        but for features that separate the rows: what a slope exceeds 10 by has a normal
+        prior of standard deviation 1, and a warning says so.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -205,8 +205,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
 
     A feature that is constant in the training rows has no finite maximum likelihood
     logit: it keeps the one at which half an observation of each value is added. Nor has
-    one that separates the rows a finite slope, without the prior that `slope_prior`
-    gives slopes in units of z, on the scale of logits and log rates.
+    one that separates the rows a finite slope: see `slope_prior`.
 
     Where kinds are mixed, a score adds log-densities and log-probabilities: compare
     models of the same kinds. A Gaussian feature has nodes of its own for each row, as
@@ -257,7 +256,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         likelihood: LikelihoodNames = "gaussian",
         noise: str = "shared",
         rotation: str | None = None,
-        slope_prior: float | None = 4.0,
+        slope_prior: float | None = None,
         mask_rate: str | float = "uniform",
         n_masks: int | str = "auto",
         objective: str = "mpt",
