@@ -8,6 +8,9 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
+    from sklearn_mpt._items.display import InformationDisplay, ItemCurveDisplay
+    from sklearn_mpt._items.display import WrightMapDisplay
+    from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
     "DataCollatorForMPT": "_text.training",
+    "InformationDisplay": "_items.display",
+    "ItemCurveDisplay": "_items.display",
     "LMLComparison": "_measure.comparison",
     "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
@@ -34,11 +39,13 @@ _MODULES = {
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
     "MPTImputer": "_imputation.imputer",
+    "MPTItemResponse": "_items.estimator",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "WrightMapDisplay": "_items.display",
     "check_masked_model": "_measure.checking",
     "compare_lml": "_measure.comparison",
     "feature_contributions": "_measure.contributions",
@@ -49,6 +56,8 @@ _MODULES = {
 
 __all__ = [
     "DataCollatorForMPT",
+    "InformationDisplay",
+    "ItemCurveDisplay",
     "LMLComparison",
     "LMLComparisonDisplay",
     "LMLMonitor",
@@ -57,11 +66,13 @@ __all__ = [
     "MPTCurveDisplay",
     "MPTDeepVAE",
     "MPTImputer",
+    "MPTItemResponse",
     "MPTLinearVAE",
     "MPTMaskedAutoencoder",
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "WrightMapDisplay",
     "check_masked_model",
     "compare_lml",
     "feature_contributions",
