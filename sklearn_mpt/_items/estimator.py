@@ -295,7 +295,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     groups_: np.ndarray
 
     n_iter_no_change = 1
-    _objectives = ("lml", "mpt")
+    _objectives = ("mpt", "lml")
     _bound_parameters = ("model",)
     _group_codes: np.ndarray | None = None  # of the rows that `fit` trains on
 
@@ -374,9 +374,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` was reached; or a slope has no finite maximum likelihood.
-        UserWarning
-            If an answer between others was never given.
+            If `max_iter` was reached; if a slope has no finite maximum likelihood; or if
+            nobody gave one of the answers.
         """
         labels, codes = self._coded(groups, X)
         if sample_weight is not None and codes is not None:
@@ -993,7 +992,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                 blocks.append(part[np.arange(j), :, np.arange(j)])
         latent = self._latent_errors(model, whole)
         if K > 1 and whole is not None:
-            covariance, difficulty = self._rotated_covariances(items, flat, whole)
+            covariance, difficulty = self._rotated_covariances(model, flat, whole)
             return covariance, difficulty, latent
         covariance, difficulty = _delta(items, flat[: items.n_parameters], blocks)
         return covariance, difficulty, latent
@@ -1014,11 +1013,12 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             )  # fmt: skip
         return {"latent_mean": mean, "latent_variance": variance}
 
-    def _rotated_covariances(self, items, flat, whole):
+    def _rotated_covariances(self, model, flat, whole):
         """Covariances after rotation, by its numerical derivatives."""
+        items = model.items
 
         def of_users(at):
-            found, _ = attributes_of(items, at, self.rotation)
+            found, _ = attributes_of(items, at, self.rotation, model.root)
             d = len(items)
             intercept = found["intercept_"].reshape(d, -1)
             difficulty = found["difficulty_"].reshape(d, -1)
@@ -1582,6 +1582,7 @@ def _unseen(X, items):
             f"Nobody gave some of the answers 0..C-1 to the item(s) {j[:10].tolist()}: "
             "each of these counts half a person, so that estimates are finite. Drop the "
             "items, or code answers without gaps.",
+            ConvergenceWarning,
         )
     return torch.from_numpy(unseen)
 

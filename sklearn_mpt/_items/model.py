@@ -83,13 +83,16 @@ class ItemModel(NamedTuple):
         )
 
 
-def attributes_of(items, point, rotation):
-    """Fitted attributes of item parameters, and the sign of z; rotated if several."""
+def attributes_of(items, point, rotation, near=None):
+    """Fitted attributes of item parameters, and the sign of z.
+
+    Several abilities are rotated; see `rotated`.
+    """
     found = items.describe(point)
     sign, correlation = 1.0, np.eye(items.n_dims)
     slopes = found["discrimination"]
     if items.n_dims > 1:
-        slopes, correlation = rotated(slopes, rotation)
+        slopes, correlation = rotated(slopes, rotation, near)
         found["discrimination"] = slopes
     elif slopes.sum() < 0 and not items.has_fixed_scale:
         sign = -1.0

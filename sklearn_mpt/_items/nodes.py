@@ -91,7 +91,7 @@ def steps_for(items, point, population, ratios):
     coarse = grid_of(steps, population).z
     curves = items.curves(point, coarse)
     information = items.information_of_z(curves, point).sum(0).amax(1)
-    precision = information + like.new_tensor(population.deviation.amax(0).cpu()) ** -2
+    precision = information + population.deviation.amax(0) ** -2
     slopes = items.slopes(point)
     for block in items.blocks:
         if block.kind.own_slopes:

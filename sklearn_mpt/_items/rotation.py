@@ -15,7 +15,7 @@ References
 import numpy as np
 
 SCALE = 1.702  # between logits and normal deviates
-N_STEPS, TOLERANCE = 500, 1e-8
+N_STEPS, TOLERANCE = 1000, 1e-10
 N_STARTS = 8  # of which the best one counts: criteria have local minima
 ORTHOGONAL = ("varimax", "quartimax")
 ROTATIONS = (*ORTHOGONAL, "oblimin")
@@ -33,16 +33,23 @@ def principal_axes(slopes):
     return slopes @ axes.T, axes.T
 
 
-def rotated(slopes, method):
+def rotated(slopes, method, near=None):
     """Return rotated slopes (d, k), and the factors' correlations (k, k).
 
     Columns with a negative sum change their sign.
+
+    near : T from which the rotation is found alone; None tries several.
     """
-    slopes, _ = principal_axes(slopes)
     k = slopes.shape[1]
+    if near is None or method is None:
+        slopes, _ = principal_axes(slopes)
     transform = np.eye(k)
     if method is not None and k > 1:
-        transform = _best(loadings_of(slopes), method)
+        loadings = loadings_of(slopes)
+        if near is None:
+            transform = _best(loadings, method)
+        else:
+            transform = _project(loadings, near, method)[1]
     found = slopes @ np.linalg.inv(transform).T
     sign = np.where(found.sum(axis=0) < 0, -1.0, 1.0)
     found, transform = found * sign, transform * sign
