@@ -8,8 +8,11 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
-    from sklearn_mpt._items.display import InformationDisplay, ItemCurveDisplay
-    from sklearn_mpt._items.display import WrightMapDisplay
+    from sklearn_mpt._items.display import (
+        InformationDisplay,
+        ItemCurveDisplay,
+        WrightMapDisplay,
+    )
     from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE

@@ -12,6 +12,7 @@ N_STEPS, TOLERANCE = 60, 1e-10
 LONGEST = 1.0
 FAR, EDGE = 1e4, 15.0  # where a likelihood is at its limit; where its mode may be
 N_NODES = 601
+FURTHEST = 20.0  # of a mode of several abilities; beyond, it is infinite
 DIFFERENCE = 1e-4
 BLOCK = 2**21
 
@@ -55,7 +56,7 @@ def modes(items, point, X, prior, start):
     prior : means (n, k) and precisions (n, k), zeros for none. start : (n, k).
     """
     mean, precision = prior
-    n, k = start.shape
+    k = start.shape[1]
     eye = torch.eye(k, dtype=start.dtype, device=start.device)
 
     def evaluate(z):
@@ -82,7 +83,7 @@ def modes(items, point, X, prior, start):
         length = step.norm(dim=1, keepdim=True)
         step = step * (LONGEST / length.clamp(min=LONGEST))
         for _ in range(12):
-            found, new = evaluate(z + step)
+            found, _ = evaluate(z + step)
             worse = found < value - 1e-12
             if not worse.any():
                 break
@@ -96,14 +97,62 @@ def modes(items, point, X, prior, start):
     return z, hessian(z)
 
 
-def standard_errors(curvature):
-    """Roots of the diagonal of the inverse of minus the Hessian; NaN if it has none."""
-    values = torch.linalg.eigvalsh(curvature)
-    good = values.amin(1) > 0
-    eye = torch.eye(curvature.shape[1], dtype=curvature.dtype)
-    safe = torch.where(good[:, None, None], curvature, eye.to(curvature))
-    covariance = torch.linalg.inv(safe)
-    return torch.where(good[:, None, None], covariance, torch.nan)
+def covariances(curvature):
+    """Inverses of minus the Hessians; NaN where there is no maximum."""
+    good = torch.linalg.eigvalsh(curvature).amin(1) > 0
+    eye = torch.eye(curvature.shape[1]).to(curvature)
+    safe = torch.where(good[:, None, None], curvature, eye)
+    return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
+
+
+def posterior_modes(density, X, codes=None):
+    """Modes of the posteriors of rows, and their standard errors; (n, k) each.
+
+    codes : of the groups of rows, (n, 1). None takes a normal distribution with the
+    mean and the variance of all groups together.
+    """
+    population = density.population
+    if codes is not None:
+        group = codes[:, 0].long()
+        mean, variance = population.mean[group], population.deviation[group] ** 2
+    else:
+        share = density.share[:, None]
+        mean = (share * population.mean).sum(0)
+        second = population.deviation**2 + population.mean**2
+        variance = (share * second).sum(0) - mean**2
+        mean, variance = (part.expand(len(X), -1) for part in (mean, variance))
+    start = density.grid.z[density.weights(X).argmax(1)]
+    prior = mean, 1 / variance
+    z, curvature = modes(density.items, density.point, X, prior, start)
+    return _as_seen(density, z, curvature)
+
+
+def likelihood_modes(density, X, codes=None):
+    """Modes of the likelihoods of rows, infinite at a limit; NaN without answers."""
+    items, point = density.items, density.point
+    if items.n_dims == 1:
+        start = likelihood_start(items, point, X)
+    else:
+        start = density.weights(X) @ density.grid.z
+        start = start.masked_fill(X.isnan().all(1, keepdim=True), torch.nan)
+    theta, error = start.clone(), start.abs()  # infinite, or NaN
+    finite = start.isfinite().all(1)
+    none = torch.zeros_like(start[finite])
+    z, curvature = modes(items, point, X[finite], (none, none), start[finite])
+    far = z.abs() > FURTHEST
+    theta[finite], error[finite] = _as_seen(density, z, curvature)
+    if bool(far.any()):
+        sign = torch.where(far, z.sign() * math.inf, theta[finite])
+        theta[finite] = sign
+        error[finite] = torch.where(far, math.inf, error[finite])
+    return theta, error
+
+
+def _as_seen(density, z, curvature):
+    """Abilities as users see them, and their standard errors."""
+    covariance = density.root.T @ covariances(curvature) @ density.root
+    error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    return z @ density.root, error
 
 
 def likelihood_start(items, point, X):

@@ -59,6 +59,8 @@ class Kind(ABC):
 
     own_slopes = 0  # how many of its own parameters multiply z
     is_ordered = True
+    is_guessed = False  # whether the last parameter is the logit of guessing
+    is_logistic = False  # whether the logit of the second of two answers is linear
 
     def __init__(self, n_categories, has_slope=True):
         self.n_categories = n_categories
@@ -105,6 +107,10 @@ def _stretched(slope):
 
 class Graded(Kind):
     """Graded responses; with two categories the two-parameter logistic model."""
+
+    @property
+    def is_logistic(self):
+        return self.n_categories == 2
 
     def curve(self, own, eta):
         cut = eta[:, None] + own[:, :, None]
@@ -232,6 +238,7 @@ class Guessed(Kind):
     """Three parameters: a right answer may be guessed."""
 
     n_own = 2
+    is_guessed = True
 
     def __init__(self):
         super().__init__(2)
@@ -345,14 +352,11 @@ class Items:
         self.n_dims = n_dims
         self.most = int(self.n_categories.max())
         self.blocks = []
-        pairs, first = sorted(set(zip(self.names, self.n_categories.tolist()))), 0
-        for name, count in pairs:
+        sorts = list(zip(self.names, self.n_categories.tolist(), strict=True))
+        first = 0
+        for name, count in sorted(set(sorts)):
             kind = kind_of(name, count)
-            chosen = [
-                j
-                for j, pair in enumerate(zip(self.names, self.n_categories.tolist()))
-                if pair == (name, count)
-            ]
+            chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
             width = kind.n_own + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
             places = torch.tensor(chosen)

@@ -22,12 +22,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items import limited_information as limited
-from sklearn_mpt._items.abilities import (
-    Abilities,
-    likelihood_start,
-    modes,
-    standard_errors,
-)
+from sklearn_mpt._items.abilities import Abilities, likelihood_modes, posterior_modes
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
@@ -70,8 +65,8 @@ class ItemParameters(NamedTuple):
     latent_mean, latent_mean_std_error : ndarray of shape (n_groups, n_components)
     latent_variance, latent_variance_std_error : ndarray of the same shape
     covariance : ndarray of shape (n_items, n_parameters, n_parameters)
-        Of discriminations, intercepts and guessing of each item, in turn. What is fixed,
-        or no parameter of the item, has the variance 0.
+        Of discriminations, intercepts and guessing of each item, in turn. What is
+        fixed, or no parameter of the item, has the variance 0.
     """
 
     discrimination: Any
@@ -156,7 +151,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         - "nominal": a slope and an intercept for each answer (Bock).
     n_components : int, default=1
         Number of abilities, up to 3; more than one where all slopes are free and no
-        item is nominal. `MPTLinearVAE` has more, and several abilities of nominal items.
+        item is nominal. `MPTLinearVAE` has more, and several of nominal items.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
         To which simple structure several abilities are rotated after training. The
         criterion is that of standardised loadings. "oblimin" lets abilities correlate.
@@ -243,16 +238,16 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     Notes
     -----
-    Integrals over z are sums over one grid, fine enough for the narrowest posterior, that
-    all rows share; rows that are alike are one. With S nodes a step costs
+    Integrals over z are sums over one grid, fine enough for the narrowest posterior,
+    that all rows share; rows that are alike are one. With S nodes a step costs
     :math:`O(N S \sum_j C_j)`. Steps are those of limited-memory BFGS in the metric that
-    the M-step of EM inverts; see [3]_ and [4]_. Where several dimensions would need more
-    than 32768 nodes, `score_samples` says what error that leaves.
+    the M-step of EM inverts; see [3]_ and [4]_. Where several dimensions would need
+    more than 32768 nodes, `score_samples` says what error that leaves.
 
-    An answer that nobody gave has no finite maximum likelihood: it counts half a person,
-    with a warning. Rows are not told their group after training: `score_samples`,
-    `transform` and all that is conditional take z from all groups together, in the
-    shares of training; `abilities` takes `groups`.
+    An answer that nobody gave has no finite maximum likelihood: it counts half a
+    person, with a warning. Rows are not told their group after training:
+    `score_samples`, `transform` and all that is conditional take z from all groups
+    together, in the shares of training; `abilities` takes `groups`.
 
     `impute` fills in the median answer, the most probable one for nominal items;
     `inverse_transform` gives the expected answers, as numbers.
@@ -374,8 +369,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Warns
         -----
         ConvergenceWarning
-            If `max_iter` was reached; if a slope has no finite maximum likelihood; or if
-            nobody gave one of the answers.
+            If `max_iter` was reached; if a slope has no finite maximum likelihood; or
+            if nobody gave one of the answers.
         """
         labels, codes = self._coded(groups, X)
         if sample_weight is not None and codes is not None:
@@ -634,95 +629,50 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         """
         check_choice(method, "method", METHODS)
         check_int(n_draws, "n_draws")
-        if groups is not None:
-            self._check_is_fitted()
-            _, codes = self._coded(groups, X, self.groups_)
+        self._check_is_fitted()
+        _, codes = self._coded(groups, X, self.groups_)
         rows, density = self._validate_rows(X), self._density()
-        codes = None if groups is None else codes
-        if method in ("eap", "plausible"):
-            return self._posterior_abilities(
-                rows, density, codes, method, n_draws, random_state
-            )
-        return self._modal_abilities(rows, density, codes, method)
+        if method in ("map", "ml"):
+            return self._modal_abilities(rows, density, codes, method == "map")
+        found = self._posterior_abilities(rows, density, codes)
+        if method == "eap":
+            return found
+        drawn = self._drawn_abilities(rows, density, codes, n_draws, random_state)
+        return found._replace(theta=drawn)
 
-    def _of_groups(self, density, codes, log_weight):
-        """Log weights of the nodes for each row, or None."""
-        return None if codes is None else log_weight[codes[:, 0].long()]
+    def _posterior_abilities(self, X, density, codes):
+        """Means and standard deviations of the posteriors of rows."""
 
-    def _posterior_abilities(self, X, density, codes, method, n_draws, random_state):
         def moments(rows, codes=None):
-            of = self._of_groups(density, codes, density.of_groups)
+            of = None if codes is None else density.of_groups[codes[:, 0].long()]
             mean, covariance = density.latent_moments(rows, of)
             variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
             return torch.stack([mean, variance.sqrt()], 1)
 
-        arrays = (X,) if codes is None else (X, codes[:, None])
-        both = self._map_rows(density, moments, *arrays)
-        if method == "eap":
-            return Abilities(both[:, 0], both[:, 1])
+        both = self._map_rows(density, moments, *_with_codes(X, codes))
+        return Abilities(both[:, 0], both[:, 1])
+
+    def _drawn_abilities(self, X, density, codes, n_draws, random_state):
         rng = self._own_generator(random_state)
         with own_mode():
             finer = density.finer()
 
         def draw(rows, codes=None):
-            of = self._of_groups(finer, codes, finer.of_groups)
+            of = None if codes is None else finer.of_groups[codes[:, 0].long()]
             return finer.draw_latent(rows, rng, of)
 
+        arrays = _with_codes(X, codes)
         draws = [self._map_rows(finer, draw, *arrays) for _ in range(n_draws)]
-        return Abilities(draws[0] if n_draws == 1 else np.stack(draws), both[:, 1])
+        return draws[0] if n_draws == 1 else np.stack(draws)
 
-    def _modal_abilities(self, X, density, codes, method):
-        items, point = density.items, density.point
-        population = density.population
+    def _modal_abilities(self, X, density, codes, has_prior):
+        """Modes of posteriors, or of likelihoods."""
+        of_rows = posterior_modes if has_prior else likelihood_modes
 
-        def of_rows(rows, codes=None):
-            if method == "ml":
-                start = (
-                    likelihood_start(items, point, rows)
-                    if items.n_dims == 1
-                    else density.latent_moments(rows)[0]
-                    @ torch.linalg.inv(density.root)
-                )
-                prior = torch.zeros_like(start), torch.zeros_like(start)
-            else:
-                if codes is None:
-                    g = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-                    if len(population.mean) > 1:
-                        total = density.share.log()[:, None] + density.of_groups
-                        mean = (total.exp() @ density.grid.z)[:, 0].sum()
-                        second = (total.exp() @ density.grid.z**2)[:, 0].sum()
-                        mean = mean.expand(len(rows), 1)
-                        prior = mean, 1 / (second - mean**2)
-                    else:
-                        prior = population.mean[g], population.deviation[g] ** -2
-                else:
-                    g = codes[:, 0].long()
-                    prior = population.mean[g], population.deviation[g] ** -2
-                weights = density.weights(rows)
-                start = density.grid.z[weights.argmax(1)]
-            finite = start.isfinite().all(1)
-            z, curvature = modes(
-                items,
-                point,
-                rows[finite],
-                tuple(p[finite] for p in prior),
-                start[finite],
-            )
-            if method == "ml" and items.n_dims > 1:
-                far = z.abs() > 20
-                z = torch.where(far, z.sign() * math.inf, z)
-            covariance = standard_errors(curvature)
-            covariance = density.root.T @ covariance @ density.root
-            theta, error = start.clone(), torch.full_like(start, math.inf)
-            error[start.isnan()] = math.nan
-            theta[finite] = z @ density.root if items.n_dims > 1 else z
-            error[finite] = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
-            lost = theta.isinf() | theta.isnan()
-            error = torch.where(lost & ~start.isnan(), math.inf, error)
-            return torch.stack([theta, error], 1)
+        def stacked(rows, codes=None):
+            return torch.stack(of_rows(density, rows, codes), 1)
 
-        arrays = (X,) if codes is None else (X, codes[:, None])
-        both = self._map_rows(density, of_rows, *arrays)
+        both = self._map_rows(density, stacked, *_with_codes(X, codes))
         return Abilities(both[:, 0], both[:, 1])
 
     def person_fit(self, X: ArrayLike, theta: ArrayLike | None = None):
@@ -795,8 +745,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Returns
         -------
         information : named tuple
-            Fisher information: `items`, of shape (n_theta, n_items), and `test`, its sum
-            over the items, of shape (n_theta,); with several abilities the trace.
+            Fisher information: `items`, of shape (n_theta, n_items), and `test`, its
+            sum over the items, of shape (n_theta,); with several abilities the trace.
         """
         self._check_is_fitted()
         theta = np.asarray(theta, dtype=float)
@@ -861,8 +811,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items), default=None
-            The training rows; NaN marks missing answers. None leaves the standard errors
-            NaN.
+            The training rows; NaN marks missing answers. None leaves the standard
+            errors NaN.
         sample_weight : array-like of shape (n_samples,), default=None
             What each row counts, as in `fit`.
         groups : array-like of shape (n_samples,), default=None
@@ -886,9 +836,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
         Notes
         -----
-        With several abilities the errors are those of the rotated slopes. With more than
-        3000 parameters the information is that of each item by itself: abilities are
-        told by many items, and errors of one hardly depend on those of others.
+        With several abilities the errors are those of the rotated slopes. With more
+        than 3000 parameters the information is that of each item by itself: abilities
+        are told by many items, and errors of one hardly depend on those of others.
 
         References
         ----------
@@ -1047,9 +997,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         weight = check_sample_weight(sample_weight, rows)
         density = self._density()
         if theta is None:
-            theta = self._posterior_abilities(
-                rows, density, codes, "eap", 1, None
-            ).theta
+            theta = self._posterior_abilities(rows, density, codes).theta
         theta = check_array(theta, ensure_all_finite="allow-nan")
         if np.shape(theta) != (len(rows), self._n_features_out):
             raise ValueError(
@@ -1065,8 +1013,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         if gaps.any():
             raise ValueError(
                 f"{what} needs complete rows, but {np.count_nonzero(gaps)} of "
-                f"{len(rows)} have missing answers: leave these out, or fill them in by "
-                "impute(X, method='sample')."
+                f"{len(rows)} have missing answers: leave these out, or fill them in "
+                "by impute(X, method='sample')."
             )
         if len(self.groups_) > 1:
             raise ValueError(
@@ -1351,9 +1299,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     ) -> DifferentialFunctioning:
         """Test each item for differential functioning in groups, by likelihood ratio.
 
-        Groups may differ in mean and variance of z. For each item the model in which it
-        has parameters of its own in every group is compared with the one in which it has
-        the same in all.
+        Groups may differ in mean and variance of z. For each item the model in which
+        it has parameters of its own in every group is compared with the one in which it
+        has the same in all.
 
         Parameters
         ----------
@@ -1371,7 +1319,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Returns
         -------
         test : named tuple
-            `statistic`, `p_value` and `df`, arrays of shape (n_items,); NaN for anchors.
+            `statistic`, `p_value` and `df`, arrays of shape (n_items,); NaN for
+            anchors.
 
         Notes
         -----
@@ -1580,8 +1529,8 @@ def _unseen(X, items):
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(
             f"Nobody gave some of the answers 0..C-1 to the item(s) {j[:10].tolist()}: "
-            "each of these counts half a person, so that estimates are finite. Drop the "
-            "items, or code answers without gaps.",
+            "each of these counts half a person, so that estimates are finite. Drop "
+            "the items, or code answers without gaps.",
             ConvergenceWarning,
         )
     return torch.from_numpy(unseen)
@@ -1623,6 +1572,11 @@ def _delta(items, point, blocks):
         deviation = np.where(missing, np.nan, deviation)
         errors[chosen] = deviation[:, width:]
     return covariance, errors
+
+
+def _with_codes(X, codes):
+    """Rows, and beside them the codes of their groups if there are any."""
+    return (X,) if codes is None else (X, codes[:, None])
 
 
 def _p_value(value, df):

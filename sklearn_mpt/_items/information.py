@@ -81,7 +81,7 @@ def _every_answer(answers, rows):
 
 
 def _score_columns(objective, point, scores):
-    """Scores of answers at nodes, (s, d * c, p) and of z, (g, f, s), and a zero (p, p)."""
+    """A zero (p, p), scores of answers (s, d * c, p), and those of z, (g, f, s)."""
     layout, z = objective.layout, objective.grid.z
     items, n_items = layout.items, layout.items.n_parameters
     most, p = items.most, layout.n_parameters

@@ -2,8 +2,8 @@ r"""Fit of items and of people: S-X2, infit, outfit, Zh, residual correlations.
 
 References
 ----------
-.. [1] M. Orlando and D. Thissen, "Likelihood-based item-fit indices for dichotomous item
-   response theory models", Applied Psychological Measurement 24, 2000.
+.. [1] M. Orlando and D. Thissen, "Likelihood-based item-fit indices for dichotomous
+   item response theory models", Applied Psychological Measurement 24, 2000.
 .. [2] T. Kang and T. T. Chen, "An investigation of the performance of the generalized
    S-X2 item-fit index for polytomous IRT models", ACT Research Report 2007-1.
 .. [3] F. Drasgow, M. V. Levine and E. A. Williams, "Appropriateness measurement with

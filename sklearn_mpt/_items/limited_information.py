@@ -14,9 +14,9 @@ References
 ----------
 .. [1] A. Maydeu-Olivares and H. Joe, "Limited information goodness-of-fit testing in
    multidimensional contingency tables", Psychometrika 71, 2006.
-.. [2] L. Cai and M. Hansen, "Limited-information goodness-of-fit testing of hierarchical
-   item factor models", British Journal of Mathematical and Statistical Psychology 66,
-   2013.
+.. [2] L. Cai and M. Hansen, "Limited-information goodness-of-fit testing of
+   hierarchical item factor models", British Journal of Mathematical and Statistical
+   Psychology 66, 2013.
 .. [3] L. Cai and S. Monroe, "A new statistic for evaluating item response theory models
    for ordinal data", CRESST Report 839, 2014.
 """
@@ -71,7 +71,7 @@ def scores_of(prob):
 
 
 def univariate(prob, n_categories, X, weight, by_category):
-    """Functions of one item: its score, or an indicator of each answer but the first."""
+    """Functions of one item: its score, or an indicator of each answer but one."""
     mean, variance = scores_of(prob)
     share = weight / weight.sum()
     if not by_category:

@@ -1,7 +1,8 @@
 r"""Training of item models by masks.
 
 For a row with the items M hidden, m of d, what counts is :math:`(d / m) \sum_{j \in M}
-\log p(x_j \mid x_R)`, whose mean over masks of all sizes is the log marginal likelihood.
+\log p(x_j \mid x_R)`, whose mean over masks of all sizes is the log marginal
+likelihood.
 """
 
 import math

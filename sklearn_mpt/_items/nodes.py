@@ -1,8 +1,8 @@
 r"""Nodes of z that all rows share: a grid fine enough for the narrowest posterior.
 
-On a grid of spacing h, the integral of a Gaussian of deviation s has a relative error of
-:math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at h = 1.5 s. A logistic curve of
-slope a has one of about :math:`\exp(-2 \pi^2 / (a h))`.
+On a grid of spacing h, the integral of a Gaussian of deviation s has a relative error
+of :math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at h = 1.5 s. A logistic curve
+of slope a has one of about :math:`\exp(-2 \pi^2 / (a h))`.
 """
 
 import math

@@ -29,6 +29,7 @@ from sklearn_mpt._latent.quadrature import total_and_shares
 MEMORY = 15  # pairs of steps and changes of the gradient
 LONGEST = 2.0  # change of a parameter in a step
 ARMIJO, N_HALVINGS = 1e-4, 20
+LARGEST_SCALE = 10.0  # of the metric, by the last step
 RIDGE = 1e-6  # relative, of the information of an item
 LEAST_INFORMATION = 1e-4  # for each row, of a parameter: flat directions
 TOO_COARSE, TOO_FINE = 1.15, 0.6  # spacing, relative to the one that is needed
@@ -184,16 +185,12 @@ class Objective:
             (z.amin(0) <= low + step).all() and (z.amax(0) >= high - step).all()
         )
 
-    def expect(self, point, answers=None):
+    def expect(self, point):
         """Curves and expected numbers at a point."""
         items = self.layout.items
         curves = items.curves(point, self.grid.z)
         log_weight = self.grid.log_weight(self.layout.population(point))
-        expected = expectations(
-            self.answers if answers is None else answers,
-            items.table(curves),
-            log_weight,
-        )
+        expected = expectations(self.answers, items.table(curves), log_weight)
         if self.unseen is not None:
             table, weight = items.table(curves), UNSEEN * log_weight[0].exp()
             more = self.unseen[:, :, None] * weight
@@ -228,11 +225,7 @@ class Objective:
             pull, curvature, lost = slope_penalty(steep, self.priors.slope)
             slope[:, block.steep] -= pull
             diagonal[:, block.steep] += curvature
-        if (
-            self.priors.guessing is not None
-            and block.kind.n_own == 2
-            and _is_guessed(block)
-        ):
+        if self.priors.guessing is not None and block.kind.is_guessed:
             mean, deviation = self.priors.guessing
             off = (values[:, -1] - mean) / deviation
             slope[:, -1] -= off / deviation
@@ -260,12 +253,6 @@ class Objective:
         return torch.cat(metric)
 
 
-def _is_guessed(block):
-    from sklearn_mpt._items.curves import Guessed
-
-    return isinstance(block.kind, Guessed)
-
-
 def slope_penalty(slopes, deviation):
     """Gradient, curvature and value of minus the log prior of slopes (j, k)."""
     free = 0.0
@@ -280,10 +267,10 @@ def slope_penalty(slopes, deviation):
 
 
 def _of_block(block, curve, counts, z):
-    """Gradient (j, p) of expected log-probabilities, and Fisher information (j, p, p)."""
+    """Gradient (j, p) of expected log-probabilities, and information (j, p, p)."""
     n_rows = counts.sum(1)  # shape: (j, s)
     prob = curve.log_prob.exp()
-    if block.kind.n_categories == 2 and type(block.kind).__name__ == "Graded":
+    if block.kind.is_logistic:
         return _of_logits(block, curve, counts, n_rows, prob, z)
     scores = block.scores(curve, z)
     gradient = torch.einsum("jpcs,jcs->jp", scores, counts)
@@ -393,9 +380,8 @@ class ItemSolver(Solver):
         if self._pairs:
             moved, change = self._pairs[-1]
             scaled = float(change @ solve_metric(self.objective, now, change))
-            direction *= max(
-                1.0, min(float(moved @ change) / max(scaled, 1e-300), 10.0)
-            )
+            ratio = float(moved @ change) / max(scaled, 1e-300)
+            direction *= min(max(1.0, ratio), LARGEST_SCALE)
         for (moved, change), (rho, alpha) in zip(
             self._pairs, reversed(factors), strict=True
         ):
