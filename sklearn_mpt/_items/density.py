@@ -151,12 +151,16 @@ class ItemDensity(LatentDensity):
             self.items, self.point, grid, self.population, self.share, self.root
         )
 
-    def draw_latent(self, X, rng, log_weight=None):
-        """Draw abilities given the answers: a node, and a place in its cell; (n, k)."""
-        weights = self.weights(X, log_weight=log_weight)
-        chosen = _drawn(weights, X.new_tensor(rng.random((len(X), 1))))
-        cell = X.new_tensor(rng.random((len(X), self.items.n_dims)) - 0.5)
-        z = self.grid.z[chosen] + cell * X.new_tensor(self.grid.steps)
+    def draw_latent(self, X, rng, n_draws, log_weight=None):
+        """Draw abilities given the answers: nodes, and places in their cells.
+
+        Shape (n, n_draws, k).
+        """
+        level = self.weights(X, log_weight=log_weight).cumsum(1)
+        drawn = X.new_tensor(rng.random((len(X), n_draws)))
+        chosen = torch.searchsorted(level, drawn).clamp(max=len(self.grid.z) - 1)
+        cell = rng.random((len(X), n_draws, self.items.n_dims)) - 0.5
+        z = self.grid.z[chosen] + X.new_tensor(cell * self.grid.steps)
         return z @ self.root
 
     def mean_chain_scores(self, X, orders):

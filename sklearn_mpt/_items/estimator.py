@@ -659,11 +659,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
         def draw(rows, codes=None):
             of = None if codes is None else finer.of_groups[codes[:, 0].long()]
-            return finer.draw_latent(rows, rng, of)
+            return finer.draw_latent(rows, rng, n_draws, of)
 
-        arrays = _with_codes(X, codes)
-        draws = [self._map_rows(finer, draw, *arrays) for _ in range(n_draws)]
-        return draws[0] if n_draws == 1 else np.stack(draws)
+        drawn = self._map_rows(finer, draw, *_with_codes(X, codes))
+        return drawn[:, 0] if n_draws == 1 else drawn.transpose(1, 0, 2)
 
     def _modal_abilities(self, X, density, codes, has_prior):
         """Modes of posteriors, or of likelihoods."""
