@@ -490,7 +490,7 @@ def test_several_abilities_and_their_rotations():
     small = np.abs(oblique.discrimination_)[slopes[:, ::-1] == 0]
     plain = MPTItemResponse(n_components=2).fit(rows)
     few = rows[:50]
-    assert_allclose(oblique.score_samples(few), plain.score_samples(few), atol=1e-4)
+    assert_allclose(oblique.score_samples(few), plain.score_samples(few), atol=1e-3)
     assert plain._n_parameters == 23
     axes = plain.discrimination_.T @ plain.discrimination_
     assert abs(axes[0, 1]) < 1e-8

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 
 RADIUS = 6.5  # of the grid, in standard deviations of z
-WIDEST = 0.8
-STEEPEST = 1.2  # spacing of nodes, times the steepest slope
 # Spacings, in standard deviations of the narrowest posterior, in so many dimensions.
 TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
-SCORING = {1: 0.9, 2: 0.9, 3: 1.2}
+SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
+# Largest ones, in standard deviations of z, and times the steepest slope, both for each
+# unit of those.
+WIDEST, STEEPEST = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
 MOST_NUMBERS = 2**24  # of a table over items, categories and nodes
 FEWEST = 101  # nodes in one dimension, however large the table
@@ -86,8 +87,8 @@ def grid_of(steps, population):
 def steps_for(items, point, population, ratios):
     """Spacings that resolve every posterior, or as fine ones as memory allows."""
     n_dims = items.n_dims
-    like = population.mean
-    steps = [WIDEST * float(d) for d in population.deviation.amin(0)]
+    like, ratio = population.mean, ratios[items.n_dims]
+    steps = [WIDEST * ratio * float(d) for d in population.deviation.amin(0)]
     coarse = grid_of(steps, population).z
     curves = items.curves(point, coarse)
     information = items.information_of_z(curves, point).sum(0).amax(1)
@@ -99,7 +100,7 @@ def steps_for(items, point, population, ratios):
             slopes[block.items, 0] = own.abs().amax(1)
     steepest = slopes.abs().amax(0)
     fine = torch.minimum(
-        ratios[n_dims] / precision.sqrt(), STEEPEST / steepest.clamp(min=1e-3)
+        ratio / precision.sqrt(), STEEPEST * ratio / steepest.clamp(min=1e-3)
     )
     steps = torch.minimum(fine, like.new_tensor(steps)).tolist()
     most = min(MOST_NODES[n_dims], MOST_NUMBERS // (len(items) * items.most))
