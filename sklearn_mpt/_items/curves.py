@@ -115,9 +115,12 @@ class Graded(Kind):
     def curve(self, own, eta):
         cut = eta[:, None] + own[:, :, None]
         if self.n_categories == 2:
-            up = torch.sigmoid(-cut)
-            slope = torch.cat([up - 1, up], 1)
-            log_prob = torch.cat([logsigmoid(-cut), logsigmoid(cut)], 1)
+            log_prob, slope = cut.new_empty(2, len(own), 2, eta.shape[1])
+            log_prob[:, 1] = logsigmoid(cut[:, 0])
+            torch.sub(log_prob[:, 1], cut[:, 0], out=log_prob[:, 0])
+            torch.exp(log_prob[:, 1], out=slope[:, 1])
+            torch.neg(slope[:, 1], out=slope[:, 0])
+            slope[:, 1].neg_().add_(1)
             return Curve(log_prob, slope, slope[:, None])
         low, high = cut, cut  # of categories from 1 on; of those to C - 2
         gap = (own[:, :-1] - own[:, 1:])[:, :, None]

@@ -181,9 +181,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Largest number of steps. 0 keeps the start.
     learning_rate : float, default=1.0
         Size of the first steps by masks; 1 is a full step of EM.
-    tol : float, default=1e-6
-        Training ends where what is left to gain is less, in nats of the log-likelihood
-        of all rows together.
+    tol : float, default=1e-7
+        Training ends where what is left to gain is less for each parameter, in nats of
+        the log-likelihood of all rows together. (A parameter fits half a nat of noise.)
     warm_start : bool, default=False
         Whether `fit` goes on from the parameters of the previous call.
     verbose : bool, default=False
@@ -307,7 +307,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         n_masks: int | str = "auto",
         max_iter: int = 1000,
         learning_rate: float = 1.0,
-        tol: float = 1e-6,
+        tol: float = 1e-7,
         warm_start: bool = False,
         verbose: bool = False,
         device: str | torch.device = "auto",

@@ -269,9 +269,9 @@ def slope_penalty(slopes, deviation):
 def _of_block(block, curve, counts, z):
     """Gradient (j, p) of expected log-probabilities, and information (j, p, p)."""
     n_rows = counts.sum(1)  # shape: (j, s)
-    prob = curve.log_prob.exp()
     if block.kind.is_logistic:
-        return _of_logits(block, curve, counts, n_rows, prob, z)
+        return _of_logits(block, curve, counts[:, 1], n_rows, z)
+    prob = curve.log_prob.exp()
     scores = block.scores(curve, z)
     gradient = torch.einsum("jpcs,jcs->jp", scores, counts)
     weighted = scores * (n_rows[:, None] * prob)[:, None]
@@ -279,14 +279,15 @@ def _of_block(block, curve, counts, z):
     return gradient, information
 
 
-def _of_logits(block, curve, counts, n_rows, prob, z):
+def _of_logits(block, curve, n_ones, n_rows, z):
     """The same for two categories whose logit is linear in z, by products."""
     ones = torch.ones_like(z[:, :1])
     z1 = torch.cat([z, ones], 1) if block.kind.has_slope else ones
-    residual = counts[:, 1] - n_rows * prob[:, 1]
-    gradient = residual @ z1
+    wrong, right = curve.eta[:, 1], -curve.eta[:, 0]  # probabilities
+    expected = n_rows * right
+    gradient = (n_ones - expected) @ z1
     outer = (z1[:, :, None] * z1[:, None]).flatten(1)
-    information = (n_rows * prob[:, 1] * prob[:, 0]) @ outer
+    information = (expected * wrong) @ outer
     return gradient, information.unflatten(1, (z1.shape[1], -1))
 
 
@@ -299,15 +300,16 @@ class ItemSolver(Solver):
     point : Tensor of shape (p,)
         Where to start.
     tol : float
-        Gain, in nats of the whole log-likelihood, below which training ends.
+        Gain, in nats of the whole log-likelihood for each parameter, below which
+        training ends.
     n_before : int
         Number of steps on earlier parts of a stream.
     """
 
-    def __init__(self, objective, point, tol=1e-6, n_before=0):
+    def __init__(self, objective, point, tol=1e-7, n_before=0):
         self.objective = objective
         self.point = point
-        self.tol = tol
+        self.tol = tol * len(point)
         self.loss_curve = []
         self._pairs = []
         self._n_steps = n_before
@@ -420,7 +422,7 @@ def solve_metric(objective, now, vector):
     return found
 
 
-def maximise(objective, point, tol=1e-6, max_iter=500):
+def maximise(objective, point, tol=1e-7, max_iter=500):
     """Return the point of the maximum, and the value there."""
     solver = ItemSolver(objective, point, tol)
     solver.init(max_iter)
