@@ -105,8 +105,9 @@ class _Problem:
         unseen = torch.from_numpy(~seen & real).to(self.device)
         objective = Objective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)
-        point, value = maximise(objective, point)
-        return value, point.cpu().numpy()
+        point, _ = maximise(objective, point)
+        _, expected = objective.expect(point)  # the likelihood, without priors
+        return expected.value, point.cpu().numpy()
 
 
 def _taken(items, point, others, place):

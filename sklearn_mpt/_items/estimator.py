@@ -159,7 +159,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     slope_prior : float, default=None
         Standard deviation of a normal prior of the slopes. None is no prior, but for
         items that separate people: what a slope exceeds 10 by has a normal prior of
-        standard deviation 1, and a warning says so.
+        standard deviation 1, and a warning says so. (With many more items than people a
+        narrow prior stretches the scale of z rather than bound single slopes.)
     guessing_prior : tuple of (float, float), default=None
         Mean and standard deviation of a normal prior of the logit of guessing, for
         "3pl". None is no prior.
