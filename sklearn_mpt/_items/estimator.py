@@ -1418,7 +1418,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         ...     discrimination=[1.0, 1.5, 0.8], difficulty=[-1.0, 0.0, 1.0]
         ... )
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
-        array([[0.744]])
+        array([[0.988]])
         """
         thresholds = intercept if intercept is not None else difficulty
         if (intercept is None) == (difficulty is None):
