@@ -31,11 +31,11 @@ X = (rng.random(chance.shape) < chance).astype(float)
 X[rng.random(X.shape) < 0.05] = np.nan  # runs that failed
 
 # %%
-# One hundred rows say little of a single question: a few were answered alike by all, and
-# are left out; one or two separate the models perfectly by chance, and have no finite
-# slope. A warning would say so, and their slopes are kept near 10. (A narrow prior of
-# all slopes does harm here: with so many more questions than models, it stretches the
-# scale of the abilities instead.)
+# One hundred rows say little of a single question: a few were answered alike by all,
+# and are left out; one or two separate the models perfectly by chance, and have no
+# finite slope. A warning would say so, and their slopes are kept near 10. (A narrow
+# prior of all slopes does harm here: with so many more questions than models, it
+# stretches the scale of the abilities instead.)
 
 varies = np.nanmin(X, axis=0) < np.nanmax(X, axis=0)
 X, slope, difficulty = X[:, varies], slope[varies], difficulty[varies]
@@ -80,6 +80,6 @@ axes[0].set_ylabel("Estimated ability")
 plt.show()
 
 # %%
-# Standard errors take the questions as known. With a hundred rows their slopes are rough,
-# so errors are larger than these say; the more so where questions were chosen because
-# their slopes came out large.
+# Standard errors take the questions as known. With a hundred rows their slopes are
+# rough, so errors are larger than these say; the more so where questions were chosen
+# because their slopes came out large.

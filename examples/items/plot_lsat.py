@@ -73,7 +73,8 @@ plt.show()
 # ------------
 #
 # M2 compares the shares of right answers, to each question and to each pair, with those
-# expected; S-X2 for each question those of people with the same number of right answers.
+# expected; S-X2 for each question those of people with the same number of right
+# answers.
 
 fit = model.model_fit(X, n_people)
 low, high = fit.rmsea_interval

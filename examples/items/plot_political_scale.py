@@ -23,9 +23,9 @@ from sklearn_mpt import InformationDisplay, ItemCurveDisplay, MPTItemResponse
 # Republican, on as many, and whether they will vote for Dole. The answers are in
 # ``anes96.csv`` of the examples of tables. A tenth goes missing.
 #
-# The party and the vote nearly are the scale: maximum likelihood would have it that they
-# are, with slopes without bounds, and a warning would say so. A prior of the slopes lets
-# the others have their say.
+# The party and the vote nearly are the scale: maximum likelihood would have it that
+# they are, with slopes without bounds, and a warning would say so. A prior of the
+# slopes lets the others have their say.
 
 here = Path(__file__).parent if "__file__" in globals() else Path()
 raw = pd.read_csv(here / ".." / "tables" / "anes96.csv")
@@ -59,8 +59,8 @@ plt.show()
 # What is missing
 # ---------------
 #
-# Answers that were left out are filled in with the median, given all others. How far off
-# is that?
+# Answers that were left out are filled in with the median, given all others. How far
+# off is that?
 
 gaps = answers.isna().to_numpy()
 for name, filled in {
@@ -84,11 +84,12 @@ for count in range(4):
 # Is it one scale?
 # ----------------
 #
-# Residuals of two answers should not correlate, but for negative values where a scale is
-# short: what one answer says of the place, it takes from the other. Where people see the
-# two candidates is related beyond their own place, and Dole's tells nothing of it.
+# Residuals of two answers should not correlate, but for negative values where a scale
+# is short: what one answer says of the place, it takes from the other. Where people see
+# the two candidates is related beyond their own place, and Dole's tells nothing of it.
 
-q3 = pd.DataFrame(model.residual_correlations(answers), answers.columns, answers.columns)
+q3 = model.residual_correlations(answers)
+q3 = pd.DataFrame(q3, answers.columns, answers.columns)
 print(q3.round(2).to_string())
 
 # %%

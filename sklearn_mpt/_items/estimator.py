@@ -338,9 +338,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         self,
         X: ArrayLike,
         y: object = None,
+        sample_weight: ArrayLike | None = None,
         *,
         groups: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Fit the model to X.
 
@@ -350,12 +350,12 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             Answers of people, codes 0, 1, 2, ...; NaN marks missing ones.
         y : Ignored
             Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
         groups : array-like of shape (n_samples,), default=None
             Group of each person, of which mean and variance of z differ; items are the
             same. The first group, in sorted order, has mean 0 and variance 1. For one
             ability.
-        sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
 
         Returns
         -------
@@ -381,8 +381,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         try:
             super().fit(X, y, sample_weight)
         finally:
-            vars(self).pop("_group_codes", None)
-            vars(self).pop("_group_labels", None)
+            for name in ("_group_codes", "_group_labels"):
+                self.__dict__.pop(name, None)
         return self
 
     def _coded(self, groups, X, known=None):
@@ -1148,13 +1148,13 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             m2[0],
             m2[1],
             _p_value(*m2),
-            limited.rmsea(*m2, n_rows),
-            limited.rmsea_interval(*m2, n_rows),
+            limited.rmsea(m2[0], m2[1], n_rows),
+            limited.rmsea_interval(m2[0], m2[1], n_rows),
             limited.srmsr(rows, weight, fitted),
             c2[0],
             c2[1],
             _p_value(*c2),
-            limited.rmsea(*c2, n_rows),
+            limited.rmsea(c2[0], c2[1], n_rows),
         )
 
     # Comparison
@@ -1501,7 +1501,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             "n_iter_": 0,
             "loss_curve_": [],
         }
-        vars(made).update(made._new_state() | fitted)
+        made.__dict__.update(made._new_state() | fitted)
         return made
 
 
