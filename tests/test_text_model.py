@@ -160,7 +160,8 @@ def test_workers_tell_replaced_weights_apart(tmp_path):
     save(other_model(), tmp_path)
     new = scorer_of(tmp_path).fit()
     assert torch.equal(next(reload(new).parameters()), next(other_model().parameters()))
-    with pytest.raises(ValueError, match=r"files of .* have changed .* Fit it again"):
+    message = r"files of .* have changed .* Fit the scorer again"
+    with pytest.raises(ValueError, match=message):
         reload(old)
 
 

@@ -1,16 +1,17 @@
 """
-===========================================
-Protein variants by a masked language model
-===========================================
+=====================================================
+Scoring protein variants with a masked language model
+=====================================================
 
-A masked language model of proteins predicts what a mutation does: the more probable the
-new residue is in its place, the better the variant. The usual score is the masked
-marginal, the log-ratio of the two residues given the rest of the sequence; the
-log-probability of the whole variant is another. For both, proteins are texts.
+A masked language model of proteins predicts the effect of a mutation: the more probable
+the new residue is at its position, the better the variant. The usual score is the
+masked marginal, the log-ratio of the two residues given the rest of the sequence.
+Another score is the log-probability of the whole variant. For both, proteins are
+treated as texts.
 
-The protein family here is made up: some places are conserved, and some are in contact,
-so that their residues must fit each other. The log-probability of every variant is
-known, and the scores of a tiny ESM model can be compared with it.
+The protein family in this example is simulated. Some positions are conserved, and some
+are in contact, so that their residues must fit each other. The true log-probability of
+every variant is known, and is compared with the scores of a tiny ESM model.
 
 It needs ``pip install "sklearn-mpt[text]"``.
 """

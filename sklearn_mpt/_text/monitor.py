@@ -36,7 +36,7 @@ class LMLTrainerCallback(TrainerCallback):
         Tokens in one forward pass.
     max_length : int, default=None
         As for `MPTScorer`.
-    overflow : {"error", "truncate", "stride"}, default="error"
+    overflow : {"error", "truncate", "stride", "split"}, default="error"
         As for `MPTScorer`.
     random_state : int, RandomState instance or None, default=None
         Determines the masks.
