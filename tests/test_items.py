@@ -8,6 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 from scipy.special import expit
 from scipy.stats import chi2, norm
+from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt import (
     InformationDisplay,
@@ -159,6 +160,25 @@ def test_gaps_are_integrated_out_as_in_mirt():
     model = MPTItemResponse().fit(rows)
     slopes = [0.969, 1.074, 1.717, 0.763, 0.731]
     assert_allclose(model.discrimination_, slopes, atol=2e-3)
+
+
+def test_linear_models_have_no_hidden_prior(lsat7):
+    start = {
+        "components": lsat7.discrimination_[None],
+        "intercept": lsat7.intercept_,
+    }
+    linear = MPTLinearVAE(1, likelihood="bernoulli", init=start, tol=1e-7)
+    linear = linear.fit(PATTERNS, sample_weight=LSAT7)
+    assert_allclose(linear.components_[0], lsat7.discrimination_, atol=2e-3)
+    separated = np.repeat(PATTERNS[[0, 1, 15, 31]], 5, 0)
+    for model in (
+        MPTLinearVAE(1, likelihood="bernoulli", objective="lml", random_state=0),
+        MPTItemResponse(),
+    ):
+        with pytest.warns(ConvergenceWarning, match="exceed 10"):
+            model.fit(separated)
+        slopes = getattr(model, "components_", getattr(model, "discrimination_", None))
+        assert 10 < np.abs(slopes).max() < 13
 
 
 # Densities
