@@ -43,11 +43,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         How components are rotated after training, so that each feature has few large
         ones; None leaves the principal axes. The distribution of the rows does not
         change.
-    slope_prior : float, default=4.0
+    slope_prior : float, default=None
         Standard deviation of a normal prior of the components, in locations per unit of
-        z, for features that are not all Gaussian: it keeps a slope finite where a
-        feature separates the rows, and counts as a sixteenth of an observation
-        elsewhere. None is no prior: maximum likelihood.
+        z, for features that are not all Gaussian. None is no prior, maximum likelihood,
+        but for features that separate the rows: what a slope exceeds 10 by has a normal
+        prior of standard deviation 1, and a warning says so.
     mask_rate : "uniform", float or int, default="uniform"
         How many features each mask hides. "uniform" is unbiased for the LML; a float
         in (0, 1] is a fixed rate and an int a fixed size, both biased.
@@ -163,7 +163,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         likelihood: LikelihoodNames = "gaussian",
         noise: str = "shared",
         rotation: str | None = None,
-        slope_prior: float | None = 4.0,
+        slope_prior: float | None = None,
         mask_rate: str | float = "uniform",
         n_masks: int | str = "auto",
         objective: str = "mpt",
