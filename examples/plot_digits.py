@@ -1,12 +1,12 @@
 """
-========================================
-The area under the curve is a likelihood
-========================================
+==========================================
+The area under the curve is the likelihood
+==========================================
 
 Probabilistic PCA learns handwritten digits by predicting hidden pixels from visible
-ones. Hide few pixels, or all of them: how well the model predicts depends on how many
-it has to go by. Summed over all mask sizes, the scores are the log marginal likelihood
-(LML), which maximum likelihood would have maximised directly.
+ones. How well it predicts depends on how many pixels are hidden. The sum of the scores
+over all mask sizes is the log marginal likelihood (LML), which is also what maximum
+likelihood maximises.
 """
 
 import matplotlib.pyplot as plt
@@ -18,8 +18,8 @@ from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
 # Train by masking
 # ----------------
 #
-# Every step of training hides random pixels, few and many alike.
-# The closed-form solution of PCA has the highest LML that there is.
+# Every step of training hides random pixels; all numbers of hidden pixels are equally
+# likely. The closed-form solution of PCA has the highest possible LML.
 
 X = load_digits().data / 16
 model = MPTProbabilisticPCA(n_components=10, mask_rate="uniform", random_state=0)
@@ -32,9 +32,9 @@ print(f"LML, closed-form optimum:  {closed_form.score(X):.2f}")
 # Measure by masking
 # ------------------
 #
-# The curve asks the model for nothing but predictions of hidden pixels, here along 2000
-# random orders in which the pixels become visible. Its area is nevertheless the LML,
-# drawn as a rectangle of the same width.
+# The curve only uses predictions of hidden pixels, here along 2000 random orders in
+# which the pixels become visible. Its area is the LML, which is also drawn as a
+# rectangle of the same width.
 
 display = MPTCurveDisplay.from_estimator(model, X, n_masks=2000, random_state=0)
 curve = display.curve

@@ -1,12 +1,12 @@
 """
-===============================================
-Choosing the number of components by likelihood
-===============================================
+=================================
+Choosing the number of components
+=================================
 
-The score of a model is the log marginal likelihood (LML) of the rows. On the rows of
-the fit it rises with each latent variable more; on held-out rows it is highest where
-the model begins to describe noise: here at the true number. That makes ``score`` all
-that a grid search needs.
+The score of a model is the log marginal likelihood (LML) of the rows. On training rows
+it rises with every additional component. On validation rows it is highest at the number
+from which on the model describes noise, which is the true number in this example. So a
+grid search only needs ``score``.
 """
 
 import matplotlib.pyplot as plt
@@ -40,8 +40,9 @@ for row in zip(n_components, training, held_out, strict=True):
 print(f"Best held out: {search.best_params_}, generated with {N_TRUE}")
 
 # %%
-# Rows of some splits are less likely than those of others under any model. The band
-# leaves that out: it is the standard error of the distance to the best model.
+# The rows of some splits are less likely than those of others under all models. The
+# band is the standard error of the difference to the best model, which this does not
+# affect.
 
 splits = np.array([results[f"split{i}_test_score"] for i in range(5)])
 loss = splits - splits[:, [search.best_index_]]

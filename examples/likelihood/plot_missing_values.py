@@ -3,9 +3,9 @@
 Training and scoring with missing values
 ========================================
 
-A masked model is trained to predict what is hidden, so missing entries are nothing new
-to it. It learns from incomplete rows, fills them in, and knows how likely they are,
-which imputers do not.
+A model that is trained to predict hidden entries can be trained on rows with missing
+entries. This example fits such rows, fills in the missing entries, and computes how
+likely the entries are, which imputers cannot do.
 """
 
 import warnings
@@ -26,9 +26,9 @@ from sklearn_mpt import MPTProbabilisticPCA
 # Choose by the likelihood of incomplete rows
 # -------------------------------------------
 #
-# A third of all entries goes missing. ``score`` integrates them out: it is the exact
-# log-density of what is left of a row. Held-out rows, incomplete as well, thus say how
-# many components to take, and nothing complete is needed at any point.
+# A third of all entries is removed. ``score`` integrates missing entries out: it is the
+# exact log-density of the present entries of a row. So incomplete validation rows can
+# choose the number of components, and no complete rows are needed.
 
 digits = load_digits().data[:600]
 datasets = {
@@ -72,9 +72,9 @@ for name, X in complete.items():
 # Compare imputations
 # -------------------
 #
-# Every method sees the incomplete rows only, and three draws of what is missing. The
-# imputers of scikit-learn have their default parameters; the iterative one says that it
-# would like more iterations.
+# Every method gets the same incomplete rows, for three draws of the missing entries.
+# The imputers of scikit-learn have their default parameters; the iterative imputer
+# warns that it has not converged.
 
 imputers = {
     "column means": SimpleImputer(),
@@ -108,9 +108,9 @@ for name, X in complete.items():
     print(f"    ours {means[name][-1]:.3f}, column means {means[name][0]:.3f}")
 
 # %%
-# A linear Gaussian model is the best guess for some data and not for other: the digits
-# form groups, of which near neighbours know more than principal axes do. Error bars are
-# standard deviations over the draws of what is missing.
+# A linear Gaussian model has the smallest error for some data sets and not for others.
+# The digits form groups, which nearest neighbours describe better than principal axes.
+# Error bars are standard deviations over the draws of the missing entries.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 position = np.arange(len(datasets))

@@ -1,16 +1,16 @@
 """
-=================================
-The curve behind every likelihood
-=================================
+===================================
+Masked score curves and their areas
+===================================
 
-How well a model fills in blanks depends on how many there are. The area under that
-curve is the log marginal likelihood (LML). One mask for each size measures the area
-well, though not the curve; and a single mask rate, scaled up, can be far off, the more
-so the more latent variables the model has to see through.
+How well a model predicts hidden features depends on how many are hidden. The area under
+that curve is the log marginal likelihood (LML). One mask of each size is enough to
+estimate the area well, though not the curve. A single mask rate, scaled up, can be far
+from the area, especially if the model has many latent variables.
 
-This is Figure 4 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_, at
-the paper's sizes: 1000 rows of 200 features, and models that keep the parameters that
-generated them.
+This is Figure 4 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_,
+with the sizes of the paper: 1000 rows of 200 features, and models with the parameters
+that generated the rows.
 """
 
 import matplotlib.pyplot as plt
@@ -35,10 +35,11 @@ def simulate(n_components, noise_variance=0.2):
 
 
 # %%
-# Areas and the exact LML are in nats per row. One mask for each size says nothing of
-# its own standard error, so for P = 1 twenty such curves are drawn with other masks:
-# the band holds nine tenths of them. The rectangles, as wide as the curve, have the
-# areas 200 S(30) and 200 S(170), which is what masks of 15% and of 85% alone give.
+# Areas and the exact LML are in nats per row. With one mask of each size a standard
+# error cannot be estimated, so for P = 1 twenty curves are measured with different
+# masks; the band contains nine tenths of them. The rectangles are as wide as the curve
+# and have the areas 200 S(30) and 200 S(170), which are the estimates from masks of 15%
+# and of 85%.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 4.6), layout="constrained")
 for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True):

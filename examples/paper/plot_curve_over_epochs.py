@@ -1,15 +1,15 @@
 """
-=============================
-The curve rises while it fits
-=============================
+======================================
+The masked score curve during training
+======================================
 
-The area under the curve is the log marginal likelihood (LML) at every moment of
-training. Here the model starts with the right mean and scale: where everything is
-hidden there is little left to gain. What it learns is how features depend on each
-other, and the curve rises where there is something to predict from.
+At every moment of training, the area under the curve is the log marginal likelihood
+(LML). The model in this example starts with the right mean and scale, so scores with
+everything hidden can hardly improve. It learns how features depend on each other, and
+the curve rises where some features are visible.
 
 This is the left half of Figure 5 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, for measurements of tumours. ``--full`` takes
+<https://arxiv.org/abs/2306.00520>`_, for measurements of tumours. ``--full`` uses
 MNIST.
 """
 
@@ -45,7 +45,7 @@ closed_form = MPTProbabilisticPCA(n_components=5, init="pca", max_iter=0).fit(X)
 print(f"Closed form: {closed_form.score(X):.2f}")
 
 # %%
-# Later curves are darker. Bands hold 95% of what other masks would give.
+# Later curves are darker. Bands are 95% intervals over masks.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 colors = plt.get_cmap("viridis_r")([0.1, 0.3, 0.5, 0.7, 1.0])

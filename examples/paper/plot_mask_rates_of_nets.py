@@ -1,14 +1,15 @@
 """
-===============================
-What a net learns from one rate
-===============================
+==============================================
+Nets trained at one mask rate and at all rates
+==============================================
 
-A net that is trained by masks of one size learns the conditionals of that size. Here
-three of them fill in handwritten digits of 0 and 1: with 15% of the pixels hidden, with
-half, and with any number of them. What each says of its own loss is D times the masked
-score at its rate; the area under the whole curve is what a density needs.
+A net that is trained with masks of one size learns the conditionals of that size. Here
+three nets fill in handwritten digits of 0 and 1. They are trained with 15% of the
+pixels hidden, with 50%, and with any number of them. The training objective of a net
+with a fixed rate is D times its masked score at that rate; its density needs the area
+under the whole curve.
 
-This is the counterpart, for nets, of Figures 2 and 3 of `Moreno-Muñoz et al. (2023)
+This corresponds, for nets, to Figures 2 and 3 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_.
 """
 
@@ -29,8 +30,9 @@ models = {
 }
 
 # %%
-# The curve of held-out rows: S(m), the log-probability of a hidden pixel with m hidden.
-# A fixed rate is as good as any at its own size, and knows less of the others.
+# The figure shows the curve of validation rows: S(m), the log-probability of a hidden
+# pixel if m are hidden. A net trained at a fixed rate is as good as the others at its
+# own size, and worse at other sizes.
 
 curves = {
     rate: mpt_curve(model, test, n_masks=2, random_state=0)
@@ -44,10 +46,10 @@ ax.legend()
 plt.show()
 
 # %%
-# The bound on the log-density is the area. What the training at one rate promises is D
-# times the score at that rate, which is too much at both of these: with half of the
-# pixels visible, the others are easy. And imputation: errors in pixels that are
-# missing, three quarters of them.
+# The bound on the log-density is the area. The training objective at one rate is D
+# times the score at that rate, which is too high at both of these rates, because hidden
+# pixels are easy to predict if half of the pixels or more are visible. The last column
+# is the error of imputation if three quarters of the pixels are missing.
 
 missing = np.random.default_rng(0).random(test.shape) < 0.75
 gappy = np.where(missing, np.nan, test)

@@ -1,16 +1,16 @@
 """
-================================================
-The curve of a language model bends as it learns
-================================================
+======================================
+Masked score curves of language models
+======================================
 
-A masked language model with random weights knows nothing: whatever is hidden, one token
-is as likely as another, and the curve is flat. Knowledge of context bends it: it helps
-most where little is hidden.
+A masked language model with random weights finds all tokens equally likely, whatever is
+hidden, so its curve is flat. A trained model uses the context, which helps most if few
+tokens are hidden, so its curve rises there.
 
 This is the right half of Figure 5 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, for a tiny relative of BERT that learns, in
-seconds, from the descriptions of scikit-learn's data sets. ``--full`` scores sentences
-of GLUE by ``bert-base-uncased``, as the paper does, with the package datasets.
+<https://arxiv.org/abs/2306.00520>`_, for a tiny relative of BERT that is trained in
+seconds on the descriptions of scikit-learn's data sets. ``--full`` scores sentences of
+GLUE with ``bert-base-uncased``, as the paper does; it needs the package datasets.
 
 It needs transformers (``pip install "sklearn-mpt[text]"``).
 """
@@ -40,8 +40,8 @@ FULL = "--full" in sys.argv
 # Texts
 # -----
 #
-# A tenth of the sentences is held out. The vocabulary is so small, mostly single
-# letters, that a small model can learn something about it.
+# A tenth of the sentences are validation sentences. The vocabulary is small (mostly
+# single letters), so that a small model can learn it.
 
 SPECIAL = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 
@@ -71,9 +71,9 @@ def train_tokenizer(texts):
 # Model
 # -----
 #
-# ModernBERT is BERT with relative positions, which learns much sooner. After a warm-up
-# on a sixth of the tokens, the size of each mask is drawn uniformly, and its tokens
-# share a weight of one: the objective is the mean of the curve.
+# ModernBERT is BERT with relative positions, and is trained in fewer steps. After a
+# warm-up with a sixth of the tokens hidden, the size of each mask is drawn uniformly,
+# and its tokens share a weight of one: the objective is the mean of the curve.
 
 
 def random_model(tokenizer):
@@ -121,9 +121,9 @@ def train(model, tokenizer, texts, n_steps=700, length=32, n_rows=32):
 # Curves
 # ------
 #
-# On held-out sentences. The paper's areas are scaled to 512 tokens, whatever the length
-# of a text, and so are these. Random weights do a little worse than a uniform guess, as
-# they prefer some tokens for no reason.
+# These are curves of validation sentences. As in the paper, areas are scaled to 512
+# tokens for texts of any length. The model with random weights is slightly worse than a
+# uniform guess, because it prefers some tokens at random.
 
 if FULL:
     from datasets import load_dataset
@@ -156,9 +156,9 @@ for name, model in language_models.items():
     print(f"    area {curve.area(512):.2f}, log-probability of a text {curve.lml:.2f}")
 
 # %%
-# The areas that the authors report for BERT and the sentences of CoLA. They have a
-# vocabulary of 30522 pieces of words, so that they do not compare with those above.
-# Bands hold 95% of what other masks would give.
+# The last lines are the areas in the paper for BERT and the sentences of CoLA. They
+# cannot be compared with those above, because the vocabulary of BERT has 30522 pieces
+# of words. Bands are 95% intervals over masks.
 
 for name, area in {"random weights": -5283.52, "trained": -1657.68}.items():
     print(f"{name}: area {area}, in the paper")

@@ -3,15 +3,15 @@
 Item response theory: difficulty, discrimination and ability
 ============================================================
 
-The two-parameter logistic model (2PL) says that a person of ability z answers question
-j rightly with probability
+In the two-parameter logistic model (2PL), a person of ability z answers question j
+correctly with probability
 
 .. math:: P(x_j = 1 \\mid z) = \\frac{1}{1 + \\exp(-a_j (z - d_j))},
 
-with a discrimination :math:`a_j` and a difficulty :math:`d_j`. It is
-:class:`~sklearn_mpt.MPTLinearVAE` with one component and binary features: the component
-holds the discriminations, and the intercepts are :math:`-a_j d_j`. Here are the
-estimates and standard errors, beside those of the R package ltm [2]_.
+where :math:`a_j` is the discrimination and :math:`d_j` the difficulty of the question.
+This is :class:`~sklearn_mpt.MPTLinearVAE` with one component and binary features: the
+component holds the discriminations, and the intercepts are :math:`-a_j d_j`. This
+example compares estimates and standard errors with those of the R package ltm [2]_.
 """
 
 import matplotlib.pyplot as plt
@@ -21,9 +21,9 @@ from scipy.special import expit
 from sklearn_mpt import MPTLinearVAE
 
 # %%
-# Section 6 of the Law School Admission Test, 1000 people and five questions: which were
-# answered rightly, and by how many people [1]_. People who answered alike are one row,
-# whose weight is their number.
+# The data are the answers of 1000 people to the five questions of section 6 of the Law
+# School Admission Test [1]_. People with the same answers are one row, whose weight is
+# their number.
 
 ANSWERS = """00000 3    00001 6    00010 2    00011 11   00100 1    00101 1
              00110 3    00111 4    01000 1    01001 8    01011 16   01101 3
@@ -42,11 +42,11 @@ print(f"Log-likelihood: {log_likelihood:.2f} (ltm: -2466.65)")
 # Difficulty and discrimination
 # -----------------------------
 #
-# A difficulty is a ratio, minus intercept over slope, and its standard error follows
-# from those of the two and their covariance, to first order (the delta method). Slopes
-# are a little smaller than those of ltm, by a hundredth of their errors: they have a
-# weak normal prior, without which a question that splits people perfectly would have no
-# finite one.
+# A difficulty is a ratio, minus intercept over slope. Its standard error follows from
+# the standard errors of the two and their covariance, to first order (the delta
+# method). Slopes are slightly smaller than those of ltm, by a hundredth of their
+# standard errors, because they have a weak normal prior. Without it, a question that
+# separates people perfectly would have an infinite slope.
 
 errors = model.standard_errors(X, sample_weight=n_people)
 slope, intercept = model.components_[0], model.intercept_
@@ -77,8 +77,9 @@ for name, (estimate, std_error) in ours.items():
 # Abilities
 # ---------
 #
-# The posterior distribution of z has a mean and a variance for every pattern, and for
-# people who left questions out: these are NaN. Five questions say little of anybody.
+# The posterior distribution of z has a mean and a variance for every pattern of
+# answers. Questions that were left out are NaN. Five questions determine an ability
+# only roughly.
 
 mean, covariance = model.posterior(X)
 deviation = np.sqrt(covariance[:, 0, 0])
@@ -90,9 +91,9 @@ one_answer = np.array([[np.nan, np.nan, 1, np.nan, np.nan]])
 print(f"question 3 alone: {one_mean[0]:6.3f} +- {one_covariance[0, 0] ** 0.5:.3f}")
 
 # %%
-# The curves of the questions, with 95% bands, and the abilities that the patterns stand
-# for, by the number of right answers. Patterns with the same number differ: a question
-# that discriminates well counts more.
+# The figure shows the curves of the questions, with 95% bands, and the abilities of the
+# patterns by their number of correct answers. Patterns with the same number of correct
+# answers differ, because a question that discriminates well counts more.
 
 z = np.linspace(-4.5, 3, 200)
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
