@@ -22,8 +22,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     or factor analysis. Training maximises the log-probability of hidden features given
     visible ones; with a uniform mask rate that is, in expectation over masks, the log
     marginal likelihood (LML) ([1]_, Proposition 1). With ``n_masks="auto"`` the last
-    epochs draw no masks, but sum the scores of all mask sizes at once. With counts, or
-    with numbers beside columns of other kinds, all epochs do.
+    epochs draw no masks, but sum the scores of all mask sizes at once; with counts, or
+    numbers beside columns of other kinds, all epochs do.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         "bernoulli"; categories, strings and objects "categorical"; other numbers
         "gaussian". In arrays categories are codes 0, 1, 2, ...
     noise : {"shared", "per_feature"}, default="shared"
-        Whether Gaussian features, if all are, have one noise variance, or each its own:
+        Whether Gaussian features have one noise variance, or each its own, which is
         factor analysis. Beside other kinds each has its own.
     rotation : {"varimax", "quartimax"}, default=None
         Rotation of the components after training, to few large ones for each feature;
@@ -67,7 +67,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     learning_rate : float, default=1.0
         Size of the first steps; 1 is a full one, as EM takes it.
     batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is all, up to 131072 if all features are Gaussian, or 65536.
+        Rows per step. "auto" is all, up to 131072 if all are Gaussian, else 65536.
     tol : float, default=1e-4
         Training by masks ends where going on for `n_iter_no_change` epochs would gain
         less, in nats per row, or less than a small share of the statistical error.
