@@ -10,7 +10,7 @@ from scipy.stats import sem
 from sklearn_mpt._deep.objectives import SharedSamples
 from sklearn_mpt._latent.natural_gradient import Weights
 from sklearn_mpt._latent.quadrature import natural_parameters
-from sklearn_mpt._likelihoods.gaussian import LOG_NOISE_STEP
+from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
 LARGEST_CHANGE, DIFFERENCE = 1.0, 0.1  # of the logarithm of the noise
 LONGEST_STEP = 0.5  # of Newton's method, for the same logarithm
@@ -69,7 +69,7 @@ class ValidationRows:
         factor_of : callable
             Chooses the logarithm of the factor, given the losses as a function of it.
         """
-        noises, samples = list(module.likelihood.parameters()), self._samples(module)
+        noises, samples = module.likelihood.noises(), self._samples(module)
         start = [noise.clone() for noise in noises]
 
         def multiply(log_factor):

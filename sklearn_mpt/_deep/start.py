@@ -16,6 +16,7 @@ LARGEST_TOTAL_VARIANCE = 20
 # least the second number: with more noise, rows do not tell which z is theirs, and the
 # decoder stays linear.
 NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1
+LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 TINY = np.finfo(float).tiny
 
 
@@ -68,7 +69,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     sizes = [n_components, *recipe.widths[::-1], len(location)]
     layers, *hidden = _decoder_start(sizes, location, recipe.activation, kind.bend, rng)
     fitted = {"activation_": recipe.activation, "_shift": shift, "_scale": scale}
-    fitted |= likelihood.start_attributes(scale)
+    fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
         share = np.clip(NOISE_SHARE * X.shape[1], MIN_NOISE_SHARE, 1)
         fitted["noise_variance_"] = share * fitted["noise_variance_"]
@@ -147,7 +148,10 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
             torch.from_numpy(np.nan_to_num(rows.X)),
             torch.from_numpy(location).expand(seen.shape),
         )
-    slope, root = seen * slope.numpy(), np.sqrt(information[0].numpy())
+    information = rows.total(seen * information.numpy())
+    information /= np.maximum(rows.total(seen), TINY)
+    root = np.sqrt(np.maximum(information, LEAST_INFORMATION))
+    slope = seen * slope.numpy()
     size = np.sqrt(rows.weight)[:, None]
     W, noise = _principal(size * (slope / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])

@@ -304,7 +304,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
                 fitted["_seed"],
                 weight[held_out],
             )
-        n_noises = sum(noise.numel() for noise in module.likelihood.parameters())
+        n_noises = sum(noise.numel() for noise in module.likelihood.noises())
         sets_noise = recipe.sets_noise and n_noises == 1 and validation is not None
         kinds = recipe.starts[1:] if problem.is_new and problem.is_all else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
@@ -329,7 +329,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             # fits that go on later would lose the noise of the validation rows
             joins=sets_noise and not self.warm_start,
             learning_rate=self.learning_rate,
-            resting=list(module.likelihood.parameters()),
+            resting=module.likelihood.noises(),
             rest=math.inf if sets_noise else REST * problem.is_new,
             rotates=recipe.rotates,
         )

@@ -44,6 +44,9 @@ class Bernoulli(Likelihood):
         prob = torch.sigmoid(location)
         return X - prob, prob * (1 - prob)
 
+    def reads(self, X):
+        return 2 * X - 1
+
     def mean(self, location):
         return torch.sigmoid(location)
 

@@ -193,6 +193,8 @@ class MPTMixture(TableMPT):
     noise_variances_: np.ndarray
 
     _bound_parameters = ("likelihood", "covariance_type")
+    # classes have no thresholds or dispersions of their own
+    _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _objectives = ("mpt", "lml")
 
     def __init__(
@@ -378,7 +380,7 @@ class MPTMixture(TableMPT):
         if isinstance(likelihood, Gaussian):
             gaussian, others, likelihood = every, every[:0], None
         elif isinstance(likelihood, Columns):
-            gaussian = np.array(likelihood.noisy, dtype=int)
+            gaussian = np.flatnonzero([kind == "gaussian" for kind in likelihood.kinds])
             others = np.setdiff1d(every, gaussian)
             kinds = [likelihood.kinds[j] for j in others]
             counts = [likelihood.n_categories[j] for j in others]

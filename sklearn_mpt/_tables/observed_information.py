@@ -1,8 +1,8 @@
 r"""Observed information of the parameters of a model, and their covariance.
 
-The parameters are the coefficients of the locations, (l, k + 1), row by row (weights
-and intercept), and the logarithms of noise variances, (g,). Let s and H be the gradient
-and the Hessian of log p(x, z) in the parameters. Louis' identity [1]_ is for each row
+Parameters are the coefficients of locations, (l, k + 1), row by row: weights and
+intercept; and the likelihood's own parameters, (g,). With the scores s and the
+curvatures -H of complete data, z included, Louis' identity [1]_ is for each row
 
 .. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
     = E[-H \mid x] - \mathrm{Cov}[s \mid x].
@@ -40,11 +40,11 @@ FINE_NODES = 2500  # largest rule with which undetermined directions are found
 class Information(NamedTuple):
     """Observed information of the standardised parameters.
 
-    matrix : (p, p). coefs : coefficients of the model, (l, k + 1). scale : size of one
-    standardised unit of each location, (l,). free : projection of coefficients onto
-    those that change the distribution, (l, l). varies : (l,), False for locations that
-    are not estimated. expected : information expected of rows drawn from the model, up
-    to a factor, (p, p); None if it is not known.
+    matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
+    each location. free : (l, l), the projection of coefficients on those that count.
+    varies : (l,), False for locations that are not estimated. expected : (p, p), what
+    rows that the model itself produces say, up to a factor; None if that is not known.
+    own_varies : (g,), the same for own parameters; None is True.
     """
 
     matrix: np.ndarray
@@ -53,14 +53,22 @@ class Information(NamedTuple):
     free: np.ndarray
     varies: np.ndarray
     expected: np.ndarray | None = None
+    own_varies: np.ndarray | None = None
+
+    @property
+    def _fixed(self):
+        """Which parameters are not estimated; (p,)."""
+        fixed = np.zeros(len(self.matrix), dtype=bool)
+        fixed[: self.coefs.size] = np.repeat(~self.varies, self.coefs.shape[1])
+        if self.own_varies is not None:
+            fixed[self.coefs.size :] = ~self.own_varies
+        return fixed
 
     def covariance(self, rotation):
         """Return the covariance of the parameters, rotated by `rotation`, (p, p)."""
         constraints = self._constraints(rotation)
         covariance = _covariance(self.matrix, constraints, self.expected)
-        n_coefs = self.coefs.size
-        fixed = np.repeat(~self.varies, self.coefs.shape[1])
-        covariance[:n_coefs][fixed] = covariance[:, :n_coefs][:, fixed] = np.nan
+        covariance[self._fixed] = covariance[:, self._fixed] = np.nan
         return covariance
 
     def _constraints(self, rotation):
@@ -75,9 +83,9 @@ class Information(NamedTuple):
             for pair in itertools.combinations(range(width - 1), 2)
         ]
         tied = np.kron(np.eye(n_locations) - self.free, np.eye(width))
-        fixed = np.eye(self.coefs.size)[np.repeat(~self.varies, width)]
-        rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied, fixed])
-        return np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
+        rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied])
+        rows = np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
+        return np.concatenate([rows, np.eye(len(self.matrix))[self._fixed]])
 
 
 def _axes_gradient(coefs, pair, rotation):
@@ -264,56 +272,60 @@ class _Parts:
         self.joint = joint
         likelihood, W = joint.likelihood, joint.components
         self.width, n_locations = W.shape[0] + 1, W.shape[1]
-        noisy = torch.as_tensor(likelihood.noisy, dtype=torch.long, device=W.device)
-        self.noisy, self.n_noise = noisy, len(noisy)
-        # There are at least as many locations as features, so this is long enough.
-        numbers = torch.arange(n_locations, device=W.device)
+        features = torch.as_tensor(likelihood.own_features, device=W.device)
+        self.own_features = features.long()
+        self.own, self.n_own = likelihood.own.detach().to(W), len(features)
+        numbers = torch.arange(n_locations, device=W.device)  # at least one a feature
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
-        self.n_parameters = self.n_coefs + self.n_noise
+        self.n_parameters = self.n_coefs + self.n_own
 
     def mean_scores(self, rows, z, r):
-        """Return the gradient of the log-probability of each row, (n, p)."""
-        on = rows.observed.to(z.dtype)[:, None]
+        """Gradients of the log-probability of each row; (n, p)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        slope, noise = self._slopes(rows.X[:, None], self.joint.location(z))
-        slope = self.joint.likelihood.spread(on) * slope
+        slope, of_own, *_ = self._slopes(rows, self.joint.location(z))
+        slope, of_own = slope.detach(), of_own.detach()
         coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
-        of_noise = (r[:, None] @ (on[..., self.noisy] * noise[0]))[:, 0]
-        return torch.cat([coefs.flatten(1), of_noise], 1)
+        return torch.cat([coefs.flatten(1), (r[:, None] @ of_own)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
-        """Return the information added up over rows, (p, p).
-
-        r : weights of the nodes, (n, s).
-        """
-        on = rows.observed.to(z.dtype)[:, None]
-        on_locations = self.joint.likelihood.spread(on)
+        """Sum over rows; r : weights of the nodes, (n, s)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
-        slope, noise = self._slopes(rows.X[:, None], location)
-        slope = on_locations * slope
-        noise = tuple(on[..., self.noisy] * part for part in noise)
+        slope, of_own, own = self._slopes(rows, location)
         share = weight[:, None, None] * r[..., None]
-        complete = self._complete(slope, noise, location, z1, share)
+        complete = self._complete(slope, of_own, location, own, z1, share)
         with torch.no_grad():
             scores = torch.cat(
-                [(slope[..., None] * z1[:, :, None]).flatten(2), noise[0]], 2
+                [(slope[..., None] * z1[:, :, None]).flatten(2), of_own], 2
             )
             deviation = scores - (r[:, None] @ scores)
             deviation = (share.sqrt() * deviation).flatten(0, 1)
             return complete - deviation.T @ deviation
 
-    def _slopes(self, X, location):
-        slope, _ = self.joint.likelihood.derivatives(X, location)
-        if self.n_noise == 0:
-            none = location[..., :0]
-            return slope, (none, none)
-        return slope, self.joint.likelihood.noise_derivatives(X, location)
+    @torch.enable_grad()
+    def _slopes(self, rows, location):
+        """Slopes of entries in locations and own parameters, and the latter.
 
-    def _complete(self, slope, noise, location, z1, share):
-        """Return the curvatures of complete data, averaged over nodes, (p, p)."""
+        These are there for each row and node, so that gradients in them are, too; all
+        are (n, s, ...), and zero where not observed.
+        """
+        likelihood = self.joint.likelihood
+        on = rows.observed.to(location.dtype)[:, None]
+        shape = *location.shape[:2], self.n_own
+        own = self.own.expand(shape).clone().requires_grad_()
+        likelihood = likelihood.at(own) if self.n_own else likelihood
+        slope, _ = likelihood.derivatives(rows.X[:, None], location)
+        slope = likelihood.spread(on) * slope
+        if not self.n_own:
+            return slope, own.detach(), own
+        log_prob = on * likelihood.entry_log_prob(rows.X[:, None], location)
+        (of_own,) = torch.autograd.grad(log_prob.sum(), own, create_graph=True)
+        return slope, of_own, own
+
+    def _complete(self, slope, of_own, location, own, z1, share):
+        """Curvatures of complete data, averaged over nodes; (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
         coefs = result[: self.n_coefs, : self.n_coefs]
         blocks = coefs.view(-1, self.width, coefs.shape[1] // self.width, self.width)
@@ -323,8 +335,8 @@ class _Parts:
             sums = curvature.flatten(0, 1).T @ outer
             sums = sums.unflatten(1, (self.width, self.width))
             blocks[here, :, partner] += sums[here]
-        if self.n_noise:
-            self._add_noise(result, noise, location, (z1, share))
+        if self.n_own:
+            self._add_own(result, of_own, location, own, z1, share)
         return result
 
     def _partners(self):
@@ -341,21 +353,29 @@ class _Parts:
             here = (partner >= 0).nonzero()[:, 0]
             yield here, partner[here], chosen
 
-    def _add_noise(self, result, noise, location, weighted):
-        """Add the curvatures in log noise variances, of Gaussian features.
+    def _add_own(self, result, of_own, location, own, z1, share):
+        """Add the curvatures in own parameters, those of one feature together."""
+        n_coefs, feature = self.n_coefs, self.own_features
+        place = _rank_among_equals(feature)
+        for turn in range(int(place.max()) + 1):
+            chosen = (place == turn).nonzero()[:, 0]  # at most one of a feature
+            total = of_own[..., chosen].sum()
+            cross = -share * _gradient(total, location)
+            cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
+            within = (-share * _gradient(total, own)).sum((0, 1))
+            for i in chosen.tolist():
+                for place_of in (self.feature == feature[i]).nonzero()[:, 0].tolist():
+                    part = slice(place_of * self.width, (place_of + 1) * self.width)
+                    result[part, n_coefs + i] = cross[place_of]
+                    result[n_coefs + i, part] = cross[place_of]
+                beside = (feature == feature[i]).nonzero()[:, 0]
+                result[n_coefs + beside, n_coefs + i] = within[beside]
 
-        For them, the observed information is the slope plus the Fisher information.
-        """
-        z1, share = weighted
-        slope, information = noise
-        cross = -share * _gradient(slope.sum(), location)
-        cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
-        for i, feature in enumerate(self.noisy.tolist()):
-            place = int(torch.searchsorted(self.feature, feature))
-            own = self.n_coefs + i
-            part = slice(place * self.width, (place + 1) * self.width)
-            result[part, own] = result[own, part] = cross[place]
-            result[own, own] = (share * (slope + information))[..., i].sum()
+
+def _rank_among_equals(numbers):
+    """How many equal ones come before each number; (g,)."""
+    equal = numbers[:, None] == numbers
+    return equal.tril(-1).sum(1)
 
 
 def _gradient(total, at):

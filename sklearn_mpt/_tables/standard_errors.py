@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
@@ -21,6 +22,8 @@ class StandardErrorsMixin:
     n_iter_: int
     rotation: str | None
     device: Any
+    _scale: Any
+    _likelihood: Callable
 
     @abstractmethod
     def _information(self, X, weight) -> Information:
@@ -112,10 +115,12 @@ class StandardErrorsMixin:
         with own_mode(with_grad=True):
             tensors = as_tensor(X, device), as_tensor(weight, device)
             information = self._information(*tensors)
-        return _errors(information, information.covariance(self.rotation), vars(self))
+        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
+        covariance = information.covariance(self.rotation)
+        return _errors(information, covariance, vars(self), likelihood)
 
 
-def _errors(information, covariance, fitted):
+def _errors(information, covariance, fitted, likelihood):
     """Return the Bunch of `standard_errors` from the covariance of all parameters."""
     scale, (n_locations, width) = information.scale, information.coefs.shape
     by_location = covariance[: n_locations * width, : n_locations * width]
@@ -125,16 +130,35 @@ def _errors(information, covariance, fitted):
     deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     where = "mean" if "mean_" in fitted else "intercept"
     errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
-    if "noise_variance_" in fitted:
-        of_logs = np.sqrt(covariance.diagonal()[n_locations * width :])
-        errors["noise_variance"] = _noise_errors(fitted["noise_variance_"], of_logs)
-    return Bunch(**errors, covariance=blocks)
+    of_own = covariance[n_locations * width :, n_locations * width :]
+    return Bunch(
+        **errors, **_own_errors(likelihood, of_own, fitted["_scale"]), covariance=blocks
+    )
 
 
-def _noise_errors(noise_variance, of_logs):
-    if np.ndim(noise_variance) == 0:
-        return float(noise_variance * of_logs[0])
-    errors = np.full(len(noise_variance), np.nan)
-    noisy = ~np.isnan(noise_variance)
-    errors[noisy] = noise_variance[noisy] * of_logs
+def _own_errors(likelihood, covariance, scale):
+    """Standard errors of the likelihood's own attributes, by the delta method."""
+    errors, own = {}, likelihood.own.detach().cpu()
+
+    for name in likelihood.own_attributes(scale):
+        value, slope = _value_and_slope(likelihood, own, scale, name)
+        slope = slope.reshape(-1, own.numel()).numpy()
+        moves = slope != 0  # others may have no covariance
+        found = [
+            np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
+            for s, m in zip(slope, moves, strict=True)
+        ]
+        deviations = np.where(value.isnan().flatten(), np.nan, found)
+        deviations = deviations.reshape(value.shape)
+        errors[name.rstrip("_")] = deviations if value.ndim else float(deviations)
     return errors
+
+
+def _value_and_slope(likelihood, own, scale, name):
+    """A fitted attribute as a function of the own parameters, and its Jacobian."""
+
+    def attribute(own):
+        return likelihood.at(own).own_attributes(scale)[name]
+
+    value = attribute(own)
+    return value, torch.autograd.functional.jacobian(attribute, own)
