@@ -262,9 +262,8 @@ def _shortened(step, longest, blocks):
     length[places] = torch.maximum(length[places], of_own.amax(1, keepdim=True))
     factor = longest / length.clamp(min=longest)
     of_slots = factor[places].expand(slots.shape)[slots >= 0]
-    own = step.own.index_put(
-        (slots[slots >= 0],), step.own[slots[slots >= 0]] * of_slots
-    )
+    taken = slots[slots >= 0]
+    own = step.own.index_put((taken,), step.own[taken] * of_slots)
     return Point(step.coefs * factor, own)
 
 
@@ -294,7 +293,8 @@ def _bounded_generator(of_law):
 def apply(point, move, size):
     """Take a step of a size; noise variances change by so many times their value.
 
-    So do all own parameters that are logarithms of positive numbers. The law of z changes by no more than in a full step: its change is exponential.
+    So do all own parameters that are logarithms of positive numbers. The law of z
+    changes by no more than in a full step: its change is exponential.
     """
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
     coefs = (point.coefs + size * move.step.coefs) @ change

@@ -71,6 +71,7 @@ class Likelihood(torch.nn.Module, ABC):
     n_means = 1  # numbers that `mean` returns for a feature
     # Whether their information is a block with that of the location, not a diagonal.
     has_blocks = False
+    measure: str | None = None  # what an entry has: "density" or "probability"
     has_density = False  # whether a constant feature has no finite maximum likelihood
     # Whether an entry may tell z more closely than nodes of the others are spaced.
     is_sharp = False
@@ -235,6 +236,8 @@ class Likelihood(torch.nn.Module, ABC):
     def n_reads(self) -> int:
         """Numbers that `reads` returns for a feature."""
         return 1
+
+    standardises_reads = False  # whether nets read them standardised
 
     def reads(self, X: torch.Tensor) -> torch.Tensor:
         """Return what a net reads of entries that knows no latent variables."""

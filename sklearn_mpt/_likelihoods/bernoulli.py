@@ -13,6 +13,7 @@ class Bernoulli(Likelihood):
 
     bounds = (0.0, 1.0)
     values = (0.0, 1.0)
+    measure = "probability"
 
     @staticmethod
     def check_rows(X):

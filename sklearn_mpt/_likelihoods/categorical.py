@@ -20,6 +20,7 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
+    measure = "probability"
 
     def __init__(self, n_categories):
         super().__init__()

@@ -8,16 +8,26 @@ import torch
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.lognormal import Lognormal
+from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 from sklearn_mpt._likelihoods.poisson import Poisson
+from sklearn_mpt._likelihoods.zero_lognormal import ZeroLognormal
 
 LIKELIHOODS = {
     "gaussian": Gaussian,
     "bernoulli": Bernoulli,
     "categorical": Categorical,
     "ordinal": Ordinal,
+    "partial_credit": PartialCredit,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
+    "lognormal": Lognormal,
+    "gamma": Gamma,
+    "zero_lognormal": ZeroLognormal,
 }
 """Kinds of features by their names."""
 
@@ -259,9 +269,8 @@ class Columns(Likelihood):
         for part, columns, places in self._each():
             if part.n_own:
                 of_part = (t[..., columns] for t in (share, known))
-                sums = part.own_sums(
-                    X[..., columns], location[..., places], *of_part, z
-                )
+                at = X[..., columns], location[..., places]
+                sums = part.own_sums(*at, *of_part, z)
                 slopes.append(sums[0])
                 informations.append(sums[1])
         if self.has_blocks:

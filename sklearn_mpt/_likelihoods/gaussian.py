@@ -66,6 +66,7 @@ class Gaussian(OfScale):
     """
 
     is_sharp = True
+    measure = "density"
     has_density = True
     floor = NOISE_FLOOR
     has_bound = False

@@ -39,6 +39,7 @@ class Levels(OwnParameters):
     n_features : int
     """
 
+    measure = "probability"
     has_blocks = True
     kind: str
 

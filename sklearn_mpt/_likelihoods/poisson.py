@@ -23,6 +23,7 @@ class Poisson(Likelihood):
 
     bounds = (0.0, np.inf)
     is_sharp = True
+    measure = "probability"
 
     @staticmethod
     def check_rows(X):

@@ -45,6 +45,7 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 CONDITIONAL_RULES = 4  # of quadrature; then two likelihoods are easier
 # A random start is the best of short runs, from components of rows drawn at random.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
+LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 START_ROWS, START_NOISE = 5000, 0.1
 
 
@@ -296,7 +297,7 @@ def mean_information(information, spread):
     if information.ndim == 1:
         return information.numpy()
     total = (information.numpy() * spread).sum(axis=0)
-    return total / np.maximum(spread.sum(axis=0), 1)
+    return np.maximum(total / np.maximum(spread.sum(axis=0), 1), LEAST_INFORMATION)
 
 
 def _taken(weight, rows):

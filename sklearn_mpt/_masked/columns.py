@@ -94,6 +94,19 @@ class LikelihoodHead(Head):
         each = [part.reshape(X.shape[1], -1) for part in (location, own)]
         return np.concatenate(each, 1).ravel()
 
+    def reading(self, X, weight):
+        """Return shift and scale of what enters the net; (d * n_inputs,) each."""
+        size = X.shape[1] * self.n_inputs
+        if not self.likelihood.standardises_reads:
+            return np.zeros(size), np.ones(size)
+        present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
+        read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
+        weight = (np.ones(len(X)) if weight is None else weight)[:, None] * present
+        count = np.maximum(weight.sum(0), 1e-300)
+        mean = (weight * read).sum(0) / count
+        scale = np.sqrt((weight * (read - mean) ** 2).sum(0) / count)
+        return mean, np.where(scale > 1e-6, scale, 1.0)
+
     def _parts(self, parameters):
         """The likelihood of each row, and its locations."""
         if self.width == self.n_locations:

@@ -321,6 +321,7 @@ class MPTMaskedAutoencoder(TableMPT):
             fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
         else:
             fitted["_linear"] = [np.zeros((0, 0)), np.zeros(0)]
+        fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
         module = self._empty_module(fitted)
         intercept = module.start(X, weight)
         net = self._empty_net(module, fitted).initialise(rng, intercept)
@@ -329,7 +330,13 @@ class MPTMaskedAutoencoder(TableMPT):
     def _empty_module(self, fitted):
         columns = self._likelihood()
         kinds, counts = columns.kinds, columns.n_categories
-        return MaskedModule(kinds, counts, fitted["n_mixtures_"], fitted["_linear"])
+        return MaskedModule(
+            kinds,
+            counts,
+            fitted["n_mixtures_"],
+            fitted["_linear"],
+            fitted.get("_reading"),
+        )
 
     def _empty_net(self, module, fitted):
         widths, dropout = fitted["hidden_layer_sizes_"], fitted["dropout_"]

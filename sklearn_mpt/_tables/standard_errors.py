@@ -15,7 +15,7 @@ from sklearn_mpt._tables.observed_information import Information
 
 
 class StandardErrorsMixin:
-    """Mixin for estimators that know how much rows tell of their parameters."""
+    """Mixin that adds `standard_errors` to estimators with `_information`."""
 
     _validate_rows: Callable[..., np.ndarray]
     _n_features_out: Any
@@ -49,51 +49,54 @@ class StandardErrorsMixin:
         X : array-like of shape (n_samples, n_features)
             The training rows; NaN marks missing entries.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts, as in `fit`.
+            Weights of the rows, as in `fit`.
 
         Returns
         -------
         errors : Bunch
             Standard errors, of the shapes of the fitted attributes: ``components``;
             ``intercept``, or ``mean`` if all features are Gaussian; and
-            ``noise_variance`` if some are. NaN, with a warning, for what the rows do
-            not determine, or the model would not with any number of rows; without one
-            for features that are constant. Also
-            ``covariance``, of shape (n_locations, n_components + 1, n_components + 1):
-            the covariance of the weights and the intercept of each location, for
-            functions of them, such as a difficulty.
+            ``noise_variance`` if some are. NaN, with a warning, for parameters that
+            these rows, or any number of rows, do not determine; NaN without a warning
+            for features that are constant. Also ``covariance``, of shape
+            (n_locations, n_components + 1, n_components + 1): the covariance of the
+            weights and the intercept of each location, from which errors of functions
+            of them, such as a difficulty, follow.
 
         Raises
         ------
         ValueError
-            If components have no axes of their own: several of them, ``max_iter=0``.
+            If there are several components and ``max_iter=0``: then the components
+            have not been rotated to axes that the rows determine.
 
         Warns
         -----
         UserWarning
             If the rows do not determine some parameters, or the model is not at a
-            maximum: fit with a smaller `tol`. If the model does not determine some
-            parameters, however many rows there are: two items do not tell two slopes,
-            nor do four columns of numbers tell two components with noise of each.
+            maximum: fit with a smaller `tol`. If no number of rows determines some
+            parameters. For example, two items do not determine two slopes, and four
+            Gaussian columns with a noise variance each do not determine two components.
 
         Notes
         -----
-        Any rotation of several components has the same likelihood, so the information
-        says nothing of it. The errors are those of components on the axes to which
-        `rotation` (by default the principal axes) takes them, the signs being those of
-        the fit. They grow large where two axes are nearly as long.
+        All rotations of several components have the same likelihood. The errors are
+        those of components on the axes that `rotation` chooses (by default the
+        principal axes), with the signs of the fit. They are large if two axes have
+        nearly the same length.
 
-        Up to three components nodes of quadrature are refined until they agree to a
-        relative 1e-4; for more, points of importance sampling to 1e-2. N rows with S
-        nodes and P parameters cost :math:`O(N S P^2)`. If all features are Gaussian the
-        second derivatives are exact, at P passes over the rows.
+        With up to three components, quadrature nodes are refined until the information
+        changes by less than a relative 1e-4; with more, samples of importance sampling,
+        until it changes by less than 1e-2. N rows with S nodes and P parameters cost
+        :math:`O(N S P^2)`. If all features are Gaussian, the second derivatives are
+        exact and cost P passes over the rows.
 
-        What no number of rows determines is found by the gradients of log-probabilities
-        of all rows that the features can have, with the gaps of X, or of rows drawn
-        from the model where these are more than 1024; for numbers alone by their
-        expected information, in closed form. Directions in which they are all zero, at
-        the fitted parameters, have no standard errors. With more than three components,
-        and features other than numbers, this is not looked for.
+        Parameters that no number of rows determines are found as follows. If all
+        features are Gaussian, from their expected information, in closed form.
+        Otherwise, from the gradients of the log-probabilities of all possible rows with
+        the gaps of X, or of rows drawn from the model if there are more than 1024.
+        Directions along which all these gradients are zero at the fitted parameters
+        have no standard errors. With more than three components and features that are
+        not Gaussian, this check is left out.
 
         References
         ----------
@@ -104,9 +107,9 @@ class StandardErrorsMixin:
         weight = check_sample_weight(sample_weight, X)
         if self.n_iter_ == 0 and self._n_features_out > 1:
             raise ValueError(
-                "The components are as `init` left them (max_iter=0), on no axes of "
-                "their own: any rotation of them is the same model. Fit with max_iter "
-                ">= 1."
+                "The components are as `init` left them (max_iter=0): they were not "
+                "rotated to axes that the rows determine, so they have no standard "
+                "errors. Fit with max_iter >= 1."
             )
         device = check_device(self.device)
         with own_mode(with_grad=True):
@@ -118,7 +121,7 @@ class StandardErrorsMixin:
 
 
 def _errors(information, covariance, fitted, likelihood):
-    """What users see of a covariance of standardised parameters."""
+    """Return the Bunch of `standard_errors` from the covariance of all parameters."""
     scale, (n_locations, width) = information.scale, information.coefs.shape
     by_location = covariance[: n_locations * width, : n_locations * width]
     by_location = by_location.reshape((n_locations, width) * 2)
