@@ -118,12 +118,12 @@ class TextScoresMixin:
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text: the text alone counts.
+            Texts, or (context, text) pairs, of which only the text counts.
 
         Returns
         -------
         n_tokens : ndarray of int of shape (n_texts,)
-            Without special tokens, and before longer texts are cut.
+            Numbers of tokens without special tokens, before longer texts are cut.
         """
         check_is_fitted(self)
         language_model, tokenizer = self._open_again()
@@ -149,7 +149,7 @@ class TextScoresMixin:
         X : iterable of str or of (str, str) tuples
             Texts, or (context, text) pairs, of which only the text is scored.
         as_frame : bool, default=False
-            Whether to return a DataFrame of pandas, with a row for each token: the
+            Whether to return a pandas DataFrame with a row for each token: the
             index of its `text`, `token`, its `start` and `end` in the text, the index
             of its `word`, `log_prob` and `std_error`.
 
