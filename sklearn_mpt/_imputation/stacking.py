@@ -179,7 +179,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 seed = spawn_seeds(state, 1)[0]
                 filled[some] = self._drawn(rows[some], np.random.default_rng(seed))
         filled = np.where(gaps, self._units.restored(filled), read)
-        return self._reader._as_given(filled.astype(read.dtype), X)
+        places = np.flatnonzero(gaps.any(axis=0))
+        return self._reader._as_given(filled.astype(read.dtype), X, places)
 
     def _expected(self, rows, gaps):
         layout = self._layout
