@@ -260,9 +260,7 @@ def report(results):
     ranks = means[["rmse", "mae", "wrong", "steps", "seconds"]]
     ranks = ranks.groupby(["table", "mechanism", "rate"]).rank()
     n_cases = len(means) // means.index.get_level_values("method").nunique()
-    print(
-        f"\nmean ranks over {n_cases} cases (table, mechanism, rate); 1 is best"
-    )
+    print(f"\nmean ranks over {n_cases} cases (table, mechanism, rate); 1 is best")
     print(ranks.groupby("method", sort=False).mean().round(2).to_string(na_rep="-"))
     first = (ranks["rmse"] == 1).groupby("method", sort=False).sum()
     print("\ncases with the smallest rmse")
