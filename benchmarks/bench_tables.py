@@ -18,6 +18,13 @@ categories are ordered, which the models do not know. Run all, or some of them::
 
     python benchmarks/bench_tables.py
     python benchmarks/bench_tables.py survey wine
+
+Item response models are fitted to simulated answers, right or wrong, of so many people to
+so many questions: seconds of processor time, steps, log-likelihood, and the correlation of
+slopes with the true ones. Beside them `MPTLinearVAE`, where it takes less than minutes::
+
+    python benchmarks/bench_tables.py items
+    python benchmarks/bench_tables.py items --shapes 100x5000 1000000x40
 """
 
 import argparse
@@ -27,6 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.ensemble import ExtraTreesRegressor
@@ -37,7 +45,7 @@ from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
-from sklearn_mpt import MPTImputer, MPTLinearVAE
+from sklearn_mpt import MPTImputer, MPTItemResponse, MPTLinearVAE
 
 SURVEY = Path(__file__).parents[1] / "examples" / "tables" / "anes96.csv"
 SCALES = ["selfLR", "ClinLR", "DoleLR", "PID", "educ", "TVnews"]
@@ -212,19 +220,64 @@ def report(name, n_seeds):
     print(spread.drop(columns="seconds").round(3).to_string(na_rep="-"), flush=True)
 
 
+SHAPES = ["4000x40", "10000x50", "100x5000", "1000000x40"]
+MOST_FOR_LINEAR = 10**6  # answers
+
+
+def simulated_answers(n_people, n_items):
+    """Answers of the two-parameter model, and its slopes."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n_people, 1)).astype(np.float32)
+    slopes = rng.uniform(0.5, 2, n_items).astype(np.float32)
+    logits = z * slopes + rng.normal(size=n_items).astype(np.float32)
+    uniform = rng.random(logits.shape, dtype=np.float32)
+    return (uniform < expit(logits)).astype(np.float32), slopes
+
+
+def report_items(shapes):
+    models = {
+        "MPTItemResponse": lambda: MPTItemResponse(random_state=0),
+        "MPTLinearVAE": lambda: MPTLinearVAE(1, likelihood="bernoulli", random_state=0),
+    }
+    print("\nitem response models")
+    for shape in shapes:
+        X, slopes = simulated_answers(*map(int, shape.split("x")))
+        for name, make in models.items():
+            if name == "MPTLinearVAE" and X.size > MOST_FOR_LINEAR:
+                continue
+            start = time.process_time()
+            model = make().fit(X)
+            seconds = time.process_time() - start
+            found = getattr(model, "discrimination_", None)
+            found = model.components_[0] if found is None else found
+            total = model.score_samples(X).sum()
+            correlation = np.corrcoef(found, slopes)[0, 1]
+            print(
+                f"{shape:12} {name:16} {seconds:7.2f} s {model.n_iter_:4} steps "
+                f"log-likelihood {total:.2f} correlation {correlation:.3f}",
+                flush=True,
+            )
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="*", metavar="table", default=list(TABLES))
+    parser.add_argument(
+        "tables", nargs="*", metavar="table", default=[*TABLES, "items"]
+    )
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--shapes", nargs="*", default=SHAPES)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     print(f"sklearn_mpt {sklearn_mpt.__version__}, {args.threads} thread(s)")
     warnings.simplefilter("ignore", ConvergenceWarning)
     with threadpool_limits(args.threads):
         for name in args.tables:
-            report(name, args.seeds)
+            if name == "items":
+                report_items(args.shapes)
+            else:
+                report(name, args.seeds)
 
 
 if __name__ == "__main__":
