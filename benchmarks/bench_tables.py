@@ -19,9 +19,10 @@ categories are ordered, which the models do not know. Run all, or some of them::
     python benchmarks/bench_tables.py
     python benchmarks/bench_tables.py survey wine
 
-Item response models are fitted to simulated answers, right or wrong, of so many people to
-so many questions: seconds of processor time, steps, log-likelihood, and the correlation of
-slopes with the true ones. Beside them `MPTLinearVAE`, where it takes less than minutes::
+Item response models are fitted to simulated answers, right or wrong, of so many people
+to so many questions: seconds of processor time, steps, log-likelihood, and the
+correlation of slopes with the true ones. Beside them `MPTLinearVAE`, for up to a
+million answers::
 
     python benchmarks/bench_tables.py items
     python benchmarks/bench_tables.py items --shapes 100x5000 1000000x40
