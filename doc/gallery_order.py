@@ -33,6 +33,7 @@ READING = [
     "plot_text_features.py",
     "plot_protein_variants.py",
     "plot_text_training.py",
+    "plot_masked_diffusion.py",
     "plot_convergence.py",
     "plot_fixed_sizes.py",
     "plot_training_curves.py",

@@ -8,6 +8,7 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
+    from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._items.display import (
         InformationDisplay,
         ItemCurveDisplay,
@@ -74,6 +75,7 @@ _MODULES = {
     "MaskedDiffusionLM": "_text.diffusion",
     "OrderSpread": "_measure.orders",
     "OrderSpreadDisplay": "_measure.display",
+    "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
     "compare_evidence": "_measure.cumulative",
     "compare_lml": "_measure.comparison",
@@ -84,6 +86,7 @@ _MODULES = {
     "mpt_loss": "_text.training",
     "order_log_prob": "_measure.orders",
     "order_spread": "_measure.orders",
+    "pool_estimates": "_imputation.pooling",
 }
 
 __all__ = [
@@ -113,6 +116,7 @@ __all__ = [
     "MaskedDiffusionLM",
     "OrderSpread",
     "OrderSpreadDisplay",
+    "PooledEstimate",
     "WrightMapDisplay",
     "check_masked_model",
     "compare_evidence",
@@ -124,6 +128,7 @@ __all__ = [
     "mpt_loss",
     "order_log_prob",
     "order_spread",
+    "pool_estimates",
 ]
 
 

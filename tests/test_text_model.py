@@ -418,7 +418,7 @@ def test_a_tokenizer_that_tells_hidden_tokens_is_refused():
     )
     tokenizer = make_tokenizer()
     tokenizer.__class__ = TokenizerOfShapes
-    with pytest.raises(ValueError, match=r"but .* adds input_shape_ids: they may tell"):
+    with pytest.raises(ValueError, match=r"but .* adds input_shape_ids, which may"):
         scorer_of(model, tokenizer).fit()
 
 

@@ -34,7 +34,7 @@ class MPTProbabilisticPCA(GaussianLinear):
         epochs without masks, on the sum of the scores of all sizes.
     objective : {"mpt", "lml"}, default="mpt"
         What is maximised: the masked scores, or the LML itself, for comparison: in
-        closed form on complete rows, else by EM with parameter expansion [3]_.
+        closed form on complete rows, else by EM with parameter expansion.
     init : {"random", "pca"} or dict, default="random"
         Where training starts: random components; the closed-form solution (on
         mean-imputed rows if entries are missing); or given arrays `components`
@@ -50,9 +50,9 @@ class MPTProbabilisticPCA(GaussianLinear):
         extra cost.
     tol : float, default=1e-4
         Training by masks ends where going on for `n_iter_no_change` epochs would gain
-        less, in nats per row. (Or less than 5e-4 of the q / (2N) nats that N rows leave
-        uncertain of q parameters, if that is more.) Epochs without masks end where all
-        epochs to come would gain less than 0.005 of it.
+        less, in nats per row, or less than a small share of the statistical error.
+        Epochs without masks end where all epochs to come would gain less than 0.005 of
+        it.
     n_iter_no_change : int, default=2
         Number of epochs whose gain is weighed against `tol`.
     warm_start : bool, default=False
@@ -64,8 +64,8 @@ class MPTProbabilisticPCA(GaussianLinear):
     random_state : int, RandomState instance or None, default=None
         Determines the initial components and the masks.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model unless told otherwise.
+        Joblib workers of `mpt_curve` and `feature_contributions`, if these are not
+        given a number; `fit` does not use it.
 
     Attributes
     ----------
@@ -98,50 +98,8 @@ class MPTProbabilisticPCA(GaussianLinear):
     -----
     Features share one noise variance, so their scales matter as they do for PCA.
 
-    The masked score of a row hides each feature with a probability that is itself
-    uniform, and predicts every feature from the visible ones but itself. Its gradient g
-    in the weights and the mean :math:`b_j = (w_j, \mu_j)` of each feature is, in
-    expectation over masks, that of the LML. So what makes EM fast makes masking fast:
-    a step divides g by the information that the M-step of EM inverts,
-
-    .. math:: I_j = \frac{1}{\sigma^2} \sum_{i: x_{ij} \text{ present}}
-              \mathbb{E} \begin{pmatrix} z_i \\ 1 \end{pmatrix}
-              \begin{pmatrix} z_i \\ 1 \end{pmatrix}^\top, \qquad
-              B \leftarrow (B + \eta I^{-1} g) \exp(\eta G),
-
-    where G, from :math:`W^\top g_W`, changes the scale and the mean of z at once, as
-    parameter expansion does [3]_. The step of the noise variance is its gradient over
-    its observed information: that of EM takes z as known, and is far too large where
-    there are nearly as many components as features.
-
-    On complete rows masks act on the rows' second moments, and :math:`\mu` is the mean
-    of the rows. A step takes masks together with their complements.
-
-    Steps have size `learning_rate` until their directions disagree. From there the
-    t-th has :math:`(1 + t / 10)^{-0.6}` times that size and the points are averaged
-    [4]_; they are full again if the average drifts far beyond its noise, and one that
-    overshoots is halved. `partial_fit` lets steps fall over the whole stream and
-    averages its points, the late ones most.
-
-    A component that is weaker than the noise of the first steps shrinks, and would
-    grow back too slowly to be noticed: the fit would end at a saddle. So the directions
-    that the rows leave unexplained are compared with the components, in the first
-    epochs, ever more rarely later, and before training ends. A component that explains
-    less than one of these directions would is replaced by it, and training goes on.
-
-    With D features, N rows and P masks, an epoch costs
-    :math:`O(P (D^2 K + D K^2 + K^3) + D K^3)` on complete rows, after one pass of
-    :math:`O(N D^2)` for the second moments (with fewer than D / 2 rows there is no such
-    pass, and N D in place of :math:`D^2`), and
-    :math:`O(N (D K^2 + K^3) + D K^3)` with missing entries. Scoring costs
-    :math:`O(N D K)` on complete rows. Memory beside X is
-    :math:`O(D^2 + P D K + D K^2)`, or :math:`O(D K^2)` with missing entries; what grows
-    with N is done in blocks. The steps are short: on a machine that is busy otherwise,
-    one thread (``OMP_NUM_THREADS=1``) is much faster than several.
-
-    The noise variance is kept above 1e-9 of the mean variance of the features. Where
-    it ends there, K components explain the rows without error and the likelihood has
-    no maximum; a warning says so.
+    How steps are computed and when they end, and what an epoch and a score cost, stands
+    in the :ref:`user guide <training>`.
 
     References
     ----------
@@ -149,10 +107,6 @@ class MPTProbabilisticPCA(GaussianLinear):
        the marginal likelihood", NeurIPS 2023.
     .. [2] M. E. Tipping and C. M. Bishop, "Probabilistic principal component analysis",
        Journal of the Royal Statistical Society B 61, 1999.
-    .. [3] C. Liu, D. B. Rubin and Y. N. Wu, "Parameter expansion to accelerate EM: the
-       PX-EM algorithm", Biometrika 85, 1998.
-    .. [4] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation by
-       averaging", SIAM Journal on Control and Optimization 30, 1992.
 
     Examples
     --------

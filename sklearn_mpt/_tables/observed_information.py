@@ -1,4 +1,4 @@
-r"""Observed information of a model's coefficients, and the covariances it leaves.
+r"""Observed information of the parameters of a model, and their covariance.
 
 Parameters are the coefficients of locations, (l, k + 1), row by row: weights and
 intercept; and the likelihood's own parameters, (g,). With the scores s and the
@@ -25,20 +25,20 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
 from sklearn_mpt._latent.quadrature import Nodes
 
-BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
-# Of rules in turn, relative to the information of each parameter.
+BLOCK = 2**21  # largest number of entries of a tensor over rows, nodes and parameters
+# Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
-SINGULAR = 1e-6  # relative information in a direction that rows do not determine
-TOUCHED = 1e-6  # share of such a direction in a parameter
-# Relative information in a direction that no number of rows determines.
+SINGULAR = 1e-6  # relative information below which rows do not determine a direction
+TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
+# Relative expected information below which no number of rows determines a direction.
 UNTOLD = 1e-8
-MOST_PATTERNS = 1024  # of answers, to list them all; beyond, rows are drawn
-DRAWN_ROWS = 200  # and four for each parameter
-FINE_NODES = 2500  # at most, of a rule that tells directions from others
+MOST_PATTERNS = 1024  # of answers; all are listed up to here, else rows are drawn
+DRAWN_ROWS = 200  # plus four for each parameter
+FINE_NODES = 2500  # largest rule with which undetermined directions are found
 
 
 class Information(NamedTuple):
-    """Observed information in standardised units, and what the units are.
+    """Observed information of the standardised parameters.
 
     matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
     each location. free : (l, l), the projection of coefficients on those that count.
@@ -65,14 +65,18 @@ class Information(NamedTuple):
         return fixed
 
     def covariance(self, rotation):
-        """Covariance of the parameters on the axes that `rotation` fixes; (p, p)."""
+        """Return the covariance of the parameters, rotated by `rotation`, (p, p)."""
         constraints = self._constraints(rotation)
         covariance = _covariance(self.matrix, constraints, self.expected)
         covariance[self._fixed] = covariance[:, self._fixed] = np.nan
         return covariance
 
     def _constraints(self, rotation):
-        """Gradients of what is zero however the rows are; (q, p)."""
+        """Return gradients of functions of the parameters that are always 0, (q, p).
+
+        They express that components are on the axes of `rotation`, that coefficients
+        which do not change the distribution are 0, and that some are not estimated.
+        """
         n_locations, width = self.coefs.shape
         axes = [
             _axes_gradient(self.coefs, pair, rotation)
@@ -85,10 +89,11 @@ class Information(NamedTuple):
 
 
 def _axes_gradient(coefs, pair, rotation):
-    """Gradient of what two components that are rotated to simple axes have zero.
+    """Return the gradient of the constraint on the axes of two components.
 
-    Principal axes are orthogonal; on the others the criterion of the rotation does not
-    change as one component turns towards the other.
+    Principal axes (`rotation` None) are orthogonal: their product is 0. Otherwise the
+    derivative of the rotation's criterion, as one component turns towards the other,
+    is 0.
     """
     a, b = (coefs[:, k] for k in pair)
     gradient = np.zeros_like(coefs)
@@ -105,11 +110,12 @@ def _axes_gradient(coefs, pair, rotation):
 
 
 def _covariance(information, constraints, expected=None):
-    """Inverse of the information among parameters that keep the constraints.
+    """Return the inverse of the information, restricted by the constraints.
 
-    NaN, and a warning, for parameters that the rows do not determine, and for those
-    that no rows would, as `expected` says. The rows themselves cannot say that: what
-    they determine wrongly there depends on chance, and on where training ended.
+    Parameters that the rows do not determine become NaN, with a warning, and so do
+    those that no number of rows determines. The latter are found from `expected`, as
+    the observed information in their directions depends on chance and on where training
+    ended.
     """
     diagonal = information.diagonal()
     unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
@@ -135,9 +141,11 @@ def _covariance(information, constraints, expected=None):
 
 
 def _told(expected, basis):
-    """Directions in the span of a basis of which rows say something; (p, q).
+    """Return the subspace of `basis` that rows of the model can determine.
 
-    And which parameters have a share in the others, of which a warning says how many.
+    expected : expected information, (p, p). The result is an orthonormal basis of the
+    subspace, the columns of a (p, q) matrix; and bool, (p,), True for parameters that
+    have a share in the other directions. A warning gives their number.
     """
     values, vectors = eigh(basis.T @ expected @ basis)
     vectors, is_told = basis @ vectors, values > UNTOLD * values.max(initial=0)
@@ -145,19 +153,20 @@ def _told(expected, basis):
     if untold.any():
         warn_caller(
             f"The model does not determine {np.count_nonzero(untold)} of {len(untold)} "
-            "parameters, however many rows there are: others fit as well, and these "
-            "have no standard errors. Use fewer components, or more features.",
+            "parameters, however many rows there are, because other values fit equally "
+            "well: these have no standard errors. Use fewer components, or more "
+            "features.",
         )
     return vectors[:, is_told], untold
 
 
 def _touched(directions):
-    """Which parameters have a share in some of these directions; (p,)."""
+    """Return which parameters have a share in some of these directions, (p,)."""
     return (directions**2).sum(axis=1) > TOUCHED
 
 
 def information_by_hessian(log_prob, *parameters):
-    """Minus the second derivatives of a function of tensors, the parameters; (p, p)."""
+    """Return minus the second derivatives of `log_prob` in its parameters, (p, p)."""
     shapes = [parameter.shape for parameter in parameters]
     sizes = [parameter.numel() for parameter in parameters]
 
@@ -170,10 +179,10 @@ def information_by_hessian(log_prob, *parameters):
 
 
 def information_by_nodes(rows, weight, joint, accuracy):
-    """Observed information by Louis' identity, sums over nodes for expectations.
+    """Return the observed information by Louis' identity, with sums over nodes.
 
     rows : `Rows`. weight : (n,). joint : joint distribution of z and rows, with
-    locations linear in z. Rules are refined until they agree.
+    locations that are linear in z. Rules are refined until the information agrees.
     """
     is_exact = accuracy.is_quadrature
     near = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
@@ -204,10 +213,10 @@ def _by_rule(rows, weight, joint, rule):
 
 
 def information_by_scores(rows, joint, accuracy):
-    """Sum of s s' over rows, of the gradients s of their log-probabilities; (p, p).
+    """Return the sum over rows of s s', with gradients s of log p(x); (p, p).
 
-    By a rule that is finer than information needs: directions in which it is zero are
-    to be told from others.
+    The rule is finer than for `information_by_nodes`, because directions in which the
+    sum is exactly 0 must be distinguished from others.
     """
     parts = _Parts(joint)
     *_, (n_nodes, rule) = (
@@ -226,9 +235,10 @@ def information_by_scores(rows, joint, accuracy):
 
 
 def typical_rows(X, model):
-    """Rows that a model of rows X produces, with the gaps of X, standardised; (m, d).
+    """Return rows that the model can produce, with the gaps of X, standardised; (m, d).
 
-    All that there are, where features take few values; else rows drawn from the model.
+    If features take few values these are all possible rows, else rows drawn from the
+    model.
     """
     joint = model.joint
     gaps = torch.isnan(X).unique(dim=0)
@@ -247,7 +257,7 @@ def typical_rows(X, model):
 
 
 def _nodes(rows, joint, rule, is_exact):
-    """Those of the finest grid, or of all independent scramblings."""
+    """Return the nodes of the finest grid, or of all independent scramblings."""
     posteriors = joint.propose(rows)
     groups = rule.groups[-1:] if is_exact else rule.groups
     placed = [rule.place(group, posteriors, rows) for group in groups]
@@ -256,7 +266,7 @@ def _nodes(rows, joint, rule, is_exact):
 
 
 class _Parts:
-    """What nodes of z and the entries of rows say of the parameters."""
+    """Scores and curvatures of complete data at nodes of z, by parameters."""
 
     def __init__(self, joint):
         self.joint = joint
@@ -330,9 +340,9 @@ class _Parts:
         return result
 
     def _partners(self):
-        """Locations of a feature, each with the first of them, the second, and so on.
+        """Yield pairs of locations of the same feature, for the c-th location in turn.
 
-        What all features say of their c-th location takes one gradient.
+        The derivatives of the slopes of all c-th locations take one gradient.
         """
         place = torch.arange(len(self.first), device=self.first.device) - self.first
         for c in range(int(place.max()) + 1):
