@@ -2,7 +2,8 @@
 
 Simulated answers, right or wrong, of so many people to so many questions: seconds of
 processor time, steps, log-likelihood, and the correlation of slopes with the true ones.
-Beside them `MPTLinearVAE`, which is the same model, for fewer than a million answers. Run all, or some shapes::
+Beside them `MPTLinearVAE`, which is the same model, for fewer than a million answers.
+Run all, or some shapes::
 
     python benchmarks/bench_items.py
     python benchmarks/bench_items.py 100x5000 1000000x40
