@@ -167,12 +167,13 @@ def test_linear_models_have_no_hidden_prior(lsat7):
         "components": lsat7.discrimination_[None],
         "intercept": lsat7.intercept_,
     }
-    linear = MPTLinearVAE(1, likelihood="bernoulli", init=start, tol=1e-7)
+    of = {"likelihood": "bernoulli", "objective": "lml"}
+    linear = MPTLinearVAE(1, init=start, tol=1e-7, **of)
     linear = linear.fit(PATTERNS, sample_weight=LSAT7)
     assert_allclose(linear.components_[0], lsat7.discrimination_, atol=2e-3)
     separated = np.repeat(PATTERNS[[0, 1, 15, 31]], 5, 0)
     for model in (
-        MPTLinearVAE(1, likelihood="bernoulli", objective="lml", random_state=0),
+        MPTLinearVAE(1, random_state=0, **of),
         MPTItemResponse(),
     ):
         with pytest.warns(ConvergenceWarning, match="exceed 10"):
