@@ -1,5 +1,6 @@
 """Features of several kinds beside each other: the columns of a table."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,16 @@ LIKELIHOODS = {
 """Kinds of features by their names."""
 
 
+def likelihood_of(kind, n_categories, noise_variance):
+    """Return the likelihood of all columns of a kind, by its name or an instance.
+
+    noise_variance : Tensor (g,), of the Gaussian ones.
+    """
+    if isinstance(kind, Likelihood):
+        return copy.deepcopy(kind)
+    return LIKELIHOODS[kind].of_columns(n_categories, noise_variance)
+
+
 class Columns(Likelihood):
     """Features of several kinds; Gaussian ones have noise of their own.
 
@@ -28,7 +39,7 @@ class Columns(Likelihood):
 
     Parameters
     ----------
-    kinds : sequence of str
+    kinds : sequence of str or Likelihood
         Of each feature.
     n_categories : sequence of int
         Number of categories of each feature; 1 for those of another kind.
@@ -49,8 +60,7 @@ class Columns(Likelihood):
             noise_variance = torch.ones(len(self.noisy), **ones)
         groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
         self.parts = torch.nn.ModuleList(
-            LIKELIHOODS[kind].of_columns(count, noise_variance)
-            for kind, count in groups
+            likelihood_of(kind, count, noise_variance) for kind, count in groups
         )
         self._place(groups)
 

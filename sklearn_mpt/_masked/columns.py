@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods import likelihood_of
 
 LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
@@ -61,8 +61,8 @@ class LikelihoodHead(Head):
 
     Parameters
     ----------
-    kind : str
-        A key of LIKELIHOODS.
+    kind : str or Likelihood
+        A key of LIKELIHOODS, or a likelihood of a user.
     n_categories : int
         Number of locations of a column.
     """
@@ -70,8 +70,8 @@ class LikelihoodHead(Head):
     def __init__(self, kind, n_categories):
         super().__init__()
         none = torch.empty(0, device="cpu", dtype=torch.float64)
-        self.likelihood = LIKELIHOODS[kind].of_columns(n_categories, none)
-        self.is_count = kind == "poisson"
+        self.likelihood = likelihood_of(kind, n_categories, none)
+        self.is_count = self.likelihood.values is None and n_categories == 1
         self.width = n_categories
 
     @property
@@ -80,7 +80,7 @@ class LikelihoodHead(Head):
 
     def inputs(self, X):
         if self.is_count:
-            return torch.log1p(X)
+            return X.sign() * X.abs().log1p()
         read = self.likelihood.inputs(X)
         return 2 * read - 1 if self.width == 1 else read
 
