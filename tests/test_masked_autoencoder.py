@@ -356,7 +356,7 @@ def test_it_stands_among_the_others(case):
     names = compare_lml({"trained": model, "start": other}, X).names
     assert sorted(names) == ["start", "trained"]
     module = model.module_
-    assert sum(p.numel() for p in module.net.parameters()) > 16
+    assert sum(p.numel() for p in module.parameters()) > 16
 
 
 def test_data_frames_keep_their_kinds():
