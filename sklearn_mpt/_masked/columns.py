@@ -137,11 +137,8 @@ class MixtureHead(Head):
         logits, centres, log_widths = each.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
         widths = deviation * log_widths.clamp(-12, 6).exp()
-        return (
-            logits.log_softmax(-1),
-            mean + deviation * centres,
-            (widths**2 + WIDTH_FLOOR**2).sqrt(),
-        )
+        widths = (widths**2 + WIDTH_FLOOR**2).sqrt()
+        return logits.log_softmax(-1), mean + deviation * centres, widths
 
     def log_prob(self, X, parameters, moments):
         log_weights, centres, widths = self._components(parameters, moments)

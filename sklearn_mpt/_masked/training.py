@@ -182,8 +182,10 @@ class MaskedSolver(Solver):
             lr=learning_rate,
             weight_decay=WEIGHT_DECAY,
             betas=(0.9, 0.99),
+            fused=True,
         )
         self.average = copy.deepcopy(module)
+        self._averaged = list(self.average.parameters()), list(module.parameters())
         self.best = self._snapshot()
         self.lowest = np.inf
         self.n_steps = 0
@@ -319,10 +321,8 @@ class MaskedSolver(Solver):
     @torch.no_grad()
     def _average_weights(self):
         share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
-        for mean, value in zip(
-            self.average.parameters(), self.module.parameters(), strict=True
-        ):
-            mean.lerp_(value, share)
+        means, values = self._averaged
+        torch._foreach_lerp_(means, values, share)
         # of nets of users: moving averages already
         for mean, value in zip(
             self.average.net.buffers(), self.module.net.buffers(), strict=True
