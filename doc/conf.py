@@ -42,33 +42,18 @@ html_css_files = ["narrow.css"]
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
-    "navbar_align": "left",
+    "navbar_center": [],  # the menu is in the left sidebar
     "navbar_persistent": ["search-button"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-if "VERSIONS_URL" in os.environ:  # of a JSON file, where several stand side by side
+if "VERSIONS_URL" in os.environ:  # URL of a JSON file that lists all versions
     html_theme_options |= {
         "switcher": {"json_url": os.environ["VERSIONS_URL"], "version_match": version},
         "check_switcher": False,
         "navbar_end": ["version-switcher", "theme-switcher"],
     }
-WITHOUT_CHILDREN = [
-    "add_a_model",
-    "contributing",
-    "genindex",
-    "glossary",
-    "index",
-    "install",
-    "migration",
-    "paper",
-    "search",
-    "sg_execution_times",
-    "user_guide",
-    "whats_new",
-]
-html_sidebars = {page: [] for page in WITHOUT_CHILDREN}  # they would be empty
+html_sidebars = {"**": ["site-menu"]}
 
 toc_object_entries_show_parents = "hide"
 autosummary_generate = True
@@ -76,7 +61,7 @@ autodoc_typehints = "none"  # the docstrings say more
 numpydoc_show_class_members = False  # the class template lists them
 numpydoc_class_members_toctree = False
 
-# The second place is a small copy of what is referred to, for builds without network.
+# The second entry is a local copy of the entries that are used, for offline builds.
 intersphinx_timeout = 5
 intersphinx_mapping = {
     "sklearn": (

@@ -1,12 +1,12 @@
 """
-========================================
-The area under the curve is a likelihood
-========================================
+==========================================
+The area under the curve is the likelihood
+==========================================
 
 Probabilistic PCA learns handwritten digits by predicting hidden pixels from visible
-ones. Hide few pixels, or all of them: how well the model predicts depends on how many
-it has to go by. Summed over all mask sizes, the scores are the log marginal likelihood
-(LML), which maximum likelihood would have maximised directly.
+ones. How well it predicts depends on how many pixels are hidden. The sum of the scores
+over all mask sizes is the log marginal likelihood (LML), which is also what maximum
+likelihood maximises.
 """
 
 import matplotlib.pyplot as plt

@@ -1,12 +1,13 @@
 """
-====================================
-Filling in blanks, at the pace of EM
-====================================
+============================================
+Natural gradient steps, EM and Adam compared
+============================================
 
-The gradient of masked training is, in expectation over masks, that of the log marginal
-likelihood (LML). So it can be divided by the information that the M-step of
-expectation-maximisation (EM) inverts, and be as fast: here are three ways to fit
-probabilistic PCA to handwritten digits of which 30% of the pixels are missing.
+The gradient of masked training is, in expectation over masks, the gradient of the log
+marginal likelihood (LML). So it can be divided by the same information matrix that the
+M-step of expectation-maximisation (EM) inverts, and then training is as fast as EM.
+This example compares three ways to fit probabilistic PCA to handwritten digits of which
+30% of the pixels are missing.
 """
 
 import time

@@ -8,24 +8,46 @@ from sklearn_mpt._version import __version__ as __version__
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
+    from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
     from sklearn_mpt._measure.checking import check_masked_model
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
+    from sklearn_mpt._measure.cumulative import (
+        CumulativeCV,
+        EvidenceComparison,
+        compare_evidence,
+        cumulative_cv_score,
+    )
     from sklearn_mpt._measure.curve import MPTCurve
-    from sklearn_mpt._measure.display import LMLComparisonDisplay, MPTCurveDisplay
+    from sklearn_mpt._measure.display import (
+        CumulativeCVDisplay,
+        EvidenceComparisonDisplay,
+        LMLComparisonDisplay,
+        MPTCurveDisplay,
+        OrderSpreadDisplay,
+    )
+    from sklearn_mpt._measure.masker import ConditionalMasker
     from sklearn_mpt._measure.monitor import LMLMonitor
     from sklearn_mpt._measure.mpt_curve import mpt_curve
+    from sklearn_mpt._measure.orders import OrderSpread, order_log_prob, order_spread
     from sklearn_mpt._mixture.estimator import MPTMixture
+    from sklearn_mpt._text.diffusion import MaskedDiffusionLM
+    from sklearn_mpt._text.harness import MPTHarnessLM
     from sklearn_mpt._text.monitor import LMLTrainerCallback
     from sklearn_mpt._text.scorer import MPTScorer
     from sklearn_mpt._text.training import DataCollatorForMPT, mpt_loss
 
 # Resolved on first use: importing the package loads neither torch nor matplotlib.
 _MODULES = {
+    "ConditionalMasker": "_measure.masker",
+    "CumulativeCV": "_measure.cumulative",
+    "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
+    "EvidenceComparison": "_measure.cumulative",
+    "EvidenceComparisonDisplay": "_measure.display",
     "LMLComparison": "_measure.comparison",
     "LMLComparisonDisplay": "_measure.display",
     "LMLMonitor": "_measure.monitor",
@@ -33,22 +55,37 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
+    "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "MaskedDiffusionLM": "_text.diffusion",
+    "OrderSpread": "_measure.orders",
+    "OrderSpreadDisplay": "_measure.display",
+    "PooledEstimate": "_imputation.pooling",
     "check_masked_model": "_measure.checking",
+    "compare_evidence": "_measure.cumulative",
     "compare_lml": "_measure.comparison",
+    "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",
     "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
+    "order_log_prob": "_measure.orders",
+    "order_spread": "_measure.orders",
+    "pool_estimates": "_imputation.pooling",
 }
 
 __all__ = [
+    "ConditionalMasker",
+    "CumulativeCV",
+    "CumulativeCVDisplay",
     "DataCollatorForMPT",
+    "EvidenceComparison",
+    "EvidenceComparisonDisplay",
     "LMLComparison",
     "LMLComparisonDisplay",
     "LMLMonitor",
@@ -56,18 +93,28 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
+    "MPTHarnessLM",
     "MPTImputer",
     "MPTLinearVAE",
     "MPTMaskedAutoencoder",
     "MPTMixture",
     "MPTProbabilisticPCA",
     "MPTScorer",
+    "MaskedDiffusionLM",
+    "OrderSpread",
+    "OrderSpreadDisplay",
+    "PooledEstimate",
     "check_masked_model",
+    "compare_evidence",
     "compare_lml",
+    "cumulative_cv_score",
     "feature_contributions",
     "lml_samples",
     "mpt_curve",
     "mpt_loss",
+    "order_log_prob",
+    "order_spread",
+    "pool_estimates",
 ]
 
 

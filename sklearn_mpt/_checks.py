@@ -1,4 +1,4 @@
-"""Checks of parameters and arguments, with messages that say what is allowed."""
+"""Checks of parameters and arguments; error messages say what is allowed."""
 
 import math
 import sys
@@ -11,13 +11,13 @@ from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
 
-FLOATS = float, np.floating  # a Fraction or a Decimal is none: torch takes neither
-# Packages whose frames lie between a user's line and what it warns of.
+FLOATS = float, np.floating  # not Fraction or Decimal, which torch refuses
+# A warning names the first calling line outside these packages.
 BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
 
 def warn_caller(message, category=UserWarning):
-    """Warn, and name the line of the user's code that led here."""
+    """Issue a warning that names the line of the user's code."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and _package(frame) in BETWEEN:
         frame, level = frame.f_back, level + 1
@@ -29,13 +29,14 @@ def _package(frame):
 
 
 def check_choice(value, name, choices):
+    """Check that a string is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         allowed = ", ".join(map(repr, choices))
         raise ValueError(f"{name} must be one of {allowed}, got {plain(value)!r}.")
 
 
 def check_mask_rate(mask_rate, n_features):
-    """Check "uniform", a rate in (0, 1] or a size in 1..n_features."""
+    """Check that a mask rate is "uniform", in (0, 1] or an int in 1..n_features."""
     if isinstance(mask_rate, str | bool):
         valid = mask_rate == "uniform"
     elif isinstance(mask_rate, Integral):
@@ -50,7 +51,7 @@ def check_mask_rate(mask_rate, n_features):
 
 
 def check_int(value, name, least=1):
-    """Check an integer, which True and False are not."""
+    """Check an integer of at least `least`; bools are refused."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an instance of int, not bool.")
     check_scalar(value, name, Integral, min_val=least)
@@ -64,7 +65,7 @@ def check_int_or_auto(value, name):
 
 
 def check_real(value, name, include_boundaries, most=None):
-    """Check a finite number from 0 on."""
+    """Check a finite number between 0 and `most`; bools are refused."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer, *FLOATS)):
         raise TypeError(
             f"{name} must be a real number, not {type(value).__qualname__}."
@@ -81,7 +82,7 @@ def check_bool(value, name):
 
 
 def check_verbose(verbose):
-    """Check a bool, or the level that many scikit-learn estimators take."""
+    """Check `verbose`: a bool, or an integer level as in scikit-learn."""
     if not isinstance(verbose, bool | np.bool_):
         check_int(verbose, "verbose", least=0)
 
@@ -90,13 +91,13 @@ def check_n_jobs(n_jobs):
     is_int = isinstance(n_jobs, Integral) and not isinstance(n_jobs, bool)
     if n_jobs is not None and (not is_int or n_jobs == 0):
         raise ValueError(
-            "n_jobs must be None or an int other than 0: a number of workers, or "
-            f"from -1 down all cores but none, one, two, ..., got {plain(n_jobs)!r}."
+            "n_jobs must be None or an int other than 0 (-1 is all cores, -2 all "
+            f"cores but one), got {plain(n_jobs)!r}."
         )
 
 
 def check_device(device, dtype="float64"):
-    """Return the torch device; "auto" is CUDA where there is one, else the CPU."""
+    """Return the torch device; "auto" is CUDA if there is a GPU, else the CPU."""
     import torch
 
     if isinstance(device, str) and device == "auto":
@@ -108,7 +109,7 @@ def check_device(device, dtype="float64"):
         return torch.device(device)
     except (RuntimeError, TypeError, AssertionError) as error:
         raise ValueError(
-            "device must be 'auto' or a torch device that is there and computes in "
+            "device must be 'auto' or an available torch device that computes in "
             f"{dtype}, got {plain(device)!r}: {str(error).splitlines()[0]}"
         ) from error
 
@@ -129,7 +130,7 @@ def check_mask(mask, n_samples, n_features):
 
 
 def check_sample_weight(sample_weight, X):
-    """Return what each row counts: finite numbers from 0 on, not all 0; float64."""
+    """Return sample weights as float64: finite, not negative, not all 0."""
     weight = _check_sample_weight(
         sample_weight, X, dtype=np.float64, ensure_non_negative=True
     )
@@ -140,7 +141,7 @@ def check_sample_weight(sample_weight, X):
 
 
 def rows_that_count(X, sample_weight):
-    """Return the rows with weights other than 0, and these; None if all are 1."""
+    """Return the rows whose weight is not 0, and their weights; None means all 1."""
     if sample_weight is None:
         return X, None
     weight = check_sample_weight(sample_weight, X)
@@ -151,7 +152,7 @@ def rows_that_count(X, sample_weight):
 
 
 def check_columns_present(X, names):
-    """Refuse rows that are NaN in all of a column."""
+    """Refuse rows in which a whole column is missing."""
     empty = np.flatnonzero(np.isnan(X).all(axis=0))
     if len(empty):
         raise ValueError(
@@ -161,9 +162,10 @@ def check_columns_present(X, names):
 
 
 def warn_constant(columns, fitted):
-    """Warn of columns of numbers, by their places, that have one value each.
+    """Warn of constant Gaussian columns.
 
-    fitted : attributes, with the names of the columns if they have any.
+    columns : their indices. fitted : fitted attributes, which hold the column names if
+    there are any.
     """
     if len(columns):
         names = fitted.get("feature_names_in_", np.arange(max(columns) + 1))
@@ -175,7 +177,10 @@ def warn_constant(columns, fitted):
 
 
 def check_bound_parameters(estimator, bound):
-    """Refuse parameters that differ from those, by name, of the fitted model."""
+    """Refuse parameters that were changed since the model was fitted.
+
+    bound : dict from names of parameters to their values in `fit`.
+    """
     for name, value in bound.items():
         if getattr(estimator, name) != value:
             raise ValueError(
@@ -186,7 +191,7 @@ def check_bound_parameters(estimator, bound):
 
 
 def check_fitted_components(n_components, n_fitted):
-    """Refuse another number of components than that of the model to be trained on."""
+    """Refuse to train on with another number of components."""
     if n_components != n_fitted:
         raise ValueError(
             f"n_components={n_components} differs from the {n_fitted} of the fitted "
@@ -212,6 +217,6 @@ def check_training_parameters(estimator, objectives, n_features):
     check_n_jobs(estimator.n_jobs)
     if isinstance(estimator.mask_rate, FLOATS) and estimator.mask_rate == 1:
         warn_caller(
-            "mask_rate=1.0 hides every feature: training sees the marginals of the "
-            "features only, nothing of what relates them.",
+            "mask_rate=1.0 hides every feature: training uses only the marginal "
+            "distribution of each feature and learns no dependence between features.",
         )

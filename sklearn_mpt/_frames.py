@@ -1,7 +1,7 @@
-"""Rows as users hold them: DataFrames and arrays, read column by column.
+"""Read DataFrames and arrays of users column by column.
 
-A DataFrame is one of pandas, of polars or of another library that narwhals reads. An
-entry is missing where it is NaN, None, NA or null.
+A DataFrame is one of pandas, polars or another library that narwhals supports. An
+entry is missing if it is NaN, None, NA or null.
 """
 
 import datetime
@@ -13,7 +13,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
-# What float() or a cast of NumPy may turn into a number, though it is none.
+# Types that are refused although float() or a cast of NumPy may convert them.
 NO_NUMBERS = (
     ((datetime.date, np.datetime64), "dates"),
     ((datetime.time,), "times of day"),
@@ -34,25 +34,25 @@ KINDS_OF_ARRAYS = {
 
 
 def plain(value):
-    """Return a value as Python prints it: 3 for ``np.int64(3)``."""
+    """Return NumPy scalars as Python numbers: 3 for ``np.int64(3)``."""
     if isinstance(value, tuple):
         return tuple(plain(part) for part in value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def column_names(X):
-    """Names of the columns of a DataFrame, or numbers of those of an array."""
+    """Return the names of the columns of a DataFrame, or the indices of an array's."""
     if not is_into_dataframe(X):
         return list(range(np.shape(X)[1]))
     return [plain(name) for name in X.columns] if _is_pandas(X) else _frame(X).columns
 
 
 def with_distinct_names(X):
-    """Return rows in which no two columns have the same name.
+    """Return a DataFrame whose column names are distinct.
 
-    A name that comes again gets a number, as `pandas.read_csv` does it: "a", "a.1".
-    Where names are no strings, the columns are numbered instead. Rows whose names are
-    distinct, and arrays, are returned as they are.
+    A repeated name gets a number, as in `pandas.read_csv`: "a", "a.1". If some names
+    are not strings, columns are numbered instead. Arrays, and DataFrames whose names
+    are distinct already, are returned unchanged.
     """
     if not _is_pandas(X) or X.columns.is_unique:
         return X
@@ -70,7 +70,7 @@ def with_distinct_names(X):
 
 
 def _is_pandas(X):
-    """Whether X is a DataFrame like those of pandas, whose names may be anything."""
+    """Return whether X is a DataFrame of pandas or of a library with its interface."""
     return is_into_dataframe(X) and hasattr(X, "set_axis")
 
 
@@ -79,11 +79,11 @@ def _frame(X):
 
 
 class Column(NamedTuple):
-    """A column of rows.
+    """A column of a DataFrame or of an array.
 
-    name : of the column, or its number. values : array of objects, or of numbers if the
-    rows are an array of these; any where missing. missing : array of bool. series : of
-    the DataFrame, None if the rows are an array.
+    name : name of the column, or its index. values : array of objects, or of numbers if
+    X is an array of numbers; arbitrary where missing. missing : array of bool. series :
+    the column of the DataFrame; None if X is an array.
     """
 
     name: object
@@ -101,7 +101,8 @@ class Column(NamedTuple):
         Raises
         ------
         ValueError
-            If some are no numbers; `of_strings` says what to do if these are strings.
+            If some values are not numbers. The message ends with `of_strings` if they
+            are strings.
         """
         strange = "" if self._is_of_numbers else no_numbers(self.present)
         if strange:
@@ -124,25 +125,25 @@ class Column(NamedTuple):
 
     @property
     def dtype(self):
-        """The dtype of the series, as `series_of` takes it."""
+        """The dtype of the series, in the form that `series_of` takes."""
         native = nw.to_native(self.series)
         return native.dtype if self.is_pandas else self.series.dtype
 
     @property
     def backend(self):
-        """The module that the series is of: pandas, polars, ..."""
+        """The module of the series' library: pandas, polars, ..."""
         return nw.get_native_namespace(self.series)
 
     @property
     def is_pandas(self):
-        """Whether the series is like those of pandas, with an index and own dtypes."""
+        """Whether the series has the interface of pandas: an index and its dtypes."""
         return self.series.implementation.is_pandas_like()
 
     def series_of(self, values, dtype):
-        """Return a series of other values in the place of this one.
+        """Return a series with other values and the name and index of this one.
 
-        values : list. dtype : of pandas, or of narwhals if the series is of another
-        library; None finds one for the values.
+        values : list. dtype : a dtype of pandas, or of narwhals if the series is of
+        another library; None lets the library choose.
         """
         if not self.is_pandas:
             name = self.series.name
@@ -156,7 +157,7 @@ def columns_of(X, is_wanted=lambda dtype: True):
     """Return the columns of a DataFrame or of an array.
 
     is_wanted : callable
-        Of the dtype that narwhals gives a column of a DataFrame: whether to read it.
+        Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
     """
     if is_into_dataframe(X):
         series = _frame(with_distinct_names(X)).iter_columns()
@@ -176,17 +177,17 @@ def _of_series(name, series):
 
 
 def array_of_objects(values):
-    """Return a list as an array of one dimension, tuples as single values."""
+    """Return a list as an array of one dimension; a tuple is one entry."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
 def no_numbers(values):
-    """Say what those values are that are no numbers; "" if all are numbers."""
+    """Name the kinds of values that are not numbers; "" if all are numbers."""
     return " and ".join(sorted(words_for(values)))
 
 
 def words_for(values):
-    """Words for what those values are that are neither numbers nor booleans."""
+    """Return the set of words for the kinds of values that are not numbers or bools."""
     return {_word(value) for value in {type(v): v for v in values}.values()} - {""}
 
 
@@ -199,31 +200,31 @@ def _word(value):
 
 
 def _is_of_numbers(dtype):
-    """Whether a dtype leaves no doubt that values are numbers or booleans."""
+    """Return whether all values of a dtype are numbers or booleans."""
     is_number = dtype.is_numeric() and not isinstance(dtype, nw.Decimal)
     return is_number or dtype == nw.Boolean
 
 
 def readable_numbers(X, of_strings=ADVICE):
-    """Return rows of numbers in a form that scikit-learn reads as they are meant.
+    """Return rows of numbers in a form that scikit-learn can read.
 
     Parameters
     ----------
     X : array-like or DataFrame of shape (n_samples, n_features)
     of_strings : str
-        What to do with a column of strings, for the message that refuses it.
+        Advice at the end of the error message for a column of strings.
 
     Returns
     -------
     X : array-like or DataFrame
-        What was given; but columns of a DataFrame have distinct names, and are floats
-        where their dtype does not say that they are numbers.
+        The given rows. Columns of a DataFrame get distinct names, and are converted to
+        floats if their dtype is not one of numbers.
 
     Raises
     ------
     ValueError
-        If a column is of dates, strings or anything else that is no number. Arrays with
-        what cannot be converted to floats at all are left to scikit-learn to refuse.
+        If a column holds dates, strings or other values that are not numbers. Other
+        arrays that cannot be converted to floats are left for scikit-learn to refuse.
     """
     if not is_into_dataframe(X):
         _check_array_of_numbers(X)
@@ -240,7 +241,10 @@ def readable_numbers(X, of_strings=ADVICE):
 
 
 def with_columns(X, series):
-    """Return a DataFrame in which `series_of` some columns replace these."""
+    """Return the DataFrame with the columns of these names replaced.
+
+    series : list of series that `Column.series_of` has made.
+    """
     if not series:
         return X
     native = _frame(with_distinct_names(X)).with_columns(*series).to_native()
@@ -251,7 +255,7 @@ def _check_array_of_numbers(X):
     if isinstance(X, list | tuple):
         try:
             X = np.asarray(X)
-        except (ValueError, TypeError):  # such as rows of several lengths
+        except (ValueError, TypeError):  # for example, rows of different lengths
             return
     if not isinstance(X, np.ndarray):
         return

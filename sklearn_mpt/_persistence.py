@@ -1,4 +1,4 @@
-"""What is kept of an estimator: versions in pickles, and nothing of a failed call."""
+"""Attributes of estimators: version in pickles, reset after errors and before fits."""
 
 import warnings
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from sklearn_mpt._version import __version__
 
 @contextmanager
 def all_or_nothing(estimator: object):
-    """Leave an estimator as it was if what is done with it raises."""
+    """Restore the attributes of an estimator if the body of the `with` block raises."""
     before = vars(estimator).copy()
     try:
         yield
@@ -21,14 +21,14 @@ def all_or_nothing(estimator: object):
 
 
 def forget(estimator: object) -> None:
-    """Drop what an earlier fit set, known by the names that scikit-learn prescribes."""
+    """Delete fitted attributes: those whose names end with an underscore."""
     for name in list(vars(estimator)):
         if name.endswith("_") and not name.startswith("_"):
             delattr(estimator, name)
 
 
 class VersionedPickleMixin:
-    """Write the package's version into pickles, and warn where another one reads."""
+    """Store the package's version in pickles; warn if another version loads them."""
 
     def __getstate__(self):
         return {

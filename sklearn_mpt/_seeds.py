@@ -1,4 +1,4 @@
-"""Independent random numbers, whatever the number of workers."""
+"""Independent seeds, the same for any number of workers."""
 
 from numbers import Integral
 

@@ -25,7 +25,7 @@ def binary_model(n_components, n_features=10, n_rows=30):
     return model.fit(X), X
 
 
-def deep_model(likelihood, n_rows=30):
+def deep_model(likelihood, n_rows=12):
     rng = np.random.default_rng(0)
     X = np.sin(rng.normal(size=(n_rows, 2)) @ rng.normal(size=(2, 8)))
     X = X + 0.3 * rng.normal(size=X.shape)

@@ -2,8 +2,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.testing import assert_allclose
+from scipy import stats
 
-from sklearn_mpt import MPTProbabilisticPCA, check_masked_model
+from sklearn_mpt import (
+    MPTProbabilisticPCA,
+    check_masked_model,
+    lml_samples,
+    mpt_curve,
+)
 
 
 @pytest.fixture
@@ -91,3 +98,150 @@ def test_text_is_no_log_probability(known):
         check_masked_model("model", known[1])
     with pytest.raises(ValueError, match="n_masks == 0, must be >= 1"):
         check_masked_model(lambda X, mask: X, known[1], n_masks=0)
+
+
+def bernoulli(power, probability=0.3):
+    def conditional(X, mask):
+        log_prob = np.log(np.where(np.asarray(X) == 1, probability, 1 - probability))
+        return np.where(mask, power * log_prob, 0.0)
+
+    return conditional
+
+
+def poisson(power):
+    def conditional(X, mask):
+        log_prob = stats.poisson(2.0).logpmf(np.asarray(X, dtype=float))
+        return np.where(mask, power * log_prob, 0.0)
+
+    return conditional
+
+
+BINARY = np.random.default_rng(0).integers(0, 2, (30, 3)).astype(float)
+COUNTS = np.random.default_rng(0).poisson(2.0, (30, 3)).astype(float)
+
+
+def test_discrete_columns_add_up_to_one():
+    check_masked_model(bernoulli(1.0), BINARY)
+    check_masked_model(poisson(1.0), COUNTS)
+    check_masked_model(poisson(1.0), np.minimum(COUNTS, 1))  # 2, 3, ... were not seen
+    density = stats.norm(0.5, 0.4).logpdf
+    check_masked_model(lambda X, mask: np.where(mask, density(X), 0.0), BINARY)
+
+
+@pytest.mark.parametrize("power", [2 / 3, 1.5])
+def test_log_probabilities_that_are_scaled_are_named(power):
+    total = 0.3**power + 0.7**power
+    message = f"of feature . of row 0 add up to {total:.6g} over its values"
+    with pytest.raises(ValueError, match=message):
+        check_masked_model(bernoulli(power), BINARY)
+    with pytest.raises(ValueError, match="must be normalised: the probabilities of"):
+        check_masked_model(poisson(power), COUNTS)
+    frame = pd.DataFrame(BINARY == 1, columns=list("abc"))
+    with pytest.raises(ValueError, match=r"over its values \[(0|False|1|True)"):
+        check_masked_model(bernoulli(power), frame)
+
+
+def test_categories_that_were_not_seen_may_be_missing():
+    def model(power):
+        shares = {"a": 0.5, "b": 0.3, "c": 0.2}
+
+        def conditional(X, mask):
+            entries = np.asarray(X, dtype=object)
+            log_prob = np.log(np.vectorize(shares.get)(entries).astype(float))
+            return np.where(mask, power * log_prob, 0.0)
+
+        return conditional
+
+    frame = pd.DataFrame({"x": ["a", "b"] * 4, "y": ["b", "a"] * 4})
+    check_masked_model(model(1.0), frame)
+    with pytest.raises(ValueError, match=r"over its values \['[ab]', '[ab]'\]"):
+        check_masked_model(model(0.5), frame)
+
+
+def test_orders_are_reported_and_no_error(known):
+    model, X = known
+    assert check_masked_model(model, X, random_state=0).p_value > 0.99
+    assert check_masked_model(model, X, n_orders=0) is None
+
+    def no_joint(X, mask):
+        visible = np.where(mask, 0.0, X) @ np.triu(np.ones((6, 6)), 1)
+        return np.where(mask, -0.5 * (X - visible) ** 2, 0.0)
+
+    assert check_masked_model(no_joint, X, random_state=0).p_value < 1e-6
+
+
+# Torch modules
+
+
+class Module(torch.nn.Module):
+    """Logits of binary features, from the visible ones; with dropout."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        weight = torch.linspace(-1, 1, 9, dtype=dtype).reshape(3, 3)
+        self.weight = torch.nn.Parameter(weight)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, X, mask):
+        assert X.dtype == self.weight.dtype
+        assert not torch.is_grad_enabled()
+        visible = torch.where(mask, 0.0, 2 * X - 1) @ self.weight
+        logits = self.dropout(visible)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits
+        return -loss(logits, X, reduction="none") * mask
+
+
+def test_a_torch_module_is_taken_as_it_is():
+    module = Module()
+    weight = module.weight.detach().numpy().astype(float)
+
+    def same(X, mask):
+        logits = np.where(mask, 0.0, 2 * X - 1) @ weight
+        return np.where(mask, -np.log1p(np.exp(np.where(X == 1, -1, 1) * logits)), 0.0)
+
+    options = {"n_orders": 3, "random_state": 0}
+    expected = lml_samples(same, BINARY, **options)
+    assert_allclose(lml_samples(module, BINARY, **options), expected, rtol=1e-5)
+    assert module.training
+    assert module.dropout.training
+    assert module.weight.grad is None
+    module.eval()
+    assert_allclose(lml_samples(module, BINARY, **options), expected, rtol=1e-5)
+    exact = Module(torch.float64).eval()
+    assert_allclose(lml_samples(exact, BINARY, **options), expected, rtol=1e-7)
+    check_masked_model(module, BINARY, random_state=0)
+    assert isinstance(mpt_curve(module, BINARY, random_state=0).lml, float)
+
+
+def test_a_method_of_a_torch_module_comes_first():
+    class WithMethod(Module):
+        def conditional_log_prob(self, X, mask):
+            return 0 * self(X, mask) - mask.to(X)
+
+    assert_allclose(lml_samples(WithMethod(), BINARY, n_orders=1), -3.0)
+
+
+def test_a_module_that_cannot_be_copied_must_be_in_evaluation_mode():
+    module = Module()
+    module.state = module.weight * 2  # has a gradient, and no copy
+    with pytest.raises(TypeError, match=r"training mode .* call its method eval\(\)"):
+        lml_samples(module, BINARY)
+    assert lml_samples(module.eval(), BINARY).shape == (30,)
+
+
+def test_what_was_called_is_said():
+    def of_three_dimensions(X, mask):
+        return np.concatenate([X, mask[:, None, None]], axis=1)
+
+    with pytest.raises(ValueError, match="same number of dimensions") as raised:
+        lml_samples(of_three_dimensions, BINARY)
+    first, second = raised.value.__notes__
+    assert "a boolean mask of shape (3,)" in first
+    assert "a mask for each row instead, of shape (30, 3), it raised Val" in second
+
+
+def test_gaps_that_a_model_reads_are_named():
+    X = BINARY.copy()
+    X[4, 1] = np.nan
+    with pytest.raises(ValueError, match=r"\[1\] of that row are missing \(NaN\): a"):
+        lml_samples(lambda X, m: np.where(m, -X.sum(1, keepdims=True), 0), X)

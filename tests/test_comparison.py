@@ -3,10 +3,18 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from sklearn.decomposition import PCA
 from sklearn.ensemble import IsolationForest
 from sklearn.mixture import GaussianMixture
+from sklearn.neighbors import KernelDensity
 
-from sklearn_mpt import LMLComparison, MPTProbabilisticPCA, MPTScorer, compare_lml
+from sklearn_mpt import (
+    LMLComparison,
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    MPTScorer,
+    compare_lml,
+)
 
 
 def normal(scale):
@@ -50,6 +58,29 @@ def test_other_density_estimators_compare():
     table = compare_lml([mixture, normal(1.5)], X)
     assert table.names == ["GaussianMixture", "conditional"]
     assert_allclose(table.lml[0], mixture.score(X))
+
+
+def test_a_density_and_a_probability_do_not_compare():
+    X = np.random.default_rng(0).integers(0, 2, (20, 4)).astype(float)
+    start = {"components": np.ones((1, 4)), "intercept": np.zeros(4)}
+    binary = MPTLinearVAE(1, likelihood="bernoulli", init=start, max_iter=0).fit(X)
+    with pytest.warns(UserWarning, match="densities, not probabilities"):
+        gaussian = MPTLinearVAE(1, init="pca", max_iter=0).fit(X)
+    ppca = MPTProbabilisticPCA(1, init="pca", max_iter=0).fit(X)
+    message = "column 0 has a probability in 'binary' and a density in 'other'"
+    for other in (gaussian, ppca):
+        with pytest.raises(ValueError, match=message):
+            compare_lml({"binary": binary, "other": other}, X)
+    assert compare_lml([gaussian, ppca, PCA(1).fit(X)], X).names
+    assert compare_lml([binary, normal(1.0)], X).names  # which does not say
+
+
+def test_principal_components_are_a_density_estimator():
+    X = np.random.default_rng(0).normal(size=(30, 4))
+    table = compare_lml([PCA(2).fit(X), KernelDensity().fit(X)], X)
+    expected = {"PCA": PCA(2).fit(X), "KernelDensity": KernelDensity().fit(X)}
+    for name, rows in zip(table.names, table.row_lml, strict=True):
+        assert_allclose(rows, expected[name].score_samples(X))
 
 
 def table_of(rows, **degrees):

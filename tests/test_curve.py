@@ -57,6 +57,7 @@ def test_any_function_is_a_model(known):
     assert 0 < curve.lml_std_error < 0.5
 
 
+@pytest.mark.slow
 def test_neyman_allocation_spends_the_same_and_varies_less():
     rng = np.random.default_rng(0)
     start = {

@@ -12,9 +12,9 @@ from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
-    MANY_POINTS,
-    DrawnMasks,
-    Points,
+    MANY_SAMPLES,
+    DrawnMasksLoss,
+    SampleCounts,
     shared_bounds,
     shared_scores,
 )
@@ -218,8 +218,8 @@ def test_bounds_are_below_the_density_and_approach_it(name):
 
     def of_shared_points(seed, n_prior):
         noise = tensor(4, 2, N_DIMS, seed=seed)
-        prior_points = tensor(n_prior, N_DIMS, seed=seed + 1000)
-        return shared_bounds(model, X, observed[None], noise, prior_points)[0][0]
+        prior_samples = tensor(n_prior, N_DIMS, seed=seed + 1000)
+        return shared_bounds(model, X, observed[None], noise, prior_samples)[0][0]
 
     with torch.no_grad():
         nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
@@ -254,10 +254,10 @@ def test_uniform_masks_have_all_sizes_and_their_sum_is_scored(n_features):
 
 def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     model, X = some_model("gaussian"), some_rows("gaussian")
-    noise, prior_points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
+    noise, prior_samples = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
     observed = tensor(2, *X.shape, seed=3) > 0
     observed[1] = True
-    of = model, X, observed, noise, prior_points
+    of = model, X, observed, noise, prior_samples
     bounds, fits = shared_bounds(*of)
     scored, others = shared_bounds(*of, [False, True])
     assert_allclose(scored.detach(), bounds.detach())
@@ -275,9 +275,9 @@ def test_sets_that_are_not_scored_stand_on_half_of_many_points():
     nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
 
     def bound(seed, scored):
-        noise = tensor(4, MANY_POINTS, N_DIMS, seed=seed)
-        prior_points = tensor(6, N_DIMS, seed=seed + 1000)
-        return shared_bounds(model, X, observed, noise, prior_points, scored)[0]
+        noise = tensor(4, MANY_SAMPLES, N_DIMS, seed=seed)
+        prior_samples = tensor(6, N_DIMS, seed=seed + 1000)
+        return shared_bounds(model, X, observed, noise, prior_samples, scored)[0]
 
     with torch.no_grad():
         rows = rows_of(X)._replace(observed=observed[0])
@@ -294,13 +294,13 @@ def test_sets_that_are_not_scored_stand_on_half_of_many_points():
 
 def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):
     model, X = some_model("gaussian"), some_rows("gaussian")
-    noise, prior_points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
+    noise, prior_samples = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
     root = torch.eye(N_DIMS, dtype=X.dtype).repeat(4, 1, 1)
     root[1] *= 1e-200
     posterior = gaussian_around(torch.zeros(4, N_DIMS, dtype=X.dtype), root)
     monkeypatch.setattr(model, "posterior", lambda *rows: posterior)
     observed = torch.ones(1, *X.shape, dtype=torch.bool)
-    bounds, fits = shared_bounds(model, X, observed, noise, prior_points)
+    bounds, fits = shared_bounds(model, X, observed, noise, prior_samples)
     assert bounds.isfinite().all()
     assert fits.isfinite().all()
 
@@ -383,7 +383,7 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
     twice = type(posterior)(*(torch.cat([part, part]) for part in posterior))
     monkeypatch.setattr(model, "posterior", lambda *rows: twice)
     points = tensor(4, 2, N_DIMS, seed=1), tensor(6, N_DIMS, seed=2)
-    objective = DrawnMasks(X, 4, Points(2, 6, N_DIMS), None, ("uniform", 8))
+    objective = DrawnMasksLoss(X, 4, SampleCounts(2, 6, N_DIMS), ("uniform", 8))
     total = 0
     for size in range(1, N_FEATURES + 1):
         masks = enumerate_masks(N_FEATURES, size)
@@ -406,7 +406,7 @@ def test_drawn_masks_are_unbiased_for_all_sizes_at_once(name, monkeypatch):
 @pytest.mark.parametrize("n_masks", [2, 10, 50])
 def test_drawn_masks_are_of_all_sizes_alike(n_masks):
     X = torch.arange(20.0)[:, None].expand(-1, 10)
-    objective = DrawnMasks(X, 20, Points(1, 1, 1), None, ("uniform", n_masks))
+    objective = DrawnMasksLoss(X, 20, SampleCounts(1, 1, 1), ("uniform", n_masks))
     batches = list(objective.batches(np.random.default_rng(0)))
     assert len(batches) == 16  # an epoch of few rows has so many steps
     for rows, counts, mask, (noise, _) in batches:
@@ -422,7 +422,7 @@ def test_drawn_masks_are_of_all_sizes_alike(n_masks):
 
 
 def test_drawn_masks_of_a_fixed_size_have_it():
-    objective = DrawnMasks(torch.zeros(6, 10), 6, Points(1, 1, 1), None, (0.3, 4))
+    objective = DrawnMasksLoss(torch.zeros(6, 10), 6, SampleCounts(1, 1, 1), (0.3, 4))
     _, _, mask, _ = next(objective.batches(np.random.default_rng(0)))
     assert (mask.sum(1) == 3).all()
     assert_array_equal(mask[0], mask[4])

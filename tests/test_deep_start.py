@@ -13,8 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep import vae
 from sklearn_mpt._deep.density import module_of
+from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import initial_layers, spread_layers
-from sklearn_mpt._deep.objectives import HeldOutRows
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import (
     CURLED,
@@ -36,8 +36,9 @@ def started(kind, X, likelihood="gaussian", **settings):
     """An estimator whose parameters are those of a start."""
     model = MPTDeepVAE(likelihood=likelihood, max_iter=0, random_state=0, **settings)
     rng = np.random.default_rng(0)
-    of = model._architecture(X.shape[1]), LIKELIHOODS[likelihood](), X
-    attributes = start(*of, rng, kind)
+    likelihood = LIKELIHOODS[likelihood]()
+    recipe = model._recipe(likelihood, *X.shape)
+    attributes = start(recipe, model.n_components, likelihood, X, rng, kind)
     model.fit(X).__dict__.update(attributes)
     return model
 
@@ -46,12 +47,12 @@ def held_out_of(X, monkeypatch, **settings):
     """The rows that a fit holds out, standardised, by their numbers."""
     taken = []
 
-    class Spy(HeldOutRows):
+    class Spy(ValidationRows):
         def __init__(self, X, *more):
             taken.append(X.numpy())
             super().__init__(X, *more)
 
-    monkeypatch.setattr(vae, "HeldOutRows", Spy)
+    monkeypatch.setattr(vae, "ValidationRows", Spy)
     defaults = {"hidden_layer_sizes": (4,), "max_iter": 1, "random_state": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -124,12 +125,9 @@ def test_a_curled_start_is_further_from_linear():
 
 
 def test_many_features_try_fewer_starts():
-    rows = {"n_rows": 300, "n_validation": 30}
-    given = {"objective": "mpt", "batch_size": "auto", "n_points": "auto"}
-
     def starts(n_features, widths):
-        how = rows | given | {"n_features": n_features, "widths": widths}
-        return recipe_for(Gaussian(), **how).starts
+        how = {"n_features": n_features, "hidden_layer_sizes": widths}
+        return recipe_for(Gaussian(), n_rows=300, n_components=2, **how).starts
 
     assert starts(255, (8,)) == (SMOOTH, CURLED, CURLED, LINEAR)
     assert starts(256, (8,)) == (SMOOTH,)

@@ -126,8 +126,8 @@ def test_a_linear_start_explains_categories():
     kind = Columns(["categorical"] * 2, [4, 3])
     model = fit(X, likelihood=["categorical"] * 2, max_iter=0)
     rng = np.random.default_rng(0)
-    of = model._architecture(2), kind, X.astype(float)
-    model.__dict__.update(start(*of, rng, LINEAR))
+    recipe = model._recipe(kind, *X.shape)
+    model.__dict__.update(start(recipe, 1, kind, X.astype(float), rng, LINEAR))
     shares = [np.unique(column, return_counts=True)[1] / 400 for column in X.T]
     entropy = sum((share * np.log(share)).sum() for share in shares)
     assert model.score(X) > entropy + 0.1

@@ -161,10 +161,10 @@ def test_objectives_and_conditionals_all_train():
         {"objective": "iwae"},
         {"objective": "mpt", "mask_rate": 0.5},
         {"objective": "mpt", "mask_rate": 2},
-        {"conditional": "encode_decode", "n_masks": 64},
+        {"conditional": "encode_decode", "n_masks": 16},
     ):
         model = quick(
-            likelihood="bernoulli", learning_rate=0.03, max_iter=30, **changes
+            likelihood="bernoulli", learning_rate=0.03, max_iter=15, **changes
         )
         assert quiet_fit(model, X).score(X) > start + 0.05, changes
 
@@ -214,7 +214,7 @@ def test_constant_features_are_harmless():
 def test_rows_without_noise_warn():
     X = np.full((40, 3), 2.0)
     with pytest.warns(UserWarning, match=r"Column\(s\) \[0, 1, 2\] of X are constant"):
-        quiet_fit(quick(max_iter=200), X)
+        quiet_fit(quick(max_iter=20), X)
 
 
 def test_best_held_out_parameters_are_kept():

@@ -13,11 +13,16 @@ from test_deep_start import ring
 from test_deep_vae import mean_and_covariance
 
 from sklearn_mpt import MPTDeepVAE
-from sklearn_mpt._deep.comparators import BoundRows, EncodeDecodeRows
+from sklearn_mpt._deep.comparators import BoundLoss, EncodeDecodeLoss
 from sklearn_mpt._deep.density import module_of
-from sklearn_mpt._deep.early_stopping import least_shrunk, step_to_least
-from sklearn_mpt._deep.objectives import HeldOutRows, MaskedGains, Points
-from sklearn_mpt._deep.start import LINEAR, Architecture, WeightedRows, start
+from sklearn_mpt._deep.early_stopping import (
+    ValidationRows,
+    newton_step,
+    shrunk_minimum,
+)
+from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
+from sklearn_mpt._deep.recipe import recipe_for
+from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
 WEIGHT = np.random.default_rng(2).integers(0, 4, 60)
@@ -51,9 +56,11 @@ def quick(**settings):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_starts_are_those_of_repeated_rows(name):
-    kind, X, architecture = KINDS[name], rows(name), Architecture(1, (), "silu")
+    kind, X = KINDS[name], rows(name)
+    sizes = {"n_rows": 60, "n_features": 4, "n_components": 1}
+    recipe = recipe_for(kind, **sizes, hidden_layer_sizes=())
     by_weight, repeated = (
-        start(architecture, kind, *of)
+        start(recipe, 1, kind, *of)
         for of in (
             (X, np.random.default_rng(0), LINEAR, WEIGHT),
             (np.repeat(X, WEIGHT, 0), np.random.default_rng(0), LINEAR),
@@ -79,15 +86,15 @@ def test_nets_are_scaled_to_rows_as_often_as_they_count():
     assert_array_equal(few, np.random.default_rng(0).permutation(60)[:50])
 
 
-@pytest.mark.parametrize("kind", [BoundRows, MaskedGains, EncodeDecodeRows])
+@pytest.mark.parametrize("kind", [BoundLoss, BoundGainsLoss, EncodeDecodeLoss])
 def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
     module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
-    X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
-    masks = () if kind is BoundRows else (("uniform", 8),)
+    X, points = torch.tensor(rows(), dtype=torch.float32), SampleCounts(4, 8, 1)
+    masks = () if kind is BoundLoss else (("uniform", 8),)
     module, weight = module.float(), 1.0 + WEIGHT
 
     def losses(*weight):
-        objective = kind(X, 60, points, None, *masks, *weight)
+        objective = kind(X, 60, points, *masks, *weight)
         batch = next(iter(objective.batches(np.random.default_rng(0))))
         with torch.no_grad():
             return objective.losses(module, batch).numpy()
@@ -99,10 +106,10 @@ def test_the_loss_of_a_batch_is_the_weighted_mean(kind):
 
 def test_held_out_losses_are_weighted():
     module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
-    X, points = torch.tensor(rows(), dtype=torch.float32), Points(4, 8, 1)
+    X, points = torch.tensor(rows(), dtype=torch.float32), SampleCounts(4, 8, 1)
     module = module.float()
     plain, by_weight = (
-        HeldOutRows(X, 25, points, 0, *weight).losses(module).numpy()
+        ValidationRows(X, 25, points, 0, *weight).losses(module)
         for weight in ((), (1.0 + WEIGHT,))
     )
     expected = np.average(plain, weights=1.0 + WEIGHT)
@@ -111,16 +118,14 @@ def test_held_out_losses_are_weighted():
 
 def test_held_out_rows_join_with_their_weights_and_gaps():
     X, weight = torch.tensor(rows()), 1.0 + WEIGHT
-    held_out = HeldOutRows(X[40:], 25, Points(4, 8, 1), 0, weight[40:])
-    of = Points(4, 8, 1), held_out, ("uniform", 8), weight[:40]
-    objective = MaskedGains(X[:40], 60, *of)
-    objective.join()
+    held_out = ValidationRows(X[40:], 25, SampleCounts(4, 8, 1), 0, weight[40:])
+    of = SampleCounts(4, 8, 1), ("uniform", 8), weight[:40]
+    objective = BoundGainsLoss(X[:40], 60, *of)
+    objective.join(held_out)
     batch, counts, *_ = next(iter(objective.batches(np.random.default_rng(0))))
     order = np.random.default_rng(0).permutation(60)
     assert_array_equal(batch, X[order])
     assert_allclose(counts, weight[order] / weight.mean())
-    assert not objective.tunes
-    assert objective.validate(None) is None
 
 
 @pytest.mark.parametrize(
@@ -140,7 +145,7 @@ def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, join
         n_rows.append(len(self.X))
         return module.decoder.coefs[0].sum().expand(2) * 0
 
-    for kind in (MaskedGains, EncodeDecodeRows, BoundRows):
+    for kind in (BoundGainsLoss, EncodeDecodeLoss, BoundLoss):
         monkeypatch.setattr(kind, "losses", losses)
     X = low_rank_rows(60, 256, 2, 0.3, seed=0)
     quick(n_iter_no_change=3, max_iter=40, **changed).fit(X)
@@ -152,14 +157,14 @@ def test_noise_is_that_of_held_out_rows():
     X = low_rank_rows(400, 5, 1, 0.3, seed=0)
     model = quick(max_iter=0, hidden_layer_sizes=()).fit(X)
     module = module_of(vars(model), Gaussian(), "cpu").float()
-    held_out = HeldOutRows(
-        torch.tensor(X, dtype=torch.float32), 100, Points(4, 8, 1), 0
+    held_out = ValidationRows(
+        torch.tensor(X, dtype=torch.float32), 100, SampleCounts(4, 8, 1), 0
     )
     losses, noises = [], []
     for _ in range(3):
         losses.append(held_out.losses(module).mean().item())
         noises.append(module.likelihood.noise_variance.item())
-        held_out.set_noise(module)
+        held_out.set_noise(module, shrunk_minimum)
     assert losses[1] < losses[0] - 0.01
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
 
@@ -171,7 +176,7 @@ def test_an_interrupt_leaves_noise_as_it_was():
 
     module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
     X, before = torch.tensor(rows()), module.likelihood.noise_variance.item()
-    held_out = HeldOutRows(X.float(), 25, Points(4, 8, 1), 0)
+    held_out = ValidationRows(X.float(), 25, SampleCounts(4, 8, 1), 0)
     with pytest.raises(KeyboardInterrupt):
         held_out.set_noise(module.float(), interrupted)
     assert module.likelihood.noise_variance.item() == pytest.approx(before, rel=1e-5)
@@ -179,7 +184,7 @@ def test_an_interrupt_leaves_noise_as_it_was():
 
 def test_a_number_is_drawn_to_zero_by_its_error():
     def chosen(centres):
-        return least_shrunk(lambda number: 3 * (number - centres) ** 2)
+        return shrunk_minimum(lambda number: 3 * (number - centres) ** 2)
 
     assert chosen(np.full(10, 0.5)) == pytest.approx(0.5, rel=1e-3)
     assert chosen(np.full(10, 3.0)) == pytest.approx(1.0, rel=1e-3)  # the limit
@@ -187,12 +192,12 @@ def test_a_number_is_drawn_to_zero_by_its_error():
     assert chosen(np.tile(spread, 10)) == 0  # error 0.22
     assert chosen(np.tile(spread, 200)) == pytest.approx(0.075, rel=0.01)  # error 0.05
     assert chosen(np.array([0.5])) == 0  # one row does not tell its error
-    assert least_shrunk(lambda number: np.full(5, number)) == 0  # no minimum
+    assert shrunk_minimum(lambda number: np.full(5, number)) == 0  # no minimum
 
 
 def test_a_step_to_where_losses_are_least():
     def step(centre, size=1.0):
-        return step_to_least(lambda number: size * (number - centre * np.ones(5)) ** 2)
+        return newton_step(lambda number: size * (number - centre * np.ones(5)) ** 2)
 
     assert step(0.2) == pytest.approx(0.2)
     assert step(-0.3) == pytest.approx(-0.3)

@@ -367,7 +367,7 @@ def test_noise_information_is_that_of_the_density(model):
     expected = 0.5 * (np.sqrt(variance[:, None] * variance) * inverse) ** 2
     assert_allclose(problem._noise_information(point), expected)
     inverse = np.linalg.inv(W @ W.T + 0.4 * np.eye(N_FEATURES))
-    shared = point._replace(log_noise=torch.tensor(0.4).double().log())
+    shared = point._replace(own=torch.tensor(0.4).double().log())
     expected = 0.5 * 0.4**2 * np.trace(inverse @ inverse)
     assert_allclose(problem._noise_information(shared), expected)
 

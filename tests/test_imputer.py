@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
+from sklearn_mpt._imputation.layout import category_log_probs
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def wine():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(
-    [MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0))],
+    [MPTImputer(MPTProbabilisticPCA(1, init="pca", max_iter=0)), MPTImputer(budget=2)],
 )
 def test_scikit_learn_protocol(estimator, check):
     check(estimator)
@@ -43,10 +44,152 @@ def test_scikit_learn_protocol(estimator, check):
 
 def test_gaps_get_what_the_model_expects(wine):
     X, _ = wine
-    model = MPTLinearVAE(noise="per_feature", random_state=0)
-    filled = MPTImputer(random_state=0).fit_transform(X)
+    model = MPTProbabilisticPCA(init="pca", max_iter=0)
+    filled = MPTImputer(model).fit_transform(X)
     assert_allclose(filled, model.fit(X).impute(X))
     assert_array_equal(filled[~np.isnan(X)], X[~np.isnan(X)])
+
+
+def test_models_are_chosen_by_entries_that_are_hidden(wine):
+    X, _ = wine
+    imputer = MPTImputer(budget=5, random_state=0).fit(X)
+    tried = imputer.selection_
+    assert {len(column) for column in tried.values()} == {5}
+    assert_allclose(tried["weight"].sum(), 1)
+    assert tried["name"][0] == "columns alone"
+    best = tried["log_prob"].argmax()
+    assert tried["weight"][best] > 0.5
+    assert tried["log_prob"][best] > tried["log_prob"][0] + 0.1
+    n_models = np.count_nonzero(tried["weight"])
+    assert len(imputer.estimator_.estimators_) == n_models
+    whole = load_wine().data
+    hidden, scale = np.isnan(X) & ~np.isnan(whole), whole.std(axis=0)
+    error = ((imputer.transform(X) - whole) / scale)[hidden]
+    alone = ((np.nanmean(X, axis=0) - whole) / scale)[hidden]
+    assert np.sqrt(np.mean(error**2)) < 0.85 * np.sqrt(np.mean(alone**2))
+
+
+def test_a_budget_of_one_model_takes_columns_alone(wine):
+    X, _ = wine
+    imputer = MPTImputer(budget=1, random_state=0).fit(X)
+    middle = np.broadcast_to(np.nanmean(X, axis=0), X.shape)
+    filled = imputer.transform(X)
+    assert_allclose(filled[np.isnan(X)], middle[np.isnan(X)], rtol=2e-3)
+
+
+def test_conditionals_of_a_mix_are_mixed(wine):
+    """In the units of the columns, which models do not see."""
+    X, _ = wine
+    model = MPTImputer(budget=4, random_state=0).fit(X).estimator_
+    model.weights_ = np.full(len(model.estimators_), 1 / len(model.estimators_))
+    mask = np.random.default_rng(1).random(X.shape) < 0.3
+    hidden = mask & ~np.isnan(X)
+    rows = (X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0)
+    probs = [np.exp(m.conditional_log_prob(rows, mask)) for m in model.estimators_]
+    expected = np.log(np.mean(probs, axis=0)) - np.log(np.nanstd(X, axis=0))
+    assert_allclose(
+        model.conditional_log_prob(X, mask), np.where(hidden, expected, 0.0)
+    )
+
+
+def test_every_kind_of_column_is_filled_and_drawn(frame):
+    imputer = MPTImputer(budget=4, random_state=0).fit(frame)
+    filled = imputer.transform(frame)
+    assert (filled.dtypes == frame.dtypes).all()
+    assert not filled.isna().any(axis=None)
+    drawn = imputer.set_params(method="sample").transform(frame)
+    assert not drawn.isna().any(axis=None)
+    alone = imputer.set_params(method="mean").transform(frame.iloc[[3]])
+    pd.testing.assert_frame_equal(alone, filled.iloc[[3]])
+    empty = frame.iloc[[0]].mask(np.ones((1, frame.shape[1]), bool))
+    assert not imputer.transform(empty).isna().any(axis=None)
+
+
+def test_probabilities_of_categories_add_up_to_one(frame):
+    model = MPTImputer(budget=4, random_state=0).fit(frame).estimator_
+    rows = model._read(frame)
+    hidden = np.random.default_rng(0).random(rows.shape) < 0.4
+    for member in model.estimators_:
+        for log_prob in category_log_probs(member, rows, hidden, model._layout):
+            total = np.exp(log_prob).sum(axis=1)
+            assert_allclose(total[total < log_prob.shape[1] - 1e-9], 1)
+
+
+def test_the_same_random_state_gives_the_same_numbers(wine):
+    X, _ = wine
+    first, second = (
+        MPTImputer(budget=4, n_imputations=2, random_state=3).fit(X) for _ in range(2)
+    )
+    assert_array_equal(first.transform(X), second.transform(X))
+    tables = first.transform_multiple(X), second.transform_multiple(X)
+    assert_array_equal(tables[0], tables[1])
+    assert not np.array_equal(tables[0][0], tables[0][1])
+    assert_array_equal(tables[0][0][~np.isnan(X)], X[~np.isnan(X)])
+
+
+def test_fits_of_several_tables_differ_by_what_rows_leave_uncertain():
+    """Means of a column with gaps alone vary as those of present entries do."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    X[:50, 0] = np.nan
+    imputer = MPTImputer(budget=1, n_imputations=50, random_state=0).fit(X)
+    means = [table[:, 0].mean() for table in imputer.transform_multiple(X)]
+    variance = np.nanvar(X[:, 0])
+    # half of the table are draws of variance/50, about a mean of variance/50 too
+    expected = 0.25 * variance / 50 * 2
+    assert_allclose(np.var(means), expected, rtol=0.6)
+
+
+def test_the_score_prefers_the_model_that_suits(wine):
+    X, _ = wine
+    scores = {
+        k: MPTImputer(MPTProbabilisticPCA(k, init="pca", max_iter=0)).fit(X).score(X)
+        for k in (1, 5)
+    }
+    search = GridSearchCV(
+        MPTImputer(MPTProbabilisticPCA(init="pca", max_iter=0)),
+        {"estimator__n_components": [1, 5]},
+        cv=2,
+    ).fit((X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0))
+    assert np.isfinite(list(scores.values())).all()
+    assert search.best_params_["estimator__n_components"] in (1, 5)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_the_score_counts_each_entry_once():
+    """Of columns that are independent it is the mean of their log-densities."""
+    X = np.random.default_rng(0).normal(size=(50, 3)) * [1, 2, 3]
+    X[::4, 1] = np.nan
+    model = MPTImputer(budget=1, random_state=0).fit(X)
+    every = model.estimator_.conditional_log_prob(X, np.ones(3, bool))
+    assert_allclose(model.score(X), every[~np.isnan(X)].mean())
+
+
+def test_shifts_move_what_is_filled_in(wine, frame):
+    X, _ = wine
+    plain = MPTImputer(budget=2, random_state=0).fit(X).transform(X)
+    shifted = MPTImputer(budget=2, random_state=0, delta={1: 0.5}).fit(X).transform(X)
+    moved = np.zeros(X.shape)
+    moved[:, 1] = 0.5 * np.isnan(X[:, 1])
+    assert_allclose(shifted - plain, moved, atol=1e-12)
+    number = frame.select_dtypes("float").columns[0]
+    imputer = MPTImputer(budget=2, random_state=0).fit(frame)
+    plain = imputer.transform(frame)[number]
+    imputer.set_params(delta={number: 2.0})
+    gap = frame[number].isna()
+    assert_allclose(imputer.transform(frame)[number] - plain, 2.0 * gap, atol=1e-12)
+
+
+def test_unknown_categories_are_refused_or_missing():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": rng.normal(size=40), "b": rng.choice(["x", "y"], 40)})
+    new = pd.DataFrame({"a": [0.0], "b": ["z"]})
+    imputer = MPTImputer(budget=2, random_state=0).fit(X)
+    with pytest.raises(ValueError, match="'b' has categories that it did not have"):
+        imputer.transform(new)
+    filled = imputer.set_params(unknown="missing").transform(new)
+    assert filled.loc[0, "b"] in ("x", "y")
+    assert new.loc[0, "b"] == "z"
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -84,15 +227,25 @@ def test_parameters_of_the_model_are_searched_in_a_pipeline(wine):
 
 def test_columns_of_a_transformer_may_be_some(wine):
     X, _ = wine
-    some = make_column_transformer((MPTImputer(random_state=0), [0, 1, 2, 3]))
+    some = make_column_transformer((MPTImputer(budget=2), [0, 1, 2, 3]))
     assert not np.isnan(some.fit_transform(X)).any()
 
 
 def test_bad_parameters_are_refused(wine):
     with pytest.raises(TypeError, match="estimator must have a method impute"):
         MPTImputer(LogisticRegression()).fit(wine[0])
-    with pytest.raises(ValueError, match="method must be one of 'mean', 'sample'"):
-        MPTImputer(method="median").fit(wine[0])
+    for bad, match in (
+        ({"method": "median"}, "method must be one of 'mean', 'sample'"),
+        ({"budget": "all"}, "budget must be one of 'auto', got 'all'"),
+        ({"budget": 0}, "budget == 0, must be > 0"),
+        ({"n_imputations": 0}, "n_imputations == 0, must be >= 1"),
+        ({"unknown": "ignore"}, "unknown must be one of 'error', 'missing'"),
+        ({"delta": {"a": 1.0}, "budget": 1}, "delta names a column 'a'"),
+        ({"delta": [1.0], "budget": 1}, "a shift for each of 13 columns"),
+        ({"delta": {0: np.inf}, "budget": 1}, "delta of column 0 must be a finite"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            MPTImputer(**bad).fit(wine[0])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

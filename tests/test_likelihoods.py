@@ -178,8 +178,9 @@ def test_noise_slopes_are_those_of_autograd():
     expected = [
         torch.autograd.grad(v, log_noise, retain_graph=True)[0] for v in log_prob
     ]
-    slope, _ = table().noise_derivatives(X, location)
-    assert_allclose(slope.detach(), torch.stack(expected))
+    ones, z = torch.ones(2, 1, 5).double(), torch.ones(2, 1, 1).double()
+    slope, _ = table().own_sums(X[:, None], location[:, None], ones, ones, z)
+    assert_allclose(slope.detach(), sum(expected))
 
 
 def fisher_information(likelihood, location, jacobian):
@@ -223,7 +224,7 @@ def test_draws_have_the_expected_mean(name, location):
         drawn_mean = np.concatenate(shares)
     elif name == "table":
         first, second = ((drawn[:, [j]] == range(c)) for j, c in ((0, 3), (3, 2)))
-        columns = [first, drawn[:, 1:3], second, drawn[:, 4:]]
+        columns = [drawn[:, 4:], second, first, drawn[:, 1:3]]  # kind by kind
         drawn_mean = np.concatenate([part.mean(axis=0) for part in columns])
     else:
         drawn_mean = drawn.mean(axis=0)
@@ -277,18 +278,16 @@ def test_columns_name_the_column_that_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "n_noisy"),
+    ("likelihood", "n_own"),
     [
         (Poisson(), 0),
         (Columns(["bernoulli", "poisson"], [1, 1]), 0),
         (Columns(["gaussian", "poisson"], [1, 1], noise_variance=torch.ones(1)), 1),
     ],
 )
-def test_kinds_without_noise_have_no_derivatives_in_it(likelihood, n_noisy):
-    assert len(likelihood.noisy) == n_noisy
-    assert likelihood.log_variance.shape == (n_noisy,)
-    for part in likelihood.noise_derivatives(torch.ones(3, 2), torch.zeros(3, 2)):
-        assert part.shape == (3, n_noisy)
+def test_only_kinds_with_noise_have_parameters_of_their_own(likelihood, n_own):
+    assert len(likelihood.own_features) == n_own
+    assert likelihood.own.shape == (n_own,)
 
 
 COUNTS = np.array([0, 1, 2, 15, 16, 17, 300, 1e6, 2.0**32, 1e12, 1e15, 1e22, 1e300])

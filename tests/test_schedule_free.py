@@ -1,14 +1,14 @@
-"""Step sizes along axes of the gradients."""
+"""Adam in the eigenbasis of the covariances of gradients."""
 
 import numpy as np
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._latent.schedule_free import (
-    AXES_EVERY,
+from sklearn_mpt._deep.schedule_free import (
+    EIGENBASIS_EVERY,
+    LONGEST_ROTATED_SIDE,
     LONGEST_SIDE,
-    MOST_AXES,
-    Axes,
+    Eigenbasis,
     ScheduleFreeAdam,
 )
 
@@ -23,56 +23,63 @@ def flat(*parts):
 
 
 def followed(parameters, gradients):
-    axes = Axes(parameters)
+    basis = Eigenbasis(parameters)
     for step, gradient in enumerate(gradients, start=1):
-        axes.follow(gradient, step)
-    return axes
+        basis.update(gradient, step)
+    return basis
 
 
-def test_turning_forth_and_back_is_the_identity_and_keeps_lengths():
-    parameters = [drawn(5, 3), drawn(4), drawn(1, 6), drawn(MOST_AXES + 1, 2)]
+def test_rotating_forth_and_back_is_the_identity_and_keeps_lengths():
+    parameters = [
+        drawn(5, 3),
+        drawn(4),
+        drawn(1, 6),
+        drawn(LONGEST_ROTATED_SIDE + 1, 2),
+    ]
     size = sum(p.numel() for p in parameters)
-    axes = followed(parameters, drawn(12, size))
+    basis = followed(parameters, drawn(12, size))
     vector = drawn(size, seed=1)
-    turned = vector.clone()
-    axes.turn(turned)
-    assert_allclose(turned.norm(), vector.norm())
-    assert not np.isclose(turned[:15], vector[:15]).any()
-    assert_array_equal(turned[15:19], vector[15:19])  # no matrix
-    axes.turn_back(turned)
-    assert_allclose(turned, vector)
+    rotated = vector.clone()
+    basis.rotate(rotated)
+    assert_allclose(rotated.norm(), vector.norm())
+    assert not np.isclose(rotated[:15], vector[:15]).any()
+    assert_array_equal(rotated[15:19], vector[15:19])  # no matrix
+    basis.rotate(rotated, back=True)
+    assert_allclose(rotated, vector)
 
 
-def test_a_side_that_is_too_long_keeps_its_own_axes():
-    wide = drawn(2, MOST_AXES + 1)
-    axes = followed([wide], drawn(12, wide.numel()))
-    turned = wide.clone()
-    axes.turn(turned.view(-1))
+def test_a_side_that_is_too_long_is_not_rotated():
+    wide = drawn(2, LONGEST_ROTATED_SIDE + 1)
+    basis = followed([wide], drawn(12, wide.numel()))
+    rotated = wide.clone()
+    basis.rotate(rotated.view(-1))
     # only rows are mixed: columns keep their lengths
-    assert_allclose(turned.norm(dim=0), wide.norm(dim=0))
-    assert not np.isclose(turned.norm(dim=1), wide.norm(dim=1)).any()
+    assert_allclose(rotated.norm(dim=0), wide.norm(dim=0))
+    assert not np.isclose(rotated.norm(dim=1), wide.norm(dim=1)).any()
 
 
-def test_a_matrix_with_a_very_long_side_is_not_turned():
+def test_a_matrix_with_a_very_long_side_is_not_rotated():
     long = drawn(LONGEST_SIDE + 1, 3)
-    axes = followed([long, drawn(3, 3)], drawn(12, long.numel() + 9))
+    basis = followed([long, drawn(3, 3)], drawn(12, long.numel() + 9))
     vector = drawn(long.numel() + 9, seed=1)
-    turned = vector.clone()
-    axes.turn(turned)
-    assert_array_equal(turned[:-9], vector[:-9])
-    assert not np.isclose(turned[-9:], vector[-9:]).any()
+    rotated = vector.clone()
+    basis.rotate(rotated)
+    assert_array_equal(rotated[:-9], vector[:-9])
+    assert not np.isclose(rotated[-9:], vector[-9:]).any()
 
 
 def largest_correlation(M):
     return abs(np.corrcoef(M)[np.triu_indices(len(M), 1)]).max()
 
 
-def test_gradients_are_uncorrelated_along_their_axes():
+def test_gradients_are_uncorrelated_in_their_eigenbasis():
     mixing = drawn(4, 4)
-    gradients = [flat(mixing @ drawn(4, 300, seed=s)) for s in range(5 * AXES_EVERY)]
-    axes = followed([drawn(4, 300)], gradients)
+    gradients = [
+        flat(mixing @ drawn(4, 300, seed=s)) for s in range(5 * EIGENBASIS_EVERY)
+    ]
+    basis = followed([drawn(4, 300)], gradients)
     before = largest_correlation(gradients[-1].view(4, 300))
-    axes.turn(gradients[-1])
+    basis.rotate(gradients[-1])
     assert before > 0.5
     assert largest_correlation(gradients[-1].view(4, 300)) < 0.2
 
@@ -91,31 +98,31 @@ class Regression(torch.nn.Module):
         return ((self.inputs @ self.coefs - self.outputs) ** 2).mean()
 
 
-def trained(n_steps, turns):
+def trained(n_steps, rotates):
     module = Regression()
-    optimizer = ScheduleFreeAdam(module, 0.03, turns=turns)
+    optimizer = ScheduleFreeAdam(module, 0.03, rotates=rotates)
     optimizer.resume()
     for _ in range(n_steps):
         optimizer.step(torch.autograd.grad(module.loss(), module.coefs)[0].flatten())
-    optimizer.show_average()
+    optimizer.show(optimizer.average)
     return module.loss().item()
 
 
-def test_correlated_inputs_take_fewer_steps_along_the_axes():
-    assert trained(1000, turns=True) < 0.1 * trained(1000, turns=False)
+def test_correlated_inputs_take_fewer_steps_in_the_eigenbasis():
+    assert trained(1000, rotates=True) < 0.1 * trained(1000, rotates=False)
 
 
 def test_a_loaded_state_goes_on_as_if_never_interrupted():
     gradients = drawn(30, 60)
-    optimizer = ScheduleFreeAdam(Regression(), 0.1, turns=True)
+    optimizer = ScheduleFreeAdam(Regression(), 0.1, rotates=True)
     for gradient in gradients:
         optimizer.step(gradient)
-    resumed = ScheduleFreeAdam(Regression(), 0.1, turns=True)
+    resumed = ScheduleFreeAdam(Regression(), 0.1, rotates=True)
     resumed.load(optimizer.state())
     resumed.average.copy_(optimizer.average)
     for one in (optimizer, resumed):
         one.step(gradients[0])
-        one.show_average()
+        one.show(one.average)
     assert_array_equal(resumed.point, optimizer.point)
 
 

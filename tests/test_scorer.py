@@ -105,6 +105,7 @@ def test_strides_are_a_chain_of_windows():
     assert_allclose(log_prob, [expected, expected + given_two[1, 1, 0]])
 
 
+@pytest.mark.slow
 def test_standard_errors_cover():
     log_joint = random_joint(6)
     rng = np.random.default_rng(0)
@@ -256,6 +257,7 @@ def test_methods_do_not_change_the_features(scorer):
     assert_array_equal(chain.transform(TEXTS), scorer.transform(TEXTS))
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .MASK.")
 def test_texts_without_tokens(scorer):
     texts = ["", "[MASK]", "the cat"]
     log_prob, std_error = scorer.score_samples(texts, return_std=True)
@@ -267,6 +269,7 @@ def test_texts_without_tokens(scorer):
     assert_array_equal(scorer.score_samples([""]), [0.0])
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .MASK.")
 def test_curves_of_texts_without_tokens(scorer):
     curve = mpt_curve(scorer, ["", "[MASK]"])
     assert np.isnan(curve.scores).all()
@@ -369,6 +372,7 @@ def test_curves_of_texts_on_other_masks_are_not_subtracted(scorer, other):
         mpt_curve(scorer, TEXTS) - mpt_curve(scorer, texts, **other)
 
 
+@pytest.mark.slow
 def test_intervals_of_the_sum_of_texts_cover():
     log_joint = random_joint(6)
     rng = np.random.default_rng(0)

@@ -174,7 +174,8 @@ def test_words_add_up_their_tokens():
 
 
 def test_special_tokens_in_a_text_are_left_out():
-    (part,) = make_scorer().token_scores(["the [MASK] cat [SEP]"])
+    with pytest.warns(UserWarning, match=r"hold \[MASK\]: it stays hidden and is not"):
+        (part,) = make_scorer().token_scores(["the [MASK] cat [SEP]"])
     assert part.tokens == ["the", "cat"]
     assert_array_equal(part.offsets, [[0, 3], [11, 14]])
 
@@ -368,7 +369,8 @@ def test_the_perplexity_of_a_uniform_model_is_its_vocabulary():
     uniform = torch.full((3, 3), -np.log(9.0), dtype=torch.float64)
     scorer = MPTScorer(JointModel(uniform), make_letter_tokenizer(), dtype="float64")
     assert_allclose(scorer.fit().perplexity(["a b", "c", ""]), 3.0)
-    assert np.isnan(scorer.perplexity(["", "[MASK]"]))
+    with pytest.warns(UserWarning, match=r"texts\[1\] the first, hold \[MASK\]"):
+        assert np.isnan(scorer.perplexity(["", "[MASK]"]))
     with pytest.raises(ValueError, match="at least one text, got none"):
         scorer.perplexity([])
 
@@ -386,6 +388,7 @@ def pll():
     return make_scorer(method="pll", overflow="stride")
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .UNK.")
 @settings(max_examples=40, deadline=None)
 @given(text=st.text(max_size=40))
 def test_any_text_is_scored_by_its_tokens(pll, text):
@@ -399,6 +402,7 @@ def test_any_text_is_scored_by_its_tokens(pll, text):
 
 def test_null_characters_are_left_to_the_tokenizer():
     scorer = make_scorer(method="pll")
-    (part,) = scorer.token_scores(["the\0 cat"])
+    with pytest.warns(UserWarning, match=r"hold \[UNK\]: what it stands for is unk"):
+        (part,) = scorer.token_scores(["the\0 cat"])
     assert part.tokens == make_tokenizer().tokenize("the\0 cat")
     assert np.isfinite(part.log_prob).all()

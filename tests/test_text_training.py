@@ -1,6 +1,11 @@
 """Training by masks: batches, the loss, and whole training by Trainer."""
 
+import os
 import pickle
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,7 +289,98 @@ def test_label_smoothing_is_that_of_torch():
         mpt_loss(outputs, labels, label_smoothing=1.5)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_fixed_masks_are_the_same_in_any_batch(side):
+    tokenizer = make_tokenizer(padding_side=side)
+    features = [tokenizer(text) for text in TEXTS]
+    collate = DataCollatorForMPT(tokenizer, random_state=0)
+    alone = DataCollatorForMPT(tokenizer, random_state=0)
+    fixed = collate.fix_masks(features)
+    hidden = {}
+    for batch in (fixed, fixed[::-1], fixed[1:3], [fixed[4]]):
+        labels = collate(batch)["labels"]
+        for feature, row in zip(batch, labels, strict=True):
+            ids = np.asarray(row)
+            ids = ids[ids != -100]
+            hidden.setdefault(tuple(feature["input_ids"]), []).append(ids.tolist())
+    for found in hidden.values():
+        assert found[0]
+        assert all(ids == found[0] for ids in found)
+    rates = [len(feature["fixed_mask"]) for feature in fixed] / np.array(N_TOKENS)
+    assert (np.sort(rates) > np.arange(5) / 5).all()  # stratified over all texts
+    # training draws what it would have drawn
+    assert_array_equal(collate(features)["labels"], alone(features)["labels"])
+    assert collate.fix_masks([]) == []
+    with pytest.raises(ValueError, match="1 of 2 have none"):
+        collate([fixed[0], features[1]])
+
+
 # Training
+
+ONE_OF_TWO = """
+import sys
+import torch
+from text_models import TEXTS, make_model, make_tokenizer
+from transformers import Trainer, TrainingArguments
+from sklearn_mpt import DataCollatorForMPT, mpt_loss
+
+torch.manual_seed(0)
+tokenizer, batches = make_tokenizer(), []
+
+
+class Collator(DataCollatorForMPT):
+    def __call__(self, features):
+        batch = super().__call__(features)
+        batches.append(batch["input_ids"].tolist())
+        return batch
+
+
+arguments = TrainingArguments(
+    sys.argv[1], per_device_train_batch_size=2, max_steps=2, report_to=[], seed=0,
+    use_cpu=True, ddp_backend="gloo", disable_tqdm=True, save_strategy="no",
+    dataloader_pin_memory=False,
+)
+trainer = Trainer(
+    model=make_model(), args=arguments, compute_loss_func=mpt_loss,
+    train_dataset=[tokenizer(TEXTS[0])] * 8,
+    data_collator=Collator(tokenizer, random_state=0),
+)
+trainer.train()
+total = sum(tensor.double().sum().item() for tensor in trainer.model.parameters())
+print(trainer.args.world_size, total, batches)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+    }
+    command = [sys.executable, "-c", ONE_OF_TWO, str(tmp_path)]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    outputs = [process.communicate(timeout=250)[0] for process in processes]
+    worlds, totals, batches = zip(
+        *(output.strip().splitlines()[-1].split(" ", 2) for output in outputs),
+        strict=True,
+    )
+    assert worlds == ("2", "2")
+    assert totals[0] == totals[1]
+    assert batches[0] != batches[1]  # of the same texts
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -312,6 +408,23 @@ def test_an_iterable_dataset_is_trained_on(tmp_path):
     )
     trainer.train()
     assert trainer.state.global_step == 3
+
+
+def test_evaluations_have_the_same_masks(tmp_path):
+    trainer = train(tmp_path, n_epochs=1)
+    random = [trainer.evaluate()["eval_loss"] for _ in range(2)]
+    assert random[0] != random[1]
+    fixed = trainer.data_collator.fix_masks(encode(TEXTS))
+    losses = [trainer.evaluate(fixed)["eval_loss"] for _ in range(2)]
+    assert losses[0] == losses[1]
+
+
+def test_smoothing_that_trainer_keeps_to_itself_is_warned_of(tmp_path):
+    monitor = LMLTrainerCallback(TEXTS, make_tokenizer())
+    with pytest.warns(
+        UserWarning, match=r"label_smoothing_factor=0\.1 of Trainer does"
+    ):
+        train(tmp_path, [monitor], n_epochs=1, label_smoothing_factor=0.1)
 
 
 def test_the_best_model_by_its_likelihood(tmp_path):

@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._deep.early_stopping import Descent, Objective, Stopping, recent_mean
-from sklearn_mpt._deep.solver import JOINED_SHARE, DescentSolver
+from sklearn_mpt._deep.early_stopping import validation_is_flat
+from sklearn_mpt._deep.schedule_free import REST, ScheduleFreeAdam
+from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
 from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part
-from sklearn_mpt._latent.schedule_free import MEMORY, REST, ScheduleFreeAdam
 
 torch = pytest.importorskip("torch")
 
@@ -28,8 +28,10 @@ class Point(torch.nn.Module):
         self.x = torch.nn.Parameter(torch.tensor(5.0, dtype=torch.float64))
 
 
-class NoisyParabola(Objective):
+class NoisyParabola:
     """(x - 1)^2 plus a random slope: minimised at 1 in expectation."""
+
+    share = 1.0
 
     def __init__(self, noise):
         self.noise = noise
@@ -50,7 +52,7 @@ class Cliff(NoisyParabola):
 
 def solver_of(objective, **until):
     rng = np.random.default_rng(0)
-    return DescentSolver(Point(), objective, learning_rate=0.1, rng=rng, **until)
+    return NetSolver(Point(), objective, **{"learning_rate": 0.1, "rng": rng} | until)
 
 
 def run(objective, max_iter=3000, window=10, epochs=SILENCE):
@@ -90,7 +92,7 @@ def test_divergence_in_the_very_last_step_is_noticed():
         def losses(self, module, batch):
             return torch.where(module.x == 5, module.x, torch.nan) + 0 * batch
 
-    solver = DescentSolver(
+    solver = NetSolver(
         Point(), LastStep(0.0), learning_rate=0.1, rng=np.random.default_rng(0)
     )
     with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
@@ -123,13 +125,13 @@ def test_a_callback_stops_without_a_warning(stop_after):
 
 def test_optimizer_state_survives_as_arrays():
     straight, resumed = (
-        DescentSolver(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
+        NetSolver(Point(), NoisyParabola(0.0), learning_rate=0.1, rng=None)
         for _ in range(2)
     )
     for solver in (straight, resumed):
         solver.rng = np.random.default_rng(0)
         fit_part(solver)
-    again = DescentSolver(
+    again = NetSolver(
         resumed.module, resumed.objective, learning_rate=0.1, rng=resumed.rng
     )
     again.load(resumed.state())
@@ -138,20 +140,31 @@ def test_optimizer_state_survives_as_arrays():
     assert again.module.x.item() == straight.module.x.item()
 
 
-class HeldOut(NoisyParabola):
-    """Trained towards 1; held-out rows are best at `best`."""
+class ValidationParabola:
+    """Validation rows whose losses are lowest where x is 3 or another number."""
 
-    def __init__(self, best, spread):
-        super().__init__(noise=0.3)
+    def __init__(self, best=3.0, spread=0.0):
         self.best = best
-        self.spread = torch.tensor(np.random.default_rng(1).normal(size=50) * spread)
+        self.spread = np.random.default_rng(1).normal(size=50) * spread
 
-    def validate(self, module):
-        return (module.x - self.best).detach() ** 2 + self.spread * module.x.detach()
+    def losses(self, module):
+        x = module.x.item()
+        return (x - self.best) ** 2 + self.spread * x
+
+    def set_noise(self, module, factor_of):
+        """There is none."""
+
+
+def validated(objective=None, validation=None, **until):
+    """A solver that trains towards 1, where the best for validation rows is 3."""
+    objective = NoisyParabola(noise=0.3) if objective is None else objective
+    validation = ValidationParabola() if validation is None else validation
+    return solver_of(objective, validation=validation, **until)
 
 
 def test_the_best_held_out_parameters_are_kept():
-    solver = run(HeldOut(best=3.0, spread=0.0))
+    solver = validated(tol=1e-4, n_iter_no_change=10)
+    fit_loop(solver, 3000)
     reached = (solver.module.x.item() - 3) ** 2
     assert np.isclose(reached, min(solver.validation_curve))
     assert reached < 0.1 < max(solver.validation_curve)
@@ -160,32 +173,18 @@ def test_the_best_held_out_parameters_are_kept():
 
 def test_training_goes_on_from_the_best_start():
     """From 9 it is far to the best of held-out rows, 3; from 3.5 it is near."""
-    module = Point()
-    solver = DescentSolver(
-        module,
-        HeldOut(best=3.0, spread=0.0),
-        learning_rate=0.01,
-        rng=np.random.default_rng(0),
-        others=[{"x": torch.tensor(9.0)}, {"x": torch.tensor(3.5)}],
-        n_iter_no_change=90,
-    )
+    starts = [{"x": torch.tensor(9.0)}, {"x": torch.tensor(3.5)}]
+    solver = validated(other_starts=starts, learning_rate=0.01, n_iter_no_change=90)
     with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
         fit_loop(solver, 100)
-    assert abs(module.x.item() - 3) < 0.05
+    assert abs(solver.module.x.item() - 3) < 0.05
     assert len(solver.loss_curve) == 100  # those of other starts do not count
 
 
 def test_a_start_that_diverges_is_left():
-    module, objective = Point(), HeldOut(best=3.0, spread=0.0)
-    solver = DescentSolver(
-        module,
-        objective,
-        learning_rate=0.01,
-        rng=np.random.default_rng(0),
-        others=[{"x": torch.tensor(torch.nan)}],
-    )
+    solver = validated(other_starts=[{"x": torch.tensor(torch.nan)}])
     fit_loop(solver, 20, After(lambda: True))
-    assert 4.5 < module.x.item() < 5
+    assert 4.5 < solver.module.x.item() < 5
 
 
 def test_resting_parameters_wait():
@@ -197,12 +196,6 @@ def test_resting_parameters_wait():
     assert module.x.item() == 5
     optimizer.step(torch.ones(1).double())
     assert module.x.item() < 5
-
-
-def test_recent_losses_are_those_of_a_tenth_of_the_epochs():
-    losses = list(np.arange(40.0).reshape(20, 2))
-    assert_allclose(recent_mean(losses[:7]), losses[6])
-    assert_allclose(recent_mean(losses), [37, 38])
 
 
 def test_what_rests_is_what_the_module_is_told():
@@ -217,26 +210,27 @@ def test_what_rests_is_what_the_module_is_told():
     assert module.x.item() == 3
     for _ in range(2 * REST):
         optimizer.step(torch.ones(1).double())
-    optimizer.show_average()
+    optimizer.show(optimizer.average)
     assert module.x.item() == 3
 
 
-def test_held_out_rows_set_what_no_step_changes():
-    class Tuned(HeldOut):
-        tunes = True
-
-        def tune(self, module):
+def test_validation_rows_set_what_no_step_changes():
+    class Halving(ValidationParabola):
+        def set_noise(self, module, factor_of):
             with torch.no_grad():
                 module.x.copy_(module.x / 2 + self.best / 2)
-            return self.validate(module)
+            return self.losses(module)
 
     module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], rest=np.inf)
-    descent = Descent(module, Tuned(3.0, 0.0), optimizer)
+    of = module, NoisyParabola(noise=0.3)
+    rest = {"resting": [module.x], "rest": np.inf, "learning_rate": 0.1}
+    rng = np.random.default_rng(0)
+    solver = NetSolver(*of, rng=rng, validation=Halving(), sets_noise=True, **rest)
+    solver.init(4)
     for _ in range(4):
-        descent.epoch(np.random.default_rng(0))
+        solver.step()
     assert module.x.item() == 3 + 2 / 2**4  # halfway from 5 every time
-    assert_allclose(descent.validation_curve, [1, 1 / 4, 1 / 16, 1 / 64])
+    assert_allclose(solver.validation_curve, [1, 1 / 4, 1 / 16, 1 / 64])
 
 
 def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
@@ -261,59 +255,33 @@ def test_a_gradient_that_is_large_once_moves_no_further_than_two_rates():
         ([*range(50, 0, -1), *[5.0] * 20], True),
     ],
 )
-def test_held_out_losses_may_rise_before_they_fall_again(curve, is_flat):
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1)
-    descent = Descent(module, HeldOut(best=3.0, spread=0.0), optimizer)
-    descent.validation_curve = curve
-    assert descent.is_flat(10, 0.0) == is_flat
+def test_validation_losses_may_rise_before_they_fall_again(curve, is_flat):
+    assert validation_is_flat(curve, 20, 0.0) == is_flat
 
 
-def test_patience_is_how_long_held_out_losses_may_stay_flat():
-    module = Point()
-    of = module, HeldOut(best=3.0, spread=0.0), ScheduleFreeAdam(module, 0.1)
-    for patience in (1, 2):
-        descent = Descent(*of, Stopping(patience))
-        descent.validation_curve = [*range(50, 0, -1), *[5.0] * (10 * patience - 1)]
-        assert not descent.is_flat(10, 0.0)
-        descent.validation_curve.append(5.0)
-        assert descent.is_flat(10, 0.0)
-
-
-def test_windows_of_held_out_losses_must_fall_by_more_than_rows_tell_by_chance():
-    module = Point()
-    of = module, HeldOut(best=3.0, spread=0.0), ScheduleFreeAdam(module, 0.1)
-    descent = Descent(*of, Stopping(2, by_rows=True))
-    spread = np.tile([-1.0, 1.0], 50)  # of mean falls: error 0.1
-    for fall, is_flat in ((0.39, True), (0.41, False)):
-        steps = [np.zeros(100), *[-fall - spread] * 20]
-        descent.row_losses = [steps[0]] * 20 + steps[1:]
-        assert descent.is_flat(10, 0.0) == is_flat
-        assert descent.is_flat(10, 0.5)
-        assert not descent.is_flat(11, 0.5)  # too few to tell
-
-
-class Joining(HeldOut):
+class Joining(NoisyParabola):
     """Rows whose best is 3 join those whose best is 1, which moves it to 2."""
 
-    centre, noise_of = 1.0, ""
+    centre = 1.0
 
     def losses(self, module, batch):
         return (module.x - self.centre) ** 2 + batch * (module.x - self.centre)
 
-    def validate(self, module):
-        return super().validate(module) if self.centre == 1 else None
-
-    def finish(self, module):
-        self.noise_of += "held-out" if self.centre == 1 else "all"
-
-    def join(self):
+    def join(self, rows):
+        assert rows.n_set == 1  # noise is theirs
         self.centre = 2.0
+
+
+class Counting(ValidationParabola):
+    n_set = 0
+
+    def set_noise(self, module, factor_of):
+        self.n_set += 1
 
 
 def joining(joins):
     until = {"tol": 1e-4, "n_iter_no_change": 100}
-    return solver_of(Joining(best=3.0, spread=0.0), joins=joins, **until)
+    return validated(Joining(0.3), Counting(), joins=joins, **until)
 
 
 def run_joining(solver, max_iter=3000, epochs=SILENCE):
@@ -329,7 +297,8 @@ def test_rows_that_ended_training_join_it_for_a_while():
     assert len(joined.loss_curve) == int((1 + JOINED_SHARE) * n_epochs)
     assert apart.module.x.item() == pytest.approx(3, abs=0.1)
     assert 2 < joined.module.x.item() < apart.module.x.item() - 0.05  # on the way to 2
-    assert apart.objective.noise_of == joined.objective.noise_of == "held-out"
+    assert apart.validation.n_set == 1
+    assert joined.validation is None
     assert apart.plateau
     assert joined.plateau
 
@@ -365,73 +334,29 @@ def test_what_ends_training_with_joined_rows_keeps_the_model(ending):
             run_joining(solver, epochs=Epochs())
     assert len(solver.loss_curve) == n_last
     assert 2 < solver.module.x.item() <= apart.module.x.item()
-    assert solver.objective.noise_of == "held-out"
 
 
-class Scripted(Objective):
-    """Held-out losses of two rows, epoch by epoch; before, they are 9."""
+class Scripted(ValidationParabola):
+    """Losses of two rows, epoch by epoch; before, they are 9."""
 
     def __init__(self, *script):
         self.script = iter([(9.0, 9.0), *script])
 
-    def batches(self, rng):
-        yield None
-
-    def losses(self, module, batch):
-        return module.x.flatten()
-
-    def validate(self, module):
-        return torch.tensor(next(self.script))
+    def losses(self, module):
+        return np.array(next(self.script))
 
 
-def test_the_last_parameters_that_held_out_rows_tell_from_none_are_kept():
-    module, rng = Point(), np.random.default_rng(0)
-    optimizer = ScheduleFreeAdam(module, 0.1)
+def test_the_last_parameters_that_are_no_worse_than_the_best_are_kept():
     script = [(1.0, 3.0), (2.0, 2.6), (2.0, 4.0), (2.5, 3.0)]  # errors 0.5, 0, 0.5
-    descent = Descent(module, Scripted(*script), optimizer)
+    solver = validated(validation=Scripted(*script))
+    solver.init(4)
     averages = []
     for _ in script:
-        descent.epoch(rng)
-        averages.append(module.x.item())
-    assert descent.lowest == 2.0
-    assert descent.best.item() == averages[1]
+        solver.step()
+        averages.append(solver.module.x.item())
+    assert solver.lowest == 2.0
+    assert solver.best.item() == averages[1]
     assert len(set(averages)) == 4
-
-
-def test_steps_get_smaller_once_where_held_out_losses_are_flat():
-    solver = solver_of(HeldOut(best=3.0, spread=0.0), n_iter_no_change=10)
-    sizes, best = [], []
-
-    def note():
-        descent = solver._descent
-        sizes.append(descent.optimizer.learning_rate)
-        best.append(descent.lowest)
-
-    fit_loop(solver, 1000, After(note))
-    assert solver.plateau
-    n_fast = sizes.count(0.1)
-    assert_allclose(sizes[n_fast:], 0.02)
-    assert len(sizes) >= n_fast + 15
-    # what was best before steps got smaller is where they start
-    assert best[n_fast] <= best[n_fast - 1]
-    assert min(best) == best[-1]
-
-
-def test_an_average_that_starts_anew_forgets_all_but_its_point():
-    module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1)
-    optimizer.resume()
-    for sign in (1.0, -1.0) * 100:
-        optimizer.step(torch.full_like(optimizer.iterate, sign))
-    optimizer.restart(torch.full_like(optimizer.iterate, 7.0), 0.01)
-    optimizer.resume()
-    assert_allclose(module.x.detach(), 7.0)
-    for _ in range(MEMORY):
-        optimizer.step(torch.ones_like(optimizer.iterate))
-    # steps n, from M + 1 to 2 M, weigh n, the point as much as 1 to M: the mean of
-    # n - M is 5/12 M
-    moved = (7 - optimizer.average) / (7 - optimizer.iterate)
-    assert_allclose(moved, 5 / 12, rtol=0.01)
 
 
 def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():
@@ -440,7 +365,7 @@ def test_interruption_after_a_step_that_diverged_keeps_finite_parameters():
 
     def spoil():
         if len(solver.loss_curve) == 7:
-            solver._descent.optimizer.average[:] = torch.nan
+            solver.optimizer.average[:] = torch.nan
             raise KeyboardInterrupt
 
     with pytest.warns(UserWarning, match="interrupted"):

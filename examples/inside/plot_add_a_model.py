@@ -1,11 +1,12 @@
 """
-===========================================
-A model, and a kind of feature, of your own
-===========================================
+=====================================
+Writing a model and a kind of feature
+=====================================
 
-Two extensions in full. A mixture of Gaussians needs nothing from this package to be
-measured by it: one method, ``conditional_log_prob``, is enough. Counts need one class
-that says what a count is, and the linear model of this package trains on them.
+This example has two complete extensions. A mixture of Gaussians needs one method,
+``conditional_log_prob``, to be measured by this package; no subclass is needed. Counts
+need one class with the distribution of a count, and then the linear model of this
+package can be trained on them.
 """
 
 import math

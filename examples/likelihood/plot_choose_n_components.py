@@ -1,12 +1,12 @@
 """
-===============================================
-Choosing the number of components by likelihood
-===============================================
+=================================
+Choosing the number of components
+=================================
 
-The score of a model is the log marginal likelihood (LML) of the rows. On the rows of
-the fit it rises with each latent variable more; on held-out rows it is highest where
-the model begins to describe noise: here at the true number. That makes ``score`` all
-that a grid search needs.
+The score of a model is the log marginal likelihood (LML) of the rows. On training rows
+it rises with every additional component. On validation rows it is highest at the number
+from which on the model describes noise, which is the true number in this example. So a
+grid search only needs ``score``.
 """
 
 import matplotlib.pyplot as plt

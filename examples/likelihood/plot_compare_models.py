@@ -1,13 +1,13 @@
 """
-=================================
-Evidence for models of every kind
-=================================
+============================
+Comparing models by evidence
+============================
 
-The log marginal likelihood (LML) of held-out rows ranks models of any kind, if they can
-say how likely a hidden feature is given visible ones. Here these are probabilistic PCA,
-factor analysis as a function, a mixture of scikit-learn, a torch module trained by
-masking, and nearest neighbours. :func:`~sklearn_mpt.compare_lml` gives each a mark with
-an error bar.
+The log marginal likelihood (LML) of validation rows ranks models of any kind that
+return log-probabilities of hidden features given visible ones. This example compares
+probabilistic PCA, factor analysis written as a function, a mixture of scikit-learn, a
+torch module trained by masking, and nearest neighbours.
+:func:`~sklearn_mpt.compare_lml` returns the LML of each model with a standard error.
 """
 
 import matplotlib.pyplot as plt
@@ -97,17 +97,20 @@ for _ in range(1500):
     optimizer.step()
 
 # %%
-# Do they keep the rules? Nothing is printed where they do.
+# Do they keep the rules? An error would say which one is broken. For information, the
+# check tells how far the log-probabilities of a row differ between orders of the
+# features. For factor analysis, which has a joint density, they do not.
 
 for model in (factor_analysis, neighbours, module):
-    check_masked_model(model, held_out)
+    spread = check_masked_model(model, held_out, random_state=0)
+    print(f"{model.__name__:16} {spread.std.mean():.3f} nats over orders")
 
 # %%
 # The ranking
 # -----------
 #
 # An estimator scores the rows itself. Functions are asked for their conditionals along
-# the same random orders of the features.
+# random orders of the features.
 
 table = compare_lml(
     {

@@ -3,9 +3,9 @@
 Training and scoring with missing values
 ========================================
 
-A masked model is trained to predict what is hidden, so missing entries are nothing new
-to it. It learns from incomplete rows, fills them in, and knows how likely they are,
-which imputers do not.
+A model that is trained to predict hidden entries can be trained on rows with missing
+entries. This example fits such rows, fills in the missing entries, and computes how
+likely the entries are, which imputers cannot do.
 """
 
 import warnings

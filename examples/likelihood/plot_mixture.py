@@ -1,11 +1,12 @@
 """
-===========================
-Clusters of rows with holes
-===========================
+=====================================
+Gaussian mixtures with missing values
+=====================================
 
 `sklearn.mixture.GaussianMixture` refuses missing values. `MPTMixture` integrates them
-out: rows with holes take part in the fit, are scored, assigned to clusters, and filled
-in. How many clusters there are, held-out rows tell, holes and all.
+out, so rows with missing entries can be trained on, scored, assigned to clusters and
+filled in. The score of validation rows, which may have missing entries too, chooses the
+number of clusters.
 """
 
 import matplotlib.pyplot as plt

@@ -1,12 +1,11 @@
 """
-===================================
-Watching the likelihood in training
-===================================
+=========================================
+Monitoring the likelihood during training
+=========================================
 
-``LMLMonitor`` follows the log marginal likelihood (LML) of any rows during training, as
-a scikit-learn callback. On held-out rows it tells early that a model has too many
-components for its data: they turn while the training rows still rise, and what comes
-later is no better.
+``LMLMonitor`` is a scikit-learn callback that records the log marginal likelihood (LML)
+of any rows during training. On validation rows it shows early whether a model has too
+many components: their LML falls while that of the training rows still rises.
 """
 
 import importlib.util

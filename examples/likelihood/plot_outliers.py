@@ -1,11 +1,11 @@
 """
-======================================
-Which features make this row unlikely?
-======================================
+========================================================
+Explaining outliers: which features make a row unlikely?
+========================================================
 
-A low likelihood says that something is wrong with a row. Its contributions say what:
-the log marginal likelihood (LML) splits over features, fairly (by Shapley values) and
-without a remainder.
+A low likelihood shows that a row is unusual. The contributions of its features show
+why: the log marginal likelihood (LML) is the sum of one contribution per feature, its
+Shapley value.
 """
 
 import matplotlib.pyplot as plt

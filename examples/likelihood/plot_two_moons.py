@@ -1,10 +1,11 @@
 """
-=====================
-A density that bends
-=====================
+==============================
+Two moons: a nonlinear density
+==============================
 
-Given the first coordinate of two moons, the second has up to three likely values. A
-linear model knows one line with noise around it; a deep model draws from each moon.
+Given the first coordinate of a point on two moons, the second has up to three likely
+values. A linear model can only represent a line with noise; a deep model draws from
+each moon.
 """
 
 import matplotlib.pyplot as plt

@@ -1,16 +1,16 @@
 """
-=================================
-The curve behind every likelihood
-=================================
+===================================
+Masked score curves and their areas
+===================================
 
-How well a model fills in blanks depends on how many there are. The area under that
-curve is the log marginal likelihood (LML). One mask for each size measures the area
-well, though not the curve; and a single mask rate, scaled up, can be far off, the more
-so the more latent variables the model has to see through.
+How well a model predicts hidden features depends on how many are hidden. The area under
+that curve is the log marginal likelihood (LML). One mask of each size is enough to
+estimate the area well, though not the curve. A single mask rate, scaled up, can be far
+from the area, especially if the model has many latent variables.
 
-This is Figure 4 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_, at
-the paper's sizes: 1000 rows of 200 features, and models that keep the parameters that
-generated them.
+This is Figure 4 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_,
+with the sizes of the paper: 1000 rows of 200 features, and models with the parameters
+that generated the rows.
 """
 
 import matplotlib.pyplot as plt

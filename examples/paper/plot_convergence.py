@@ -1,16 +1,17 @@
 """
-====================================
-Masks converge to the log-likelihood
-====================================
+==============================================
+Convergence of masked scores to the likelihood
+==============================================
 
 The masked scores of all sizes add up to the log marginal likelihood (LML). With P
-random masks for each size the sum is an unbiased estimate, whose error goes to zero
-with P. Masks of one fixed size are different: their error goes to a bias, however many
-are drawn.
+random masks of each size, the sum is an unbiased estimate whose error goes to zero as P
+grows. With masks of one fixed size, the error goes to a bias that is not zero, however
+many masks are drawn.
 
 These are Figure 1 and Table 1 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, at the paper's sizes, but with independent noise
-for every entry. Models keep the parameters that generated the rows: nothing is trained.
+<https://arxiv.org/abs/2306.00520>`_, with the sizes of the paper, but with independent
+noise in every entry. The models have the parameters that generated the rows; nothing is
+trained.
 """
 
 import matplotlib.pyplot as plt

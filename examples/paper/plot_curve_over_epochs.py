@@ -1,15 +1,15 @@
 """
-=============================
-The curve rises while it fits
-=============================
+======================================
+The masked score curve during training
+======================================
 
-The area under the curve is the log marginal likelihood (LML) at every moment of
-training. Here the model starts with the right mean and scale: where everything is
-hidden there is little left to gain. What it learns is how features depend on each
-other, and the curve rises where there is something to predict from.
+At every moment of training, the area under the curve is the log marginal likelihood
+(LML). The model in this example starts with the right mean and scale, so scores with
+everything hidden can hardly improve. It learns how features depend on each other, and
+the curve rises where some features are visible.
 
 This is the left half of Figure 5 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, for measurements of tumours. ``--full`` takes
+<https://arxiv.org/abs/2306.00520>`_, for measurements of tumours. ``--full`` uses
 MNIST.
 """
 

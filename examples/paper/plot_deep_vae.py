@@ -1,16 +1,16 @@
 """
-=========================================
-A deep decoder, trained by filling blanks
-=========================================
+==========================================
+Deep VAE: training by masks, ELBO and IWAE
+==========================================
 
-With a neural network as decoder nothing is exact, but masks work all the same: hidden
-pixels are predicted by importance sampling. Training that way reaches likelihoods like
-those of the evidence lower bound (ELBO) and of the importance weighted bound (IWAE),
-far above those of a linear decoder.
+With a neural network as decoder the integrals over z have no closed form, and hidden
+pixels are predicted by importance sampling. Training by masks reaches likelihoods
+similar to those of the evidence lower bound (ELBO) and of the importance weighted bound
+(IWAE), and much higher than those of a linear decoder.
 
 This is the lower half of Figure 3 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, for small binary digits. ``--five`` takes five
-seeds instead of two, ``--full`` MNIST and a larger network.
+<https://arxiv.org/abs/2306.00520>`_, for small binary digits. ``--five`` uses five
+seeds instead of two; ``--full`` uses MNIST and a larger network.
 """
 
 import sys

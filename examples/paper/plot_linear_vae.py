@@ -1,16 +1,16 @@
 """
-====================================================
-Masks, bounds and likelihoods lead to the same place
-====================================================
+===========================================
+Linear VAE: training by masks, ELBO and LML
+===========================================
 
 A linear variational autoencoder of binary pixels can be trained by masking, by the
 evidence lower bound (ELBO), or by the log marginal likelihood (LML) itself. Measured by
-the true LML, all three do equally well.
+the true LML, the three results are equally good.
 
 This is the upper half of Figure 3 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_. The paper integrates over the two latent variables
-on a grid of 4 x 4 points, which is too coarse to measure a likelihood with; below is
-why. ``--full`` takes MNIST.
+on a grid of 4 x 4 points. The example shows why that grid is too coarse to measure a
+likelihood. ``--full`` uses MNIST.
 """
 
 import sys

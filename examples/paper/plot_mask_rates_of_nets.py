@@ -1,14 +1,15 @@
 """
-===============================
-What a net learns from one rate
-===============================
+==============================================
+Nets trained at one mask rate and at all rates
+==============================================
 
-A net that is trained by masks of one size learns the conditionals of that size. Here
-three of them fill in handwritten digits of 0 and 1: with 15% of the pixels hidden, with
-half, and with any number of them. What each says of its own loss is D times the masked
-score at its rate; the area under the whole curve is what a density needs.
+A net that is trained with masks of one size learns the conditionals of that size. Here
+three nets fill in handwritten digits of 0 and 1. They are trained with 15% of the
+pixels hidden, with 50%, and with any number of them. The training objective of a net
+with a fixed rate is D times its masked score at that rate; its density needs the area
+under the whole curve.
 
-This is the counterpart, for nets, of Figures 2 and 3 of `Moreno-Muñoz et al. (2023)
+This corresponds, for nets, to Figures 2 and 3 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_.
 """
 

@@ -1,16 +1,16 @@
 """
-================================================
-The curve of a language model bends as it learns
-================================================
+======================================
+Masked score curves of language models
+======================================
 
-A masked language model with random weights knows nothing: whatever is hidden, one token
-is as likely as another, and the curve is flat. Knowledge of context bends it: it helps
-most where little is hidden.
+A masked language model with random weights finds all tokens equally likely, whatever is
+hidden, so its curve is flat. A trained model uses the context, which helps most if few
+tokens are hidden, so its curve rises there.
 
 This is the right half of Figure 5 of `Moreno-Muñoz et al. (2023)
-<https://arxiv.org/abs/2306.00520>`_, for a tiny relative of BERT that learns, in
-seconds, from the descriptions of scikit-learn's data sets. ``--full`` scores sentences
-of GLUE by ``bert-base-uncased``, as the paper does, with the package datasets.
+<https://arxiv.org/abs/2306.00520>`_, for a tiny relative of BERT that is trained in
+seconds on the descriptions of scikit-learn's data sets. ``--full`` scores sentences of
+GLUE with ``bert-base-uncased``, as the paper does; it needs the package datasets.
 
 It needs transformers (``pip install "sklearn-mpt[text]"``).
 """

@@ -1,16 +1,16 @@
 """
-=====================================
-Training by masking climbs to the top
-=====================================
+================================================
+Training by masks reaches the maximum likelihood
+================================================
 
-Wherever it starts, training with masks of uniformly random size ends at the maximum of
-the log marginal likelihood (LML), which probabilistic PCA has in closed form. Its
-objective estimates that LML on the way. Hiding 20% of the features at every step also
-climbs, but its objective is no likelihood.
+From any start, training with masks of uniformly random size ends at the maximum of the
+log marginal likelihood (LML), which is known in closed form for probabilistic PCA, and
+the objective during training estimates the LML. Training with 20% of the features
+hidden in every step comes close to the maximum, but its objective is not a likelihood.
 
 This is Figure 2 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_,
-with 64 masks per step and five random starts; here the noise variance is learned
-too. ``--full`` takes small steps, as the paper does.
+with 64 masks per step and five random starts. Unlike in the paper, the noise variance
+is learned too. ``--full`` takes small steps, as the paper does.
 """
 
 import sys

@@ -1,11 +1,11 @@
 """
-========================================
-Which rows are odd, and what makes them?
-========================================
+==============================
+Anomaly detection with reasons
+==============================
 
-An outlier detector needs three things: a score, a threshold, and a reason. The score is
-the log marginal likelihood of a row, the threshold a quantile of it over rows that are
-known to be sound, and the reason the features that contribute least.
+This example finds anomalous rows and explains them. The score of a row is its log
+marginal likelihood. The threshold is a quantile of the scores of rows that are known to
+be normal. The reason is given by the features that contribute least to the score.
 """
 
 import matplotlib.pyplot as plt

@@ -3,15 +3,15 @@
 Item response theory: difficulty, discrimination and ability
 ============================================================
 
-The two-parameter logistic model (2PL) says that a person of ability z answers question
-j rightly with probability
+In the two-parameter logistic model (2PL), a person of ability z answers question j
+correctly with probability
 
 .. math:: P(x_j = 1 \\mid z) = \\frac{1}{1 + \\exp(-a_j (z - d_j))},
 
-with a discrimination :math:`a_j` and a difficulty :math:`d_j`. It is
-:class:`~sklearn_mpt.MPTLinearVAE` with one component and binary features: the component
-holds the discriminations, and the intercepts are :math:`-a_j d_j`. Here are the
-estimates and standard errors, beside those of the R package ltm [2]_.
+where :math:`a_j` is the discrimination and :math:`d_j` the difficulty of the question.
+This is :class:`~sklearn_mpt.MPTLinearVAE` with one component and binary features: the
+component holds the discriminations, and the intercepts are :math:`-a_j d_j`. This
+example compares estimates and standard errors with those of the R package ltm [2]_.
 """
 
 import matplotlib.pyplot as plt

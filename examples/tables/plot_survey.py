@@ -1,11 +1,12 @@
 """
-======================================
-A survey with holes, filled in and not
-======================================
+================================
+Survey data with missing answers
+================================
 
-Answers to a survey are scales, a yes or no, and numbers, and some are missing. One
-model of all columns fills them in inside a Pipeline, for predictions; and draws them
-several times, for standard errors that know what was missing.
+Answers to a survey are numbers, ordered scales and yes or no, and some are missing.
+Here one model of all columns fills in the answers inside a Pipeline, for predictions,
+and draws them several times, for standard errors that account for the missing answers
+(multiple imputation).
 """
 
 from pathlib import Path

@@ -1,16 +1,17 @@
 """
-===========================================
-Protein variants by a masked language model
-===========================================
+=====================================================
+Scoring protein variants with a masked language model
+=====================================================
 
-A masked language model of proteins predicts what a mutation does: the more probable the
-new residue is in its place, the better the variant. The usual score is the masked
-marginal, the log-ratio of the two residues given the rest of the sequence; the
-log-probability of the whole variant is another. For both, proteins are texts.
+A masked language model of proteins predicts the effect of a mutation: the more probable
+the new residue is at its position, the better the variant. The usual score is the
+masked marginal, the log-ratio of the two residues given the rest of the sequence,
+summed over the mutated sites. It ignores whether the new residues suit each other; the
+joint score of several sites does not. Proteins are treated as texts.
 
-The protein family here is made up: some places are conserved, and some are in contact,
-so that their residues must fit each other. The log-probability of every variant is
-known, and the scores of a tiny ESM model can be compared with it.
+The protein family in this example is simulated. Some positions are conserved, and some
+are in contact, so that their residues must fit each other. The true log-probability of
+every variant is known, and is compared with the scores of a tiny ESM model.
 
 It needs ``pip install "sklearn-mpt[text]"``.
 """
@@ -130,43 +131,84 @@ print(
 # All single variants
 # -------------------
 #
-# A masked marginal hides the place that is mutated, and compares how probable the two
-# residues are there. `~sklearn_mpt.MPTScorer.conditional_log_prob` hides what a mask
-# says: here one place of each variant. All variants, and as many copies of the wild
-# type, are scored in one call, which fills its batches with them.
+# `~sklearn_mpt.MPTScorer.score_variants` compares variants with the wild type. One site
+# has one conditional, so the joint score and the masked marginal are the same here.
 
 wild = next(p for p in family if p[0] == "K" and log_prob(p) > log_prob(held_out[0]))
-variants = [
-    (place, residue, wild[:place] + residue + wild[place + 1 :])
-    for place in range(LENGTH)
-    for residue in RESIDUES
-]
-proteins = [protein for _, _, protein in variants]
-exact = np.array([log_prob(protein) for protein in proteins]) - log_prob(wild)
+changes = [(place, new) for place in range(LENGTH) for new in RESIDUES]
+singles = [f"{wild[place]}{place + 1}{new}" for place, new in changes]
+marginals = scorer.score_variants(wild, singles, method="masked-marginal")
 
-masks = [np.arange(LENGTH) == place for place, _, _ in variants]
-hidden = scorer.conditional_log_prob([*proteins, *[wild] * len(masks)], masks * 2)
-mutant, original = np.split(np.sum(hidden, axis=1), 2)
-marginals = mutant - original
-chain = MPTScorer(model, tokenizer, method="chain", n_masks=2, random_state=0).fit()
-whole = chain.score_samples(proteins) - chain.score([wild])
-scores = {"masked marginals": marginals, "chain": whole}
-for name, values in scores.items():
-    print(f"{name}: correlation with the truth {np.corrcoef(values, exact)[0, 1]:.2f}")
+
+def exact_ratio(variant):
+    protein = list(wild)
+    for mutation in variant.split(":"):
+        protein[int(mutation[1:-1]) - 1] = mutation[-1]
+    return log_prob(protein) - log_prob(wild)
+
+
+exact = [exact_ratio(variant) for variant in singles]
+correlation = np.corrcoef(marginals, exact)[0, 1]
+print(f"single variants: correlation with the truth {correlation:.2f}")
 
 # %%
-# The places in contact and those conserved stand out. On the right, dots stand a little
-# to the side of the log-ratio, so that they do not hide each other.
+# Double mutants in contact
+# -------------------------
+#
+# Where two residues are in contact, a mutation of one may break the contact, and that
+# of the other restore it. The joint score predicts the second residue given the first,
+# in both orders. The usual scores add up what is found site by site: the masked
+# marginal with both sites hidden, others given the residues of the wild type or of the
+# mutant. The pseudo-perplexity adds up all residues of the sequence, each given all
+# others.
+
+doubles = [
+    f"{wild[i]}{i + 1}{new}:{wild[j]}{j + 1}{other}"
+    for i, j in CONTACTS
+    for new in RESIDUES
+    for other in RESIDUES
+    if new != wild[i] and other != wild[j]
+]
+exact_of_doubles = [exact_ratio(variant) for variant in doubles]
+methods = (
+    "joint",
+    "masked-marginal",
+    "wild-type-marginal",
+    "mutant-marginal",
+    "pseudo-perplexity",
+)
+scores = {m: scorer.score_variants(wild, doubles, method=m) for m in methods}
+for name, values in scores.items():
+    correlation = np.corrcoef(values, exact_of_doubles)[0, 1]
+    print(f"double mutants, {name}: correlation with the truth {correlation:.2f}")
+
+# %%
+# Deletions and insertions change the length. Scores are log-probabilities given the
+# number of residues: `length_log_prob` adds how probable that is, here by the lengths
+# of the family, which are all the same.
+
+lengths = scorer.count_tokens(family)
+deletion = f"{wild[3]}4del"
+given = scorer.score_variants(wild, [deletion])[0]
+whole = scorer.score_variants(wild, [deletion], length_log_prob=lengths)[0]
+print(f"{deletion}: {given:.1f} nats given the length, {whole:.1f} with its term")
+
+# %%
+# On the left, the places in contact and those conserved stand out.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 image = axes[0].imshow(marginals.reshape(LENGTH, -1).T, cmap="RdBu", vmin=-4, vmax=4)
 axes[0].set_xticks(range(LENGTH), wild)
 axes[0].set_yticks(range(len(RESIDUES)), RESIDUES)
-axes[0].set(xlabel="Wild type", ylabel="Mutation", title="Masked marginals (nats)")
+axes[0].set(xlabel="Wild type", ylabel="Mutation", title="Single variants (nats)")
 figure.colorbar(image, ax=axes[0], shrink=0.7, extend="both")
-for side, (name, values) in zip((-0.1, 0.1), scores.items(), strict=True):
-    axes[1].plot(exact + side, values, ".", alpha=0.6, label=name)
+for name, marker in zip(methods[:3], "o^s", strict=True):
+    axes[1].plot(exact_of_doubles, scores[name], marker, ms=4, alpha=0.6, label=name)
 axes[1].axline((0, 0), slope=1, color="0.5", linestyle="--", label="equal")
-axes[1].set(xlabel="Log-ratio in the family (nats)", ylabel="Score (nats)")
+axes[1].set(
+    xlabel="Log-ratio in the family (nats)",
+    ylabel="Score (nats)",
+    title="Double mutants in contact",
+)
 axes[1].legend()
 plt.show()

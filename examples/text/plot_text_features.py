@@ -1,15 +1,15 @@
 """
-===================================
-Masked scores as features of a text
-===================================
+==============================
+Masked scores as text features
+==============================
 
 ``MPTScorer`` turns a text into a few numbers: how well a masked language model predicts
-its tokens at each of several mask rates. In a pipeline, they tell sentences from the
-same with shuffled letters, which counting letters cannot.
+its tokens at each of several mask rates. In this Pipeline, the numbers distinguish
+sentences from the same sentences with shuffled letters, which counts of letters cannot.
 
-The model is a tiny one that learns, in seconds, from the descriptions of scikit-learn's
-data sets; real texts deserve ``MPTScorer("bert-base-uncased")``. It needs transformers
-(``pip install "sklearn-mpt[text]"``).
+The model is a tiny one that is trained in seconds on the descriptions of scikit-learn's
+data sets. For real texts use a model such as ``MPTScorer("bert-base-uncased")``. The
+example needs transformers (``pip install "sklearn-mpt[text]"``).
 """
 
 import re

@@ -1,13 +1,13 @@
 """
-=========================================
-A language model trained at one mask rate
-=========================================
+==================================================
+Training a masked language model at all mask rates
+==================================================
 
-BERT hides 15% of the tokens. If the size of the mask is drawn uniformly instead, and
-its tokens share one weight, the loss is an unbiased estimate of minus the log marginal
-likelihood (LML), so that training maximises it. Here one small model is trained in both
-ways on the sentences of a small grammar, by transformers' ``Trainer``, and the LML of
-held-out sentences is followed.
+BERT is trained with 15% of the tokens hidden. If the number of hidden tokens is drawn
+uniformly instead, and the hidden tokens of a text share one weight, the loss is an
+unbiased estimate of minus the log marginal likelihood (LML), so training maximises the
+LML. Here one small model is trained in both ways on the sentences of a small grammar,
+with the ``Trainer`` of transformers, and the LML of validation sentences is recorded.
 
 It needs ``pip install "sklearn-mpt[text-training]"``.
 """

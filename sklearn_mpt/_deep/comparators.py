@@ -1,8 +1,7 @@
-"""What masked pre-training is compared with: bounds of rows, and chains.
+"""For comparison: bounds by each row's own samples, and chains.
 
-A chain encodes and decodes in turn. From the observed features alone the first z is
-drawn; then the hidden features are drawn given z, and z given all of them, and so on:
-appendix F of [1]_.
+A chain draws z from the encoder given the observed features, then the hidden features
+given z, then z given all features, and so on: appendix F of [1]_.
 
 References
 ----------
@@ -14,16 +13,16 @@ import numpy as np
 import torch
 
 from sklearn_mpt._deep.density import DeepDensity
-from sklearn_mpt._deep.objectives import MaskedRows, SampledRows
+from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
 from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
-N_STEPS = 5  # from one z to the next
-N_CHAINS = 64  # when scoring
+N_STEPS = 5  # of a chain, from one z to the next
+N_CHAINS = 64  # in scores
 
 
 def own_bound(module, X, noise):
-    """Importance-weighted bound on log p(x) by each row's own points; (n,).
+    """Return the importance-weighted bound by each row's own samples; (n,).
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
     """
@@ -37,8 +36,8 @@ def own_bound(module, X, noise):
     return log_mean_exp(log_likelihood + log_ratio, 1)
 
 
-class BoundRows(SampledRows):
-    """Minus the importance-weighted bound: ELBO for one point per row, else IWAE."""
+class BoundLoss(RowLoss):
+    """Minus the importance-weighted bound: ELBO with one sample per row, else IWAE."""
 
     def losses(self, module, batch):
         X, counts, noise, _ = batch
@@ -46,7 +45,7 @@ class BoundRows(SampledRows):
 
 
 def chain_log_prob(module, X, observed, noise):
-    """log p(x_j | x_R) by averages over the last z of several chains; (n, d).
+    """Return log p(x_j | x_R) by averages over the last z of chains; (n, d).
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ def _draw(module, X, observed, normal):
 
 
 class EncodeDecodeDensity(DeepDensity):
-    """A deep model whose conditionals are those of the chains.
+    """A density whose conditionals are those of the chains.
 
     The noise of the chains is the same for all rows.
     """
@@ -96,12 +95,12 @@ class EncodeDecodeDensity(DeepDensity):
         return chain_log_prob(self.joint, rows.X, rows.observed, noise)
 
 
-class EncodeDecodeRows(MaskedRows):
+class EncodeDecodeLoss(MaskedLoss):
     """Minus D times the masked score by chains, over minibatches of rows."""
 
     def batches(self, rng):
         n_features = self.X.shape[1]
-        n_chains, _, n_dims = self.points
+        n_chains, _, n_dims = self.samples
         for X, counts, *_ in super().batches(rng):
             normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))
             uniform = rng.random((len(X), N_STEPS, n_chains, n_features))

@@ -1,7 +1,7 @@
-"""A deep latent variable model: its nets as a torch module, and its integrals.
+"""The density of a deep model, and its nets as a torch module.
 
-A net maps z, standard normal, to the location of every feature, of shape (..., d). Rows
-are standardised; the decoder's fitted arrays are in the units of the rows.
+A net maps z, standard normal, to the locations of the features, of shape (..., l). Rows
+are standardised; the decoder's fitted arrays are in the units of X.
 """
 
 import torch
@@ -12,18 +12,18 @@ from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as
 from sklearn_mpt._latent.integration import importance
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
-# Powers of two: points of each part, in rule after rule.
+# Points of each part of the mixture, rule after rule: powers of two.
 POWERS, POWERS_IF_MANY_DIMS = range(5, 12), range(5, 10)
 CONDITIONAL_POWERS = range(5, 9)
-# Of averages in many dimensions, where more points gain little.
+# For averages in many dimensions, where more points gain little.
 AVERAGE_POWERS = (5, 7)
 
 
 def points(powers, n_dims):
-    """Points in a replicate: of the encoder's posterior, of each mode, of the prior.
+    """Return numbers of points: of the encoder's posterior, of modes, of the prior.
 
-    Where many are needed, modes do not say where; the prior knows all places, if there
-    are few dimensions.
+    A row that needs many points may have its mass far from all modes: then, in few
+    dimensions, as many come from the prior.
     """
     return [
         (*[2**power] * (1 + n_modes(n_dims)), 2**power // _prior_part(power, n_dims))
@@ -56,22 +56,22 @@ class DeepModule(torch.nn.Module):
         return self.decoder(z)
 
     def entry_log_prob(self, X, z):
-        """log p(x_j | z) of rows X, of shape (n, d), at z (n, s, k); (n, s, d)."""
+        """Return log p(x_j | z) of rows X, (n, d), at z (n, s, k); (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.decoder(z))
 
     def posterior(self, X, observed):
-        """The encoder's posteriors of rows, given what is observed of them."""
+        """Return the encoder's posteriors of rows, given what is observed."""
         kind = self.likelihood
         return self.encoder(kind.inputs(X), kind.spread(observed))
 
     def propose(self, rows):
-        """The encoder's posteriors, and those around modes."""
+        """Return the encoder's posteriors, and Gaussians around modes."""
         encoded = self.posterior(rows.X, rows.observed)
         return [encoded, *posteriors_around_modes(rows, encoded.mean, self)]
 
 
 class DeepDensity(IntegratedDensity):
-    """A fitted model; its integrals are by importance sampling."""
+    """A density whose integrals are by importance sampling."""
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
@@ -88,7 +88,8 @@ class DeepDensity(IntegratedDensity):
 def module_of(fitted, likelihood, device, own=None):
     """Return the fitted module, in double precision.
 
-    likelihood : whatever its parameters are. own : the parameter `decoder`.
+    likelihood : of the kinds of features; its parameters are not used. own : the
+        parameter `decoder`.
     """
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(
@@ -117,7 +118,7 @@ def _decoder(fitted, likelihood, device, own):
 
 
 def _layers(coefs, intercepts, activation, device):
-    """A net of the arrays, or None if there are none."""
+    """Return a net of the arrays, or None if there are none."""
     if not coefs:
         return None
     coefs, intercepts = (

@@ -1,4 +1,4 @@
-"""Fully connected nets, where their training starts, and the encoder made of one."""
+"""Fully connected nets, their initial layers, and the encoder."""
 
 import functools
 from itertools import pairwise
@@ -20,7 +20,7 @@ ACTIVATIONS = {
     "tanh": torch.tanh,
 }
 HAVE_INPLACE = {"relu", "silu"}
-LOG_SCALE_BOUND = 6.0  # of the net's change to the diagonal of the precision's root
+LOG_SCALE_BOUND = 6.0  # of the factors of the diagonal of the precision's root
 
 
 class Layers(torch.nn.Module):
@@ -50,7 +50,7 @@ class Layers(torch.nn.Module):
         return functional.linear(hidden, self.coefs[-1].T, self.intercepts[-1])
 
     def locations(self, h):
-        """What `forward` returns, as a product that need not be formed."""
+        """Return what `forward` does, as a product that need not be computed."""
         return Locations(self._hidden(h), self.coefs[-1], self.intercepts[-1])
 
     def _hidden(self, h):
@@ -62,7 +62,7 @@ class Layers(torch.nn.Module):
         return h
 
     def value_and_jacobian(self, h):
-        """Outputs, of shape (n, n_out), and their derivatives; (n, n_in, n_out)."""
+        """Return outputs, (n, n_out), and their derivatives, (n, n_in, n_out)."""
         tangents = torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
         *hidden, last = zip(self.coefs, self.intercepts, strict=True)
         for coef, intercept in hidden:
@@ -73,7 +73,7 @@ class Layers(torch.nn.Module):
 
     @torch.enable_grad()
     def _activate(self, h):
-        """The activation and its derivative."""
+        """Return the activation and its derivative."""
         h = h.detach().requires_grad_()
         value = ACTIVATIONS[self.activation](h)
         return value.detach(), torch.autograd.grad(value.sum(), h)[0]
@@ -122,12 +122,12 @@ def initial_layers(sizes, rng):
 
 
 def spread_layers(coefs, intercepts, activation, inputs, how):
-    """Scale hidden layers to their inputs, in place; return the last one's values.
+    """Scale hidden layers to their inputs, in place; return the values of the last.
 
-    What enters an activation gets a standard deviation, and is zero at one of the
-    inputs, which is where the activation bends.
+    The input of each activation gets a given standard deviation, and is zero, where
+    activations bend, at one of the rows of `inputs`.
 
-    how : the standard deviation, and a generator.
+    how : the standard deviation, and a random generator.
     """
     bend, rng = how
     for coef, intercept in zip(coefs[:-1], intercepts[:-1], strict=True):
@@ -149,9 +149,10 @@ class Encoder(torch.nn.Module):
     .. math:: \Lambda_R = I + \sum_{j \in R} v_j v_j^\top, \quad
               h_R = \sum_{j \in R} (x_j a_j + b_j),
 
-    which is exact for a linear Gaussian decoder. A net that sees the observed values
-    and which they are then moves the mean and scales the root of the precision. What
-    it says when nothing is observed is subtracted: the posterior is then the prior.
+    which is exact for a linear Gaussian decoder. Then a net, whose inputs are the
+    observed values and indicators of them, moves the mean and scales the root of the
+    precision. Its outputs for a row without observed features are subtracted, so that
+    the posterior of such a row is the prior.
 
     Parameters
     ----------
@@ -172,14 +173,13 @@ class Encoder(torch.nn.Module):
     def forward(self, inputs, observed):
         """Return the posteriors of rows.
 
-        inputs : what is read of them, shape (n, l), any finite number where not
-            observed.
-        observed : bool (n, l), or 1.0 and 0.0.
+        inputs : shape (n, l); any finite number where not observed.
+        observed : shape (n, l); bool, or 1.0 and 0.0.
         """
         seen = observed.to(self.precision.dtype)
         inputs = torch.cat([inputs * seen, seen], 1)
         root = precision_root_of(seen, self.precision)
-        # few columns are summed fastest where each is in one piece
+        # products with few columns are fastest where each column is contiguous
         information = functional.linear(inputs, self.information.T.contiguous())
         mean = torch.cholesky_solve(information[..., None], root)[..., 0]
         if self.net is None:
@@ -191,14 +191,14 @@ class Encoder(torch.nn.Module):
 
 
 def precision_root_of(curvature, W):
-    """Cholesky factors of I + sum_j c_j w_j w_j', of shape (n, k, k)."""
+    """Return Cholesky factors of I + sum_j c_j w_j w_j'; (n, k, k)."""
     eye = torch.eye(len(W), dtype=W.dtype, device=W.device)
     outer = (W[:, None] * W[None]).flatten(0, 1)
     return torch.linalg.cholesky(eye + (curvature @ outer.T).unflatten(1, eye.shape))
 
 
 def _triangular(entries, n_dims):
-    """Lower triangular matrices with positive diagonals, the identity for zeros."""
+    """Return lower triangular matrices with positive diagonals; of zeros, identity."""
     rows, columns = torch.tril_indices(n_dims, n_dims, device=entries.device)
     matrix = entries.new_zeros(len(entries), n_dims, n_dims)
     matrix[:, rows, columns] = entries

@@ -15,36 +15,37 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 
-# Points among which starts are looked for: of the prior, and of wider normals, as rows
-# far from the data come from its tails. Starts are that far apart, or more: in the
-# tails that share of the distance beyond FAR.
+# Starts are the likeliest of points of the prior, and of wider normals, as rows far
+# from the data have z in the tails of the prior. They are APART from each other, or in
+# the tails APART_IN_TAILS of their distance beyond FAR.
 N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
 APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
 N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
-# More points of the prior, and starts that are nearer: where features are many, modes
-# are narrow, and a high one may be beside a lower one that more points are near to.
+# More points of the prior, and starts that may be nearer to each other: with many
+# features modes are narrow, and a high mode may be beside a lower and wider one.
 N_NEAR_POINTS, NEAR, N_NEAR_STARTS = 4096, 0.05, 4
-SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats of a second one
+SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats below the largest
 MAX_STEPS = 10
 TOLERANCE = 0.01  # nats, of the log joint density
 STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
-# A row is unlikely if its best mode is that many nats below the prior's, or leaves
-# errors of so many noise variances. It gets that many more starts of each width, of
-# which fewer go on after every few steps: the numbers of both.
+# A row is unlikely if the prior at its best mode is UNLIKELY nats below its peak, or if
+# the squared errors there exceed BAD_FIT noise variances. It gets N_CONTENDERS more
+# starts of each width, of which fewer go on after every few steps: ROUNDS has numbers
+# of steps, and of starts that go on.
 UNLIKELY, BAD_FIT = 7.0, 5.0
 N_CONTENDERS, N_SURVIVORS = 100, 30
 ROUNDS = (1, 120), (2, N_SURVIVORS)
 
 
 def n_modes(n_dims):
-    """How many there are Gaussians for: in many dimensions more are found in vain."""
+    """Return the number of modes: more gain nothing in many dimensions."""
     return 4 if n_dims <= FEW_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):
-    """Gaussians around the largest modes found from z (n, k) and other starts.
+    """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer, one twice as wide as the largest takes their places.
+    Where there are fewer modes, Gaussians twice as wide as the largest replace them.
     """
     starts = torch.cat([z[:, None], search(rows, module)], 1)
     modes = climb(rows, starts, module)
@@ -56,22 +57,22 @@ def posteriors_around_modes(rows, z, module):
 
 
 class Modes(NamedTuple):
-    """What climbs from several starts of each row have reached: Gaussians there."""
+    """Gaussians around the modes that are reached from several starts of each row."""
 
     mean: torch.Tensor  # shape: (n, s, k)
     root: torch.Tensor  # shape: (n, s, k, k)
     precision_root: torch.Tensor  # shape: (n, s, k, k)
-    mass: torch.Tensor  # shape: (n, s), the log of it
+    mass: torch.Tensor  # shape: (n, s), logarithms
 
     def best(self):
-        """The posterior of the largest mass of each row."""
+        """Return the posterior of the largest mass of each row."""
         first = self.mass.argmax(1)
         rows = torch.arange(len(first), device=first.device)
         return Posterior(*(part[rows, first] for part in self[:3]))
 
 
 def climb(rows, starts, module, max_steps=MAX_STEPS):
-    """Take steps from starts (n, s, k)."""
+    """Return the modes near starts (n, s, k)."""
     shape = starts.shape[:2]
     index = torch.arange(shape[0], device=starts.device).repeat_interleave(shape[1])
     rows = rows.take(index)
@@ -83,7 +84,7 @@ def climb(rows, starts, module, max_steps=MAX_STEPS):
 
 
 def is_unlikely(rows, modes, module):
-    """Whether the best mode is far out, or fits badly; (n,) bool."""
+    """Return whether the best mode is in the tails, or fits badly; bool, (n,)."""
     z, kind = modes.best().mean, module.likelihood
     slope, information = kind.derivatives(rows.X, module.location(z))
     seen = kind.spread(rows.observed.to(z.dtype))
@@ -92,7 +93,7 @@ def is_unlikely(rows, modes, module):
 
 
 def _with_more(modes, which, rows, module):
-    """Return the modes, and for some of the rows those that survivors reach."""
+    """Add modes that survivors reach, for some of the rows."""
     width = max(rows.X.shape[1], module.width) * module.n_dims
     n_at_once = max(1, BLOCK_BYTES // (8 * len(WIDTHS) * N_CONTENDERS * width))
     room = torch.zeros(N_SURVIVORS, dtype=torch.long, device=which.device)
@@ -107,7 +108,7 @@ def _with_more(modes, which, rows, module):
 
 
 def survivors(rows, module):
-    """The best of many starts; fewer go on after every few steps; (n, s, k)."""
+    """Return the best of many starts; fewer go on after every few steps; (n, s, k)."""
     z = _search_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     joint = joint.unflatten(1, (len(WIDTHS), -1))
@@ -122,7 +123,7 @@ def survivors(rows, module):
 
 
 def _distinct(modes):
-    """The posteriors of the largest masses that are apart from each other."""
+    """Return the posteriors of largest mass that are apart from each other."""
     first, largest = modes.best(), modes.mass.amax(1)
     chosen, wide = [first], first.precision_root / 2
     for _ in range(1, n_modes(first.mean.shape[1])):
@@ -139,7 +140,7 @@ def _distinct(modes):
 
 
 def search(rows, module):
-    """The likeliest of points that all rows share, apart from each other; (n, s, k)."""
+    """Return the likeliest of shared points, apart from each other; (n, s, k)."""
     n_dims = module.n_dims
     if n_dims > FEW_DIMS:
         return _likeliest(rows, _search_points(n_dims), module, 1, APART)
@@ -149,7 +150,7 @@ def search(rows, module):
 
 
 def _likeliest(rows, z, module, number, least):
-    """The likeliest of points z (m, k), that far from each other or more."""
+    """Return the likeliest of points z (m, k) with a least distance."""
     z = z.to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
@@ -173,10 +174,10 @@ def _normal_points(number, n_dims):
 
 
 def laplace(rows, z, module, max_steps=MAX_STEPS):
-    """Mode and curvature of the posterior near z, by damped Gauss-Newton steps.
+    """Return mode and curvature of the posterior near z, by Gauss-Newton steps.
 
-    Each row takes the step size that is best for it, and rests when none gains more
-    than TOLERANCE: a row at rest stays there, whatever the others need.
+    Each row takes the step size that is best for it. A row stays where it is once no
+    step gains more than TOLERANCE, however many steps other rows take.
     """
     sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
     for _ in range(max_steps):
@@ -193,7 +194,7 @@ def laplace(rows, z, module, max_steps=MAX_STEPS):
 
 
 def _gauss_newton(rows, z, module):
-    """Full step to the mode, and the root of the precision, at z (n, k)."""
+    """Return the full step to the mode, and the root of the precision, at z (n, k)."""
     location, jacobian = module.decoder.value_and_jacobian(z)
     kind, observed = module.likelihood, rows.observed.to(z.dtype)
     slope, information = kind.derivatives(rows.X, location)

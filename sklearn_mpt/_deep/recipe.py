@@ -1,42 +1,53 @@
-"""What the training of a deep model takes where its parameters are "auto"."""
+"""How the nets of a deep model are built and trained where parameters are "auto"."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.early_stopping import Stopping
 from sklearn_mpt._deep.nets import ACTIVATIONS
-from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Architecture, Kind
+from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Kind
 
 MANY_FEATURES = 256  # images
-# Hidden layers of the encoder: images take more of them, and learn faster by them.
-WIDTHS, WIDTHS_IF_MANY = (128, 128), (128, 128, 128)
-# Points for each row, if n_importance_samples is "auto". Where validation rows set the
-# noise variance, points may be more, and rows sharper.
-OWN_POINTS, SHARED_POINTS, SHARED_POINTS_IF_TUNED = 16, 4, 8
-# Rows of a step: each costs as many products of features as there are rows.
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 
 
-class Recipe(NamedTuple):
-    """How a deep model is trained.
+@dataclass(frozen=True)
+class Recipe:
+    """How the nets of a deep model are built and trained.
 
-    starts : kinds of starts, of which the best after a few steps goes on.
-    batch_size : rows of a step.
-    n_points : points z for each row of a step.
-    tunes_noise : whether validation rows set the noise variance.
-    turns : whether steps are taken along the axes of gradients.
-    stopping : when the losses of validation rows end training.
+    ``benchmarks/bench_deep_recipe.py`` measures what each entry is worth.
+
+    Attributes
+    ----------
+    widths : tuple of int
+        Of the hidden layers of the encoder; the decoder has them in reverse.
+    activation : str
+        Of the hidden layers.
+    starts : tuple of Kind
+        Kinds of starts; the one that is best after a few steps goes on.
+    batch_size : int
+        Rows of a step.
+    n_samples : int
+        Samples of z for each row of a step.
+    n_prior_samples : int
+        Samples of the prior in each step.
+    rotates : bool
+        Whether steps are taken in the eigenbasis of the gradients.
+    sets_noise : bool
+        Whether validation rows set the noise variance after every epoch, if all
+        features share one.
     """
 
+    widths: tuple[int, ...]
+    activation: str
     starts: tuple[Kind, ...]
     batch_size: int
-    n_points: int
-    tunes_noise: bool
-    turns: bool
-    stopping: Stopping
+    n_samples: int
+    n_prior_samples: int
+    rotates: bool
+    sets_noise: bool
 
 
 def recipe_for(
@@ -44,61 +55,44 @@ def recipe_for(
     *,
     n_rows,
     n_features,
-    n_validation,
-    widths,
-    objective,
-    batch_size,
-    n_points,
+    n_components,
+    hidden_layer_sizes="auto",
+    activation="auto",
+    objective="mpt",
+    batch_size="auto",
+    n_importance_samples="auto",
 ):
-    """Return the recipe for rows of this kind, and these parameters of the estimator.
-
-    Many features that are not all 0 and 1 are learned faster along the axes of
-    gradients, and so steadily that training ends sooner; smaller steps gain nothing
-    there. Where such features share one noise variance, masked training lets validation
-    rows set it.
-    """
+    """Return the recipe for rows of this kind and parameters of the estimator."""
     many = n_features >= MANY_FEATURES
-    turns = many and likelihood.is_sharp
-    n_noises = sum(noise.numel() for noise in likelihood.parameters())
-    tunes = turns and n_noises == 1 and objective == "mpt" and n_validation > 0
-    if batch_size == "auto":
-        batch_size = int(np.clip(n_rows // 16, SMALLEST_BATCH, LARGEST_BATCH))
-    stopping = Stopping(slows_down=False, by_rows=True) if turns else Stopping()
-    return Recipe(
-        starts=_starts(many, widths),
-        batch_size=batch_size,
-        n_points=_n_points(objective, n_points, tunes),
-        tunes_noise=tunes,
-        turns=turns,
-        stopping=stopping,
-    )
-
-
-def _starts(many, widths):
-    """Many features use z from any start."""
-    if many:
-        return (SMOOTH,)
-    return (SMOOTH, CURLED, CURLED, LINEAR) if widths else (SMOOTH, LINEAR)
-
-
-def _n_points(objective, n_points, tunes):
-    if objective == "elbo":
-        return 1
-    if n_points != "auto":
-        return n_points
-    if objective != "mpt":
-        return OWN_POINTS
-    return SHARED_POINTS_IF_TUNED if tunes else SHARED_POINTS
-
-
-def architecture_for(n_features, n_components, hidden_layer_sizes, activation):
-    """Return the nets: smooth activations for curves, those with kinks for images."""
-    many = n_features >= MANY_FEATURES
+    rotates = many and likelihood.is_sharp
+    sets_noise = rotates and objective == "mpt"
     if isinstance(hidden_layer_sizes, str):
-        hidden_layer_sizes = WIDTHS_IF_MANY if many else WIDTHS
+        hidden_layer_sizes = (128, 128, 128) if many else (128, 128)
     if activation == "auto":
         activation = "relu" if many else "silu"
-    return Architecture(n_components, tuple(hidden_layer_sizes), activation)
+    if batch_size == "auto":
+        batch_size = int(np.clip(n_rows // 16, SMALLEST_BATCH, LARGEST_BATCH))
+    if objective == "elbo":
+        n_importance_samples = 1
+    elif n_importance_samples == "auto":
+        n_importance_samples = 16 if objective == "iwae" else 8 if sets_noise else 4
+    if many:  # z is used from any start
+        starts = (SMOOTH,)
+    else:
+        starts = (SMOOTH, CURLED, CURLED, LINEAR)
+    if not len(hidden_layer_sizes):  # which do not bend
+        starts = tuple(kind for kind in starts if kind != CURLED)
+    return Recipe(
+        widths=tuple(hidden_layer_sizes),
+        activation=activation,
+        starts=starts,
+        batch_size=batch_size,
+        n_samples=n_importance_samples,
+        # samples of the prior are near the posteriors only in few dimensions
+        n_prior_samples=(64 if many else 256) // 2 ** max(0, n_components - 2),
+        rotates=rotates,
+        sets_noise=sets_noise,
+    )
 
 
 def check_architecture(hidden_layer_sizes, activation):

@@ -1,47 +1,62 @@
-"""A solver for nets: schedule-free Adam from the best of several starts."""
+"""A solver for nets: schedule-free Adam, from the best of several starts."""
+
+from operator import itemgetter
 
 import numpy as np
+import torch
 from torch.nn.utils import parameters_to_vector
 
-from sklearn_mpt._deep.early_stopping import PATIENT, Descent
+from sklearn_mpt._deep.early_stopping import (
+    newton_step,
+    shrunk_minimum,
+    standard_error,
+    training_is_flat,
+    validation_is_flat,
+)
+from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._latent.fit_loop import DIVERGENCE, Solver
-from sklearn_mpt._latent.schedule_free import ScheduleFreeAdam
 
-TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # of each start; the share is one of max_iter
-JOINED_SHARE = 0.2  # of the epochs so far: so many more, once held-out rows join
+TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # for each start; the share is one of max_iter
+JOINED_SHARE = 0.2  # of the epochs so far: as many follow with validation rows
 
 
-class DescentSolver(Solver):
-    """Minimise an objective: try several starts, then go on from the best of them.
+class NetSolver(Solver):
+    """Minimise a loss by schedule-free Adam, from the best of several starts.
 
     Parameters
     ----------
     module : torch.nn.Module
         Trained in place.
-    objective : Objective
-        What is minimised. Where it has held-out losses, their mean decides which start
-        is best, when to stop, and the parameters of which epoch are kept.
+    objective : object
+        ``batches(rng)`` yields the minibatches of an epoch, ``losses(module, batch)``
+        returns losses to be averaged, ``share`` is the part of a full step that a
+        minibatch is worth, and ``join(rows)`` adds validation rows.
     rng : numpy.random.Generator
         Source of minibatches and masks.
-    others : sequence of dict
+    validation : ValidationRows, default=None
+        Rows whose mean loss decides which start is best, when to stop, and the
+        parameters of which epoch are kept. None: the training loss decides.
+    other_starts : sequence of dict
         States of the module, to start from instead of its own.
     log_scale : float
-        What losses lack for the units of the rows.
+        Added to losses of standardised rows, for the units of the rows as given.
     tol : float
         By how much losses must fall, in nats per row, for training to go on.
     n_iter_no_change : int
         Number of epochs of a window, from one to the next of which they must fall.
-    stopping : Stopping
-        When held-out losses end training.
+    sets_noise : bool
+        Whether validation rows set the noise variance after every epoch.
     joins : bool
-        Whether held-out rows, once they have ended it, are trained on for a while.
-    **steps
+        Whether training ends with some epochs on validation rows, too.
+    **adam
         Parameters of `ScheduleFreeAdam`.
 
     Attributes
     ----------
     plateau : bool
         Whether the loss stopped improving.
+    validation_curve : list of float
+        Mean loss of the validation rows after each epoch.
     """
 
     def __init__(
@@ -50,32 +65,37 @@ class DescentSolver(Solver):
         objective,
         *,
         rng,
-        others=(),
+        validation=None,
+        other_starts=(),
         log_scale=0.0,
         tol=0.0,
         n_iter_no_change=1,
-        stopping=PATIENT,
+        sets_noise=False,
         joins=False,
-        **steps,
+        **adam,
     ):
         self.module = module
         self.objective = objective
         self.rng = rng
-        self.others = others
+        self.validation = validation
+        self.other_starts = other_starts
         self.log_scale = log_scale
-        self.stopping = stopping
-        self.joins = joins
-        self.steps = steps
         self.tol = tol
         self.n_iter_no_change = n_iter_no_change
+        self.sets_noise = sets_noise
+        self.joins = joins
+        self.adam = adam
         self.plateau = False
         self._max_iter = 0
-        self._n_joined = 0  # epochs to come on all rows, those that were held out too
-        self._descent = self._descend()
+        self._n_joined = 0  # epochs left to train on validation rows, too
+        self._begin()
 
-    def _descend(self):
-        optimizer = ScheduleFreeAdam(self.module, **self.steps)
-        return Descent(self.module, self.objective, optimizer, self.stopping)
+    def _begin(self):
+        """Start from the parameters of the module."""
+        self.optimizer = ScheduleFreeAdam(self.module, **self.adam)
+        self.best = self.optimizer.average.clone()
+        self.lowest, self.lowest_losses = np.inf, None
+        self.losses, self.validation_curve = [], []  # means, epoch by epoch
 
     @property
     def result(self):
@@ -84,95 +104,154 @@ class DescentSolver(Solver):
     @property
     def loss_curve(self):
         """Mean loss of each epoch, in the units of the rows."""
-        return [loss + self.log_scale for loss in self._descent.loss_curve]
-
-    @property
-    def validation_curve(self):
-        """Mean held-out loss after each epoch, if rows are held out."""
-        return self._descent.validation_curve
+        return [loss + self.log_scale for loss in self.losses]
 
     def init(self, max_iter):
-        """Go down from every start for a while, and from the best one on."""
+        """Train from every start for some steps; go on from the best."""
         self._max_iter = max_iter
-        n_epochs = int(TRIAL_SHARE * max_iter)
-        if not self.others or n_epochs == 0:
-            return
-        tried = [self._tried(self._descent, n_epochs)]
-        for state in self.others:
+        n_epochs = int(TRIAL_SHARE * max_iter) if self.other_starts else 0
+        trials = [self._try(n_epochs)]
+        for state in self.other_starts if n_epochs else ():
             self.module.load_state_dict(state)
-            tried.append(self._tried(self._descend(), n_epochs))
-        self._descent = min(tried, key=lambda descent: descent.lowest)
-        self._descent.optimizer.show_average()
-        self._descent.loss_curve.clear()
-        self._descent.validation_curve.clear()
-        self._descent.row_losses.clear()
+            self._begin()
+            trials.append(self._try(n_epochs))
+        best = min(trials, key=itemgetter(0))
+        self.lowest, self.lowest_losses, self.best, self.optimizer = best
+        self.optimizer.show(self.optimizer.average)
+        self.losses.clear()
+        self.validation_curve.clear()
+
+    def _try(self, n_epochs):
+        """Train for some epochs, of TRIAL_STEPS steps at most; return what counts."""
+        if self.validation is not None:
+            self.lowest_losses = self.validation.losses(self.module)
+            self.lowest = self.lowest_losses.mean()
+        try:
+            while len(self.losses) < n_epochs:
+                self.step()
+                if self.optimizer.n_steps >= TRIAL_STEPS:
+                    break
+        except DIVERGENCE:
+            self.lowest = np.inf
+        return self.lowest, self.lowest_losses, self.best, self.optimizer
 
     def step(self):
-        self._descent.epoch(self.rng)
+        """Train for one epoch; leave the module at the average."""
+        start = self.optimizer.average.clone()
+        self.optimizer.resume()
+        loss = np.mean([self._step(b) for b in self.objective.batches(self.rng)])
+        self.optimizer.show(self.optimizer.average)
+        if not self.optimizer.average.isfinite().all():
+            raise FloatingPointError
+        if self.validation is not None:
+            self._validate()
+        elif loss <= self.lowest:
+            self.lowest, self.best = loss, start
+        self.losses.append(float(loss))
 
-    def check(self):
-        self._descent.check(self.rng)
+    def _step(self, batch):
+        loss = self.objective.losses(self.module, batch).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError
+        gradients = torch.autograd.grad(
+            loss, self.optimizer.parameters, materialize_grads=True
+        )
+        gradient = torch.cat([part.flatten() for part in gradients])
+        self.optimizer.step(gradient, self.objective.share)
+        return loss.item()
+
+    def _validate(self):
+        """Keep the last parameters that are no worse than the best by a standard error.
+
+        The lowest of noisy losses comes too early: averages over more steps are better.
+        """
+        if self.sets_noise:
+            losses = self.validation.set_noise(self.module, newton_step)
+            self.optimizer.keep_resting()
+        else:
+            losses = self.validation.losses(self.module)
+        if not np.isfinite(losses).all():
+            raise FloatingPointError
+        self.validation_curve.append(float(losses.mean()))
+        if losses.mean() <= self.lowest:
+            self.lowest, self.lowest_losses = float(losses.mean()), losses
+        rise = losses - self.lowest_losses
+        if rise.mean() <= standard_error(rise):
+            self.best = self.optimizer.average.clone()
 
     def terminate(self):
-        """Return whether losses stopped falling; by smaller steps too, if they help.
+        """Return whether losses stopped falling.
 
-        Then rows that were held out join the others for a while.
+        Then training goes on for some epochs on validation rows, too, if they join.
         """
         if self.plateau:
             self._n_joined -= 1
-        elif not self._descent.is_flat(self.n_iter_no_change, self.tol):
-            return False
-        elif self._descent.can_slow_down:
-            self._descent.slow_down()
+        elif not self._is_flat():
             return False
         else:
             self.plateau = True
-            self._join()
+            n_epochs = len(self.losses)
+            n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
+            if self.joins and n_more > 0:
+                self._n_joined = n_more
+                self._join()
         return self._n_joined == 0
 
-    def _join(self):
-        n_epochs = len(self.loss_curve)
-        n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
-        if self.joins and n_more > 0:
-            self._n_joined = n_more
-            self._descent.join()
+    def _is_flat(self):
+        window = self.n_iter_no_change
+        if self.validation is None:
+            return training_is_flat(self.losses, window, self.tol)
+        return validation_is_flat(self.validation_curve, 2 * window, self.tol)
 
-    def _tried(self, descent, n_epochs):
-        try:
-            while len(descent.loss_curve) < n_epochs:
-                descent.epoch(self.rng)
-                if descent.optimizer.n_steps >= TRIAL_STEPS:
-                    break
-        except DIVERGENCE:
-            descent.lowest = np.inf
-        return descent
+    def _join(self):
+        """Go on from the best parameters, on validation rows, too."""
+        self._show_best()
+        self.optimizer.move_to(self.optimizer.point)
+        self.best = self.optimizer.average.clone()
+        self.objective.join(self.validation)
+        self.validation, self.lowest = None, np.inf
+
+    def _show_best(self):
+        self.optimizer.show(self.best)
+        if self.validation is not None:
+            self.validation.set_noise(self.module, shrunk_minimum)
+
+    @torch.no_grad()
+    def check(self):
+        """Raise if the very last step diverged; validation losses have shown it."""
+        if self.validation is not None:
+            return
+        batch = next(iter(self.objective.batches(self.rng)))
+        if not self.objective.losses(self.module, batch).isfinite().all():
+            raise FloatingPointError
 
     def recover(self):
-        """Give the module the best parameters, and forget what steps have learned."""
-        self._descent.show_best()
-        self._descent.optimizer = ScheduleFreeAdam(self.module, **self.steps)
+        """Go back to the best parameters, with a new optimizer."""
+        self.optimizer.show(self.best)
+        self.optimizer = ScheduleFreeAdam(self.module, **self.adam)
 
     def interrupt(self):
-        """Leave the module at the average of steps, if that is finite."""
-        self._descent.settle(self.rng)
+        """Leave the module at the average of the steps, if that is finite."""
+        self.optimizer.show(self.optimizer.average)
+        try:
+            self.check()
+        except DIVERGENCE:
+            self.optimizer.show(self.best)
 
     def close(self):
-        """Leave the module at its best, and the optimizer at the module.
+        """Leave the module at its best parameters, and the optimizer at the module.
 
-        The optimizer's averages of squared gradients and its number of steps say how
-        much was learned, so that later steps on more rows are small beside it.
+        The optimizer keeps its averages of squared gradients and its number of steps,
+        so that later steps on more rows are small.
         """
-        if self._descent.validates:
-            self._descent.show_best()
-            self.objective.finish(self.module)
+        if self.validation is not None:
+            self._show_best()
         point = parameters_to_vector(self.module.parameters()).detach()
-        self._descent.optimizer.move_to(point)
+        self.optimizer.move_to(point)
 
     def state(self):
-        """Return the state of the optimizer as NumPy arrays."""
-        return self._descent.optimizer.state()
+        return self.optimizer.state()
 
     def load(self, arrays):
-        """Restore what `state` returned."""
         if arrays:
-            self._descent.optimizer.load(arrays)
+            self.optimizer.load(arrays)

@@ -1,4 +1,4 @@
-"""Where a deep model starts, as arrays."""
+"""Where the training of a deep model starts, as arrays."""
 
 from typing import NamedTuple
 
@@ -8,26 +8,25 @@ from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._deep.nets import initial_layers, spread_layers
 
-N_POINTS = 512  # by which layers are scaled
-# Features times the variance of their locations, at most 1: with more, every value of z
-# explains some rows, and none is unused.
-VIVID = 20
-# Noise at first, in variances of the rows: with more, rows do not tell which z is
-# theirs, and the decoder does not bend.
-NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1  # the first for each feature
+N_ROWS = 512  # rows, or samples of z, by which layers are scaled
+# The variance of the locations is at most 1, and at most this number over that of the
+# features: with more, every z explains some rows, and none is unused.
+LARGEST_TOTAL_VARIANCE = 20
+# Noise at the start, in variances of the rows, is so much for each feature, and at
+# least the second number: with more noise, rows do not tell which z is theirs, and the
+# decoder stays linear.
+NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1
+LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 TINY = np.finfo(float).tiny
 
 
-class Architecture(NamedTuple):
-    """What the nets are: widths are those of the hidden layers of the encoder."""
-
-    n_components: int
-    widths: tuple[int, ...]
-    activation: str
-
-
 class Kind(NamedTuple):
-    """A kind of start: how far from linear the decoder is, or that it is linear."""
+    """A kind of start.
+
+    bend : standard deviation of what enters the activations of the decoder, which are
+    the less linear the larger it is. is_linear : whether the decoder is the linear map
+    of principal components.
+    """
 
     bend: float
     is_linear: bool = False
@@ -37,7 +36,7 @@ SMOOTH, CURLED, LINEAR = Kind(1.5), Kind(4.0), Kind(1.5, is_linear=True)
 
 
 class WeightedRows(NamedTuple):
-    """Standardised rows, NaN where missing, and what each counts, of mean 1."""
+    """Standardised rows, NaN where missing, and their sample weights, of mean 1."""
 
     X: np.ndarray
     weight: np.ndarray
@@ -48,84 +47,72 @@ class WeightedRows(NamedTuple):
         return cls(X, weight * (len(X) / weight.sum()))
 
     def total(self, entries):
-        """Sum what there is of each row, (n, m), over what the rows count; (m,)."""
+        """Return the weighted sum over rows of entries, (n, m); (m,)."""
         return (self.weight[:, None] * entries).sum(0)
 
     def some(self, n_rows, rng):
-        """Draw as many rows, each as often as it counts; return their numbers."""
+        """Draw so many rows, each as often as it counts; return their numbers."""
         order = rng.permutation(len(self.X))
         ends = self.weight[order].cumsum()
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]
 
 
-def start(architecture, likelihood, X, rng, kind, weight=None):
-    """Return fitted attributes from which training starts.
+def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
+    """Return the fitted attributes from which training starts.
 
-    weight : what each row counts, (n,); None is 1.
+    recipe : with `widths` and `activation`. kind : Kind. weight : the sample weights,
+    (n,); None is 1.
     """
-    n_components, widths, activation = architecture
     shift, scale = likelihood.units(X, weight)
     rows = WeightedRows.of((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
-    sizes = [n_components, *widths[::-1], len(location)]
-    decoder, basis = _decoder_start(sizes, location, activation, kind.bend, rng)
-    own = {"activation_": activation} | likelihood.start_attributes(scale)
-    if widths:
-        own = _with_less_noise(own, X.shape[1])
-    fitted = own | {"_shift": shift, "_scale": scale}
-    fitted |= _encoder_start(architecture, likelihood, rows, rng)
+    sizes = [n_components, *recipe.widths[::-1], len(location)]
+    layers, *hidden = _decoder_start(sizes, location, recipe.activation, kind.bend, rng)
+    fitted = {"activation_": recipe.activation, "_shift": shift, "_scale": scale}
+    fitted |= likelihood.start_attributes(rows.X, scale, weight)
+    if recipe.widths and "noise_variance_" in fitted:
+        share = np.clip(NOISE_SHARE * X.shape[1], MIN_NOISE_SHARE, 1)
+        fitted["noise_variance_"] = share * fitted["noise_variance_"]
+    fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
     if kind.is_linear:
-        fitted |= linear_part(likelihood, fitted, rows, (location, decoder, basis))
-    return fitted | _restored(likelihood, fitted, decoder)
-
-
-def _decoder_start(sizes, location, activation, bend, rng):
-    """Return coefficients and intercepts, and the basis for `linear_part`.
-
-    The locations that suit the rows best are the averages over z.
-    """
-    coefs, intercepts = initial_layers(sizes, rng)
-    points = rng.normal(size=(N_POINTS, sizes[0]))
-    last = spread_layers(coefs, intercepts, activation, points, (bend, rng))
-    size = min(1.0, np.sqrt(VIVID / len(location)))
-    coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
-    intercepts[-1] = location - (last @ coefs[-1]).mean(0)
-    return (coefs, intercepts), (points, last)
-
-
-def _restored(likelihood, fitted, decoder):
-    """Attributes of a decoder, in the units of the rows."""
-    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
-    (*coefs, last_coef), (*intercepts, last) = decoder
-    return {
+        fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
+    (*coefs, last_coef), (*intercepts, last) = layers
+    shift, scale = likelihood.spread_units(shift), likelihood.spread_units(scale)
+    return fitted | {
         "decoder_coefs_": [*coefs, scale * last_coef],
         "decoder_intercepts_": [*intercepts, scale * last + shift],
     }
 
 
-def _with_less_noise(attributes, n_features):
-    """Return the likelihood's attributes, with less noise where it has any."""
-    if "noise_variance_" not in attributes:
-        return attributes
-    share = np.clip(NOISE_SHARE * n_features, MIN_NOISE_SHARE, 1)
-    return attributes | {"noise_variance_": share * attributes["noise_variance_"]}
+def _decoder_start(sizes, location, activation, bend, rng):
+    """Return a decoder, samples of z, and the values of its last hidden layer there.
+
+    Over z, the mean of its locations is the given one. The decoder is a list of
+    coefficients and a list of intercepts.
+    """
+    coefs, intercepts = initial_layers(sizes, rng)
+    z = rng.normal(size=(N_ROWS, sizes[0]))
+    last = spread_layers(coefs, intercepts, activation, z, (bend, rng))
+    size = min(1.0, np.sqrt(LARGEST_TOTAL_VARIANCE / len(location)))
+    coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
+    intercepts[-1] = location - (last @ coefs[-1]).mean(0)
+    return (coefs, intercepts), z, last
 
 
-def _encoder_start(architecture, likelihood, rows, rng):
-    """The net's last layer is zero: it starts from the additive posterior."""
-    n_components, widths, activation = architecture
+def _encoder_start(recipe, n_components, likelihood, rows, rng):
+    """Return an encoder whose net is 0, so that it is the additive posterior."""
     inputs, seen = _read(likelihood, rows.X)
     n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
     slope = 0.1 * unit * rng.normal(size=(n_inputs, n_components))
     coefs, intercepts = [], []
-    if widths:
-        sizes = [2 * n_inputs, *widths, n_outputs]
+    if recipe.widths:
+        sizes = [2 * n_inputs, *recipe.widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        some = rows.some(N_POINTS, rng)
+        some = rows.some(N_ROWS, rng)
         entering = np.concatenate([inputs[some], seen[some]], 1)
-        spread_layers(coefs, intercepts, activation, entering, (1.0, rng))
+        spread_layers(coefs, intercepts, recipe.activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)
     return {
@@ -137,68 +124,60 @@ def _encoder_start(architecture, likelihood, rows, rng):
 
 
 def _read(likelihood, X):
-    """Return what the encoder reads of rows, 0.0 where missing, and what it sees."""
+    """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
     seen = likelihood.spread(torch.from_numpy(~np.isnan(X))).numpy()
     inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
     return inputs * seen, seen
 
 
-def linear_part(likelihood, fitted, rows, start):
+def linear_part(likelihood, fitted, rows, location, layers, z, last):
     """Make a decoder linear in z, as principal components are; return attributes.
 
-    Rows enter by their slopes in the location, in units of the Fisher information:
+    Rows enter by their slopes in the locations, in units of the Fisher information:
     for Gaussian features that is probabilistic PCA, with the encoder its posterior.
 
-    start : where slopes are taken, (l,); coefficients and intercepts, of which the last
-    change; points z, and values of the last hidden layer.
+    location : where slopes are taken, (l,). layers : coefficients and intercepts of
+    the decoder, whose last layer changes. z, last : samples, and the values of the last
+    hidden layer there.
     """
-    location, (coefs, intercepts), (points, last) = start
-    kind = likelihood.from_attributes(fitted, fitted["_scale"])
-    slope, information = _derivatives(kind, rows.X, location)
+    coefs, intercepts = layers
+    of_rows = likelihood.from_attributes(fitted, fitted["_scale"])
+    inputs, seen = _read(likelihood, rows.X)
+    with torch.no_grad():
+        slope, information = of_rows.derivatives(
+            torch.from_numpy(np.nan_to_num(rows.X)),
+            torch.from_numpy(location).expand(seen.shape),
+        )
+    information = rows.total(seen * information.numpy())
+    information /= np.maximum(rows.total(seen), TINY)
+    root = np.sqrt(np.maximum(information, LEAST_INFORMATION))
+    slope = seen * slope.numpy()
     size = np.sqrt(rows.weight)[:, None]
-    W, noise = _principal(size * (slope / np.sqrt(information)), points.shape[1])
-    W = W / np.sqrt(information)
+    W, noise = _principal(size * (slope / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])
-    solution = np.linalg.lstsq(basis, points @ W, rcond=1e-6)[0]
+    solution = np.linalg.lstsq(basis, z @ (W / root), rcond=1e-6)[0]
     coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
-    pull = _line(*_read(likelihood, rows.X), slope, rows.total)
+    # slopes are linear in what is read: their coefficients, and constants
+    count = np.maximum(rows.total(seen), TINY)
+    centre, level = rows.total(inputs) / count, rows.total(slope) / count
+    apart = seen * (inputs - centre)
+    factor = rows.total(apart * slope) / np.maximum(rows.total(apart**2), 1e-12)
+    pull = np.concatenate([factor, level - factor * centre])[:, None]
     own = {}
     if "noise_variance_" in fitted:
         own = {"noise_variance_": noise * fitted["noise_variance_"]}
+    W = W / root
     return own | {
         "encoder_information_": pull / noise * np.concatenate([W.T, W.T]),
-        "encoder_precision_": W * np.sqrt(information / noise),
+        "encoder_precision_": W * (root / np.sqrt(noise)),
     }
 
 
-def _line(inputs, seen, slope, total):
-    """Coefficients, then constants, of slopes that are linear in inputs; (2 l, 1).
-
-    total : what sums over rows.
-    """
-    count = np.maximum(total(seen), TINY)
-    centres = total(inputs) / count, total(slope) / count
-    apart = seen * (inputs - centres[0])
-    coefs = total(apart * slope) / np.maximum(total(apart**2), 1e-12)
-    return np.concatenate([coefs, centres[1] - coefs * centres[0]])[:, None]
-
-
-def _derivatives(likelihood, X, location):
-    """Slope of each location, 0 if missing, and the information on it; arrays."""
-    seen = likelihood.spread(torch.from_numpy(~np.isnan(X)))
-    entries = torch.from_numpy(np.nan_to_num(X))
-    with torch.no_grad():
-        slope, information = likelihood.derivatives(
-            entries, torch.from_numpy(location).expand(seen.shape)
-        )
-    return (seen * slope).numpy(), information[0].numpy()
-
-
 def unexplained(X, n_components):
-    """Squared distances of standardised rows from their principal components; (n,).
+    """Return squared distances of standardised rows from principal components; (n,).
 
-    NaN, which is missing, counts as 0. A component less than there are features is
-    taken at most, as none would be left.
+    Missing entries count as 0. Components are fewer than features, as all of them
+    would leave nothing.
     """
     X = np.nan_to_num(X)
     n_kept = min(n_components, X.shape[1] - 1)
@@ -210,7 +189,7 @@ def unexplained(X, n_components):
 
 
 def _principal(slope, n_components):
-    """Components (k, d) of probabilistic PCA, and the variance of its noise."""
+    """Return components (k, d) of probabilistic PCA, and its noise variance."""
     n_samples, n_features = slope.shape
     n_kept = min(n_components, n_samples, n_features)
     _, size, directions = randomized_svd(slope, n_kept, random_state=0)

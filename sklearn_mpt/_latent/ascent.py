@@ -5,7 +5,8 @@ A problem is an object with
 - ``batches(rng)``: the batches of one epoch;
 - ``sums(point, batch)``: what a batch says at a `Point`, as `Sums`;
 - ``is_noisy``: whether batches differ, by their masks or rows;
-- ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least log noise;
+- ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least values of
+  own parameters of the likelihood, such as the log noise;
 - ``least``: number of points to average before what they say is believed;
 - ``slopes(point)``: what rows leave unexplained; see `saddles`;
 - ``without_masks()``: the same objective as a problem without noise, or None;
@@ -348,17 +349,20 @@ class Ascent(Solver):
         )
 
     def _inside(self, sums):
-        """Ignore a gradient that would take the noise below its floor."""
+        """Ignore a gradient that would take own parameters below their floor."""
         gradient, floor = sums.gradient, self.problem.floor + 1e-9
-        outwards = (self.point.log_noise <= floor) & (gradient.log_noise < 0)
-        inside = torch.where(outwards, 0.0, gradient.log_noise)
-        return sums._replace(gradient=gradient._replace(log_noise=inside))
+        outwards = (self.point.own <= floor) & (gradient.own < 0)
+        inside = torch.where(outwards, 0.0, gradient.own)
+        return sums._replace(gradient=gradient._replace(own=inside))
 
     def _learn(self, information):
         """Keep the information of about an epoch, or of many parts of a stream."""
-        if self._information is not None:
+        before = self._information
+        if before is not None:
             share = max(self._forgetting, 1 / (self._n_steps + 1))
-            information = mix(self._information, information, share)
+            if information.blocks is not before.blocks:  # one that `load` restored
+                before = type(information)(*before[:2], *information[2:])
+            information = mix(before, information, share)
         if information.is_finite():
             self._information = information
 
@@ -373,7 +377,7 @@ class Ascent(Solver):
         self.point = self._bounded(apply(self.point, move, size))
 
     def _bounded(self, point):
-        return point._replace(log_noise=point.log_noise.clamp(min=self.problem.floor))
+        return point._replace(own=point.own.clamp(min=self.problem.floor))
 
     def _overshot(self, move):
         if self._last is None:

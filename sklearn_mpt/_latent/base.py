@@ -43,15 +43,15 @@ from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 Method = TypeVar("Method", bound=Callable[..., Any])
-UNSURE = 0.5  # a standard error, in nats, that deserves a warning
+UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
 
 
 class Problem(NamedTuple):
-    """What training goes on with.
+    """The rows, the start and the device of a training.
 
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
-    X is all there is to learn from, not a part of a stream. is_new : whether nothing
-    has been trained before. weight : what each row counts, (n,); None is 1.
+    X has all rows, and is not a part of a stream. is_new : whether the model has not
+    been trained before. weight : the sample weights, (n,); None is 1.
     """
 
     X: np.ndarray
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def in_callback_context(method: Method) -> Method:
-    """`with_callbacks`, by which scikit-learn closes callbacks, with types."""
+    """Apply scikit-learn's `with_callbacks`, and keep the type of the method."""
     return with_callbacks(method)
 
 
@@ -90,8 +90,7 @@ class BaseMPT(
 
     A subclass lists its parameters in ``__init__`` and fills five methods:
     `_check_parameters`, `_start`, `_solver`, `_trained_attributes` and `_density_of`.
-    Fitted attributes are a dict, `fitted`, until training is over or was interrupted:
-    then they are set together.
+    Fitted attributes are a dict, `fitted`, and are set together once training ends.
     """
 
     n_iter_: int
@@ -108,10 +107,10 @@ class BaseMPT(
     random_state: RandomState
 
     _objectives: tuple[str, ...]  # allowed values of `objective`
-    # Parameters without which the fitted attributes would be another model's.
+    # Parameters that fitted attributes depend on: they must not change after `fit`.
     _bound_parameters: tuple[str, ...] = ()
-    _has_chains = True  # whether it scores along orders of the features
-    _of_strings = ADVICE  # what to do with a column of strings
+    _has_chains = True  # whether it offers `mean_chain_scores`
+    _of_strings = ADVICE  # end of the error message for a column of strings
 
     # What a model fills in
 
@@ -144,14 +143,14 @@ class BaseMPT(
         """Refuse rows with values that no feature takes."""
 
     def _check_fitted_parameters(self):
-        """Refuse parameters that a fitted model cannot be trained further with."""
+        """Refuse parameters with which the fitted model cannot be trained further."""
         check_fitted_components(self.n_components, self._n_features_out)
 
     def _warn_of_limits(self, fitted, n_samples):
         """Warn where the fitted parameters are at a limit."""
 
     def _as_given(self, rows, X=None):
-        """Return rows of numbers in the form in which users give them, such as X."""
+        """Return rows of numbers in the form of X: an array, or a table."""
         return rows
 
     @property
@@ -251,7 +250,7 @@ class BaseMPT(
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             X = self._validate_training_rows(X, reset=first, min_samples=least)
-            if np.isnan(X).all():  # a step would still move along averages of before
+            if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self
             fitted = vars(self).copy()
             if first:
@@ -306,16 +305,18 @@ class BaseMPT(
             Rows to score. Missing entries (NaN) are integrated out: the score is the
             log-density of the entries present, and 0.0 where there are none.
         return_std : bool, default=False
-            Whether to return the standard error of the integration too.
+            Whether to return the error of the integration over z, too. It is no
+            standard deviation of the density over rows.
 
         Returns
         -------
         log_prob : ndarray of shape (n_samples,)
             In nats.
         std_error : ndarray of shape (n_samples,)
-            In nats; zero where the score is exact, or a quadrature accurate to 1e-4.
-            By importance sampling, from independent scramblings of the points; so large
-            that 1.96 of them cover 95%, by Student's t. Only if `return_std` is True.
+            Standard error of the integration, in nats; zero where the score is exact,
+            or a quadrature accurate to 1e-4. By importance sampling, from independent
+            scramblings of the points, so large that 1.96 of them cover 95%. Only if
+            `return_std` is True.
 
         Warns
         -----
@@ -406,7 +407,7 @@ class BaseMPT(
 
     @available_if(lambda self: self._has_chains)
     def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
-        """Average over rows what is scored while features become visible in order.
+        """Compute the scores along orders of the features, averaged over rows.
 
         `MPTDeepVAE` has it unless ``conditional="encode_decode"``.
 
@@ -450,12 +451,12 @@ class BaseMPT(
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy; present entries are unchanged. A DataFrame where X is one and the
-            model's `likelihood` tells kinds of columns. Its columns have the dtypes
-            they are given in, if these can hold all that gaps may be filled with, and
-            otherwise those of `fit`: integers that gaps turned into floats, or a column
-            of None alone, come back as in `fit`. Integers are rounded, and kept within
-            the range of the dtype in `fit`. A row is filled alone as beside others.
+            A copy; present entries are unchanged. It is a DataFrame if X is one and
+            the model's `likelihood` tells kinds of columns. Its columns keep their
+            dtypes where these can hold all values of the imputation, and otherwise get
+            those of `fit`: integers that gaps turned into floats are integers again.
+            Integers are rounded, and kept within the range of the dtype in `fit`. The
+            imputation of a row does not depend on other rows.
         """
         check_choice(method, "method", ["mean", "sample"])
         rows, density = self._validate_rows(X), self._density()
@@ -632,7 +633,7 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
 
 
 class Epochs:
-    """What surrounds the epochs of a fit: callbacks, and a line for each if verbose."""
+    """Calls callbacks around the epochs of a fit, and prints losses if verbose."""
 
     def __init__(self, estimator, X, solver, context, fitted):
         self.estimator = estimator
@@ -657,7 +658,7 @@ class Epochs:
         )
 
     def attributes(self):
-        """Return the fitted attributes that training has come to."""
+        """Return the fitted attributes of the best parameters so far."""
         result = self.solver.result
         trained = self.estimator._trained_attributes(result, self.fitted)
         return self.fitted | trained | history(self.solver.loss_curve)
@@ -668,7 +669,7 @@ def history(loss_curve):
 
 
 def _n_rows(density):
-    """Rows of a chunk that fits scikit-learn's working_memory, and CHUNK_BYTES."""
+    """Return the number of rows that fit working_memory and CHUNK_BYTES."""
     budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
     return max(1, int(budget // density.row_bytes))
 

@@ -1,9 +1,9 @@
 r"""Scores along orders of the features, for models that are integrated over z.
 
 At a node, the joint log-probability of the first t features of an order is a running
-sum. So one set of nodes gives the posterior weights of many prefixes, and by a product
-of two matrices what each of them predicts of every later feature. Nodes serve a level,
-the prefixes from one length to half as much again: they are points of a mixture of the
+sum. So one set of nodes gives the posterior weights of many prefixes, and a product of
+two matrices their predictions of every later feature. A level is the prefixes from one
+length to one and a half times that length. Its nodes are points of a mixture of the
 approximate posteriors at both ends and the prior.
 
 Points are shifted at random for each order and level. So the errors of integration of
@@ -29,11 +29,11 @@ from sklearn_mpt._latent.quadrature import (
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
 GROWTH = 1.5  # of the length of a prefix, from one level to the next
-MAX_PLACES = 512  # in a level, for memory
+MAX_PLACES = 512  # prefixes of a level at most, for memory
 
 
 def prefix_scores(X, orders, model, n_dims, seed):
-    """Average over rows what is scored along orders; (2, n_orders, d).
+    """Return scores along orders, averaged over rows; (2, n_orders, d).
 
     See the contract of `mean_chain_scores`.
 
@@ -44,7 +44,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
         With `propose`, `entry_log_prob` and `width` (see `integration`), and
-        `standardise`, of the rows that these take.
+        `standardise`, which returns the rows that these take.
     n_dims : int
         Number of latent variables.
     seed : list of int
@@ -91,7 +91,7 @@ def n_points(n_dims):
 
 
 def levels(n_features):
-    """Lengths of prefixes from which nodes serve on; the last is n_features."""
+    """Return the lengths of prefixes at which levels begin, and n_features."""
     bounds = [0]
     while bounds[-1] < n_features:
         start = bounds[-1]
@@ -101,7 +101,7 @@ def levels(n_features):
 
 
 def _prefix(X, order, length):
-    """Rows of which the first features of each order are seen."""
+    """Return rows of which the first features of each order are observed."""
     present = ~torch.isnan(X)
     seen = torch.zeros_like(present).scatter_(1, order[:, :length], True)
     return Rows(torch.nan_to_num(X), present, present & seen)

@@ -1,6 +1,7 @@
-"""Fitted models as maths on tensors: what the methods of an estimator ask for.
+"""Densities: the maths of fitted models, on tensors.
 
-It holds fitted parameters and knows no estimator. Rows are (n, d), NaN where missing.
+A density holds fitted parameters and knows no estimator. Rows are tensors (n, d), NaN
+where missing.
 """
 
 from abc import ABC, abstractmethod
@@ -26,11 +27,11 @@ from sklearn_mpt._latent.quadrature import mixture_nodes
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8
-N_TENSORS = 3  # over rows, nodes and features, that scoring holds at a time
-# To draw z from: around the posteriors, shared among them, and from the prior.
+N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
+# Candidates for draws of z: around all posteriors together, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
-AVERAGE_TOLERANCE = 0.05  # of z and of standardised features, by importance sampling
-UNSURE_CONDITIONAL = 0.2  # error, in nats, of those computed in another way
+AVERAGE_TOLERANCE = 0.05  # error of means of z and of features, by importance sampling
+UNSURE_CONDITIONAL = 0.2  # error, in nats, from which on conditionals are differences
 
 
 def as_tensor(array, device):
@@ -40,10 +41,10 @@ def as_tensor(array, device):
 
 
 def as_view(array, device):
-    """Return a tensor to read from: it shares the memory of the array where it can.
+    """Return a tensor for reading, without a copy where possible.
 
-    Rows in single precision stay so; what is computed with is blocks in double. Nothing
-    may be written to the tensor: torch has no read-only ones, the array may be one.
+    Rows in single precision stay so; callers convert blocks of them to double. Do not
+    write to the tensor: the array may be read-only, and torch has no such tensors.
     """
     dtype = np.float32 if array.dtype == np.float32 else np.float64
     array = np.require(array, dtype, ["C"])
@@ -53,7 +54,7 @@ def as_view(array, device):
 
 
 class _Writable:
-    """The memory of a read-only array, as that of one that is not."""
+    """A view of a read-only array that torch takes without a warning."""
 
     def __init__(self, array):
         address, _ = array.__array_interface__["data"]
@@ -66,7 +67,7 @@ class _Writable:
 
 @contextmanager
 def own_mode(with_grad=False):
-    """Set torch's modes for this thread, whatever they are, and set them back.
+    """Set torch's modes in this thread, and restore them afterwards.
 
     The modes are those of gradients, inference and mixed precision.
     """
@@ -97,7 +98,10 @@ class Density(ABC):
 
     @abstractmethod
     def conditional_log_prob(self, X, mask):
-        """Return the contract, for a mask of shape (1 or n, d); (n, d)."""
+        """Return log p(x_j | x_R) of hidden entries, else 0.0; (n, d).
+
+        mask : bool, of shape (1 or n, d).
+        """
 
     @abstractmethod
     def expect(self, X):
@@ -110,7 +114,7 @@ class Density(ABC):
     def mean_masked_scores(self, X, masks, n_rows):
         """Return the masked score averaged over rows, for each mask; (n_masks,).
 
-        n_rows : how many rows may be worked on at a time.
+        n_rows : number of rows of a chunk.
         """
         parts = X.split(n_rows)
         return torch.stack(
@@ -145,7 +149,7 @@ class LatentDensity(Density):
 
 
 class Units(NamedTuple):
-    """What standardises rows: a shift for each column, and one scale or one for each.
+    """The shift of each column, and one scale or that of each, that standardise rows.
 
     Tensors of shape (d,) or ().
     """
@@ -155,7 +159,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, fitted, device):
-        """Those of the fitted attributes."""
+        """Return those of fitted attributes."""
         arrays = (np.asarray(fitted[name]) for name in ("_shift", "_scale"))
         return cls(*(as_tensor(array, device) for array in arrays))
 
@@ -171,7 +175,7 @@ class Units(NamedTuple):
 
 
 class _InUnits(NamedTuple):
-    """A joint distribution of standardised rows, with densities in their own units."""
+    """A joint distribution whose densities are in the units of X."""
 
     joint: object
     units: Units
@@ -191,17 +195,19 @@ class _InUnits(NamedTuple):
 
 
 class IntegratedDensity(LatentDensity):
-    """A model whose integrals over z are sums over nodes.
+    """A density whose integrals over z are sums over nodes.
 
     Parameters
     ----------
     joint : object
         Joint distribution of z and standardised rows, as `integration` asks for it,
-        with a `likelihood`, ``location(z)``, and the numbers `n_dims` and `width`, of
-        latent variables and of the numbers that a node takes at its widest.
+        with a `likelihood`, ``location(z)``, `n_dims`, the number of latent variables,
+        and `width`, the largest number of values that are computed for a node.
     units : Units
-    scoring, predicting : Accuracy
-        For everything, but conditionals by the second, if they are sure by that.
+    scoring : Accuracy
+        Of likelihoods and averages.
+    predicting : Accuracy
+        Of conditionals. Those that stay unsure are differences of likelihoods.
     seed : tuple of int
         Of quasi-random points.
     """
@@ -251,7 +257,7 @@ class IntegratedDensity(LatentDensity):
         return value
 
     def _in_units(self, rows, log_prob):
-        """Those of standardised entries, where asked for, in the units of X."""
+        """Return log-probabilities of hidden entries in the units of X, else 0.0."""
         asked = rows.present & ~rows.observed
         return torch.where(asked, log_prob - self.units.log_scale, 0.0)
 

@@ -1,7 +1,7 @@
-"""The fit loop: epochs of a solver, with all that every training has around them.
+"""The fit loop, which asks a solver for one epoch after another.
 
-It counts epochs, calls callbacks, and deals with interruption and divergence. It knows
-no model and no estimator.
+It counts epochs, calls callbacks, and handles interruption and divergence. It knows no
+model and no estimator.
 """
 
 from abc import ABC, abstractmethod
@@ -18,8 +18,8 @@ class Solver(ABC):
     """One way to maximise an objective.
 
     `fit` calls ``init``, then ``step`` and ``terminate`` in turn, and ``close`` at the
-    end, however that came about. `partial_fit` calls ``load``, ``step_on_part`` and
-    ``state``, each time with a solver of its own.
+    end, after an exception too. Each call of `partial_fit` has a solver of its own, and
+    calls ``load``, ``step_on_part`` and ``state``.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Solver(ABC):
     loss_curve: list[float]
 
     def init(self, max_iter):
-        """Prepare for at most so many epochs; choose where to start."""
+        """Choose where to start, before at most `max_iter` epochs."""
 
     @abstractmethod
     def step(self):
@@ -50,7 +50,7 @@ class Solver(ABC):
         """The best parameters so far."""
 
     def check(self):
-        """Raise one of `DIVERGENCE` if the last step of all diverged."""
+        """Raise one of `DIVERGENCE` if the very last step diverged."""
 
     def recover(self):
         """Go back to the best parameters, after an epoch that diverged."""
@@ -59,10 +59,10 @@ class Solver(ABC):
         """Leave finite parameters, after an epoch that was interrupted."""
 
     def close(self):
-        """Leave the result that counts, after the last epoch."""
+        """Set the final result, after the last epoch."""
 
     def state(self):
-        """Return arrays from which `load` goes on; empty if the result says all."""
+        """Return arrays from which `load` goes on; empty if the result is enough."""
         return {}
 
     def load(self, state):
@@ -70,7 +70,7 @@ class Solver(ABC):
 
 
 class Silence:
-    """What surrounds the epochs of a fit without callbacks."""
+    """Does what `Epochs` does, without callbacks."""
 
     def begin(self):
         """Called before each epoch."""

@@ -1,12 +1,12 @@
 """Integrals over the latent variables: likelihoods, conditionals, posterior averages.
 
-They are sums over the nodes that a rule places for each row (see `rules`), with the
-rule's estimate of the error. A model says how:
+They are sums over the nodes that a rule of `quadrature` places for each row, with the
+rule's estimate of the error. The joint distribution, `model`, has
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), each at nodes of
   its own, of shape (n, s, k); of shape (n, s, d);
-- ``width``: how many numbers a node takes at its widest on the way there.
+- ``width``: the largest number of values that are computed for a node.
 """
 
 import itertools
@@ -21,31 +21,34 @@ GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
-IMPORTANCE_NODES = 36  # that a chunk of rows is made for; more come in blocks
-BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features: caches are small
-QUASI_RANDOM_GAIN = 2  # in standard error over random points
+IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
+BLOCK_BYTES = 2**22  # of a tensor over rows, nodes and features, to fit caches
+QUASI_RANDOM_GAIN = 2  # standard errors of random points are so many times larger
 
 
 class Accuracy(NamedTuple):
-    """How finely integrals are done: rules, and the error at which refining ends."""
+    """The accuracy of integrals: rules, and the error at which refining ends."""
 
     rules: Callable[[], Iterator]  # yields rules, each finer than the one before
     tolerance: float
-    n_nodes: int  # that a chunk of rows is made for
-    is_quadrature: bool  # whose errors below the tolerance count as none
+    n_nodes: int  # for which chunks of rows are chosen
+    is_quadrature: bool  # then errors below the tolerance count as 0
 
     def coarse(self, n_rules):
-        """The first rules alone."""
+        """Return the accuracy of the first rules alone."""
         return self._replace(rules=lambda: itertools.islice(self.rules(), n_rules))
 
     def finest(self):
-        """The last rule alone."""
+        """Return the accuracy of the last rule alone."""
         *_, last = self.rules()
         return self._replace(rules=lambda: iter([last]))
 
 
 def quadrature(n_dims, device):
-    """Refine product grids, three at a time: two may agree by chance."""
+    """Return the accuracy of product grids, three at a time.
+
+    Two might agree by chance.
+    """
 
     def rules():
         for few, many in itertools.pairwise(GRID_SIZES):
@@ -57,7 +60,10 @@ def quadrature(n_dims, device):
 
 
 def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
-    """Refine mixtures: `counts` has the points of each part, for rule after rule."""
+    """Return the accuracy of mixtures.
+
+    counts : the points of each part, for rule after rule.
+    """
 
     def rules():
         for count in counts:
@@ -67,7 +73,7 @@ def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
 
 
 class Rows(NamedTuple):
-    """Rows, what is seen of them, and what a model proposed given that, if it did."""
+    """Rows, which entries are observed, and approximate posteriors, if computed."""
 
     X: torch.Tensor  # shape: (n, d), 0.0 if missing
     present: torch.Tensor  # shape: (n, d), bool
@@ -95,7 +101,7 @@ def _posteriors(rows, model):
 
 
 def log_joint(rows, nodes, model):
-    """Log of each node's share of p(observed entries), of shape (n, s)."""
+    """Return the log of each node's share of p(observed entries); (n, s)."""
     if nodes.z.ndim == 2:  # shared by all rows
         return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
     observed = rows.observed.to(rows.X.dtype)[..., None]
@@ -116,7 +122,7 @@ def _shared_log_prob(rows, z, model):
 def _blocks(z, rows, model):
     """Split the nodes so that a tensor over rows, nodes and features fits.
 
-    And one of the numbers that a node takes at its widest.
+    So does one over rows, nodes and the `width` of the joint.
     """
     n_rows, n_features = rows.X.shape
     width = max(n_features, model.width)
@@ -124,10 +130,11 @@ def _blocks(z, rows, model):
 
 
 def integrate_log_prob(rows, rule, model):
-    """Log density of what is observed, its error, and the doubt about it; (n,) each.
+    """Return the log density of observed entries, its error and its doubt; (n,) each.
 
-    Refining that ended where the error happens to be small would make it too small, so
-    it ends by another: the doubt is the error of random points, scaled.
+    The doubt is the error of random points, scaled, and decides when refining ends. If
+    the error decided, refining would end where it is small by chance, and errors would
+    be too small.
     """
     posterior = None if rule.is_shared else _posteriors(rows, model)
     joints = [
@@ -140,7 +147,7 @@ def integrate_log_prob(rows, rule, model):
 
 
 def _doubt(joints):
-    """Standard error, were the points random, but for QUASI_RANDOM_GAIN; (n,).
+    """Return the standard error of random points over QUASI_RANDOM_GAIN; (n,).
 
     joints : log weights of the points of each group, (n, s).
     """
@@ -151,7 +158,7 @@ def _doubt(joints):
 
 
 def integrate_average(function, rows, rule, model):
-    """E f(z) given what is observed, and its error; (n, p) each.
+    """Return E[f(z) | observed entries], and its error; (n, p) each.
 
     function : from nodes (n, s, k) to values (n, s, p).
     """
@@ -178,7 +185,7 @@ def _average(function, rows, z, weight, model):
 
 
 def integrate_conditionals(rows, rule, model):
-    """log p(x_j | observed) of present entries that are hidden, and its error."""
+    """Return log p(x_j | observed) of hidden entries, else 0.0, and its error."""
     conditionals = _shared_conditionals if rule.is_shared else _own_conditionals
     log_average, error = conditionals(rows, rule, model)
     hidden = rows.present & ~rows.observed
@@ -186,7 +193,7 @@ def integrate_conditionals(rows, rule, model):
 
 
 def _own_conditionals(rows, rule, model):
-    """Log mean probabilities at nodes of each row, and their error; (n, d) each."""
+    """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
     posterior = _posteriors(rows, model)
     logs, log_averages = [], []
     for group in rule.groups:
@@ -199,7 +206,7 @@ def _own_conditionals(rows, rule, model):
 
 
 def _log_average(rows, z, joint, model):
-    """Log of the sum of probabilities of entries, weighted by the nodes; (n, d)."""
+    """Return the log of weighted sums of probabilities over nodes; (n, d)."""
     blocks = _blocks(z, rows, model)
     joints = joint.split(blocks[0].shape[1], 1)
     parts = [
@@ -210,13 +217,14 @@ def _log_average(rows, z, joint, model):
 
 
 def conditionals_by_difference(rows, entries, integrate):
-    """log p(x_j, observed) - log p(observed) of single entries, and its error.
+    """Return log p(x_j, observed) - log p(observed) of single entries, and its error.
 
-    It has nodes where the hidden value is likely, so it serves values that are far from
-    what is expected, and those that tell more of z than all others.
+    Its nodes are where the hidden value is likely. So it is accurate for values that
+    are far from their expectation, and for those that determine z more closely than all
+    others.
 
-    entries : indices of rows and of features. integrate : from rows to log p(observed)
-    and its error.
+    entries : indices of rows and of features. integrate : callable, returns
+    log p(observed) of rows and its error.
     """
     which, feature = entries
     alone, place = which.unique(return_inverse=True)
@@ -228,14 +236,14 @@ def conditionals_by_difference(rows, entries, integrate):
 
 
 def refine(estimate, rules, tolerance):
-    """Estimate rows by the first rule, those not yet accurate by the next, and so on.
+    """Estimate rows by the first rule, inaccurate ones by the next, and so on.
 
     An entry keeps the first estimate that is accurate, so that it does not depend on
     other rows, nor on other entries of its row.
 
     estimate : callable
-        From a rule and the indices of rows to value and error, of shape (n, ...), and
-        the doubt that decides on refining, if it is not the error.
+        Takes a rule and the indices of rows; returns value and error, of shape
+        (n, ...), and the doubt that decides on refining, if it is not the error.
     rules : iterable
     tolerance : float
 
@@ -260,7 +268,7 @@ def _estimated(estimate, rule, rows):
 
 
 def _shared_conditionals(rows, rule, model):
-    """Log mean probabilities by products of two matrices, and error; (n, d) each."""
+    """Return log mean probabilities at shared nodes, and errors; (n, d) each."""
     logs, averages = [], []
     for nodes in (rule.place(group, None, rows) for group in rule.groups):
         joint = log_joint(rows, nodes, model)

@@ -24,17 +24,28 @@ RIDGE = 1e-10  # of the information, relative to its trace: features seen in few
 # in the place of masks.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
-LARGEST_FALL = 0.95  # of a noise variance in one step, relative to its value
+# Of a noise variance in one step, or another positive number, relative to its value.
+LARGEST_FALL = 0.95
 LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
 # Steps so far apart have independent masks; a window of them tells gradient from noise.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 class Point(NamedTuple):
-    """Where a model stands; gradients and steps have the same two parts."""
+    """Where a model stands; gradients and steps have the same two parts.
+
+    own : the likelihood's own parameters, such as the logarithms of noise variances;
+    (g,), or () if all features share one.
+    """
 
     coefs: torch.Tensor  # shape: (d, k + 1)
-    log_noise: torch.Tensor  # shape: (), or (0,) where features have no noise
+    own: torch.Tensor
+    blocks = None  # as information, a point is that of parameters without blocks
+
+    @property
+    def log_noise(self):
+        """The own parameters where all features are Gaussian."""
+        return self.own
 
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
@@ -48,6 +59,38 @@ class Point(NamedTuple):
 
     def is_finite(self):
         return all(bool(part.isfinite().all()) for part in self)
+
+
+class Blocks(NamedTuple):
+    """Own parameters that belong to one feature, and step with its location.
+
+    slots : those of each feature that has any, (f, q); -1 for none. places : its first
+    location, (f,). is_log : whether each own parameter is the logarithm of a positive
+    number, (g,). lengths : size of a unit step in each, in units of the location, (g,).
+    """
+
+    slots: torch.Tensor
+    places: torch.Tensor
+    is_log: torch.Tensor
+    lengths: torch.Tensor
+
+
+class Curvature(NamedTuple):
+    """Information where own parameters have blocks: see `Likelihood.own_sums`."""
+
+    coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
+    own: torch.Tensor  # shape: (g, q + k + 1)
+    blocks: Blocks
+
+    def plus(self, other, size=1.0):
+        coefs = self.coefs + size * other.coefs
+        return Curvature(coefs, self.own + size * other.own, other.blocks)
+
+    def times(self, factor):
+        return Curvature(factor * self.coefs, factor * self.own, self.blocks)
+
+    def is_finite(self):
+        return bool(self.coefs.isfinite().all() and self.own.isfinite().all())
 
 
 class Weights(NamedTuple):
@@ -71,7 +114,8 @@ class Sums(NamedTuple):
     value: torch.Tensor  # of the objective
     square: torch.Tensor  # of its rows
     gradient: Point
-    information: Point | None  # coefs: (d, k + 1, k + 1); None if that before will do
+    # coefs: (d, k + 1, k + 1); None if that before will do
+    information: Point | Curvature | None
     n_rows: float  # sum of their weights
     of_law: torch.Tensor | None = None  # see `generator_of`; None: from the gradient
 
@@ -116,7 +160,7 @@ class Move(NamedTuple):
     value: float
     error: float  # standard error of the value over rows
     gradient: Point
-    information: Point
+    information: Point | Curvature
     step: Point
     generator: torch.Tensor  # of the change of the law of z, (k + 1, k + 1)
     gain: float  # that the step promises: half of gradient times step
@@ -127,7 +171,7 @@ class Move(NamedTuple):
 
 
 def as_arrays(point):
-    return [part.cpu().numpy() for part in point]
+    return [part.cpu().numpy() for part in point[:2]]
 
 
 def mix(a, b, share):
@@ -153,7 +197,7 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
         math.sqrt(variance / n),
         gradient,
         information,
-        _shortened(step, longest),
+        _shortened(step, longest, information.blocks),
         generator,
         gain,
     )
@@ -165,22 +209,62 @@ def divide(gradient, information):
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += RIDGE * diagonal.sum(1, keepdim=True)
     solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result[..., 0]
-    noise = gradient.log_noise
-    if information.log_noise.ndim > noise.ndim:
-        matrix = information.log_noise.clone()
+    own = gradient.own
+    if information.blocks is not None:
+        return _divide_blocks(gradient, information, solved)
+    if information.own.ndim > own.ndim:
+        matrix = information.own.clone()
         matrix.diagonal().add_(RIDGE * matrix.trace())
-        noise = torch.linalg.solve_ex(matrix, noise).result
+        own = torch.linalg.solve_ex(matrix, own).result
     else:
-        noise = noise / information.log_noise
-    return Point(solved, noise)
+        own = own / information.own
+    return Point(solved, own)
 
 
-def _shortened(step, longest):
-    """Bound the coefficients' part, beyond which the objective is not quadratic."""
+def _divide_blocks(gradient, information, solved):
+    """Solve for own parameters together with the coefficients of their location.
+
+    solved : steps of the coefficients of all locations alone.
+    """
+    slots, places, *_ = information.blocks
+    n_slots, width = slots.shape[1], gradient.coefs.shape[1]
+    is_own = slots >= 0
+    taken = slots.clamp(min=0)
+    rows = torch.where(is_own[..., None], information.own[taken], 0.0)
+    blocks, cross = rows[..., :n_slots], rows[..., n_slots:]
+    blocks = blocks + torch.diag_embed((~is_own).to(blocks.dtype))
+    of_coefs = information.coefs[places]
+    matrices = torch.cat(
+        [torch.cat([of_coefs, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
+    )
+    own = torch.where(is_own, gradient.own[taken], 0.0)
+    slope = torch.cat([gradient.coefs[places], own], 1)
+    size = matrices.diagonal(dim1=1, dim2=2).clamp(min=1e-300).rsqrt()
+    matrices = size[:, None] * matrices * size[..., None]
+    matrices.diagonal(dim1=1, dim2=2).add_(RIDGE * matrices.shape[1])
+    step = torch.linalg.solve_ex(matrices, (size * slope)[..., None]).result[..., 0]
+    step = size * step
+    solved = solved.index_copy(0, places, step[:, :width])
+    moved = torch.zeros_like(gradient.own)
+    moved[slots[is_own]] = step[:, width:][is_own]
+    return Point(solved, moved)
+
+
+def _shortened(step, longest, blocks):
+    """Bound the step of a feature, beyond which the objective is not quadratic."""
     if longest == math.inf:
         return step
     length = step.coefs.abs().amax(1, keepdim=True)
-    return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
+    if blocks is None:
+        return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
+    slots, places, _, lengths = blocks
+    of_own = torch.where(slots >= 0, (lengths * step.own).abs()[slots.clamp(min=0)], 0)
+    length[places] = torch.maximum(length[places], of_own.amax(1, keepdim=True))
+    factor = longest / length.clamp(min=longest)
+    of_slots = factor[places].expand(slots.shape)[slots >= 0]
+    taken = slots[slots >= 0]
+    own = step.own.index_put((taken,), step.own[taken] * of_slots)
+    return Point(step.coefs * factor, own)
 
 
 def law_of(scale, shift):
@@ -209,19 +293,23 @@ def _bounded_generator(of_law):
 def apply(point, move, size):
     """Take a step of a size; noise variances change by so many times their value.
 
-    The law of z changes by no more than in a full step: its change is exponential.
+    So do all own parameters that are logarithms of positive numbers. The law of z
+    changes by no more than in a full step: its change is exponential.
     """
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
     coefs = (point.coefs + size * move.step.coefs) @ change
-    fall = (size * move.step.log_noise).clamp(min=-LARGEST_FALL)
-    return Point(coefs, point.log_noise + fall.log1p())
+    change, blocks = size * move.step.own, move.information.blocks
+    relative = change.clamp(min=-LARGEST_FALL).log1p()
+    if blocks is not None:
+        relative = torch.where(blocks.is_log, relative, change)
+    return Point(coefs, point.own + relative)
 
 
 def axes_of(point):
     """Return the rotation of z that makes weights over noise orthogonal."""
     n_dims = point.coefs.shape[1] - 1
     rotation = torch.eye(n_dims + 1, dtype=point.coefs.dtype, device=point.coefs.device)
-    scaled = point.coefs[:, :n_dims] / point.log_noise.exp().sqrt()[..., None]
+    scaled = point.coefs[:, :n_dims] / point.own.exp().sqrt()[..., None]
     rotation[:n_dims, :n_dims] = torch.linalg.svd(scaled.T, full_matrices=False)[0]
     return rotation
 

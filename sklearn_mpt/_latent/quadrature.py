@@ -1,8 +1,7 @@
-"""Where integrals over the latent variables are evaluated: nodes and their weights.
+"""Nodes of integrals over the latent variables, and their weights.
 
-Nodes are placed around Gaussian approximations of the posterior of z. A rule holds them
-in groups, each of which gives every integral on its own: the groups tell how large the
-error is.
+A rule places nodes around Gaussian approximations of the posterior of z, in groups.
+Each group estimates every integral, and their differences estimate the error.
 """
 
 import functools
@@ -18,7 +17,7 @@ N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
-TURNS = 30.0  # of the shift for each unit of a row
+TURNS = 30.0  # full turns of the shift for each unit of a row
 
 
 class Posterior(NamedTuple):
@@ -43,24 +42,24 @@ def standard_normal_log_prob(z):
 
 
 def gaussian_log_prob(z, posterior):
-    """Log density of each row's points (n, s, k) under its posterior; (n, s)."""
+    """Return the log density of each row's points (n, s, k); (n, s)."""
     u = (z - posterior.mean[:, None]) @ posterior.precision_root
     return log_peak(posterior)[:, None] - 0.5 * (u**2).sum(-1)
 
 
 def log_peak(posterior):
-    """Log density at the mean; (n,)."""
+    """Return the log density at the mean; (n,)."""
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
     return log_det - 0.5 * posterior.mean.shape[1] * math.log(2 * math.pi)
 
 
 def moments(z):
-    """z and its products, of which every Gaussian log density is linear; (m, p)."""
+    """Return z and its products, in which Gaussian log densities are linear; (m, p)."""
     return torch.cat([z, (z[:, :, None] * z[:, None]).flatten(1)], 1)
 
 
 def natural_parameters(posterior):
-    """What the log density adds up: coefficients of `moments` and a constant.
+    """Return the coefficients of `moments` in the log density, and its constant.
 
     In double precision, as large terms cancel; (n, p), (n,).
     """
@@ -105,7 +104,7 @@ class GaussHermite:
         return Nodes(z, log_weight + standard_normal_log_prob(z) - log_density)
 
     def combine(self, values, logs=None):
-        """Integrals of the groups or their logs, (n_groups, n, ...): one, and error."""
+        """Return one of the groups' integrals, (n_groups, n, ...), and its error."""
         return values[-1], (values[-1] - values[:-1]).abs().amax(0)
 
     combine_logs = combine_log_averages = combine
@@ -229,17 +228,17 @@ def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
 
 
 def digits(normal):
-    """Integers of N_BITS that stand for points of the standard normal."""
+    """Return integers of N_BITS that stand for points of the standard normal."""
     return (norm.cdf(normal) * 2**N_BITS).astype(np.int64)
 
 
 def shifted(points, shift):
-    """Points of the standard normal from their integers, by a digital shift."""
+    """Return points of the standard normal from integers, after a digital shift."""
     return torch.special.ndtri(((points ^ shift).double() + 0.5) / 2**N_BITS)
 
 
 def row_shifts(rows, n_dims, seed):
-    """Integers of N_BITS, as good as random, that what is observed decides; (n, k)."""
+    """Return pseudo-random integers that depend on observed entries; (n, k)."""
     directions = _directions(2 * rows.X.shape[1], n_dims, seed).to(rows.X)
     observed = rows.observed.to(rows.X.dtype)
     turns = torch.cat([rows.X * observed, observed], 1) @ directions % 1
@@ -254,12 +253,15 @@ def _directions(n_numbers, n_dims, seed):
 
 
 def log_mean_exp(log_values, axis):
-    """Log of the mean of exponentials of a tensor."""
+    """Return the log of the mean of exponentials of a tensor."""
     return torch.logsumexp(log_values, axis) - math.log(log_values.shape[axis])
 
 
 def total_and_shares(log_values):
-    """Log of the sum of exponentials of finite values along axis 1, and the shares."""
+    """Return the log of the sum of exponentials along axis 1, and the shares.
+
+    Of finite values.
+    """
     share = log_values.softmax(1)  # fast where most vanish, as exp is not
     return log_values.amax(1) - share.amax(1).log(), share
 
@@ -281,9 +283,9 @@ class LogMeanExp(torch.autograd.Function):
 
 
 def pool(log_means):
-    """Pool the replicates' log averages: the log of their mean, its standard error.
+    """Return the log of the mean of replicates, and its standard error.
 
-    The error is so large that intervals of 1.96 of them cover 95%.
+    The error is so large that intervals of 1.96 of it cover 95%.
 
     log_means : shape (n_replicates, ...)
     """

@@ -1,7 +1,7 @@
-r"""Escape from saddles: components that died, or stand where others would explain more.
+r"""Escape from saddles: replace components where others would explain more.
 
-A component that is too weak to be told from the noise of the first steps shrinks, and
-afterwards grows so slowly that training looks converged: the fit is at a saddle of the
+A component that is weaker than the noise of the first steps shrinks, and afterwards
+grows so slowly that training looks converged: the fit is at a saddle of the
 likelihood. With the slope :math:`s_i` of row i in the locations of the features, its
 mean over the posterior of z, a new component along v changes the log-likelihood by
 
@@ -32,7 +32,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 DENSE_FEATURES = 128  # up to so many, a full eigendecomposition is faster
-EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines what is proposed
+EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines the new components
 
 
 def with_missing_components(
@@ -83,10 +83,10 @@ def with_missing_components(
 
 
 class Unexplained(NamedTuple):
-    """What the parts of a stream leave unexplained, on average.
+    """The mean of s s' over the parts of a stream since the last test.
 
-    Of more than `DENSE_FEATURES` features only the last part is kept, since an average
-    is a matrix of features.
+    With more than `DENSE_FEATURES` features only the last part is kept, as a mean over
+    parts is a matrix of features.
     """
 
     product: Callable  # from V, (d, q), to the mean of s s' V over rows
@@ -125,13 +125,13 @@ class Unexplained(NamedTuple):
 
 
 def gain_of(strengths):
-    """Nats per row that components of these squared lengths gain, at their best."""
+    """Return the largest gain of components of these squared lengths, nats per row."""
     strengths = strengths.clamp(min=0)
     return 0.5 * (strengths - strengths.log1p())
 
 
 def _unexplained(product, unit, axes, squared_lengths):
-    """Leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
+    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
     explained = squared_lengths / (1 + squared_lengths)
 
     def excess(V):
@@ -158,5 +158,5 @@ def _unexplained(product, unit, axes, squared_lengths):
 
 
 def _over(values, unit):
-    """Divide, where a feature that nothing is known of gives 0."""
+    """Divide by the units of features; 0 where a feature has no information."""
     return torch.where(unit > 0, values / unit.clamp(min=1e-300), 0.0)

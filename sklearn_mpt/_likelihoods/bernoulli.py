@@ -13,6 +13,7 @@ class Bernoulli(Likelihood):
 
     bounds = (0.0, 1.0)
     values = (0.0, 1.0)
+    measure = "probability"
 
     @staticmethod
     def check_rows(X):
@@ -42,6 +43,9 @@ class Bernoulli(Likelihood):
     def derivatives(self, X, location):
         prob = torch.sigmoid(location)
         return X - prob, prob * (1 - prob)
+
+    def reads(self, X):
+        return 2 * X - 1
 
     def mean(self, location):
         return torch.sigmoid(location)

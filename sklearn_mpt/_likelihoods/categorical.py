@@ -20,14 +20,23 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
+    measure = "probability"
 
     def __init__(self, n_categories):
         super().__init__()
         self.n_categories = n_categories
 
     @classmethod
-    def of_columns(cls, n_categories, noise_variance):
+    def of_columns(cls, n_categories, n_features):
         return cls(n_categories)
+
+    @staticmethod
+    def n_locations(n_categories):
+        return n_categories
+
+    @property
+    def n_means(self):
+        return self.n_categories
 
     def from_attributes(self, fitted, scale):
         return type(self)(self.n_categories)
@@ -71,6 +80,10 @@ class Categorical(Likelihood):
     def inputs(self, X):
         """Return 1.0 for the category that each feature is of, else 0.0."""
         return self._indicators(X).flatten(-2)
+
+    @property
+    def n_reads(self):
+        return self.n_categories
 
     def spread(self, entries):
         return entries.repeat_interleave(self.n_categories, -1)

@@ -9,30 +9,39 @@ import torch
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
+from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.lognormal import Lognormal
+from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
+from sklearn_mpt._likelihoods.ordinal import Ordinal
+from sklearn_mpt._likelihoods.partial_credit import PartialCredit
 from sklearn_mpt._likelihoods.poisson import Poisson
+from sklearn_mpt._likelihoods.zero_lognormal import ZeroLognormal
 
 LIKELIHOODS = {
     "gaussian": Gaussian,
     "bernoulli": Bernoulli,
     "categorical": Categorical,
+    "ordinal": Ordinal,
+    "partial_credit": PartialCredit,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
+    "lognormal": Lognormal,
+    "gamma": Gamma,
+    "zero_lognormal": ZeroLognormal,
 }
 """Kinds of features by their names."""
 
 
-def likelihood_of(kind, n_categories, noise_variance):
-    """Return the likelihood of all columns of a kind, by its name or an instance.
-
-    noise_variance : Tensor (g,), of the Gaussian ones.
-    """
+def likelihood_of(kind, n_categories, n_features):
+    """Return the likelihood of all columns of a kind, by its name or an instance."""
     if isinstance(kind, Likelihood):
         return copy.deepcopy(kind)
-    return LIKELIHOODS[kind].of_columns(n_categories, noise_variance)
+    return LIKELIHOODS[kind].of_columns(n_categories, n_features)
 
 
 class Columns(Likelihood):
-    """Features of several kinds; Gaussian ones have noise of their own.
+    """Features of several kinds, each with own parameters as its kind has them.
 
     Those of one kind, and of one number of categories, form a part: a likelihood of its
     own. The locations of features follow each other as the features do.
@@ -53,25 +62,36 @@ class Columns(Likelihood):
         super().__init__()
         self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
         self.names = range(len(self.kinds)) if names is None else names
-        self.noisy = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
-        self.is_separable = max(self.n_categories) == 1
-        if noise_variance is None:
-            ones = {"dtype": torch.float64, "device": "cpu"}
-            noise_variance = torch.ones(len(self.noisy), **ones)
-        groups = sorted(set(zip(self.kinds, self.n_categories, strict=True)))
+        of_feature = list(zip(self.kinds, self.n_categories, strict=True))
+        groups = sorted(set(of_feature))
         self.parts = torch.nn.ModuleList(
-            likelihood_of(kind, count, noise_variance) for kind, count in groups
+            likelihood_of(kind, count, of_feature.count((kind, count)))
+            for kind, count in groups
         )
+        part_of = dict(zip(groups, self.parts, strict=True))
+        self.n_locations_each = [part_of[f].n_locations(f[1]) for f in of_feature]
+        self.is_separable = max(self.n_locations_each) == 1
+        if noise_variance is not None and "gaussian" in self.kinds:
+            place = groups.index(("gaussian", 1))
+            self.parts[place] = Gaussian(noise_variance)
         self._place(groups)
 
     @property
     def is_sharp(self):
         return any(part.is_sharp for part in self.parts)
 
+    @property
+    def n_own(self):
+        return max(part.n_own for part in self.parts)
+
+    @property
+    def has_blocks(self):
+        return any(part.has_blocks for part in self.parts)
+
     def _place(self, groups):
         """Find the features and locations of each part, and the way back."""
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
-        ends = np.concatenate([[0], np.cumsum(self.n_categories)])
+        ends = np.concatenate([[0], np.cumsum(self.n_locations_each)])
         spans = [np.arange(*span) for span in pairwise(ends)]
         columns = [np.flatnonzero([f == g for f in of_feature]) for g in groups]
         locations = [np.concatenate([spans[j] for j in part]) for part in columns]
@@ -81,7 +101,7 @@ class Columns(Likelihood):
         for name, arrays in (("columns", columns), ("locations", locations)):
             back = torch.from_numpy(np.concatenate(arrays).argsort())
             self.register_buffer(f"{name}_back", back)
-        features = np.repeat(np.arange(len(self.kinds)), self.n_categories)
+        features = np.repeat(np.arange(len(self.kinds)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
 
     def _each(self):
@@ -95,6 +115,15 @@ class Columns(Likelihood):
     def _by_location(self, parts):
         return torch.cat(list(parts), -1)[..., self.locations_back]
 
+    @property
+    def n_reads_each(self):
+        """Numbers that nets without latent variables read of each feature."""
+        found = [0] * len(self.kinds)
+        for part, columns, _ in self._each():
+            for j in columns.tolist():
+                found[j] = part.n_reads
+        return found
+
     def values_of_each(self, n_features):
         values = [None] * n_features
         for part, columns, _ in self._each():
@@ -104,6 +133,15 @@ class Columns(Likelihood):
             for j, of_feature in zip(columns.tolist(), of_part, strict=True):
                 values[j] = of_feature
         return values
+
+    def unseen(self, X):
+        n_levels = max(self.n_categories)
+        rows = np.full((n_levels, X.shape[1]), np.nan)
+        for j, count in enumerate(self.n_categories):
+            if count > 1:
+                gone = np.setdiff1d(np.arange(count), X[:, j])
+                rows[gone, j] = gone
+        return rows[~np.isnan(rows).all(axis=1)]
 
     def check_rows(self, X):
         for part, columns, _ in self._each():
@@ -124,9 +162,11 @@ class Columns(Likelihood):
             for j in columns.tolist():
                 shift[j : j + 1], scale[j] = part.units(X[:, [j]], weight)
         constant = self.constant(X)
-        others = [j for j in self.noisy if not constant[j]]
+        numbers = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
+        others = [j for j in numbers if not constant[j]]
         if others:
-            scale[constant] = np.exp(np.log(scale[others]).mean())
+            alone = [j for j in numbers if constant[j]]
+            scale[alone] = np.exp(np.log(scale[others]).mean())
         return shift, scale
 
     def constant(self, X):
@@ -142,45 +182,110 @@ class Columns(Likelihood):
             start[locations.numpy()] = part.start_location(some, weight)
         return start
 
-    def start_attributes(self, scale):
-        return self._noise_attribute(np.ones(len(self.noisy)), scale)
+    def start_attributes(self, X, scale, weight=None):
+        found = []
+        for part, columns, _ in self._each():
+            j = columns.numpy()
+            of_part = part.start_attributes(X[:, j], scale[j], weight)
+            tensors = {name: torch.from_numpy(a) for name, a in of_part.items()}
+            found.append((columns, tensors))
+        return {name: tensor.numpy() for name, tensor in self._placed(found).items()}
 
-    def _noise_attribute(self, variance, scale):
-        if not self.noisy:
-            return {}
-        everywhere = np.full(len(self.kinds), np.nan)
-        everywhere[self.noisy] = variance * scale[self.noisy] ** 2
-        return {"noise_variance_": everywhere}
+    def own_attributes(self, scale):
+        return self._placed(
+            (columns, part.own_attributes(scale[columns.cpu().numpy()]))
+            for part, columns, _ in self._each()
+        )
+
+    def _placed(self, parts):
+        """What parts say of their columns, as tensors of all; NaN for others."""
+        found: dict[str, torch.Tensor] = {}
+        for columns, of_part in parts:
+            for name, tensor in of_part.items():
+                shape = len(self.kinds), *tensor.shape[1:]
+                before = found.get(name, tensor.new_full(shape, torch.nan))
+                if tensor.ndim == 2:
+                    width = max(before.shape[1], tensor.shape[1])
+                    before, tensor = _widened(before, width), _widened(tensor, width)
+                found[name] = before.index_copy(0, columns, tensor)
+        return found
 
     def from_attributes(self, fitted, scale):
-        if not self.noisy:
-            return self
-        variance = (fitted["noise_variance_"] / scale**2)[self.noisy]
-        return self._with(torch.from_numpy(variance))
+        return self._with(
+            part.from_attributes(
+                {
+                    name: fitted[name][columns.cpu().numpy()]
+                    for name in part.own_attributes(scale[columns.cpu().numpy()])
+                },
+                scale[columns.cpu().numpy()],
+            )
+            for part, columns, _ in self._each()
+        )
 
-    def attributes(self, scale):
-        if not self.noisy:
-            return {}
-        return self._noise_attribute(_array(self._gaussian.noise_variance), scale)
+    def check_attributes(self, fitted, columns=(), names=()):
+        for part, columns, _ in self._each():
+            names = [self.names[j] for j in columns.tolist()]
+            part.check_attributes(fitted, columns.numpy(), names)
 
-    def at(self, log_noise):
-        if not self.noisy:
-            return self
-        return self._with(log_noise.exp()).requires_grad_(False)
+    def at(self, own):
+        sizes = [part.n_own * len(columns) for part, columns, _ in self._each()]
+        given = zip(self.parts, own.split(sizes, -1), strict=True)
+        return self._with(part.at(of_part) for part, of_part in given).to(own.device)
 
-    def _with(self, variance):
-        other = type(self)(self.kinds, self.n_categories, self.names, variance)
-        return other.to(variance.device)
+    def _with(self, parts):
+        other = type(self)(self.kinds, self.n_categories, self.names)
+        other.parts = torch.nn.ModuleList(parts)
+        return other
 
     @property
-    def _gaussian(self):
-        return next(part for part in self.parts if isinstance(part, Gaussian))
+    def own(self):
+        return self._of_own(part.own for part in self.parts)
 
     @property
-    def log_variance(self):
-        if not self.noisy:
-            return super().log_variance
-        return self._gaussian.noise_variance.detach().log()
+    def own_floor(self):
+        return self._of_own(part.own_floor for part in self.parts)
+
+    @property
+    def own_is_log(self):
+        return self._of_own(part.own_is_log for part in self.parts)
+
+    @property
+    def own_lengths(self):
+        return self._of_own(part.own_lengths for part in self.parts)
+
+    def _of_own(self, parts):
+        """Join what parts say of their own parameters; empty of those that have none.
+
+        The precision is that of the others.
+        """
+        found = [each for each in parts if each.numel()]
+        return torch.cat(found, -1) if found else torch.empty(0, dtype=torch.float64)
+
+    @property
+    def own_features(self):
+        return [
+            j
+            for part, columns, _ in self._each()
+            for j in columns.repeat_interleave(part.n_own).tolist()
+        ]
+
+    def noises(self):
+        return [noise for part in self.parts for noise in part.noises()]
+
+    def own_sums(self, X, location, share, known, z):
+        slopes, informations = [], []
+        n_own = max(part.n_own for part in self.parts)
+        for part, columns, places in self._each():
+            if part.n_own:
+                of_part = (t[..., columns] for t in (share, known))
+                at = X[..., columns], location[..., places]
+                sums = part.own_sums(*at, *of_part, z)
+                slopes.append(sums[0])
+                informations.append(sums[1])
+        if self.has_blocks:
+            width = n_own, z.shape[-1]
+            informations = [_as_blocks(part, *width) for part in informations]
+        return torch.cat(slopes), torch.cat(informations)
 
     def entry_log_prob(self, X, location):
         return self._by_feature(
@@ -200,6 +305,8 @@ class Columns(Likelihood):
             for part, columns, places in self._each()
         ]
         slopes, informations = zip(*parts, strict=True)
+        shape = torch.broadcast_shapes(*(part.shape[:-1] for part in informations))
+        informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
 
     def spread(self, entries):
@@ -223,26 +330,20 @@ class Columns(Likelihood):
             part.curving(location[..., places]) for part, _, places in self._each()
         )
 
-    def noise_derivatives(self, X, location):
-        for part, columns, places in self._each():
-            if isinstance(part, Gaussian):
-                return part.noise_derivatives(X[..., columns], location[..., places])
-        return super().noise_derivatives(X, location)
-
     def centre(self, location):
         return self._by_location(
             part.centre(location[..., places]) for part, _, places in self._each()
         )
 
     def mean(self, location):
-        return self._by_location(
-            part.mean(location[..., places]) for part, _, places in self._each()
-        )
+        """Return what each part needs, part after part."""
+        means = (part.mean(location[..., places]) for part, _, places in self._each())
+        return torch.cat(list(means), -1)
 
     def fill(self, mean):
-        return self._by_feature(
-            part.fill(mean[..., places]) for part, _, places in self._each()
-        )
+        sizes = [part.n_means * len(columns) for part, columns, _ in self._each()]
+        of_parts = zip(self.parts, mean.split(sizes, -1), strict=True)
+        return self._by_feature(part.fill(of_part) for part, of_part in of_parts)
 
     def draw(self, location, uniform):
         return self._by_feature(
@@ -251,5 +352,19 @@ class Columns(Likelihood):
         )
 
 
-def _array(tensor):
-    return tensor.detach().double().cpu().numpy()
+def _widened(tensor, width):
+    """Add columns of NaN at the end."""
+    more = width - tensor.shape[1]
+    return torch.nn.functional.pad(tensor, (0, more), value=torch.nan)
+
+
+def _as_blocks(information, n_own, n_coefs):
+    """Information of a part in the columns that `own_sums` has where there are blocks.
+
+    information : (g,), or (g, q + k + 1) with q at most `n_own`.
+    """
+    if information.ndim == 1:
+        return torch.nn.functional.pad(information[:, None], (0, n_own - 1 + n_coefs))
+    blocks, cross = information.tensor_split([information.shape[1] - n_coefs], 1)
+    more = n_own - blocks.shape[1]
+    return torch.cat([torch.nn.functional.pad(blocks, (0, more)), cross], 1)

@@ -5,14 +5,13 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._likelihoods.base import OfScale, totals
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**24  # of rows at a time
 NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precision
 # Rounding errors, relative to the largest value, within which values are the same.
 SAME = 16
-LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
 
 
 def row_blocks(X, weight=None):
@@ -56,7 +55,7 @@ def _shift_and_scale(X, weight, low, high):
         return shift, float(largest * np.sqrt(square / n_present))
 
 
-class Gaussian(Likelihood):
+class Gaussian(OfScale):
     """Features with Gaussian noise, given their means.
 
     Parameters
@@ -67,17 +66,22 @@ class Gaussian(Likelihood):
     """
 
     is_sharp = True
+    measure = "density"
+    has_density = True
+    floor = NOISE_FLOOR
+    has_bound = False
 
     def __init__(self, noise_variance=None):
-        super().__init__()
         if noise_variance is None:
             noise_variance = torch.ones((), dtype=torch.float64, device="cpu")
-        excess = torch.clamp(noise_variance - NOISE_FLOOR, min=0.1 * NOISE_FLOOR)
-        self.log_noise = torch.nn.Parameter(excess.log() / LOG_NOISE_STEP)
+        super().__init__(noise_variance)
+
+    def _empty(self):
+        return type(self)()
 
     @classmethod
-    def of_columns(cls, n_categories, noise_variance):
-        return cls(noise_variance)
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
 
     @staticmethod
     def check_rows(X):
@@ -114,23 +118,20 @@ class Gaussian(Likelihood):
         total, n_present = sum(np.array(totals(*b)) for b in row_blocks(X, weight))
         return total / n_present
 
-    @staticmethod
-    def start_attributes(scale):
+    def start_attributes(self, X, scale, weight=None):
         return {"noise_variance_": scale**2}
 
     def from_attributes(self, fitted, scale):
         variance = fitted["noise_variance_"] / scale**2
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
-    def attributes(self, scale):
-        return {"noise_variance_": self.noise_variance.item() * scale**2}
-
-    def at(self, log_noise):
-        return type(self)(log_noise.exp()).requires_grad_(False)
+    def own_attributes(self, scale):
+        square = torch.as_tensor(scale, device=self.own.device) ** 2
+        return {"noise_variance_": self.noise_variance * square}
 
     @property
     def noise_variance(self):
-        return (LOG_NOISE_STEP * self.log_noise).exp() + NOISE_FLOOR
+        return self.scatter
 
     def entry_log_prob(self, X, location):
         variance = self.noise_variance
@@ -171,7 +172,7 @@ class Gaussian(Likelihood):
     def curving(self, location):
         return torch.zeros_like(location)
 
-    def noise_derivatives(self, X, location):
+    def own_derivatives(self, X, location):
         square = (X - location) ** 2 / self.noise_variance
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 

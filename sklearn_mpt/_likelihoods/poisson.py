@@ -23,6 +23,7 @@ class Poisson(Likelihood):
 
     bounds = (0.0, np.inf)
     is_sharp = True
+    measure = "probability"
 
     @staticmethod
     def check_rows(X):
@@ -74,6 +75,9 @@ class Poisson(Likelihood):
         slope = X - rate
         is_line = location > LARGEST_LOG_RATE
         return torch.where(is_line, slope.clamp(max=0), slope), rate
+
+    def reads(self, X):
+        return torch.log1p(X)
 
     def mean(self, location):
         return _rate(location)

@@ -182,7 +182,7 @@ class GaussianRows:
         is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
         if sums.information is not None and is_lml and (is_shared or is_joint):
             of_row = self._noise_information(turned)
-            information = sums.information._replace(log_noise=sums.n_rows * of_row)
+            information = sums.information._replace(own=sums.n_rows * of_row)
             sums = sums._replace(information=information)
         return sums.turned(rotation.T)
 

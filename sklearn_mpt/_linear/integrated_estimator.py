@@ -45,6 +45,7 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 CONDITIONAL_RULES = 4  # of quadrature; then two likelihoods are easier
 # A random start is the best of short runs, from components of rows drawn at random.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
+LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 START_ROWS, START_NOISE = 5000, 0.1
 
 
@@ -83,18 +84,19 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         likelihood, K = self._likelihood(), self.n_components
         is_quadrature = K <= MAX_QUADRATURE_DIMS
         shift, scale = likelihood.units(X, weight)
-        own = {
+        fitted = {
             "lml_method_": "quadrature" if is_quadrature else "importance",
             "_shift": shift,
             "_scale": scale,
             "_constant": np.flatnonzero(likelihood.constant(X)),
-            **likelihood.start_attributes(scale),
         }
         X = X - shift  # in double precision
         X /= scale
+        own = likelihood.start_attributes(X, scale, weight)
+        likelihood = likelihood.from_attributes(own, scale)
         intercept = likelihood.start_location(X, weight)
         if isinstance(self.init, dict):
-            return own | self._given(own, len(intercept))
+            return fitted | own | self._given(own, len(intercept))
         if self.init == "pca":
             components = first_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
@@ -102,22 +104,25 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             components = START_NOISE * rng.normal(size=shape)
             components *= _varies(X, likelihood)
         else:
-            components = self._best_of_short_runs(X, intercept, rng, weight)
-        return own | self._restored(components, intercept, own)
+            components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
+        return fitted | own | self._restored(components, intercept, fitted)
 
     def _given(self, own, n_locations):
-        """Fitted attributes of initial arrays, in the units of the rows."""
+        """Fitted attributes of initial arrays, in the units of the rows.
+
+        own : attributes of the likelihood itself, which have initial arrays, too.
+        """
         shapes = {
             "components": (self.n_components, n_locations),
             "intercept": (n_locations,),
         }
-        if "noise_variance_" not in own:
-            return initial_arrays(self.init, shapes)
-        noisy = ~np.isnan(own["noise_variance_"])
-        shapes["noise_variance"] = noisy.shape
-        arrays = initial_arrays(self.init, shapes, noise_variance=noisy)
-        noise_variance = np.where(noisy, arrays["noise_variance_"], np.nan)
-        return arrays | {"noise_variance_": noise_variance}
+        used = {name.rstrip("_"): ~np.isnan(array) for name, array in own.items()}
+        shapes |= {key: where.shape for key, where in used.items()}
+        arrays = initial_arrays(self.init, shapes, **used)
+        for key, where in used.items():
+            arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
+        self._likelihood().check_attributes(arrays)
+        return arrays
 
     def _restored(self, components, intercept, fitted):
         """Attributes in the units of the rows."""
@@ -133,9 +138,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         likelihood = self._likelihood()
         return (likelihood.spread_units(fitted[name]) for name in names)
 
-    def _best_of_short_runs(self, X, intercept, rng, weight):
+    def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
         """Components of which a few steps come farthest: there are local maxima."""
-        likelihood, K = self._likelihood(), self.n_components
+        K = self.n_components
         few = rng.permutation(len(X))[:SHORT_ROWS]
         if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
             return first_components(X, intercept, K, likelihood, weight)
@@ -149,7 +154,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
-            points.append(point_of(*arrays, likelihood.log_variance))
+            points.append(point_of(*arrays, likelihood.own))
         posed = LikelihoodRows(rows, likelihood, self._training, K, given)
         best = best_of_short_runs(posed, points, N_SHORT_STEPS)
         return best.coefs.numpy()[:, :-1].T.copy()
@@ -203,7 +208,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         )
         return Ascent(
             pose(rows, joint.likelihood, self._training, self.n_components, given),
-            point_of(joint.components, joint.intercept, joint.likelihood.log_variance),
+            point_of(joint.components, joint.intercept, joint.likelihood.own),
             learning_rate=self.learning_rate,
             rng=problem.rng,
             tol=self.tol,
@@ -215,9 +220,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
-        noise = likelihood.at(result.log_noise.cpu()).attributes(fitted["_scale"])
+        own = likelihood.at(result.own.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
-        return noise | self._restored(components, coefs[-1], fitted)
+        return own | self._restored(components, coefs[-1], fitted)
 
     def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
@@ -272,7 +277,7 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     with torch.no_grad():
         slope, information = likelihood.derivatives(entries, location)
     spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
-    size = np.sqrt(information.numpy())
+    size = np.sqrt(mean_information(information, spread))
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     units = np.zeros(len(intercept)), None
     start = closed_form(slopes, units, n_components, 0, weight)
@@ -282,6 +287,17 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     components *= _varies(X, likelihood)
     more = np.zeros((n_components - len(components), len(intercept)))
     return np.concatenate([components, more])
+
+
+def mean_information(information, spread):
+    """Information of each location; the mean, where entries have their own; (l,).
+
+    information : (l,) or (n, l). spread : which locations are of present entries.
+    """
+    if information.ndim == 1:
+        return information.numpy()
+    total = (information.numpy() * spread).sum(axis=0)
+    return np.maximum(total / np.maximum(spread.sum(axis=0), 1), LEAST_INFORMATION)
 
 
 def _taken(weight, rows):

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.density import Units
-from sklearn_mpt._latent.natural_gradient import Point, Sums
+from sklearn_mpt._latent.natural_gradient import Blocks, Curvature, Point, Sums
 from sklearn_mpt._latent.quadrature import total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
@@ -181,11 +181,13 @@ def _outer_sums(weight, z):
     return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
 
 
-def sums_of(value, weight, gradient, information, noise=None):
-    """noise : slope and information of log noise variances, if features have any."""
-    log_noise = noise or (gradient.new_zeros(0),) * 2
-    points = Point(gradient, log_noise[0]), Point(information, log_noise[1])
-    return Sums.of(value, weight, *points)
+def sums_of(value, weight, gradient, information, own=None):
+    """own : slope, information and blocks of own parameters, if features have any."""
+    slope, of_own, blocks = own or (gradient.new_zeros(0),) * 2 + (None,)
+    curvature = Point(information, of_own)
+    if blocks is not None:
+        curvature = Curvature(information, of_own, blocks)
+    return Sums.of(value, weight, Point(gradient, slope), curvature)
 
 
 def own_sums(rows, nodes, point, likelihood, targets, weight=None):
@@ -207,14 +209,14 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
         value, share = _own_shares(log_prob, log_r, on, off, targets)
     known = log_r.exp()[..., None] * rows.present[:, None]
     share, known = (weight[:, None, None] * t for t in (share, known))
-    noise = _noise_sums(share, known, likelihood, X, location)
+    own = _own_parameters(likelihood, X, location, share, known, z)
     slope, information = likelihood.derivatives(X, location)
     slope *= likelihood.spread(share)
     information = likelihood.spread(known) * information
     flat = z.flatten(0, 1)
     gradient = slope.flatten(0, 1).T @ flat
     information = _outer_sums(information.flatten(0, 1), flat)
-    return sums_of(value, weight, gradient, information, noise)
+    return sums_of(value, weight, gradient, information, own)
 
 
 def mean_slopes(rows, nodes, point, likelihood, weight):
@@ -232,18 +234,33 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     return weight[:, None].sqrt() * slope, weight @ information
 
 
-def _noise_sums(share, known, likelihood, X, location):
-    """Slope and information of log noise variances, summed over rows and nodes.
+def _own_parameters(likelihood, X, location, share, known, z):
+    """Slope, information and blocks of own parameters, summed over rows and nodes.
 
     share : derivatives in the log-probabilities of entries; known : weights of nodes
     for entries that are present; (n, s, d) each.
     """
-    noisy = likelihood.noisy
-    if not noisy:
+    if not len(likelihood.own_features):
         return None
-    slope, information = likelihood.noise_derivatives(X, location)
-    terms = share[..., noisy] * slope, known[..., noisy] * information
-    return tuple(term.sum((0, 1)) for term in terms)
+    sums = likelihood.own_sums(X, location, share, known, z)
+    return *sums, blocks_of(likelihood, location.shape[-1])
+
+
+def blocks_of(likelihood, n_locations):
+    """How own parameters belong to features; None if their information is diagonal."""
+    if not likelihood.has_blocks:
+        return None
+    of_own = likelihood.own
+    feature = torch.as_tensor(likelihood.own_features, device=of_own.device)
+    features, which = feature.unique(return_inverse=True)
+    order = which.argsort(stable=True)
+    first = torch.searchsorted(which[order].contiguous(), which[order])
+    slots = which.new_full((len(features), likelihood.n_own), -1)
+    slots[which[order], torch.arange(len(order)).to(first) - first] = order
+    numbers = torch.arange(n_locations, device=of_own.device)
+    of_location = likelihood.spread(numbers)[:n_locations]
+    places = torch.searchsorted(of_location.contiguous(), features)
+    return Blocks(slots, places, likelihood.own_is_log, likelihood.own_lengths)
 
 
 def _own_shares(log_prob, log_r, on, off, targets):
@@ -271,11 +288,13 @@ def bound_sums(rows, joint, grid, weight=None):
     points, of_node = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
     seen = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
-    noise = _noise_sums(seen, seen, likelihood, X, points)
+    z = with_one(posterior.mean)
+    at_points = z[:, None].expand(-1, points.shape[1], -1)
+    own = _own_parameters(likelihood, X, points, seen, seen, at_points)
     slope, information = likelihood.derivatives(X, points)
     slope, information = (likelihood.spread(seen) * t for t in (slope, information))
     covariance = posterior.root.mT @ posterior.root
-    z, information = with_one(posterior.mean), information.sum(1)
+    information = information.sum(1)
     gradient = slope.sum(1).T @ z
     if likelihood.is_separable:
         pull = torch.einsum("nd,nkl,ld->dk", information, covariance, joint.components)
@@ -287,9 +306,9 @@ def bound_sums(rows, joint, grid, weight=None):
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
     value = evidence_lower_bound(rows, posterior, joint, grid)
-    return sums_of(value, weight, gradient, full, noise)
+    return sums_of(value, weight, gradient, full, own)
 
 
-def point_of(components, intercept, log_noise=()):
+def point_of(components, intercept, own=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(coefs, torch.as_tensor(log_noise, device=coefs.device).to(coefs))
+    return Point(coefs, torch.as_tensor(own, device=coefs.device).detach().to(coefs))

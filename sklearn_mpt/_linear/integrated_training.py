@@ -15,7 +15,6 @@ import torch
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights
 from sklearn_mpt._latent.quadrature import Nodes
-from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
     Targets,
@@ -55,7 +54,7 @@ STEP, STEP_IF_SLOW = 2**21, 2**19  # and in a step, at least: rows come several 
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # that tell what components miss
 MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
-LOG_NOISE_FLOOR = math.log(2 * NOISE_FLOOR)
+UNSEEN = 0.5  # observations that each level counts which no row has
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
@@ -96,7 +95,6 @@ class IntegratedRows:
     least = 10
     idle = IDLE
     is_worth_trials = False
-    floor = LOG_NOISE_FLOOR
     ratio = SPACING
 
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
@@ -104,6 +102,7 @@ class IntegratedRows:
         self.given = given
         self.weights = Weights.of(given.weight, X)
         self.likelihood = likelihood
+        self.floor = likelihood.own_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
         self.training = training
@@ -116,6 +115,8 @@ class IntegratedRows:
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
         count = MAX_BATCH if training.batch_size == "auto" else training.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
+        gone = likelihood.unseen(X.cpu().numpy()) if given.is_all else ()
+        self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
         self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
         self.own = OwnNodes(n_dims, X.device, given.seed, many)
@@ -191,7 +192,12 @@ class IntegratedRows:
         return self._kept_finite(functools.reduce(operator.add, parts), point)
 
     def _kept_finite(self, sums, point):
-        """Add the prior of slopes, and keep constant features where they are."""
+        """Add priors, of slopes and of levels that no row has; keep constant features.
+
+        The latter stay where they are.
+        """
+        if self.unseen is not None:
+            sums = self._with_unseen(sums, point)
         deviation = self.training.slope_prior or math.inf
         of_row = 1 / (self.weights.total * deviation**2)
         slopes = point.coefs.clone()
@@ -205,6 +211,20 @@ class IntegratedRows:
         coefs = gradient * self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
+    def _with_unseen(self, sums, point):
+        """Add a share of an observation, at z = 0, of each level that no row has."""
+        size = len(self.unseen.X)
+        z = point.coefs.new_zeros(size, 1, self.n_dims)
+        nodes = Nodes(z, z[0, :, 0])
+        weight = z.new_full((size,), UNSEEN * sums.n_rows / self.weights.total)
+        likelihood = self.likelihood.at(point.own)
+        more = own_sums(self.unseen, nodes, point, likelihood, None, weight)
+        return sums._replace(
+            value=sums.value + more.value,
+            gradient=sums.gradient.plus(more.gradient),
+            information=sums.information.plus(more.information),
+        )
+
     @property
     def _may_share(self):
         has_values = self.likelihood.values is not None
@@ -212,7 +232,7 @@ class IntegratedRows:
 
     def joint(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
-        return LinearMap(W, b, self.likelihood.at(point.log_noise))
+        return LinearMap(W, b, self.likelihood.at(point.own))
 
     def _shared_parts(self, batch, table):
         """Sums of groups of rows with a mask each."""

@@ -22,6 +22,7 @@ N_CELLS = 12  # across the core, in each of which the information is bounded
 WIDEST = 0.8  # spacing of the shared grid
 
 MAX_QUADRATURE_DIMS = 3
+POSITIVE = ("noise_variance", "dispersion")  # initial arrays
 OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
 OWN_GRID_IF_MANY = 5  # features
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
@@ -289,7 +290,7 @@ def _initial(init, key, shape, used):
             f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
             f"{value[used].size} values are NaN or infinite."
         )
-    least = value[used].min()
-    if key == "noise_variance" and least <= 0:
-        raise ValueError(f"init['noise_variance'] must be > 0, got {least}.")
+    least = value[used].min(initial=np.inf)
+    if key in POSITIVE and least <= 0:
+        raise ValueError(f"init[{key!r}] must be > 0, got {least}.")
     return value if shape else float(value)

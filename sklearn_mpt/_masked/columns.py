@@ -17,6 +17,7 @@ LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
 WIDTH_FLOOR = 3e-3
+LARGEST_OWN = 12.0  # own parameter of a column, which may be a logarithm
 START_SPREAD = 0.8  # of the centres of a mixture: they differ from the start
 
 
@@ -57,44 +58,75 @@ class Head(torch.nn.Module, ABC):
 
 
 class LikelihoodHead(Head):
-    """Columns of a kind of the package, whose locations are the outputs of the net.
+    """Columns of a kind of the package.
+
+    Outputs of the net are the locations of a column, then its own parameters.
 
     Parameters
     ----------
     kind : str or Likelihood
         A key of LIKELIHOODS, or a likelihood of a user.
     n_categories : int
-        Number of locations of a column.
+        Number of categories of a column; 1 if it has none.
+    n_features : int
+        Number of columns.
     """
 
-    def __init__(self, kind, n_categories):
+    def __init__(self, kind, n_categories, n_features):
         super().__init__()
-        none = torch.empty(0, device="cpu", dtype=torch.float64)
-        self.likelihood = likelihood_of(kind, n_categories, none)
-        self.is_count = self.likelihood.values is None and n_categories == 1
-        self.width = n_categories
+        likelihood = likelihood_of(kind, n_categories, n_features)
+        self.likelihood = likelihood.at(likelihood.own.detach())
+        self.n_locations = likelihood.n_locations(n_categories)
+        self.width = self.n_locations + likelihood.n_own
 
     @property
     def n_inputs(self):
-        return self.width
+        return self.likelihood.n_reads
 
     def inputs(self, X):
-        if self.is_count:
-            return X.sign() * X.abs().log1p()
-        read = self.likelihood.inputs(X)
-        return 2 * read - 1 if self.width == 1 else read
+        return self.likelihood.reads(X)
 
     def start(self, X, weight):
-        return self.likelihood.start_location(X, weight)
+        likelihood, scale = self.likelihood, np.ones(X.shape[1])
+        own = likelihood.start_attributes(X, scale, weight)
+        own = likelihood.from_attributes(own, scale).own.detach().numpy()
+        location = likelihood.start_location(X, weight)
+        each = [part.reshape(X.shape[1], -1) for part in (location, own)]
+        return np.concatenate(each, 1).ravel()
+
+    def reading(self, X, weight):
+        """Return shift and scale of what enters the net; (d * n_inputs,) each."""
+        size = X.shape[1] * self.n_inputs
+        if not self.likelihood.standardises_reads:
+            return np.zeros(size), np.ones(size)
+        present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
+        read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
+        weight = (np.ones(len(X)) if weight is None else weight)[:, None] * present
+        count = np.maximum(weight.sum(0), 1e-300)
+        mean = (weight * read).sum(0) / count
+        scale = np.sqrt((weight * (read - mean) ** 2).sum(0) / count)
+        return mean, np.where(scale > 1e-6, scale, 1.0)
+
+    def _parts(self, parameters):
+        """The likelihood of each row, and its locations."""
+        if self.width == self.n_locations:
+            return self.likelihood, parameters
+        each = parameters.unflatten(-1, (-1, self.width))
+        location, own = each.tensor_split([self.n_locations], -1)
+        own = own.clamp(-LARGEST_OWN, LARGEST_OWN)
+        return self.likelihood.at(own.flatten(-2)), location.flatten(-2)
 
     def log_prob(self, X, parameters, moments):
-        return self.likelihood.entry_log_prob(X, parameters)
+        likelihood, location = self._parts(parameters)
+        return likelihood.entry_log_prob(X, location)
 
     def expect(self, parameters, moments):
-        return self.likelihood.fill(self.likelihood.mean(parameters))
+        likelihood, location = self._parts(parameters)
+        return likelihood.fill(likelihood.mean(location))
 
     def draw(self, parameters, moments, uniform):
-        return self.likelihood.draw(parameters, uniform[..., 0])
+        likelihood, location = self._parts(parameters)
+        return likelihood.draw(location, uniform[..., 0])
 
 
 class MixtureHead(Head):

@@ -288,10 +288,8 @@ class MPTMaskedAutoencoder(TableMPT):
             return likelihood
         kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
         n_features = self.n_features_in_
-        n_locations = likelihood.spread(torch.zeros(n_features, device="cpu")).numel()
-        each = n_locations // n_features
         names = getattr(self, "feature_names_in_", None)
-        return Columns([kind] * n_features, [each] * n_features, names)
+        return Columns([kind] * n_features, [1] * n_features, names)
 
     def _check_parameters(self, n_features):
         check_own(self.net, "net")
@@ -321,7 +319,7 @@ class MPTMaskedAutoencoder(TableMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # numbers by which the columns enter the net, without their indicators
-        recipe = recipe_for(len(X), sum(columns.n_categories))
+        recipe = recipe_for(len(X), sum(columns.n_reads_each))
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
@@ -344,6 +342,7 @@ class MPTMaskedAutoencoder(TableMPT):
             fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
         else:
             fitted["_linear"] = [np.zeros((0, 0)), np.zeros(0)]
+        fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
         if self.net is None:
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
             fitted["dropout_"] = dropout
@@ -354,12 +353,18 @@ class MPTMaskedAutoencoder(TableMPT):
         else:
             seed = int(rng.integers(2**63))
             net = OwnNet(self.net, module.n_inputs, intercept, "net", seed)
-        return fitted | {"_net": _arrays(net), "_heads": _arrays(module.heads)}
+        return fitted | {"_net": _arrays(net)}
 
     def _empty_module(self, fitted):
         columns = self._likelihood()
         kinds, counts = columns.kinds, columns.n_categories
-        return MaskedModule(kinds, counts, fitted["n_mixtures_"], fitted["_linear"])
+        return MaskedModule(
+            kinds,
+            counts,
+            fitted["n_mixtures_"],
+            fitted["_linear"],
+            fitted.get("_reading"),
+        )
 
     def _empty_net(self, module, fitted):
         if self.net is not None:
@@ -372,9 +377,9 @@ class MPTMaskedAutoencoder(TableMPT):
         """Return the fitted module, on the CPU and in single precision."""
         module = self._empty_module(fitted)
         module.net = self._empty_net(module, fitted)
-        for part, name in ((module.net, "_net"), (module.heads, "_heads")):
-            arrays = fitted[name].items()
-            part.load_state_dict({key: torch.tensor(array) for key, array in arrays})
+        module.net.load_state_dict(
+            {name: torch.tensor(array) for name, array in fitted["_net"].items()}
+        )
         return module
 
     def _density_of(self, fitted, device):
@@ -425,7 +430,6 @@ class MPTMaskedAutoencoder(TableMPT):
     def _trained_attributes(self, module, fitted):
         return {
             "_net": _arrays(module.net),
-            "_heads": _arrays(module.heads),
             "_at_floor": module.share_at_floor(),
         }
 

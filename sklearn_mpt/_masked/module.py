@@ -24,18 +24,21 @@ class MaskedModule(torch.nn.Module):
         Number of Gaussians for a column of numbers.
     linear : tuple of ndarray
         Loadings and noise variances of the columns of numbers.
+    reading : tuple of ndarray, default=None
+        Shift and scale of what enters the net, but of numbers; None is none.
     """
 
-    def __init__(self, kinds, n_categories, n_mixtures, linear):
+    def __init__(self, kinds, n_categories, n_mixtures, linear, reading=None):
         super().__init__()
         of_column = list(zip(kinds, n_categories, strict=True))
         self.heads = torch.nn.ModuleList()
         places = []
         for kind, count in sorted(set(of_column)):
-            is_number = kind == NUMBERS
-            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(kind, count)
-            self.heads.append(head)
             columns = np.flatnonzero([one == (kind, count) for one in of_column])
+            of_kind = kind, count, len(columns)
+            is_number = kind == NUMBERS
+            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(*of_kind)
+            self.heads.append(head)
             places.append(columns)
             self.register_buffer(
                 f"columns_{len(places) - 1}", torch.from_numpy(columns)
@@ -46,6 +49,14 @@ class MaskedModule(torch.nn.Module):
         sizes = [len(columns) for columns in places]
         each = list(zip(self.heads, sizes, strict=True))
         self._ends = [0, *accumulate(head.width * size for head, size in each)]
+        n_read = sum(
+            head.n_inputs * size
+            for head, size in each
+            if isinstance(head, LikelihoodHead)
+        )
+        reading = (np.zeros(n_read), np.ones(n_read)) if reading is None else reading
+        for name, array in zip(("read_shift", "read_scale"), reading, strict=True):
+            self.register_buffer(name, torch.tensor(array, dtype=torch.float64))
         self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()
@@ -63,6 +74,17 @@ class MaskedModule(torch.nn.Module):
         ends = pairwise(self._ends)
         for i, (head, (low, high)) in enumerate(zip(self.heads, ends, strict=True)):
             yield head, getattr(self, f"columns_{i}"), slice(low, high)
+
+    def reading(self, X, weight):
+        """Return what `reading` is for these rows, standardised where numbers are."""
+        parts = [
+            head.reading(X[:, columns.cpu().numpy()], weight)
+            for head, columns, _ in self.groups()
+            if isinstance(head, LikelihoodHead)
+        ]
+        if not parts:
+            return [np.zeros(0), np.ones(0)]
+        return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
     def start(self, X, weight):
         """Return the outputs from which training starts; ndarray (n_outputs,)."""
@@ -90,14 +112,17 @@ class MaskedModule(torch.nn.Module):
         Hidden numbers enter as what the linear model expects, other hidden entries as
         zeros; indicators say what is visible.
         """
-        parts = []
+        parts, end = [], 0
         for head, columns, _ in self.groups():
             seen = self._pick(visible, columns)
             read = head.inputs(self._pick(X, columns))
             if isinstance(head, MixtureHead):
                 parts.append(torch.where(seen, read, moments[0]))
-            else:
-                parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
+                continue
+            start, end = end, end + read.shape[1]
+            shift, scale = self.read_shift[start:end], self.read_scale[start:end]
+            read = (read - shift.to(read.dtype)) / scale.to(read.dtype)
+            parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
     def forward(self, X, visible, generator=None):

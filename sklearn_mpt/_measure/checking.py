@@ -1,16 +1,37 @@
 """Whether a function is a masked model: the contract, put to the test."""
 
+from numbers import Number
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_int
-from sklearn_mpt._measure.contract import Conditional, check_rows, describe_mask
+from sklearn_mpt._frames import plain
+from sklearn_mpt._measure.contract import (
+    CLEARLY,
+    Conditional,
+    check_rows,
+    describe_mask,
+    measures_of_columns,
+)
 from sklearn_mpt._measure.masks import draw_masks
-from sklearn_mpt._measure.rows import Rows, with_moved_columns
+from sklearn_mpt._measure.orders import OrderSpread, order_spread
+from sklearn_mpt._measure.rows import (
+    Rows,
+    as_objects,
+    with_moved_columns,
+    with_value_of_row,
+)
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50
 TOLERANCE = 1e-6  # relative, or of a nat
+MOST_VALUES = 20  # of a discrete column
+SUM_TOLERANCE = 1e-3  # of probabilities, which may be integrals
+DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
+FEATURES_PER_MASK = 3  # whose probabilities are added up
+BEYOND = 200  # integers beyond those seen that a count may reach
 
 
 def check_masked_model(
@@ -18,15 +39,17 @@ def check_masked_model(
     X: ArrayLike,
     *,
     n_masks: int = 10,
+    n_orders: int = 4,
     random_state: RandomState = None,
-) -> None:
+) -> OrderSpread | None:
     r"""Check that a model keeps the contract of ``conditional_log_prob(X, mask)``.
 
     It must return one finite number for every entry of X, which is 0 at visible and at
     missing ones, is the same in every call, does not depend on other rows, and reads no
     hidden value but that of its own term: :math:`\log p(x_j \mid x_R)` may depend on
-    :math:`x_j` and on the visible features R. What cannot be checked is that the
-    numbers are log-probabilities, normalised over :math:`x_j`.
+    :math:`x_j` and on the visible features R. Where a column is discrete, its
+    probabilities must add up to one over its values. That the densities of other
+    columns are normalised is not checked.
 
     Parameters
     ----------
@@ -38,8 +61,18 @@ def check_masked_model(
         or what a DataFrame has in its place, marks missing entries.
     n_masks : int, default=10
         Number of masks to try; one hides everything, another a single feature.
+    n_orders : int, default=4
+        Number of orders along which ten rows are scored, for information, at
+        ``n_orders * n_features`` calls; 0 for none.
     random_state : int, RandomState instance or None, default=None
-        Determines the masks.
+        Determines the masks and orders.
+
+    Returns
+    -------
+    OrderSpread or None
+        For information: how far log-probabilities differ between orders of the
+        features, and whether the conditionals belong to one joint density. That they
+        do is no rule. None if `n_orders` is 0, or if there is one feature.
 
     Raises
     ------
@@ -53,6 +86,15 @@ def check_masked_model(
     See Also
     --------
     mpt_curve : Measure a masked model.
+    order_spread : What orders of the features do to it.
+
+    Notes
+    -----
+    A column is discrete if it holds booleans, categories or strings, or no more than
+    20 different integers. A column of integers passes too if the model gives it a
+    density, which integrates to one over all numbers, or if probabilities add up to one
+    with integers that were not seen. A column whose categories the rows do not all
+    show may add up to less.
 
     Examples
     --------
@@ -61,15 +103,18 @@ def check_masked_model(
     >>> X = np.random.default_rng(0).normal(size=(5, 3))
     >>> def standard_normal(X, mask):
     ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
-    >>> check_masked_model(standard_normal, X)
+    >>> check_masked_model(standard_normal, X, random_state=0).p_value
+    1.0
     >>> check_masked_model(lambda X, mask: standard_normal(X, ~mask), X)
     Traceback (most recent call last):
         ...
     ValueError: Visible and missing entries must have log-probability 0, ...
     """
     check_int(n_masks, "n_masks")
+    check_int(n_orders, "n_orders", least=0)
     conditional, rows = Conditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
+    discrete = _discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
     n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
@@ -83,11 +128,20 @@ def check_masked_model(
                 f"{raised}"
             ) from raised
         _check_entries(log_prob, rows.targets(mask), mask)
+        limit = CLEARLY if conditional.is_single else TOLERANCE
         again = _ask(conditional, rows, mask)
-        _check_same(log_prob, again, mask, "in a second call")
+        _check_same(log_prob, again, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)
-        _check_same(log_prob[:1], alone, mask, "without the other rows")
-        _check_reading(conditional, rows, mask, log_prob, rng)
+        _check_same(log_prob[:1], alone, mask, "without the other rows", limit)
+        _check_reading(conditional, rows, mask, log_prob, rng, limit)
+        hidden = rng.permutation([j for j in discrete if mask[j]]).astype(int)
+        for j in hidden[:FEATURES_PER_MASK].tolist():
+            _check_sum(conditional, rows, mask, j, discrete[j])
+    if n_orders < 2 or n_features < 2:
+        return None
+    few = rows.slice(0, min(10, len(rows)))
+    seed = int(rng.integers(2**31))
+    return order_spread(estimator, few.values, n_orders=n_orders, random_state=seed)
 
 
 def _ask(conditional, rows, mask):
@@ -114,9 +168,9 @@ def _check_entries(log_prob, is_target, mask):
         )
 
 
-def _check_same(log_prob, other, mask, when, targets=slice(None)):
+def _check_same(log_prob, other, mask, when, limit, targets=slice(None)):
     """Check that the terms of some features are what they were."""
-    limit = TOLERANCE * np.maximum(1, np.abs(log_prob))
+    limit = limit * np.maximum(1, np.abs(log_prob))
     wrong = np.zeros(log_prob.shape, dtype=bool)
     wrong[:, targets] = ~(np.abs(other - log_prob) <= limit)[:, targets]
     if wrong.any():
@@ -128,7 +182,7 @@ def _check_same(log_prob, other, mask, when, targets=slice(None)):
         )
 
 
-def _check_reading(conditional, rows, mask, log_prob, rng):
+def _check_reading(conditional, rows, mask, log_prob, rng, limit):
     """Give half of the hidden features the values of another row, then the others."""
     hidden = rng.permutation(np.flatnonzero(mask))
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
@@ -137,9 +191,109 @@ def _check_reading(conditional, rows, mask, log_prob, rng):
             log_prob_after = _ask(conditional, _move(rows, changed), mask)
             named = ", ".join(map(str, changed[:10]))
             when = f"when the hidden values of the features [{named}] changed"
-            _check_same(log_prob, log_prob_after, mask, when, kept)
+            _check_same(log_prob, log_prob_after, mask, when, limit, kept)
 
 
 def _move(rows, columns):
     """Shift the values of some columns by a row."""
     return Rows.of(with_moved_columns(rows.values, columns))
+
+
+def _discrete_columns(rows, measures):
+    """Return by feature the discrete columns: rows that show its values.
+
+    measures : what the model says of each feature; columns with a density are none.
+    """
+    entries, columns = as_objects(rows.values), {}
+    for j, measure in enumerate(measures):
+        present = range(len(rows))
+        if rows.missing is not None:
+            present = np.flatnonzero(~rows.missing[:, j]).tolist()
+        first = {}  # row of each value
+        for i in present:
+            first.setdefault(entries[i, j], i)
+        is_integer = all(isinstance(v, str) or v == int(v) for v in _numbers_of(first))
+        if measure != "density" and is_integer and 2 <= len(first) <= MOST_VALUES:
+            columns[j] = _Discrete(list(first.values()), list(first), measure)
+    return columns
+
+
+def _numbers_of(values):
+    """Those values that are numbers, and no booleans."""
+    kinds = (bool, np.bool_)
+    return [
+        v
+        for v in values
+        if isinstance(v, Number) and not isinstance(v, kinds) and np.isfinite(v)
+    ]
+
+
+class _Discrete(NamedTuple):
+    """Rows that show the values of a column, these, and what the model says of it."""
+
+    rows: list[int]
+    values: list
+    measure: str | None
+
+    @property
+    def is_of_numbers(self):
+        return len(_numbers_of(self.values)) == len(self.values)
+
+    @property
+    def is_of_booleans(self):
+        return all(isinstance(v, bool | np.bool_) for v in self.values)
+
+
+def _check_sum(conditional, rows, mask, j, column):
+    """Check that the probabilities of a column add up to one over its values."""
+    log_prob = np.stack(
+        [
+            _ask(conditional, Rows.of(with_value_of_row(rows.values, j, i)), mask)[:, j]
+            for i in column.rows
+        ]
+    )
+    total = np.exp(log_prob).sum(axis=0)
+    i = int(np.abs(total - 1).argmax())
+    is_less = total[i] < 1 - SUM_TOLERANCE
+    if abs(total[i] - 1) <= SUM_TOLERANCE:
+        return
+    if is_less and not (column.is_of_numbers or column.is_of_booleans):
+        return  # there may be other categories
+    if column.is_of_numbers and not isinstance(rows.values, np.ndarray):
+        return  # numbers in a table of other things
+    if column.is_of_numbers and _is_explained(conditional, rows, mask, i, j, column):
+        return
+    values = sorted(column.values) if column.is_of_numbers else column.values
+    shown = [plain(value) for value in values[:10]]
+    raise ValueError(
+        "Log-probabilities must be normalised: the probabilities of feature "
+        f"{j} of row {i} add up to {total[i]:.6g} over its values {shown}"
+        f"{' and others' if len(values) > 10 else ''}, for the mask "
+        f"{describe_mask(mask)}."
+    )
+
+
+def _is_explained(conditional, rows, mask, i, j, column):
+    """Whether a row's feature has a density, or is likely to take integers not seen."""
+    low, high = int(min(column.values)), int(max(column.values))
+
+    def densities(values):
+        repeated = np.repeat(np.array(rows.values[[i]], dtype=float), len(values), 0)
+        repeated[:, j] = values
+        try:
+            log_prob = _ask(conditional, Rows.of(repeated), mask)[:, j]
+        except Exception:  # the function is the user's, and may know few values
+            return np.full(len(values), np.nan)
+        return np.exp(log_prob)
+
+    if column.measure is None:
+        reach = 10 * (high - low + 1)
+        grid = np.linspace(low - reach, high + reach, 8001)
+        if abs(np.trapezoid(densities(grid), grid) - 1) < DENSITY_TOLERANCE:
+            return True
+    least = max(0, low - BEYOND) if low >= 0 else low - BEYOND
+    ranges = [(low, high), (low, high + 1), (low, high + 2), (least, high + BEYOND)]
+    return any(
+        abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
+        for a, b in ranges
+    )

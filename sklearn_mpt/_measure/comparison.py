@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from sklearn.utils import get_tags
 from sklearn_mpt._checks import check_int, check_n_jobs, check_real
 from sklearn_mpt._measure.contract import (
     check_rows,
+    measures_of_columns,
     ragged_hook,
 )
 from sklearn_mpt._measure.contributions import sums_along_orders
@@ -159,6 +160,43 @@ class LMLComparison:
         ]
         return "\n".join([" " * width + titles, *lines])
 
+    def to_arviz(self) -> dict[str, Any]:
+        """Return the row scores as ArviZ takes them, for its tables and weights.
+
+        ``arviz_stats.compare(table.to_arviz())`` adds up the scores of all rows, which
+        are held-out log predictive densities as its ELPD are, and finds weights for
+        stacking the models.
+
+        Returns
+        -------
+        dict from names to arviz_stats.utils.ELPDData
+            Without an effective number of parameters, `p`, which is NaN.
+
+        Raises
+        ------
+        ImportError
+            If arviz-stats or xarray is not installed.
+        """
+        from arviz_stats.utils import ELPDData
+        from xarray import DataArray
+
+        n_rows = self.row_lml.shape[1]
+        return {
+            name: ELPDData(
+                kind="lml",
+                elpd=float(rows.sum()),
+                se=float(np.sqrt(n_rows * rows.var())),  # as ArviZ has it
+                p=np.nan,
+                n_samples=1,
+                n_data_points=n_rows,
+                scale="log",
+                warning=False,
+                good_k=np.nan,
+                elpd_i=DataArray(rows, dims=["row"]),
+            )
+            for name, rows in zip(self.names, self.row_lml, strict=True)
+        }
+
     def plot(self, ax: "Axes | None" = None) -> LMLComparisonDisplay:
         """Draw the differences to the best model, with their 95% intervals.
 
@@ -187,14 +225,16 @@ def compare_lml(
     Held-out rows compare how well models predict; on the rows of the fit a model with
     more parameters is ahead. A density estimator scores the rows by its own
     ``score_samples``, any other masked model by its conditionals along random orders
-    of the features, the same for all of them (see :func:`lml_samples`). Models of texts
+    of the features (see :func:`lml_samples`), the same for all of them that take masks
+    in the same way. Models of texts
     score them by their `method`, on the same masks if their tokens are the same.
 
     Parameters
     ----------
     estimators : dict from names to models, or list of models
         Each a fitted density estimator (of this package, a `MPTScorer`, or another
-        with ``score_samples``, such as `sklearn.mixture.GaussianMixture`), an object
+        with ``score_samples``, such as `sklearn.mixture.GaussianMixture`,
+        `sklearn.neighbors.KernelDensity` or `sklearn.decomposition.PCA`), an object
         with ``conditional_log_prob(X, mask)``, or a function of that form.
     X : array-like of shape (n_samples, n_features), or list of str
         Rows, or for `MPTScorer` texts.
@@ -217,7 +257,9 @@ def compare_lml(
         If one of them is neither a density estimator nor a masked model.
     ValueError
         If there are fewer than two models or two rows, or if a model has other features
-        than X, scores of another number of rows, or a score that is not finite.
+        than X, scores of another number of rows, or a score that is not finite. Also
+        if one model has a density of a column where another has a probability, as far
+        as models say: those of this package do.
 
     See Also
     --------
@@ -261,6 +303,7 @@ def compare_lml(
         name: _check_scores(name, _score(name, model, X, options), X)
         for name, model in named.items()
     }
+    _check_measures(named)
     names = sorted(scores, key=lambda name: -scores[name].mean())
     ordered = [scores[name] for name in names]
     differences = [values - ordered[0] for values in ordered]
@@ -312,6 +355,21 @@ def _score(name, model, X, options):
     return sums_along_orders(model, check_rows(model, X), **options)[0]
 
 
+def _check_measures(named):
+    """Refuse a density of a column beside a probability, as far as models say."""
+    known = [(name, measures_of_columns(model, 0)) for name, model in named.items()]
+    known = [(name, measures) for name, measures in known if measures]
+    for name, measures in known[1:]:
+        other, first = known[0]
+        for j, pair in enumerate(zip(first, measures, strict=False)):
+            if set(pair) == {"density", "probability"}:
+                raise ValueError(
+                    "A density and a probability do not compare, as one has units: "
+                    f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "
+                    f"{name!r}. Give both models the same kind of likelihood there."
+                )
+
+
 def _check_features(name, n_features, X):
     if n_features is not None and np.shape(X)[1:] != (n_features,):
         raise ValueError(
@@ -324,7 +382,7 @@ def _is_density_estimator(model):
     """By the tag: score_samples of an outlier detector is no log-density."""
     if not hasattr(model, "score_samples") or not hasattr(model, "__sklearn_tags__"):
         return False
-    return get_tags(model).estimator_type == "density_estimator"
+    return get_tags(model).estimator_type != "outlier_detector"
 
 
 def _check_scores(name, scores, X):

@@ -4,7 +4,8 @@ A masked model is an object with ``conditional_log_prob(X, mask)``, or that func
 itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
 boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
 answer counts at entries that are hidden and present. It is a log-probability in nats
-there, -inf for what has probability 0; NaN and inf are refused.
+there, -inf for what has probability 0; NaN and inf are refused. A torch module gets
+tensors in place of arrays.
 
 Two methods beside it are optional, for speed and never for meaning; where they are
 missing, that function is called in a loop. The array X that they get is read-only:
@@ -18,6 +19,11 @@ missing, that function is called in a loop. The array X that they get is read-on
     at place t of each order, averaged over rows: the masked score of all features not
     among the first t, and the log-probability of the next one alone, both given the
     first t.
+
+One more says what the log-probabilities are; without it nothing is known:
+
+``_measures_of_columns()``
+    For each feature "density", "probability", or None if it is not known.
 
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
 It answers what it can by methods of its own, with arguments of the public functions:
@@ -36,9 +42,11 @@ import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
+from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 
 BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
 CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
+COMMUTES = 1e-5  # relative, or of a nat: what the integrals of a joint may differ by
 
 
 def masked_score(log_prob, mask):
@@ -70,7 +78,13 @@ class Conditional:
     """
 
     def __init__(self, model):
-        self.function = getattr(model, "conditional_log_prob", model)
+        if is_module(model):
+            self.function = ModuleConditional(model)
+        else:
+            self.function = getattr(model, "conditional_log_prob", model)
+        # whether it is no method of an estimator, which checks its own rows
+        self.is_function = is_module(model) or self.function is model
+        self.is_single = False  # whether it answers in single precision, or less
         if not callable(self.function):
             raise TypeError(
                 "estimator must have a method conditional_log_prob(X, mask) or be such "
@@ -93,14 +107,20 @@ class Conditional:
                 raise
             try:
                 log_prob = self._ask(rows, for_each_row)
-            except Exception:
+            except Exception as other:
+                error.add_note(
+                    "Called with a mask for each row instead, of shape "
+                    f"{rows.shape}, it raised {type(other).__name__}: {other}"
+                )
                 raise error from None
             self.refusal = error
             return log_prob
 
     def _ask(self, rows, mask):
         try:
-            log_prob = as_array(self.function(rows.lend(), mask.copy()))
+            answer = self.function(rows.lend(), mask.copy())
+            self.is_single = str(getattr(answer, "dtype", "")).endswith(("32", "16"))
+            log_prob = as_array(answer)
         except Exception as error:
             error.add_note(
                 "It was raised when conditional_log_prob(X, mask) was called with X of "
@@ -154,7 +174,7 @@ def check_rows(model, X):
     numbers, unless the columns of a DataFrame hold something else.
     """
     X = fill_masked(X)
-    is_function = Conditional(model).function is model
+    is_function = Conditional(model).is_function
     if is_into_dataframe(X):
         if 0 in np.shape(X):
             raise ValueError(
@@ -196,9 +216,26 @@ def hidden_log_prob(conditional, rows, mask):
         raise ValueError(
             "Log-probabilities must be numbers below infinity, got "
             f"{log_prob[i, j]} at feature {j} of row {rows.first + i}, for the mask "
-            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}."
+            f"{describe_mask(np.broadcast_to(mask, rows.shape)[i])}.{_gaps(rows, i)}"
         )
     return np.where(targets, log_prob, 0.0)
+
+
+def _gaps(rows, i):
+    """Say which entries of a row are missing, if any are."""
+    if rows.missing is None or not rows.missing[i].any():
+        return ""
+    missing = ", ".join(map(str, np.flatnonzero(rows.missing[i])[:10]))
+    return (
+        f" The features [{missing}] of that row are missing (NaN): a model must leave "
+        "them out, as if they were hidden."
+    )
+
+
+def measures_of_columns(model, n_features):
+    """Say of each feature "density", "probability", or None if it is not known."""
+    ask = getattr(model, "_measures_of_columns", None)
+    return [None] * n_features if ask is None else ask()
 
 
 def mean_masked_scores(model, rows, masks):
@@ -260,12 +297,16 @@ def _loop_over_order(conditional, rows, order):
 
 
 def log_prob_along(conditional, rows, order):
-    """Compute log p(x_j | features before j in the order); (n_samples, n_features)."""
-    terms = np.empty(rows.shape)
-    mask = np.ones(len(order), dtype=bool)
-    for feature in order:
-        terms[:, feature] = hidden_log_prob(conditional, rows, mask)[:, feature]
-        mask[feature] = False
+    """Compute log p(x_j | features before j in the order); (n_samples, n_features).
+
+    order : int array of shape (n_features,) or, for each row, (n_samples, n_features).
+    """
+    terms, place = np.empty(rows.shape), np.argsort(order, axis=-1)
+    every = np.arange(len(rows))
+    for t in range(rows.shape[1]):
+        feature = order[..., t]
+        log_prob = hidden_log_prob(conditional, rows, place >= t)
+        terms[every, feature] = log_prob[every, feature]
     return terms
 
 
@@ -314,6 +355,39 @@ def _differ(rows, log_prob, masks):
     one, two = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
         return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
+
+
+def wants_row_orders(conditional, rows):
+    """Whether chains are better drawn for each row than for all rows together.
+
+    Then the errors of rows average out. It takes a function of masks for each row, and
+    conditionals of no joint density: those of a joint are the same along any order, and
+    masks that rows share may cost less.
+    """
+    return takes_row_masks(conditional, rows) and not _commute(conditional, rows)
+
+
+def _commute(conditional, rows):
+    """Whether two features have one joint log-probability, in whichever order.
+
+    Asked about up to four rows, of three pairs of features: given nothing, half of the
+    features, all others.
+    """
+    rows = _complete_rows(Rows.of(rows))
+    n_features = rows.shape[1]
+    order = np.random.default_rng(1).permutation(n_features)
+    for t in sorted({0, (n_features - 1) // 2, n_features - 2}):
+        pair, hidden = order[[t, t + 1]], np.zeros((3, n_features), dtype=bool)
+        hidden[:, order[t:]] = True
+        hidden[[1, 2], pair] = False
+        both, second, first = [
+            hidden_log_prob(conditional, rows, mask)[:, pair] for mask in hidden
+        ]
+        one, other = both[:, 0] + second[:, 1], both[:, 1] + first[:, 0]
+        with np.errstate(invalid="ignore"):  # -inf may stand on both sides
+            if (np.abs(one - other) > COMMUTES * np.maximum(1, np.abs(one))).any():
+                return False
+    return True
 
 
 def _complete_rows(rows):

@@ -17,6 +17,7 @@ from sklearn_mpt._measure.contract import (
     own_setting,
     ragged_hook,
     row_blocks,
+    wants_row_orders,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
@@ -65,9 +66,10 @@ def lml_samples(
     log_prob : ndarray of shape (n_samples,)
         In nats; -inf where a conditional is.
     std_error : ndarray of shape (n_samples,)
-        Standard error over orders, which rows share (texts do not): the errors of rows
-        do not average out. NaN for one order of several, and where `log_prob` is -inf.
-        Only if `return_std` is True.
+        Standard error over orders. Rows have orders of their own where the model takes
+        a mask for each row, and their errors average out; else they share them. NaN for
+        one order of several, and where `log_prob` is -inf. Only if `return_std` is
+        True.
 
     Raises
     ------
@@ -118,9 +120,36 @@ def sums_along_orders(estimator, rows, n_orders, random_state, n_jobs):
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
-    orders = [draw_order(i, seed, 1, n_features)[0] for i in range(n_drawn)]
-    sums = _map_orders(_sums_along, estimator, rows, orders, n_jobs)
-    return np.concatenate(sums), n_all
+    per_row = wants_row_orders(Conditional(estimator), rows)
+    draws = [OrderDraw(seed, i, per_row) for i in range(n_drawn)]
+    return sums_along(estimator, rows, draws, n_jobs), n_all
+
+
+def sums_along(estimator, rows, draws, n_jobs):
+    """Log-probability of the rows along each order; (n_orders, n_samples)."""
+    return np.concatenate(map_orders(_sums_along, estimator, rows, draws, n_jobs))
+
+
+class OrderDraw(NamedTuple):
+    """One of the random orders of a seed, for all rows or another for each."""
+
+    seed: np.random.SeedSequence
+    number: int
+    per_row: bool
+
+    def draw(self, n_rows, n_features):
+        """Return orders of shape (n_rows or 1, n_features)."""
+        n_rows = n_rows if self.per_row else 1
+        return draw_order(self.number, self.seed, n_rows, n_features)
+
+
+class GivenOrder(NamedTuple):
+    """An order that all rows have."""
+
+    order: np.ndarray
+
+    def draw(self, n_rows, n_features):
+        return self.order[None]
 
 
 def std_error_of_mean(values, n_all=np.inf):
@@ -137,7 +166,7 @@ def std_error_of_mean(values, n_all=np.inf):
     return np.sqrt(variance * (1 - n_values / n_all))
 
 
-def _map_orders(function, estimator, rows, orders, n_jobs):
+def map_orders(function, estimator, rows, orders, n_jobs):
     """Apply a function to the conditional, the rows and shares of orders."""
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
@@ -155,12 +184,19 @@ def _on_rows(function, conditional, values, missing, orders):
     return function(conditional, Rows(values, missing), orders)
 
 
-def _sums_along(conditional, rows, orders):
-    sums = np.empty((len(orders), len(rows)))
-    for batch, part in row_blocks(rows):
-        for total, order in zip(sums, orders, strict=True):
-            total[batch] = log_prob_along(conditional, part, order).sum(axis=1)
+def _sums_along(conditional, rows, draws):
+    sums = np.empty((len(draws), len(rows)))
+    for total, draw in zip(sums, draws, strict=True):
+        order = draw.draw(*rows.shape)
+        for batch, part in row_blocks(rows):
+            terms = log_prob_along(conditional, part, _part(order, batch))
+            total[batch] = terms.sum(axis=1)
     return sums
+
+
+def _part(order, batch):
+    """Return the order of all rows, or those of a batch of rows."""
+    return order[0] if len(order) == 1 else order[batch]
 
 
 def feature_contributions(
@@ -276,9 +312,10 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     rows = check_rows(estimator, X)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
-    orders = np.concatenate([_order_pair(seed, rows.shape[1]) for seed in seeds])
-    pairs = np.split(orders[:n_orders], range(2, n_orders, 2))
-    moments = _map_orders(_moments_of_pairs, estimator, rows, pairs, n_jobs)
+    per_row = wants_row_orders(Conditional(estimator), rows)
+    sizes = [2] * (n_orders // 2) + [1] * (n_orders % 2)
+    pairs = [(seed, per_row, size) for seed, size in zip(seeds, sizes, strict=True)]
+    moments = map_orders(_moments_of_pairs, estimator, rows, pairs, n_jobs)
     mean, variance = functools.reduce(np.add, moments)  # so far, sums
     mean /= n_orders
     degrees = n_pairs - 1 if n_pairs > 1 else np.nan
@@ -320,16 +357,20 @@ def _rectangular(rows):
     return array
 
 
-def _order_pair(seed, n_features):
-    order = np.random.default_rng(seed).permutation(n_features)
-    return np.stack([order, order[::-1]])
+def _order_pair(seed, n_rows, n_features):
+    """Return an order and its reverse, those of each row; (2, n_rows, n_features)."""
+    orders = np.tile(np.arange(n_features), (n_rows, 1))
+    orders = np.random.default_rng(seed).permuted(orders, axis=1)
+    return np.stack([orders, orders[:, ::-1]])
 
 
 def _moments_of_pairs(conditional, rows, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *rows.shape))
-    for batch, part in row_blocks(rows):
-        for pair in pairs:
-            total = sum(log_prob_along(conditional, part, order) for order in pair)
-            moments[:, batch] += total, total**2 / len(pair)
+    for seed, per_row, size in pairs:
+        orders = _order_pair(seed, len(rows) if per_row else 1, rows.shape[1])[:size]
+        for batch, part in row_blocks(rows):
+            parts = [_part(order, batch) for order in orders]
+            total = sum(log_prob_along(conditional, part, order) for order in parts)
+            moments[:, batch] += total, total**2 / size
     return moments

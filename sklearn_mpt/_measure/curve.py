@@ -12,24 +12,27 @@ from sklearn_mpt._measure.masks import mask_size
 
 @dataclass(frozen=True, eq=False)
 class MaskNoise:
-    """What the draw of the masks adds to the score of each size, as contrasts.
+    """Error of the scores that comes from drawing masks, stored as contrasts.
 
-    Contrasts are linear in the scores, so those of a difference are differences.
+    Contrasts are linear in the scores: the contrasts of a difference of two curves are
+    the differences of their contrasts.
 
     Parameters
     ----------
     contrasts : ndarray of shape (n_sizes, n_contrasts)
-        Their sum of squares is an unbiased estimate of the variance of a score. NaN
-        where nothing is known about it: one mask was drawn, or a score is -inf.
+        The sum of squares of a row is an unbiased estimate of the variance of that
+        score. NaN where the variance is unknown: if one mask was drawn, or a score is
+        -inf.
     degrees : ndarray of shape (n_sizes,)
         Degrees of freedom of that estimate, if all strata vary alike.
     is_linked : bool
-        Whether contrasts of the same index belong together: the sizes share draws.
+        Whether all sizes use the same draws (orders), so that contrasts of the same
+        index are errors of the same draw.
     draw : tuple
-        Identifies the masks.
+        Identifies the masks. Curves with equal `draw` can be subtracted.
     n_strata : int
-        Number of groups of rows whose errors are independent, each with contrasts of
-        its own: contrast k is of stratum ``k % n_strata``.
+        Number of groups of rows with independent errors. Contrast k belongs to group
+        ``k % n_strata``.
     """
 
     contrasts: np.ndarray
@@ -43,10 +46,10 @@ class MaskNoise:
         return np.sqrt(np.sum(self.contrasts**2, axis=1))
 
     def of_sum(self, weights):
-        """Standard error of a weighted sum of the scores, and degrees of freedom.
+        """Return the standard error of a weighted sum of scores, and its degrees.
 
-        Every stratum of every size counts with its own variance: if some rows vary
-        much more than others, the variance of the sum is known from these alone.
+        The degrees of freedom take the variance of each stratum of each size into
+        account: they are few if a few rows cause most of the variance.
         """
         if self.is_linked:
             return np.linalg.norm(weights @ self.contrasts), self.degrees[0]
@@ -60,18 +63,19 @@ class MaskNoise:
 
 
 def degrees_of_sum(variances, degrees):
-    """Degrees of freedom of a sum of independent estimates of variances [1]_.
+    """Return degrees of freedom of a sum of independent variance estimates [1]_.
 
-    It is cautious: estimates that happen to be large count as if they were so for
-    certain, and of k estimates alike, with f degrees each, there are found about
-    ``k * f * f / (f + 2)``. Scores are seldom normal, and need that.
+    The result is on the small side: the estimates are used in place of the unknown
+    variances, and k estimates of equal variances with f degrees each give about
+    ``k * f * f / (f + 2)`` in place of ``k * f``. That is intended, as scores are
+    seldom normal.
 
     Parameters
     ----------
     variances : ndarray
-        The estimates.
+        Estimated variances.
     degrees : ndarray
-        Degrees of freedom of each, broadcast to the shape of `variances`.
+        Degrees of freedom of each estimate, broadcast to the shape of `variances`.
 
     Returns
     -------
@@ -113,8 +117,8 @@ class MPTCurve:
     n_features : int
         Number of features D.
     noise : MaskNoise, default=None
-        What the draw of the masks adds to the scores, as :func:`mpt_curve` found it.
-        None takes the sizes as independent.
+        Errors of the scores from drawing masks, as :func:`mpt_curve` returns them. With
+        None the errors of different sizes are taken as independent.
 
     Attributes
     ----------
@@ -174,7 +178,7 @@ class MPTCurve:
                     f"{np.shape(getattr(self, name))}."
                 )
 
-    # What the display writes: the sizes, the unit of the scores, the area.
+    # Labels of MPTCurveDisplay: x axis, unit of the scores, legend.
     _labels = ("Number of hidden features $m$", "feature", "area = LML")
 
     @property
@@ -190,17 +194,17 @@ class MPTCurve:
         return float(self._error_of_lml()[0])
 
     def lml_interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return an interval for the log marginal likelihood, over masks.
+        """Return a confidence interval for the log marginal likelihood of these rows.
 
-        Few masks, and few rows that matter, say little about the spread of the sum:
-        the interval is one of Student's t, with degrees of freedom found from the
-        scores, and wider than ``lml`` plus or minus two `lml_std_error` where they are
-        few. It is (NaN, NaN) if `lml_std_error` is NaN.
+        It accounts for the drawing of masks, not for the sampling of rows. It is an
+        interval of Student's t, with degrees of freedom estimated from the scores; with
+        few masks, or if a few rows cause most of the variance, it is wider than ``lml``
+        plus or minus two `lml_std_error`. It is (NaN, NaN) if `lml_std_error` is NaN.
 
         Parameters
         ----------
         confidence : float, default=0.95
-            Share of the draws of masks for which the interval covers.
+            Probability, over draws of masks, that the interval contains the value.
 
         Returns
         -------
@@ -213,7 +217,7 @@ class MPTCurve:
         return self.lml - float(reach), self.lml + float(reach)
 
     def _error_of_lml(self):
-        """Standard error and degrees of freedom."""
+        """Return the standard error of `lml` and its degrees of freedom."""
         weights = size_weights(np.asarray(self.mask_sizes), self.n_features)
         if self.noise is not None:
             return self.noise.of_sum(weights)
@@ -222,7 +226,8 @@ class MPTCurve:
     def __sub__(self, other: "MPTCurve") -> "MPTCurve":
         """Subtract the curve of another model, measured with the same masks.
 
-        What the masks do to both models alike cancels in the standard errors.
+        Errors that the masks cause in both curves alike cancel in the standard errors
+        of the difference.
         """
         if not isinstance(other, MPTCurve):
             return NotImplemented
@@ -233,7 +238,7 @@ class MPTCurve:
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
                 "(design='auto' depends on the model, allocation='neyman' on its "
-                "scores.)"
+                f"scores.){_difference(mine, others)}"
             )
         noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
@@ -246,7 +251,7 @@ class MPTCurve:
         )
 
     def score_at(self, sizes: ArrayLike) -> np.ndarray:
-        """Return the scores at any sizes, interpolated linearly.
+        """Return the scores at given sizes, by linear interpolation.
 
         Parameters
         ----------
@@ -256,12 +261,12 @@ class MPTCurve:
         Returns
         -------
         ndarray
-            In nats per feature; constant beyond the measured sizes.
+            Scores in nats per feature; constant outside the measured sizes.
         """
         return np.interp(np.asarray(sizes), self.mask_sizes, self.scores)
 
     def fixed_rate(self, rate: float) -> float:
-        """Return D * S(m), what training at a fixed mask rate maximises.
+        """Return D * S(m), the objective of training at a fixed mask rate.
 
         Parameters
         ----------
@@ -278,7 +283,7 @@ class MPTCurve:
         return float(self.n_features * self.score_at(size))
 
     def bias(self, rate: float) -> float:
-        """Return by how much the LML exceeds `fixed_rate`.
+        """Return the LML minus `fixed_rate`.
 
         Parameters
         ----------
@@ -288,20 +293,21 @@ class MPTCurve:
         Returns
         -------
         float
-            In nats per row; it depends on the model and on the rows.
+            Difference in nats per row. It depends on the model and on the rows.
         """
         return self.lml - self.fixed_rate(rate)
 
     def area(self, n_tokens: int = 512) -> float:
-        """Return the area over the mask rates 0.01 to 0.99, in units of `n_tokens`.
+        """Return the area under the curve over mask rates 0.01 to 0.99.
 
-        It compares with published figures; the LML, the sum over all sizes, is `lml`.
+        Use it to compare with published areas. The LML, the sum over all sizes, is
+        `lml`.
 
         Parameters
         ----------
         n_tokens : int, default=512
-            Number of features that the rates refer to; the reference publication
-            reports texts of every length at 512 (its Table 2).
+            Number of features to which the rates refer. Table 2 of [1]_ uses 512 for
+            texts of every length.
 
         Returns
         -------
@@ -313,8 +319,18 @@ class MPTCurve:
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
 
 
+def _difference(mine, others):
+    """Say what differs first between the draws of two curves of rows."""
+    if mine is None or others is None or len(mine.draw) != len(others.draw):
+        return ""
+    for one, other in zip(mine.draw, others.draw, strict=True):
+        if one != other and isinstance(one, tuple) and isinstance(one[0], str):
+            return f" Here {one[0]!r} differs: {one[1]} and {other[1]}."
+    return ""
+
+
 def size_weights(mask_sizes, n_features):
-    """Weight of each computed size in the interpolated sum over 1..n_features."""
+    """Return the weight of each measured size in the sum over 1..n_features."""
     sizes = np.arange(1, n_features + 1)
     weights = np.zeros(len(mask_sizes))
     position = np.interp(np.asarray(sizes), mask_sizes, np.arange(len(mask_sizes)))

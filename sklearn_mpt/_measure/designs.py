@@ -1,6 +1,6 @@
-"""Which masks are scored, and what their draw adds to the scores as noise.
+"""Designs of masks: how masks are drawn, and the errors of the scores from them.
 
-A design turns a `Measurement` into the score of each size and its `MaskNoise`.
+A design takes a `Measurement` and returns the score of each size and their `MaskNoise`.
 """
 
 from dataclasses import dataclass, replace
@@ -32,15 +32,15 @@ from sklearn_mpt._measure.masks import (
 )
 from sklearn_mpt._measure.rows import Rows
 
-BLOCK_ENTRIES = 2**22  # of masks or log-probabilities at a time
-N_STRATA = 8  # of rows, whose errors are kept apart
-N_SETS = 5  # of balanced masks of a size, where all rows share them
-MIN_CHAINS_FOR_SLOPES = 6
+BLOCK_ENTRIES = 2**22  # entries of masks or log-probabilities in memory at a time
+N_STRATA = 8  # groups of rows whose errors are stored separately
+N_SETS = 5  # balanced sets of masks of each size, if all rows share masks
+MIN_CHAINS_FOR_SLOPES = 6  # with fewer, slopes are not estimated but 1 / n_sizes
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What to measure, on which rows, from which masks."""
+    """The model, rows, sizes and seeds of one measurement."""
 
     model: object
     rows: Rows
@@ -64,7 +64,7 @@ class Measurement:
     def map(self, function, tasks):
         """Apply ``function(measurement, tasks)`` to shares of tasks, one per worker."""
         n_shares = max(1, min(len(tasks), effective_n_jobs(self.n_jobs)))
-        # Backends look for what is large, to send it once, among the arguments alone.
+        # joblib sends a large array once, but only if it is an argument by itself.
         light, rows = replace(self, rows=None), self.rows
         shares = Parallel(n_jobs=self.n_jobs)(
             delayed(_on_rows)(
@@ -83,11 +83,14 @@ def _on_rows(function, what, values, missing, tasks):
 
 
 def chain(what):
-    """Score nested masks along random orders, controlled by the next feature alone."""
+    """Score nested masks along random orders.
+
+    The log-probability of the next feature alone is the control variate.
+    """
     n_all = count_orders(what.shape[1])
     n_orders = min(what.n_masks, n_all)
     places = np.stack(what.map(_score_orders, range(n_orders)), axis=1)
-    later, following = places[..., ::-1]  # by size, no longer by place
+    later, following = places[..., ::-1]  # index by size - 1 in place of place
     scores = _controlled(later, following, n_all)[:, what.sizes - 1]
     means, contrasts = _contrasts(scores, np.ones(n_orders), n_all)
     return means, MaskNoise(contrasts.T, np.full(len(means), n_orders - 1), True)
@@ -109,21 +112,24 @@ def _score_orders(what, indices):
 
 
 def _controlled(later, following, n_all):
-    """Take from the scores of each chain their share of its error, which averages 0.
+    """Subtract the control variate of each chain from its scores.
 
-    That error is the sum of `later`, all features to come, less that of `following`,
-    the next one alone; both (n_orders, n_sizes). The share of a size is a slope over
-    the other chains, which leaves no bias. If the conditionals are those of a joint
-    density, the shares add up to 1 and the scores to its logarithm.
+    later : mean log-probability of all features to come, (n_orders, n_sizes).
+    following : that of the next feature alone, of the same shape. Their sums along a
+    chain have the same expectation, so the difference of the sums, the control variate,
+    has mean 0. Its coefficient for each size is a regression slope over the other
+    chains, which keeps the scores unbiased. If the conditionals belong to a joint
+    density, the coefficients add up to 1 and the scores to its logarithm.
     """
-    if not np.isfinite(later).all():  # a row has probability 0: so has the sum
+    if not np.isfinite(later).all():  # a row has probability 0; the sum is -inf
         return later
     n_others = len(later) - 1
     error = (later - following).sum(axis=1, keepdims=True)
     slopes = np.full_like(later, 1 / later.shape[1])
     if n_all == np.inf and n_others + 1 >= MIN_CHAINS_FOR_SLOPES:
         x, y = error - error.mean(), later - later.mean(axis=0)
-        leave_out = 1 + 1 / n_others  # one's own product, from sums about all means
+        # Sums over the other chains about their own means, from sums over all chains.
+        leave_out = 1 + 1 / n_others
         products = (x * y).sum(axis=0) - leave_out * x * y
         squares = (x**2).sum() - leave_out * x**2
         slopes = np.divide(products, squares, out=slopes, where=squares > 0)
@@ -131,16 +137,17 @@ def _controlled(later, following, n_all):
 
 
 def independent(what):
-    """Draw masks of each size, without repetition."""
+    """Draw distinct masks of each size independently."""
     return _summarise(what, _score_range(what, 0 * what.n_drawn, what.n_drawn))
 
 
 def neyman(what):
     """Draw masks of each size in proportion to the spread of their scores.
 
-    The spread is that of a pilot. The number of masks of a size does not depend on the
-    size's own pilot, which also enters its mean: even sizes learn from odd ones, the
-    odd from the even, and how many masks either share is fixed in advance.
+    A pilot estimates the spread. The scores of the pilot also enter the means, so to
+    avoid bias the number of masks of a size must not depend on its own pilot: even
+    sizes use the spread at odd sizes, and odd sizes that at even sizes. The total
+    numbers of masks of even and of odd sizes are fixed in advance.
     """
     first = np.minimum(max(2, what.n_masks // 3), what.n_drawn)
     total = (what.n_drawn - first).sum()
@@ -159,7 +166,7 @@ def neyman(what):
 
 
 def _score_range(what, first, last):
-    """Score the masks first[i]..last[i] of the i-th size, as they are drawn."""
+    """Score the masks first[i]..last[i] - 1 of the i-th size, in order of drawing."""
     return what.map(_score_distinct, list(enumerate(zip(first, last, strict=True))))
 
 
@@ -173,7 +180,10 @@ def _score_distinct(what, tasks):
 
 
 def _score_shared(what, tasks, draw):
-    """Score masks that all rows share, in few calls; an array for each task."""
+    """Score masks that all rows share; return an array of scores for each task.
+
+    Masks of several tasks are put into one call of the model.
+    """
     n_together = max(1, BLOCK_ENTRIES // (what.n_masks * what.shape[1]))
     scores = []
     for start in range(0, len(tasks), n_together):
@@ -184,7 +194,7 @@ def _score_shared(what, tasks, draw):
 
 
 def _summarise(what, samples):
-    """Scores and noise from the scores of distinct masks of each size."""
+    """Return mean scores and noise from the scores of distinct masks of each size."""
     parts = []
     for sample, n_all in zip(samples, what.n_existing, strict=True):
         mean, contrasts = _contrasts(sample[:, None], np.ones(len(sample)), n_all)
@@ -193,10 +203,11 @@ def _summarise(what, samples):
 
 
 def balanced(what):
-    """Let the masks of each size hide every feature alike, in two sets or more.
+    """Draw masks of each size that hide every feature about equally often.
 
-    The sets are independent, and tell how sure the scores are. Each row has masks of
-    its own if the model takes them: the errors of the rows then average out.
+    They are drawn as several independent sets, from which the standard errors are
+    estimated. Each row has masks of its own if the model takes them: then the errors of
+    the rows are independent and average out.
     """
     score = _score_per_row if what.per_row else _score_sets
     parts = what.map(score, range(len(what.sizes)))
@@ -206,18 +217,18 @@ def balanced(what):
 
 
 def _strata(n_rows):
-    """Return where each group of rows begins whose errors are added up."""
+    """Return the first row of each group of rows whose errors are added up."""
     return np.arange(0, n_rows, -(-n_rows // N_STRATA))
 
 
 def _n_enumerated(what, index):
-    """Number of masks of a size if few enough to draw from a list, else infinity."""
+    """Return the number of masks of a size, or infinity if too many to list."""
     n_all, many = what.n_existing[index], max(4 * what.n_masks, what.shape[1])
     return n_all if n_all <= min(MAX_ENUMERATED, many) else np.inf
 
 
 def _sets(what, index):
-    """Number of masks in each set of a size: one, if they are drawn from a list."""
+    """Return the number of masks in each set of a size; 1 if drawn from a list."""
     n_masks = n_sets = what.n_drawn[index]
     if _n_enumerated(what, index) == np.inf:
         n_sets = min(n_masks, 2 if what.per_row and what.shape[0] > N_SETS else N_SETS)
@@ -249,7 +260,7 @@ def _score_per_row(what, indices):
 
 
 def _scores_of_rows(what, index):
-    """Score the masks of a size, those of each row its own; (n_masks, n_samples)."""
+    """Score masks of a size, drawn for each row; (n_masks, n_samples)."""
     conditional = Conditional(what.model)
     n_rows, n_together = what.shape[0], max(1, BLOCK_ENTRIES // what.shape[1])
     scores = []
@@ -264,9 +275,9 @@ def _scores_of_rows(what, index):
 
 
 def _average(what, index, scores):
-    """Average scores (n_masks, n_rows) over sets, then rows; contrasts of strata.
+    """Average scores (n_masks, n_rows) over masks and rows.
 
-    The contrasts have the shape (n_sets * n_strata,), set by set.
+    Returns the mean, and contrasts of shape (n_sets * n_strata,), set by set.
     """
     counts, n_rows = np.array(_sets(what, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
@@ -277,12 +288,12 @@ def _average(what, index, scores):
 
 
 def _contrasts(values, counts, n_all):
-    """Mean of each column of independent values, and what tells its variance.
+    """Return the weighted mean of each column of `values`, and its contrasts.
 
-    values : shape (n_sets, n); counts : masks behind each; n_all : how many masks
-    exist, if each value is of one mask and no two are the same, else infinity. The
-    sum of squares of the contrasts over the sets is the variance of the mean; NaN if
-    the mean is -inf.
+    values : means of independent sets of masks, (n_sets, n). counts : number of masks
+    in each set. n_all : number of masks that exist, if each set is one mask and no two
+    are equal; else infinity. The sum of squares of the contrasts over the sets
+    estimates the variance of the mean; NaN if the mean is -inf.
     """
     n_sets, n_masks = len(values), counts.sum()
     mean = counts @ values / n_masks
@@ -295,7 +306,7 @@ def _contrasts(values, counts, n_all):
 
 
 def _unlinked(parts, degrees, n_strata=1):
-    """Collect scores and contrasts of sizes whose masks are independent."""
+    """Collect (mean, contrasts) of sizes whose masks are independent of each other."""
     contrasts = np.zeros((len(parts), max(len(own) for _, own in parts)))
     for row, (_, own) in zip(contrasts, parts, strict=True):
         row[: len(own)] = own

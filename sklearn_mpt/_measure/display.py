@@ -1,4 +1,4 @@
-"""Drawing curves and comparisons of log marginal likelihoods."""
+"""Draw curves, and comparisons of log marginal likelihoods."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class MPTCurveDisplay:
-    """Masked scores against the number of hidden features.
+    """Plot of masked scores against the number of hidden features.
 
-    Each mask size fills a bar one feature wide between its score and zero, so that the
-    area, negative below zero, is the log marginal likelihood (LML). Create it with
+    The filled area, with one bar of width 1 for each mask size, is the log marginal
+    likelihood (LML); area below zero is negative. Create it with
     :meth:`from_estimator`.
 
     Parameters
@@ -81,8 +81,8 @@ class MPTCurveDisplay:
         Parameters
         ----------
         estimator : object or callable
-            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-            that form.
+            A fitted estimator with ``conditional_log_prob(X, mask)``, or a function
+            with these arguments.
         X : array-like of shape (n_samples, n_features)
             Rows to score; NaN marks missing entries.
         mask_sizes, n_masks, design, allocation, random_state, n_jobs
@@ -180,14 +180,14 @@ class MPTCurveDisplay:
 
 
 class LMLComparisonDisplay:
-    """Differences to the best model, with their 95% intervals.
+    """Plot of differences to the best model, with 95% intervals.
 
     Create it with :meth:`LMLComparison.plot`.
 
     Parameters
     ----------
     comparison : LMLComparison
-        What to draw.
+        The comparison to draw.
 
     Attributes
     ----------
@@ -249,5 +249,222 @@ class LMLComparisonDisplay:
         ax.invert_yaxis()
         best = f"{table.names[0]}, {table.lml[0]:.2f}"
         ax.set_xlabel(f"LML less that of {best} (nats per row)")
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+class OrderSpreadDisplay:
+    """Spread over orders of each row against its mean log-probability.
+
+    Create it with :meth:`OrderSpread.plot`.
+
+    Parameters
+    ----------
+    spread : OrderSpread
+        What to draw.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the rows.
+    figure_ : matplotlib Figure
+        Figure containing them.
+    points_ : matplotlib PathCollection
+        A point for each row.
+
+    See Also
+    --------
+    order_spread : Measure the spread.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import OrderSpread
+    >>> log_prob = np.array([[-1.0, -2.0], [-1.2, -2.5], [-1.1, -1.5]])
+    >>> display = OrderSpread(log_prob).plot()
+    >>> display.ax_.get_ylabel()
+    'Standard deviation over orders (nats)'
+    """
+
+    def __init__(self, spread: Any):
+        self.spread = spread
+
+    def plot(self, ax: "Axes | None" = None) -> "OrderSpreadDisplay":
+        """Draw the rows.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : OrderSpreadDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        spread = self.spread
+        mean, std = spread.log_prob.mean(axis=0), spread.std
+        finite = np.isfinite(mean) & np.isfinite(std)
+        self.points_ = ax.scatter(mean[finite], std[finite], s=16, alpha=0.6)
+        ax.axhline(0, color="0.5", linewidth=0.8)
+        ax.set(
+            xlabel="Mean log-probability over orders (nats)",
+            ylabel="Standard deviation over orders (nats)",
+            title=(
+                f"{len(spread.log_prob)} orders, mixture less mean "
+                f"{spread.mean_gap:.2g} nats, p = {spread.p_value:.2g}"
+            ),
+        )
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+class CumulativeCVDisplay:
+    """Predictive score per row against the number of rows seen.
+
+    The area between the curve and zero, negative below it, is the log evidence. Create
+    it with :meth:`CumulativeCV.plot`.
+
+    Parameters
+    ----------
+    result : CumulativeCV
+        What to draw.
+    name : str, default=None
+        Name of the model in the legend.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the curve.
+    figure_ : matplotlib Figure
+        Figure containing the curve.
+    line_ : matplotlib Artist
+        The curve.
+    error_band_ : matplotlib Artist
+        Band of two standard errors over orders on either side.
+
+    See Also
+    --------
+    cumulative_cv_score : Compute the curve.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import CumulativeCV
+    >>> scores = np.array([[-3.0, -2.0], [-4.0, -2.5]])
+    >>> display = CumulativeCV(np.array([2, 4]), scores, 6).plot()
+    >>> display.ax_.get_xlabel()
+    'Number of rows seen'
+    """
+
+    def __init__(self, result: Any, *, name: str | None = None):
+        self.result = result
+        self.name = name
+
+    def plot(self, ax: "Axes | None" = None) -> "CumulativeCVDisplay":
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : CumulativeCVDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        result = self.result
+        middle = result.n_seen + (result.block_sizes - 1) / 2
+        mean, error = result.predictive_scores, result.predictive_std_errors
+        area = f"log evidence {result.log_evidence:.1f}"
+        if result.std_error >= 0.05:  # not nan, and not rounding
+            area += f" ± {result.std_error:.1f}"
+        label = area if self.name is None else f"{self.name}: {area}"
+        (self.line_,) = ax.plot(middle, mean, marker=".", label=label)
+        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
+        self.error_band_ = ax.fill_between(
+            middle, mean - 2 * error, mean + 2 * error, alpha=0.2, **style
+        )
+        ax.set(
+            xlabel="Number of rows seen",
+            ylabel="Predictive score (nats per row)",
+        )
+        ax.legend()
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+class EvidenceComparisonDisplay:
+    """Log Bayes factors to the best model, with two standard errors over orders.
+
+    Create it with :meth:`EvidenceComparison.plot`.
+
+    Parameters
+    ----------
+    comparison : EvidenceComparison
+        What to draw.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Axes with the factors.
+    figure_ : matplotlib Figure
+        Figure containing them.
+    errorbar_ : matplotlib ErrorbarContainer
+        Points and error bars.
+
+    See Also
+    --------
+    compare_evidence : Compare models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import EvidenceComparison
+    >>> scores = np.array([[-8.0, -9], [-9, -10.5]])
+    >>> display = EvidenceComparison(["b", "a"], scores, True).plot()
+    >>> [label.get_text() for label in display.ax_.get_yticklabels()]
+    ['b', 'a']
+    """
+
+    def __init__(self, comparison: Any):
+        self.comparison = comparison
+
+    def plot(self, ax: "Axes | None" = None) -> "EvidenceComparisonDisplay":
+        """Draw the factors, the best model on top.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : EvidenceComparisonDisplay
+        """
+        import matplotlib.pyplot as plt
+
+        table = self.comparison
+        if ax is None:
+            height = 1.6 + 0.4 * len(table.names)
+            ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
+        places = np.arange(len(table.names))
+        self.errorbar_ = ax.errorbar(
+            table.log_bayes_factor,
+            places,
+            xerr=2 * table.log_bayes_factor_std_error,
+            fmt="o",
+            capsize=3,
+        )
+        ax.axvline(0, color="0.5", linewidth=0.8)
+        ax.set_yticks(places, table.names)
+        ax.margins(y=0.1)
+        ax.invert_yaxis()
+        ax.set_xlabel(f"Log Bayes factor to {table.names[0]} (nats)")
         self.ax_, self.figure_ = ax, ax.figure
         return self

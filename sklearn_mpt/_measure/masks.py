@@ -1,4 +1,4 @@
-"""Which sets of features are hidden, in which order, and how many of each size.
+"""Draw, count and enumerate masks and orders of features.
 
 A mask is a boolean array of shape (n_features,), True where a feature is hidden.
 """
@@ -8,23 +8,23 @@ from math import comb, factorial
 
 import numpy as np
 
-MAX_ENUMERATED = 1000  # masks of one size
+MAX_ENUMERATED = 1000  # masks of one size; if there are more, masks are drawn
 MAX_ENUMERATED_ORDERS = 24
-ROWS_TOGETHER = 2**16  # that keys are drawn for
-RUNS = 4  # scored given each mask of a fixed size
+ROWS_TOGETHER = 2**16  # rows for which random keys are drawn at a time
+RUNS = 4  # runs of features that are scored for each mask of a fixed size
 
 
 def mask_size(rate, n_features):
-    """Return the number of hidden features that a mask rate stands for."""
+    """Return the number of hidden features at a mask rate."""
     return max(1, int(np.floor(rate * n_features + 0.5)))
 
 
 def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
     """Draw the mask sizes of one gradient step, of shape (n_masks,).
 
-    A uniform rate is stratified: one size from each of `n_masks` equal slices of
-    smallest..n_features, so that every step sees small and large masks alike. The
-    order is random, so that any part of them is unbiased too.
+    With a uniform rate, one size is drawn from each of `n_masks` equal slices of
+    smallest..n_features, so every step has small and large masks. The sizes are
+    returned in random order, so any part of them is unbiased too.
     """
     if mask_rate != "uniform":
         return np.full(n_masks, fixed_size(mask_rate, n_features))
@@ -34,19 +34,21 @@ def training_sizes(mask_rate, n_masks, n_features, rng, smallest=1):
 
 
 def training_sets(mask_rate, n_masks, n_features, rng):
-    """Draw sets of features, the weighted sum of whose bounds is the objective.
+    """Draw sets of observed features, and the weights of their bounds in the objective.
 
-    With a uniform rate, the scores of all sizes along an order of the features are
-    gains L(R and j) - L(R). At given points they add up to L(all), less a constant,
-    whatever the order, and L(all) is the objective. What a mask of any size leaves, R,
-    trains the posteriors alone. A fixed size m reveals single features or, if there are
-    many, a run with scores of the sizes m - h..m + h, for a smaller variance.
+    The score of feature j given the features R is the difference L(R and j) - L(R) of
+    two bounds. With a uniform rate, these differences add up to L(all features), up to
+    a constant, along any order of the features. So the objective is L(all); a random
+    set R is returned too, with weight 0, to train the posteriors on rows with gaps.
+    With a fixed size m, the objective is the score of features revealed after R. If
+    there are many features a run of them is revealed, with scores of the sizes
+    m - h..m + h, which lowers the variance.
 
     Returns bool (n_sets, n_masks, d), and the weight of each set.
     """
     keys = rng.random((n_masks, n_features), dtype=np.float32)
     if mask_rate != "uniform":
-        # the order of random keys is a random order, too
+        # argsort of random keys is a random permutation, as good as ranks
         return _fixed_sets(fixed_size(mask_rate, n_features), keys.argsort(1))
     n_observed = (rng.permutation(n_masks) + rng.random()) * n_features // n_masks
     limits = np.sort(keys)[np.arange(n_masks), n_observed.astype(int)]
@@ -88,14 +90,14 @@ def enumerate_masks(n_features, size):
 
 
 def count_masks(size, n_features):
-    """Return the number of masks of one size, or a very large one if there are more."""
+    """Return the number of masks of one size, at most 2**53."""
     return min(comb(n_features, int(size)), 2**53)
 
 
 def draw_distinct(size, n_masks, n_features, rng):
-    """Draw masks of one size without repetition, all of them if there are no more.
+    """Draw distinct masks of one size; all masks, if there are no more than `n_masks`.
 
-    Fewer masks from the same generator are the first of these.
+    With a smaller `n_masks` and the same generator, the first of these are drawn.
     """
     if comb(n_features, size) <= MAX_ENUMERATED:
         return rng.permutation(enumerate_masks(n_features, size))[:n_masks]
@@ -109,7 +111,7 @@ def draw_distinct(size, n_masks, n_features, rng):
 
 
 def draw_distinct_per_row(size, n_masks, n_rows, n_features, rng):
-    """Yield masks of shape (n_rows, n_features), each row's without repetition."""
+    """Yield masks of shape (n_rows, n_features); the masks of a row are distinct."""
     masks = enumerate_masks(n_features, size)
     chosen = rng.random((n_rows, len(masks))).argsort(axis=1)
     for index in chosen.T[:n_masks]:
@@ -117,10 +119,11 @@ def draw_distinct_per_row(size, n_masks, n_rows, n_features, rng):
 
 
 def draw_partitions(size, n_masks, n_rows, n_features, rng):
-    """Yield masks of shape (n_rows, n_features) that together hide each feature alike.
+    """Yield masks (n_rows, n_features) that hide each feature about equally often.
 
-    Sets of size `size`, or where most is hidden the visible sets, are cut from one
-    random order in each row until it is used up, and then from another.
+    In each row, a random order of the features is cut into hidden sets of size `size`
+    (or into visible sets, if more than half is hidden). When the order is used up
+    another one is drawn.
     """
     n_cut = min(size, n_features - size)
     n_sets = n_features // n_cut
@@ -133,15 +136,15 @@ def draw_partitions(size, n_masks, n_rows, n_features, rng):
 
 
 def count_orders(n_features):
-    """Return the number of orders of the features, infinity unless they are few."""
+    """Return the number of orders of the features; infinity if it exceeds 24."""
     n_all = factorial(min(n_features, 20))
     return n_all if n_all <= MAX_ENUMERATED_ORDERS else np.inf
 
 
 def draw_order(index, seed, n_rows, n_features):
-    """Draw one of several orders of the features for each row; (n_rows, n_features).
+    """Draw the order with this index for each row; (n_rows, n_features).
 
-    Where few orders exist, those of different index differ in every row.
+    If at most 24 orders exist, orders of different index differ in every row.
     """
     features = np.arange(n_features)
     if count_orders(n_features) == np.inf:
@@ -156,7 +159,7 @@ def draw_order(index, seed, n_rows, n_features):
 
 
 def child_generator(seed, *key):
-    """Return the generator of a key, the same whatever else was drawn."""
+    """Return a random generator that depends on the seed and the key only."""
     spawn_key = (*seed.spawn_key, *key)
     return np.random.default_rng(
         np.random.SeedSequence(seed.entropy, spawn_key=spawn_key)
@@ -164,7 +167,11 @@ def child_generator(seed, *key):
 
 
 def neighbouring_std(pilot, bandwidth=3.0):
-    """Standard deviation over masks at each size, from sizes of the other parity."""
+    """Estimate the standard deviation over masks at each size.
+
+    Neighbouring sizes are smoothed; the estimate of an even size uses odd sizes only,
+    and the other way round.
+    """
     is_known = np.array([len(s) > 1 and np.isfinite(s).all() for s in pilot])
     variance = np.zeros(len(pilot))
     variance[is_known] = [pilot[i].var(ddof=1) for i in np.flatnonzero(is_known)]
@@ -186,9 +193,9 @@ def share_out(total, weights):
 
 
 def all_masks(mask_rate, n_features):
-    """Return all masks of the sizes that a rate stands for, and their probabilities.
+    """Return all masks of the sizes of a mask rate, and their probabilities.
 
-    A uniform rate draws sizes from 0 on, as `training_sizes` does if asked.
+    A uniform rate includes size 0, as `training_sizes` with ``smallest=0``.
     """
     sizes = range(n_features + 1)
     if mask_rate != "uniform":

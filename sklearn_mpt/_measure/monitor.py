@@ -8,28 +8,28 @@ from sklearn_mpt._checks import check_int
 class LMLMonitor:
     """Callback that records the log marginal likelihood during training.
 
-    Set it on an estimator with ``set_callbacks``. scikit-learn's own ScoringMonitor
-    asks for y, and so skips density estimators.
+    Register it with ``estimator.set_callbacks(monitor)``. Unlike scikit-learn's
+    ``ScoringMonitor`` it needs no y.
 
     Parameters
     ----------
     X : array-like of shape (n_samples, n_features), default=None
-        Rows to score, for instance held-out ones. None scores the training rows.
+        Rows to score, for example validation rows. None scores the training rows.
     every : int, default=1
         Number of epochs from one record to the next.
 
     Attributes
     ----------
     log_ : list of dict
-        One record for each scored epoch: "fit" counts the fits from 0, "epoch" the
-        epochs of that fit from 0, and "lml" is the mean log marginal likelihood in
-        nats per row. ``pandas.DataFrame(monitor.log_)`` is a table of them.
+        One record for each scored epoch: "fit" is the index of the fit and "epoch" the
+        index of the epoch, both from 0; "lml" is the mean log marginal likelihood in
+        nats per row. ``pandas.DataFrame(monitor.log_)`` makes a table of them.
 
     Notes
     -----
-    Clones of an estimator share its callbacks, so in a grid search one monitor sees
-    many fits. Fits that run in other processes write to a copy, which is lost: use
-    ``n_jobs=1`` or threads.
+    Clones of an estimator share its callbacks, so in a grid search one monitor records
+    all fits. Records of fits in other processes are lost, because those write to a
+    copy of the monitor: use ``n_jobs=1`` or threads.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Measure the score of every mask size, of any model with conditionals."""
+"""Measure the masked score of any model at every mask size."""
 
 from dataclasses import replace
 
@@ -33,69 +33,72 @@ def mpt_curve(
 ) -> MPTCurve:
     r"""Measure the mean masked log-probability at every mask size.
 
-    For each size m random masks M are drawn, each as likely as any other, and
+    For each size m, masks M are drawn uniformly, and
     :math:`\frac{1}{m} \sum_{j \in M} \log p(x_j \mid x_R)` is averaged over masks and
     rows. The sum over all sizes is an unbiased estimate of the log marginal
-    likelihood when the conditionals are those of one joint distribution ([1]_,
-    Proposition 1); for other conditionals it is a lower bound of the log-density of
-    the mixture over feature orders. `design` says how masks depend on one another.
+    likelihood if the conditionals belong to one joint distribution ([1]_,
+    Proposition 1). Otherwise it estimates a lower bound of the log-density of the
+    mixture over orders of the features. `design` sets how masks depend on one another.
 
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form: it takes rows and a boolean mask of shape (n_features,), True where
-        hidden, and returns the log-probabilities of the hidden entries, an array or a
-        torch tensor of the shape of X, with 0 at other entries. A function that also
-        takes masks of shape (n_samples, n_features) needs fewer of them for the same
-        error. The rows it gets are copies: an array of numbers, or a DataFrame if X is
-        one with columns of other kinds. Or a fitted `MPTScorer`.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function with these
+        arguments, or a fitted `MPTScorer`. The function takes rows and a boolean mask
+        of shape (n_features,), True where hidden. It returns an array or a torch tensor
+        of the shape of X: log-probabilities of the hidden entries, 0 at other entries.
+        If it also takes masks of shape (n_samples, n_features), fewer masks are needed
+        for the same error. It gets copies of the rows: a DataFrame if X is one with
+        columns that are not numbers, else an array of numbers.
     X : array-like or DataFrame of shape (n_samples, n_features)
-        Rows to score. NaN, or what a DataFrame has in its place, marks missing
-        entries. For `MPTScorer` a list of texts: they differ in length, so their curve
-        is at the mask rates 0.01 to 0.99, averaged over texts, and its `lml` is the
-        mean of the sums of each text.
+        Rows to score. NaN, or the missing value of a DataFrame, marks missing entries.
+        For `MPTScorer`, a list of texts. As they differ in length, their curve is
+        measured at the mask rates 0.01 to 0.99 and averaged over texts; `lml` is the
+        mean over texts of the sum over the sizes of each text.
     mask_sizes : array-like of int, default=None
         Sizes to measure. None measures all of 1..n_features; between the given
-        sizes the curve interpolates linearly. Must be None for texts.
+        sizes the curve is interpolated linearly. Must be None for texts.
     n_masks : int, default=None
-        Number of masks per size; None means 10, or the `n_masks` of `MPTScorer`. No
-        more are drawn than there are.
+        Number of masks of each size, at most as many as exist. None is 10, or the
+        `n_masks` of `MPTScorer`.
     design : {"auto", "chain", "balanced", "independent"}, default="auto"
-        "chain" hides what comes later in random orders of the features, `n_masks` of
-        them, and takes the log-probability of the next feature alone as a control
-        variate: the sum has no error if the conditionals are exact. "balanced" draws
-        masks of one size that hide all features equally often, and for each row its
-        own if the function takes such masks and is seen to tell them apart on a few
-        rows: its answers must change with what is visible. "independent" draws masks of
-        each size independently, as in [1]_, but none twice. "auto" is "chain" for a
-        model with the method `mean_chain_scores` if `mask_sizes` is None, else
-        "balanced". With missing entries chains too are drawn for each row.
+        How masks are drawn. "chain": along `n_masks` random orders of the features,
+        each mask hides the features that come later; the log-probability of the next
+        feature alone serves as a control variate, so the sum has no error if the
+        conditionals are exact. "balanced": the masks of one size hide all features
+        about equally often; each row gets masks of its own if the function takes them
+        and, in a trial on a few rows, its results change with the visible entries.
+        "independent": masks of each size are drawn independently, as in [1]_, without
+        repetition. "auto": "chain" if the model has a method `mean_chain_scores` and
+        `mask_sizes` is None, else "balanced". If entries are missing, "chain" draws
+        orders for each row.
     allocation : {"equal", "neyman"}, default="equal"
-        "neyman" spends the same number of masks in total, but after a pilot puts them
-        where the scores vary, in proportion to their standard deviation [2]_. Masks
-        are then independent: `design` must be that or "auto".
+        How the masks are divided among the sizes. "neyman" keeps their total number and
+        draws more of them at sizes where scores vary more, in proportion to the
+        standard deviation in a pilot [2]_. It needs `design` "independent" or "auto".
     random_state : int, RandomState instance or None, default=None
-        Determines the masks. None takes the estimator's own.
+        Determines the masks. None takes the `random_state` of the estimator.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the estimator's own. The masks are the
-        same for all, and for every backend chosen by ``joblib.parallel_config``.
+        Number of joblib workers. None takes the `n_jobs` of the estimator. The masks
+        are the same for any number of workers and for every backend that
+        ``joblib.parallel_config`` chooses.
 
     Returns
     -------
     MPTCurve
-        Sizes, scores, standard errors, and their sum `lml`. Curves of several models
-        with the same masks can be subtracted, those of texts too. For texts
-        `mask_sizes` are percentages of the tokens, and `n_features` is 100. A score,
-        and with it `lml`, is -inf if a conditional is; its standard error is NaN.
+        Sizes, scores and standard errors; `lml` is the sum over all sizes. Curves that
+        were measured with the same masks can be subtracted. For texts, `mask_sizes` are
+        percentages of the tokens and `n_features` is 100. If a conditional
+        log-probability is -inf, so are the score and `lml`, and their standard errors
+        are NaN.
 
     Raises
     ------
     TypeError
-        If the estimator has no conditionals.
+        If the estimator is not callable and has no ``conditional_log_prob``.
     ValueError
-        If an argument is not allowed, or the conditionals have the wrong shape or are
-        NaN or infinity; the message names the row, the feature and the mask.
+        If an argument is not allowed, or if the conditionals have the wrong shape or
+        contain NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
@@ -157,12 +160,12 @@ def _check_ragged(mask_sizes, design, allocation):
         raise ValueError(
             "For texts, which differ in length, mask_sizes must be None, design 'auto' "
             f"and allocation 'equal', got {mask_sizes!r}, {design!r} and "
-            f"{allocation!r}. The curve is at the mask rates 0.01 to 0.99."
+            f"{allocation!r}. The curve is measured at the mask rates 0.01 to 0.99."
         )
 
 
 def _choose_design(design, allocation, is_chain):
-    """Return the name of a function of `designs`."""
+    """Return the name of the function in `designs` to call."""
     check_choice(design, "design", DESIGNS)
     check_choice(allocation, "allocation", ["equal", "neyman"])
     if allocation == "neyman":
@@ -178,26 +181,37 @@ def _choose_design(design, allocation, is_chain):
 
 
 def _is_per_row(estimator, rows, design):
-    """Whether each row has its own masks: without gaps, rows may share the work."""
+    """Return whether to draw masks for each row.
+
+    If no entries are missing, chains, and balanced masks of models with a hook, are the
+    same for all rows, which can then share computations.
+    """
     if design not in ("chain", "balanced"):
         return False
     hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
-    if rows.missing is None and (design == "chain" or hasattr(estimator, hook)):
+    if not hasattr(estimator, hook):
+        return takes_row_masks(Conditional(estimator), rows)
+    if rows.missing is None:
         return False
-    if design == "chain" and hasattr(estimator, hook):
-        return True
-    return takes_row_masks(Conditional(estimator), rows)
+    return design == "chain" or takes_row_masks(Conditional(estimator), rows)
 
 
 def _identify(what, design, noise):
-    """Tell the masks from all others, so that curves with the same can be subtracted.
+    """Return a key that is equal for curves measured with the same masks.
 
-    How many masks a size has may depend on the model: the degrees of freedom show it.
+    The number of masks of a size may depend on the model ("neyman"), so the key
+    includes the degrees of freedom.
     """
     entropy = tuple(np.atleast_1d(what.seed.entropy).tolist())
-    n_rows = what.shape[0] if what.per_row else None
-    counts = tuple(noise.degrees.tolist())
-    return design, entropy, what.n_masks, tuple(what.sizes.tolist()), n_rows, counts
+    return (
+        ("design", design),
+        ("random_state", entropy),
+        ("n_masks", what.n_masks),
+        ("mask_sizes", tuple(what.sizes.tolist())),
+        ("masks for each row", what.per_row),
+        ("number of rows with masks", what.shape[0] if what.per_row else None),
+        ("number of masks of each size", tuple(noise.degrees.tolist())),
+    )
 
 
 def _check_mask_sizes(mask_sizes, n_features):

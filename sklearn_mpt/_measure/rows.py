@@ -1,7 +1,7 @@
-"""Rows in any container, an array or a DataFrame, and what generic code asks of them.
+"""Rows of an array or a DataFrame, with the operations that generic code needs.
 
-A user's function may keep, change or return what it is given. It therefore never gets
-the user's own rows, only copies of them: see `lend` and `lend_view`.
+A model written by a user may keep or change the rows that it is given. It therefore
+gets copies, never the caller's own rows: see `lend` and `lend_view`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows as the model takes them, and which of their entries are missing.
+    """Rows in the form that the model takes, and which entries are missing.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Rows:
 
     @classmethod
     def of(cls, X):
-        """Return X itself if it is a `Rows`, else the rows of an array or DataFrame."""
+        """Return X if it is a `Rows`, else make one of an array or DataFrame."""
         if isinstance(X, cls):
             return X
         missing = missing_entries(X)
@@ -54,17 +54,17 @@ class Rows:
         return Rows(values, missing, self.first + start)
 
     def targets(self, mask):
-        """Return where a hidden entry is present; shape (n_samples, n_features)."""
+        """Return where entries are hidden and present, (n_samples, n_features)."""
         if self.missing is None:
             return np.broadcast_to(mask, self.shape)
         return mask & ~self.missing
 
     def lend(self):
-        """Return a copy that a user's function may do anything with."""
+        """Return a copy of the rows, which a user's function may change."""
         return copy_of(self.values)
 
     def lend_view(self):
-        """Return rows to read from: of an array a read-only view, without a copy."""
+        """Return a read-only view of an array, or a copy of a DataFrame."""
         if not isinstance(self.values, np.ndarray):
             return copy_of(self.values)
         view = self.values.view()
@@ -75,15 +75,15 @@ class Rows:
 def copy_of(X):
     """Return a copy of an array or a DataFrame, writable even if X is not."""
     if isinstance(X, np.ndarray):
-        return np.array(X, subok=True)  # masked arrays stay so
-    if hasattr(X, "iloc"):  # pandas, where narwhals wants unique names of columns
+        return np.array(X, subok=True)  # a masked array stays a masked array
+    if hasattr(X, "iloc"):  # pandas; narwhals refuses repeated column names
         return X.copy()
     return _frame(X).clone().to_native() if is_into_dataframe(X) else X
 
 
 def take(X, indices):
-    """Return the rows of an array or a DataFrame at some places."""
-    from sklearn.utils import _safe_indexing  # models load without sklearn
+    """Return the rows of an array or a DataFrame with these indices."""
+    from sklearn.utils import _safe_indexing  # keeps the import of this module quick
 
     if isinstance(X, np.ndarray) and np.all(np.diff(indices) == 1):
         return X[indices[0] : indices[-1] + 1]  # a view
@@ -106,7 +106,7 @@ def missing_entries(X):
 def _is_missing(value):
     try:
         return value is None or bool(value != value)
-    except TypeError:  # NA of pandas is neither equal to itself nor unequal
+    except TypeError:  # comparing pandas' NA with itself gives NA, which has no bool
         return True
 
 
@@ -118,7 +118,7 @@ def _missing_in(series):
 
 
 def holds_numbers(X):
-    """Whether all columns of a DataFrame hold numbers or booleans."""
+    """Return whether all columns of a DataFrame hold numbers or booleans."""
     return all(map(_is_of_numbers, _frame(X).iter_columns()))
 
 
@@ -134,7 +134,7 @@ def _is_of_numbers(series):
 
 def column_names(X):
     """Return the names of the columns of a DataFrame, or None."""
-    if hasattr(X, "iloc"):  # pandas: any names, some of which may be the same
+    if hasattr(X, "iloc"):  # pandas allows repeated names and names of any type
         return X.columns.tolist()
     return _frame(X).columns if is_into_dataframe(X) else None
 
@@ -154,9 +154,9 @@ def _numbers(series):
 
 
 def as_objects(X):
-    """Return a copy of the entries as an array, NaN where a DataFrame misses one.
+    """Return a copy of the entries as an array, NaN where missing.
 
-    Where a column holds no numbers, it is an array of objects.
+    It is an array of objects if some column does not hold numbers.
     """
     if not is_into_dataframe(X):
         return np.array(X)
@@ -170,7 +170,7 @@ def as_objects(X):
 
 
 def with_moved_columns(X, columns):
-    """Return a copy of X in which some columns, by index, are shifted by one row."""
+    """Return a copy of X in which the columns of these indices are moved by one row."""
     places = np.roll(np.arange(np.shape(X)[0]), 1)
     if not is_into_dataframe(X):
         moved = np.array(X)
@@ -185,10 +185,25 @@ def with_moved_columns(X, columns):
     return moved
 
 
-def _frame(X):
-    """Return a DataFrame of narwhals; the columns of one of pandas get numbers.
+def with_value_of_row(X, column, row):
+    """Return a copy of X in which a column, by index, has the entry of one row."""
+    if not is_into_dataframe(X):
+        filled = np.array(X)
+        filled[:, column] = filled[row, column]
+        return filled
+    frame = _frame(X)
+    name = frame.columns[column]
+    filled = frame.with_columns(frame[name][[row] * len(frame)]).to_native()
+    if hasattr(X, "iloc"):
+        filled = filled.set_axis(X.index, axis=0)
+        filled.columns = X.columns
+    return filled
 
-    narwhals takes no columns of the same name, which pandas has.
+
+def _frame(X):
+    """Return a narwhals DataFrame; columns of a pandas DataFrame are numbered.
+
+    pandas allows repeated column names, which narwhals refuses.
     """
     if hasattr(X, "iloc"):
         X = X.copy(deep=False)

@@ -1,1 +1,1 @@
-"""Mixtures: classes of Gaussians, and of features that are independent in a class."""
+"""Mixtures of Gaussians, latent classes and latent profiles."""

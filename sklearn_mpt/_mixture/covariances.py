@@ -1,10 +1,10 @@
-"""Shapes of covariances: as matrices of every component, and as they are kept."""
+"""Convert covariances between full matrices and the shape of `covariances_`."""
 
 import numpy as np
 
 
 def covariance_shape(kind, n_classes, n_features):
-    """Return the shape in which covariances of this kind are kept."""
+    """Return the shape of `covariances_` for this covariance type."""
     return {
         "tied": (n_features, n_features),
         "diag": (n_classes, n_features),
@@ -13,7 +13,7 @@ def covariance_shape(kind, n_classes, n_features):
 
 
 def compressed(matrices, kind):
-    """Return matrices (K, g, g) in the shape of their kind."""
+    """Return full matrices (K, g, g) in the shape of `covariances_`."""
     if kind == "tied":
         return matrices[0].copy()
     if kind in ("diag", "spherical"):
@@ -23,7 +23,7 @@ def compressed(matrices, kind):
 
 
 def expanded(array, kind, n_classes, n_features):
-    """Return covariances as matrices of every class, (K, g, g)."""
+    """Return `covariances_` as one full matrix for each class, (K, g, g)."""
     eye = np.eye(n_features)
     if kind == "tied":
         return np.tile(array, (n_classes, 1, 1))

@@ -5,9 +5,10 @@ Given the observed entries R of a row, class k has the responsibility
 .. math:: r_k \propto \pi_k \, p_k(x_R), \qquad
     p(x_j \mid x_R) = \sum_k r_k \, p_k(x_j \mid x_R),
 
-where :math:`p_k` is a Gaussian of the columns of numbers, times one factor for each
-other column: those are independent in a class. Rows with the same gaps share the
-inverse of a block of each covariance.
+where :math:`p_k` is the Gaussian density of the Gaussian columns times one factor for
+each other column, since other columns are independent in a class. For each class, the
+block of its covariance at the observed entries is factorised once for all rows with the
+same gaps.
 """
 
 import math
@@ -27,15 +28,16 @@ BLOCK_BYTES = 2**25
 class Classes(NamedTuple):
     """The parameters of a mixture of K classes, as tensors.
 
-    Gaussian columns are g of all d columns, in order; the others are columns of
-    `likelihood`, with l locations.
+    g of the d columns are Gaussian, in the order of the table. The others have the
+    likelihood of the `Layout`, with l locations.
     """
 
-    weights: torch.Tensor  # shape: (K,), which add up to 1
+    weights: torch.Tensor  # shape: (K,); they add up to 1
     means: torch.Tensor  # shape: (K, g)
     covariances: torch.Tensor  # shape: (K, g, g)
     locations: torch.Tensor  # shape: (K, l)
-    # Of covariances that are loadings times their transpose, plus noise; else empty.
+    # With covariance_type="low_rank", covariances are loadings @ loadings.T + noise.
+    # With other types, the next two are empty.
     loadings: torch.Tensor  # shape: (K, g, q)
     noise: torch.Tensor  # shape: (K, g)
 
@@ -44,11 +46,11 @@ class Classes(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Which columns are Gaussian, and what the others are."""
+    """Which columns are Gaussian, and the likelihood of the others."""
 
-    gaussian: torch.Tensor  # numbers of columns, (g,)
-    others: torch.Tensor  # shape: (d - g,)
-    likelihood: torch.nn.Module | None  # of the others; None if there are none
+    gaussian: torch.Tensor  # indices of the Gaussian columns, (g,)
+    others: torch.Tensor  # indices of the other columns, (d - g,)
+    likelihood: torch.nn.Module | None  # None if all columns are Gaussian
 
     @property
     def n_features(self):
@@ -56,21 +58,21 @@ class Layout(NamedTuple):
 
 
 class Conditioned(NamedTuple):
-    """Gaussian columns of each class, given the observed entries of rows.
+    """Distribution of the Gaussian columns in each class, given the observed entries.
 
-    Matrices are those of distinct patterns of observed entries; `pattern` says which a
-    row has.
+    Matrices are computed once for each of the u distinct patterns of observed entries;
+    `pattern` is the index of the pattern of each row.
     """
 
-    log_prob: torch.Tensor  # of the observed entries, (n, K)
+    log_prob: torch.Tensor  # log-density of the observed entries, (n, K)
     deviation: torch.Tensor  # E[x | observed] - mean, (n, K, g)
-    covariance: torch.Tensor  # of x given the observed entries, (u, K, g, g)
-    gain: torch.Tensor  # from observed entries to E[x | observed], (u, K, g, g)
+    covariance: torch.Tensor  # Cov[x | observed], (u, K, g, g)
+    gain: torch.Tensor  # maps observed minus mean to `deviation`, (u, K, g, g)
     pattern: torch.Tensor  # shape: (n,)
 
     @property
     def variance(self):
-        """Of each entry, given those observed; (n, K, g)."""
+        """Variance of each entry given the observed entries, (n, K, g)."""
         variance = self.covariance.diagonal(dim1=2, dim2=3)
         return variance.clamp(min=LEAST_VARIANCE)[self.pattern]
 
@@ -112,9 +114,10 @@ def condition(X, observed, means, covariances):
 
 
 def distinct(observed):
-    """Return patterns, (u, g), and that of each row: rows that are alike share one.
+    """Return patterns of observed entries, (u, g), and the index of each row's, (n,).
 
-    Those that follow each other are found without sorting.
+    If many neighbouring rows are equal, only neighbours are compared and a pattern may
+    occur twice; otherwise rows are sorted and patterns are distinct.
     """
     starts = observed.new_ones(len(observed))
     starts[1:] = (observed[1:] != observed[:-1]).any(1)
@@ -124,7 +127,7 @@ def distinct(observed):
 
 
 def multiply(matrices, pattern, vectors):
-    """Multiply the matrices (u, K, g, g) of each row's pattern with (n, K, g)."""
+    """Multiply vectors (n, K, g) by the matrices (u, K, g, g) of their patterns."""
     if 4 * len(matrices) > len(vectors):
         return (matrices[pattern] @ vectors[..., None])[..., 0]
     product = torch.empty_like(vectors)
@@ -135,9 +138,9 @@ def multiply(matrices, pattern, vectors):
 
 
 class Given(NamedTuple):
-    """All classes, given the observed entries of rows."""
+    """Distributions of all classes, given the observed entries of rows."""
 
-    joint: torch.Tensor  # log of weight times p(observed entries | class), (n, K)
+    joint: torch.Tensor  # log p(class, observed entries), (n, K)
     gaussian: Conditioned
     entries: torch.Tensor  # log p(entry | class) of the other columns, (n, K, d - g)
 
@@ -147,7 +150,7 @@ class Given(NamedTuple):
 
 
 class MixtureDensity(Density):
-    """A fitted mixture.
+    """Density of a fitted mixture.
 
     Parameters
     ----------
@@ -166,9 +169,9 @@ class MixtureDensity(Density):
         return FLOAT_BYTES * n_classes * n_numbers
 
     def blocks(self, observed):
-        """Yield slices of rows whose distinct patterns, and they, fit the memory.
+        """Yield slices of rows that stay within the memory for rows and for patterns.
 
-        observed : rows that are alike follow each other.
+        observed : bool, (n, d); rows with the same pattern follow each other.
         """
         n_classes, n_gaussian = self.classes.means.shape
         number = FLOAT_BYTES * n_classes
@@ -204,7 +207,10 @@ class MixtureDensity(Density):
         return layout.likelihood.entry_log_prob(X, self.classes.locations)
 
     def entry_log_prob(self, X, given):
-        """Return log p(entry | class, observed entries) of the others; (n, K, d)."""
+        """Return log p(entry | class, observed entries) of every entry, (n, K, d).
+
+        The result is meaningful where an entry is present but not among the observed.
+        """
         gaussian, layout = given.gaussian, self.layout
         residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.classes.means
         error, variance = residual - gaussian.deviation, gaussian.variance
@@ -220,7 +226,7 @@ class MixtureDensity(Density):
         return value, torch.zeros_like(value)
 
     def log_responsibility(self, X):
-        """Return log p(class | present entries); (n, K)."""
+        """Return log p(class | present entries), (n, K)."""
         return self.given(X, ~X.isnan()).log_responsibility
 
     def conditional_log_prob(self, X, mask):
@@ -243,9 +249,11 @@ class MixtureDensity(Density):
         return filled
 
     def draw(self, X, rng):
-        """Draw a class, then the entries that are missing, jointly.
+        """Draw a class for each row, then all its missing entries jointly.
 
-        A row of the class alone is moved by what its observed entries lack.
+        A whole row is drawn from the class. The gain times the difference of the
+        observed entries from those drawn then corrects the missing entries, which makes
+        them a draw given the observed ones.
         """
         classes, layout, present = self.classes, self.layout, ~X.isnan()
         given = self.given(X, present)
@@ -272,7 +280,11 @@ class MixtureDensity(Density):
         return torch.stack([self._chain(X, order) for order in orders], 1)
 
     def _chain(self, X, order):
-        """Scores along one order of the features, or one for each row; (2, d)."""
+        """Return mean scores along one order, or one order for each row; (2, d).
+
+        At each place of the order: the mean over all hidden features, and the next
+        feature alone.
+        """
         order = order.expand(X.shape)
         place = order.argsort(1)
         scores = X.new_zeros(2, X.shape[1])

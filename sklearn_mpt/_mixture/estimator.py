@@ -1,4 +1,4 @@
-"""Mixtures with gaps."""
+"""The mixture estimator, for rows with missing values."""
 
 import math
 
@@ -26,12 +26,12 @@ from sklearn_mpt._mixture.training import (
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
-AUTO_MASKS, MIN_PAIRS = 64, 8192  # in each step: masks, and pairs of row and mask
-# From given responsibilities to the classes that suit them: where all columns are
-# Gaussian, and where others have locations.
+AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in each step
+# Steps from the first responsibilities to the first parameters: if all columns are
+# Gaussian, and if some are not (whose locations need more steps).
 START_STEPS = 3, 10
-CHEAP_FEATURES = 8  # whose matrices cost no more than all else
-FEWEST_ROWS = 1.5  # that a class should stand for
+CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
+FEWEST_ROWS = 1.5  # fit warns if a class stands for fewer
 COVARIANCE_TYPES = ("full", "tied", "diag", "spherical", "low_rank")
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
@@ -39,25 +39,29 @@ INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 class MPTMixture(TableMPT):
     r"""Mixture of Gaussians, latent classes or latent profiles, with missing values.
 
-    A row belongs to one of `n_components` components, k with probability
-    :math:`\pi_k`. In a component the columns of numbers are Gaussian, as in
-    `sklearn.mixture.GaussianMixture`; columns of another kind, as `likelihood` says,
-    are independent of all others. Missing entries are integrated out, in training and
-    everywhere else.
+    Each row belongs to one of `n_components` components, to component k with
+    probability :math:`\pi_k`. Within a component, Gaussian columns have a joint
+    Gaussian distribution, as in `sklearn.mixture.GaussianMixture`. Columns of other
+    kinds (see `likelihood`) are independent of all other columns within a component.
+    Missing entries are integrated out, in training and in every method.
 
     Parameters
     ----------
     n_components : int, default=1
         Number of components.
     likelihood : str, sequence of str or dict, default="gaussian"
-        Kinds of the columns: "gaussian", "bernoulli", "categorical", "poisson", one
-        name for all or one for each, or "from_dtype", as in `MPTLinearVAE`.
-        "categorical" makes latent classes, several kinds latent profiles.
+        Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
+        name for all columns or one for each, or "from_dtype", as in `MPTLinearVAE`.
+        With "categorical" the model is a latent class analysis, with several kinds a
+        latent profile analysis.
     covariance_type : {"full", "tied", "diag", "spherical", "low_rank"}, default="full"
-        What covariances of Gaussian columns are: one matrix for each component; one for
-        all; diagonal; a number; or, for many columns, `n_factors` factors of each
-        component and a noise variance for each column, a mixture of factor analysers
-        [3]_ (there a component counts one more row, with the noise of all).
+        Form of the covariances of Gaussian columns: "full", a matrix for each
+        component; "tied", one matrix for all; "diag", a variance for each column;
+        "spherical", one variance for each component; or "low_rank", for many columns,
+        `n_factors` factors and a noise variance for each column in each component,
+        which makes a mixture of factor analysers [3]_. With "low_rank", each component
+        counts one additional row that has the noise variances of all components
+        together, so that none falls to zero.
     n_factors : int, default=1
         Number of factors of each component, if `covariance_type` is "low_rank".
     mask_rate : "uniform", float or int, default="uniform"
@@ -65,17 +69,18 @@ class MPTMixture(TableMPT):
         unbiased for the log marginal likelihood (LML) [1]_; a float in (0, 1] is a
         fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        Masks in each step, which the rows share. An int trains by masks alone. "auto"
-        is 64, and for a uniform rate ends with epochs on the sum of the scores of all
-        mask sizes.
+        Number of masks in each step, shared by the rows. With an int, all epochs use
+        masks. "auto" is 64 masks; if `mask_rate` is "uniform", the last epochs then
+        maximise the sum of the scores of all mask sizes, without drawing masks.
     objective : {"mpt", "lml"}, default="mpt"
-        What is maximised: the masked scores, or the LML itself, by EM.
+        What training maximises: the masked scores, or the LML by EM.
     n_init : int, default=1
-        Number of starts, of which the best after 25 epochs of EM goes on.
+        Number of starts. Each runs for 25 epochs of EM, and the best is trained on.
     init_params : str, default="kmeans"
-        How rows are first shared among the components: "kmeans" by clusters of rows in
-        which means stand in for gaps; "k-means++" and "random_from_data" by the nearest
-        of drawn rows; "random" at random.
+        How the first responsibilities are found. "kmeans": by clustering the rows, with
+        means in place of gaps. "k-means++" and "random_from_data": by the nearest of
+        `n_components` rows that are drawn as in k-means++ or at random. "random": by
+        random numbers.
     weights_init : array-like of shape (n_components,), default=None
         Weights to start from.
     means_init : array-like of shape (n_components, n_gaussian), default=None
@@ -83,22 +88,23 @@ class MPTMixture(TableMPT):
     precisions_init : array-like, default=None
         Inverse covariances to start from, in the shape of `covariances_`.
     reg_covar : float, default=1e-6
-        What is added to the diagonal of covariances in every step.
+        Number added to the diagonal of covariances in every step.
     max_iter : int, default=1000
-        Largest number of epochs. 0 keeps the start.
+        Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
-        Size of the first steps by masks; 1 is a full step of EM.
+        Size of the first steps with masks; 1 is a full step of EM.
     tol : float, default=1e-4
-        Training ends where an epoch, and all epochs to come, would gain less, in nats
-        per row.
+        Training ends when the last epoch gained less than this, and all epochs to come
+        are expected to gain less together; in nats per row.
     n_iter_no_change : int, default=5
-        Number of epochs by masks whose mean is compared with that of those before.
+        Length of the windows of epochs with masks. Their mean losses are compared to
+        decide whether training still gains.
     warm_start : bool, default=False
-        Whether `fit` goes on from the parameters of the previous call.
+        Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
         Whether to print the loss of each epoch.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     random_state : int, RandomState instance or None, default=None
         Determines the starts and the masks.
     n_jobs : int, default=None
@@ -110,24 +116,26 @@ class MPTMixture(TableMPT):
     weights_ : ndarray of shape (n_components,)
         Probabilities of the components.
     means_ : ndarray of shape (n_components, n_features)
-        Expected values; NaN for columns that are not Gaussian in tables with
-        categories.
+        Expected values of the columns in each component. In tables with categorical
+        columns, NaN for all columns that are not Gaussian.
     covariances_ : ndarray
-        Of the Gaussian columns: of shape (n_components, n_gaussian, n_gaussian);
-        "tied": (n_gaussian, n_gaussian); "diag": (n_components, n_gaussian);
-        "spherical": (n_components,).
+        Covariances of the Gaussian columns. Shape: "full" and "low_rank",
+        (n_components, n_gaussian, n_gaussian); "tied", (n_gaussian, n_gaussian);
+        "diag", (n_components, n_gaussian); "spherical", (n_components,).
     precisions_ : ndarray
-        Their inverses, in the same shape.
+        Inverses of the covariances, in the same shape.
     precisions_cholesky_ : ndarray
-        Roots of these, in the same shape.
+        Cholesky factors of the precisions, in the same shape.
     locations_ : ndarray of shape (n_components, n_locations)
-        Logits, log rates and logarithms of shares of the columns that are not Gaussian.
+        Locations of the columns that are not Gaussian: logits ("bernoulli"), logarithms
+        of rates ("poisson"), and logarithms of probabilities up to a constant
+        ("categorical").
     factors_ : ndarray of shape (n_components, n_factors, n_gaussian)
         Loadings of the factors; empty unless `covariance_type` is "low_rank".
     noise_variances_ : ndarray of shape (n_components, n_gaussian)
-        Noise variances beside the factors; empty unless there are factors.
+        Noise variances of "low_rank"; empty for other types.
     likelihoods_, categories_ : list
-        Kinds and categories of the columns, where rows are read as a table.
+        Kinds and categories of the columns, if rows are read as a table.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
@@ -137,19 +145,20 @@ class MPTMixture(TableMPT):
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, where all are strings.
+        Names of the features, if all are strings.
 
     See Also
     --------
-    sklearn.mixture.GaussianMixture : The same by EM, without missing values.
-    MPTLinearVAE : Continuous latent variables in the place of components.
+    sklearn.mixture.GaussianMixture : Gaussian mixture fitted by EM to complete rows.
+    MPTLinearVAE : Model with continuous latent variables.
 
     Notes
     -----
     An epoch of EM costs :math:`O(P K D^3 + N K D^2)` for P patterns of missing entries
-    in N rows. A step by masks does what one of EM does, with expected statistics of
-    masked rows in the place of those of whole rows [2]_. Columns that are not Gaussian
-    count one more row, the mean of all, in every component: no category is impossible.
+    in N rows. A step with masks is a step of EM in which the expected statistics of
+    masked rows replace those of whole rows [2]_. For columns that are not Gaussian,
+    every component counts one additional row, the mean of all rows; so no category has
+    probability zero.
 
     References
     ----------
@@ -184,6 +193,8 @@ class MPTMixture(TableMPT):
     noise_variances_: np.ndarray
 
     _bound_parameters = ("likelihood", "covariance_type")
+    # classes have no thresholds or dispersions of their own
+    _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _objectives = ("mpt", "lml")
 
     def __init__(
@@ -236,7 +247,7 @@ class MPTMixture(TableMPT):
         self.n_jobs = n_jobs
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """Compute the probability of each component, given the present entries.
+        """Compute the probability of each component given the present entries.
 
         Parameters
         ----------
@@ -267,7 +278,7 @@ class MPTMixture(TableMPT):
     def fit_predict(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> np.ndarray:
-        """Fit the model to X, and return the most probable component of each row.
+        """Fit the model to X and return the most probable component of each row.
 
         Parameters
         ----------
@@ -276,7 +287,7 @@ class MPTMixture(TableMPT):
         y : Ignored
             Not used, present for API consistency by convention.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts. None is 1.
+            Weights of the rows. With None all are 1.
 
         Returns
         -------
@@ -302,7 +313,7 @@ class MPTMixture(TableMPT):
         )
 
     def bic(self, X: ArrayLike) -> float:
-        """Compute the Bayesian information criterion on X; the lower the better.
+        """Compute the Bayesian information criterion on X; lower is better.
 
         Parameters
         ----------
@@ -318,7 +329,7 @@ class MPTMixture(TableMPT):
         return float(-2 * log_prob.sum() + self._n_parameters() * np.log(len(log_prob)))
 
     def aic(self, X: ArrayLike) -> float:
-        """Compute Akaike's information criterion on X; the lower the better.
+        """Compute the Akaike information criterion on X; lower is better.
 
         Parameters
         ----------
@@ -369,7 +380,7 @@ class MPTMixture(TableMPT):
         if isinstance(likelihood, Gaussian):
             gaussian, others, likelihood = every, every[:0], None
         elif isinstance(likelihood, Columns):
-            gaussian = np.array(likelihood.noisy, dtype=int)
+            gaussian = np.flatnonzero([kind == "gaussian" for kind in likelihood.kinds])
             others = np.setdiff1d(every, gaussian)
             kinds = [likelihood.kinds[j] for j in others]
             counts = [likelihood.n_categories[j] for j in others]
@@ -396,7 +407,7 @@ class MPTMixture(TableMPT):
         return own | self._attributes(classes, X.shape[1])
 
     def _first_classes(self, X, rng, weight, layout):
-        """Classes that suit the responsibilities from which training starts."""
+        """Return the classes that fit the first responsibilities."""
         rows = torch.from_numpy(np.array(X, dtype=float))
         count = torch.from_numpy(np.ones(len(X)) if weight is None else weight)
         step = self._step(layout)
@@ -431,7 +442,7 @@ class MPTMixture(TableMPT):
         return classes
 
     def _factors(self, covariances):
-        """Loadings and noise variances to start from; empty for other kinds."""
+        """Return loadings and noise variances to start from; empty if not low-rank."""
         n_classes, n_gaussian, _ = covariances.shape
         if self.covariance_type != "low_rank":
             return covariances[..., :0], covariances.new_zeros(n_classes, 0)
@@ -439,7 +450,7 @@ class MPTMixture(TableMPT):
         return first_factors(covariances, n_factors, self.reg_covar)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
-        """Rows' shares of the classes, (n, K): from clusters, or at random."""
+        """Return the first responsibilities, (n, K), as `init_params` says."""
         n_classes, kind = self.n_components, self.init_params
         seed = np.random.RandomState(rng.integers(2**31))
         if kind == "random":
@@ -462,7 +473,7 @@ class MPTMixture(TableMPT):
         return (share + 1e-3) / (1 + 1e-3 * n_classes)
 
     def _given(self, classes, layout):
-        """Put the parameters that the user gives in the place of those of the start."""
+        """Replace starting values by those that the user gives."""
         n_classes, n_gaussian = classes.means.shape
         weights = given_array(self.weights_init, "weights_init", (n_classes,))
         means = given_array(self.means_init, "means_init", (n_classes, n_gaussian))
@@ -523,14 +534,15 @@ class MPTMixture(TableMPT):
         )
 
     def _draw_masks(self, X, rng):
-        """Draw hidden entries of rows, by masks that many of them share.
+        """Draw masks, each shared by many rows.
 
-        Few rows come several times. Return the numbers of the rows, their hidden
-        entries (n, d), and what a score counts for each of these, (n, 1).
+        If rows are few, each is used several times. Return the indices of the rows,
+        (m,); their hidden entries, bool, (m, d); and the factor D / |H| by which each
+        log-probability is multiplied, (m, 1).
         """
         n_rows, n_features = X.shape
         n_pairs = MIN_PAIRS
-        if bool(X.isnan().any()):  # each pair costs matrices of features of its own
+        if bool(X.isnan().any()):  # each pair needs (d, d) matrices of its own
             n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
         n_copies = max(1, math.ceil(n_pairs / n_rows))
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks

@@ -1,4 +1,4 @@
-"""What mixtures start from: moments and features of the rows, given arrays."""
+"""Starting values of mixtures: moments, features to cluster, arrays of the user."""
 
 import numpy as np
 import torch
@@ -8,7 +8,11 @@ from sklearn_mpt._mixture.training import statistics_of_shares
 
 
 def statistics(classes, layout, rows, share):
-    """Return expected statistics of rows, with given shares of the classes."""
+    """Add up the statistics of all rows for given responsibilities.
+
+    share : responsibilities times sample weights, (n, K). Rows with the same gaps must
+    follow each other.
+    """
     density = MixtureDensity(classes, layout)
     parts = density.blocks(~rows.isnan())
     first, *others = (
@@ -20,7 +24,7 @@ def statistics(classes, layout, rows, share):
 
 
 def moments(X, weight):
-    """Mean and variance of what is present of each column."""
+    """Return the weighted mean and variance of the present entries of each column."""
     present = ~np.isnan(X)
     total = weight @ present
     mean = weight @ np.nan_to_num(X) / total
@@ -28,9 +32,10 @@ def moments(X, weight):
 
 
 def features_of(X, layout, variance):
-    """Columns without gaps, by which rows are clustered: means stand in for those.
+    """Return the features by which rows are clustered, with means in place of gaps.
 
-    Columns of one kind are taken as they are, as `GaussianMixture` takes them.
+    If all columns are Gaussian they are not scaled, as in `GaussianMixture`. Otherwise
+    Gaussian columns are divided by their standard deviations.
     """
     columns = [X[:, layout.gaussian.numpy()]]
     if layout.likelihood is not None:
@@ -44,6 +49,7 @@ def features_of(X, layout, variance):
 
 
 def given_array(value, name, shape):
+    """Check an array that the user gives to start from; None stays None."""
     if value is None:
         return None
     array = np.array(value, dtype=np.float64)

@@ -1,16 +1,17 @@
-r"""Training of mixtures: EM with gaps, and the same steps from masked rows.
+r"""Training of mixtures: EM for rows with gaps, on whole rows or on masked rows.
 
-EM moves the parameters to where expected sufficient statistics T say. By Fisher's
-identity these give the gradient of the log-probability of any part of a row, so that
-the masked score of hidden entries H given the visible ones R has the statistics
+The M-step of EM computes parameters from expected sufficient statistics T. By Fisher's
+identity, T also gives the gradient of the log-probability of any part of a row. So the
+masked score of hidden entries H given the visible entries R has the statistics
 
 .. math:: T_\theta + \frac{D}{|H|} \sum_{j \in H} \left( T(x_{R \cup j}) - T(x_R)
     \right),
 
-with :math:`T_\theta` those of the model itself. Along an order of the features the
-differences add up: in expectation over masks of all sizes they are the statistics of
-the whole row. A step of masked training is one of EM on statistics that masks
-estimate, of a size that falls, as in online EM [1]_; the sum over all sizes is EM.
+where :math:`T_\theta` are the statistics that the model expects of a row. Along an
+order of the features the differences add up to the statistics of the whole row, and so
+does their expectation over masks of all sizes. A step of masked training is an M-step
+on statistics estimated from masks, with falling step sizes, as in online EM [1]_. EM on
+whole rows maximises the sum of the scores over all mask sizes.
 
 References
 ----------
@@ -27,35 +28,36 @@ import torch
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, multiply
 
-POWER, SLOW = 0.6, 5.0  # of the falling sizes of steps
-SHORT_EPOCHS = 25  # of each start, before the best goes on
-# By masks, at least and at most; and those that are compared.
+POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER
+SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
+# Least and largest number of epochs with masks; epochs in each of the two windows
+# whose losses are compared.
 LEAST_EPOCHS, MOST_EPOCHS, WINDOW = 10, 200, 5
-N_HALVINGS = 20
-FACTOR_STEPS = 5  # of factor analysis in each step
-POOLED_ROWS = 1.0  # that a class counts besides, with the noise variances of all
+N_HALVINGS = 20  # of a step that leads to invalid parameters
+FACTOR_STEPS = 5  # steps of factor analysis in each M-step
+POOLED_ROWS = 1.0  # rows with the pooled noise variances, added to each class
 
 
 class Statistics(NamedTuple):
-    """Expected sufficient statistics beyond those of the model, and scores' sum.
+    """Expected sufficient statistics, and the objective, added up over rows.
 
-    Those of Gaussian columns are about the means.
+    First and second moments of Gaussian columns are about the means of the classes.
     """
 
     value: torch.Tensor  # sum over rows of the objective
-    square: torch.Tensor  # of its rows
-    counts: torch.Tensor  # shape: (K,)
-    sums: torch.Tensor  # shape: (K, g)
-    scatters: torch.Tensor  # shape: (K, g, g)
-    slopes: torch.Tensor  # in the locations, (K, l)
-    informations: torch.Tensor  # of the locations, (K, l)
+    square: torch.Tensor  # sum over rows of its square
+    counts: torch.Tensor  # rows in each class, (K,)
+    sums: torch.Tensor  # first moments, (K, g)
+    scatters: torch.Tensor  # second moments, (K, g, g)
+    slopes: torch.Tensor  # gradient in the locations, (K, l)
+    informations: torch.Tensor  # expected information on the locations, (K, l)
 
     def __add__(self, other):
         return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Step(NamedTuple):
-    """What a solver must know of a kind of mixture: the M-step."""
+    """Settings of the M-step."""
 
     covariance_type: str
     n_factors: int
@@ -64,10 +66,10 @@ class Step(NamedTuple):
 
 
 def statistics_of_rows(density, X, weight, prior=0.0):
-    """Expected statistics of whole rows: those of EM.
+    """Return the expected statistics of whole rows: the E-step of EM.
 
-    prior : what each row counts in every class besides, for columns that are not
-    Gaussian: no category is impossible.
+    prior : additional count of each row in every class, for columns that are not
+    Gaussian. It keeps the probabilities of categories above zero.
     """
     present, classes = ~X.isnan(), density.classes
     given = density.given(X, present)
@@ -78,7 +80,7 @@ def statistics_of_rows(density, X, weight, prior=0.0):
 
 
 def statistics_of_shares(density, X, share):
-    """Statistics of whole rows with given responsibilities (n, K)."""
+    """Return the statistics of whole rows with given responsibilities (n, K)."""
     given, present = density.given(X, ~X.isnan()), ~X.isnan()
     entries = share[..., None] * present[:, None].to(X)
     value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
@@ -88,9 +90,10 @@ def statistics_of_shares(density, X, share):
 
 
 def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
-    """Expected statistics of the masked scores of rows, beyond the model's own.
+    """Return the expected statistics of masked scores, less those of the model.
 
-    hidden : the targets, present entries all, (n, d). inflation : D / |H|, (n, 1).
+    hidden : bool, (n, d), True only where an entry is present. inflation : D / |H|,
+    (n, 1). prior : as in `statistics_of_rows`.
     """
     present, classes = ~X.isnan(), density.classes
     given = density.given(X, present & ~hidden)
@@ -108,11 +111,12 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
 
 
 def _added(density, X, given, share, targets, entries, value, weight, classes):
-    """Add up over rows.
+    """Add up weighted statistics over rows.
 
-    share : what the statistics given the observed entries count, (n, K). targets : what
-    those count to which one hidden entry was added, (n, K, d); None if there are none.
-    entries : what the slopes of other columns count, (n, K, d).
+    share : weights of the statistics given the observed entries, (n, K). targets :
+    weights of the statistics given the observed entries and one hidden entry,
+    (n, K, d); None for whole rows. entries : weights of the gradients of columns that
+    are not Gaussian, (n, K, d).
     """
     gaussian, layout = given.gaussian, density.layout
     deviation, pattern = gaussian.deviation, gaussian.pattern
@@ -148,7 +152,7 @@ def _added(density, X, given, share, targets, entries, value, weight, classes):
 
 
 def _slopes(density, X, entries, weight):
-    """Slopes in the locations of other columns, and their information in a class."""
+    """Return gradient and information in the locations of columns not Gaussian."""
     layout, classes = density.layout, density.classes
     rows, likelihood = X[:, layout.others], layout.likelihood
     slope, information = likelihood.derivatives(
@@ -162,9 +166,11 @@ def _slopes(density, X, entries, weight):
 
 
 def moved(classes, statistics, n_rows, size, step, with_prior):
-    """Take a step of EM, or a part of it: to a mix of the model's statistics and these.
+    """Return the classes after an M-step on a mix of old and new statistics.
 
-    with_prior : whether the statistics are differences from the model's own.
+    size : share of the new statistics; 1 is a full step of EM. with_prior : whether
+    the statistics are differences from those that the model expects. None if the result
+    is no valid mixture.
     """
     own = n_rows * classes.weights
     keep = 1.0 if with_prior else 1 - size
@@ -196,9 +202,10 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
 
 
 def structured(spread, share, step):
-    """Return covariances of the kind asked for that suit those of rows best.
+    """Return the covariances of maximum likelihood of the type of `step`.
 
-    spread : (K, g, g). share : of each class.
+    spread : covariances of the rows in each class, (K, g, g). share : share of the
+    rows in each class, (K,).
     """
     eye = torch.eye(spread.shape[1], dtype=spread.dtype, device=spread.device)
     if step.covariance_type == "tied":
@@ -214,8 +221,8 @@ def structured(spread, share, step):
 def factored(spread, counts, loadings, noise, step):
     """Take a few steps of EM of factor analysis in each class.
 
-    Each class counts one more row, with the noise variances that are pooled over the
-    classes: a feature that is constant in the rows of one class is not without noise.
+    Each class counts one additional row that has the noise variances pooled over the
+    classes. So the noise of a feature that is constant in one class stays above zero.
     """
     eye = torch.eye(loadings.shape[2], dtype=spread.dtype, device=spread.device)
     share = (counts / counts.sum())[:, None]
@@ -234,7 +241,7 @@ def factored(spread, counts, loadings, noise, step):
 
 
 def first_factors(covariances, n_factors, floor):
-    """Return loadings (K, g, q) and noise variances (K, g) of leading axes."""
+    """Return loadings (K, g, q) on the leading axes, and noise variances (K, g)."""
     values, vectors = torch.linalg.eigh(covariances)
     values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
     loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
@@ -244,22 +251,22 @@ def first_factors(covariances, n_factors, floor):
 
 
 def distinct_order(observed):
-    """Return an order of rows (n, d) of bool in which those that are alike follow."""
+    """Return an order of the rows in which equal rows of `observed` are neighbours."""
     _, pattern = observed.unique(dim=0, return_inverse=True)
     return pattern.argsort(stable=True)
 
 
 def _noise(before, last):
-    """Return the standard error of the difference of two windows of losses.
+    """Return the standard error of the difference of the means of two windows.
 
-    The first may be a single loss, as noisy as each of the others.
+    If the first window is a single loss, its variance is taken from the last window.
     """
     variance = before.var() if len(before) > 1 else last.var()
     return math.sqrt(variance / len(before) + last.var() / len(last))
 
 
 class MixtureSolver(Solver):
-    """EM for mixtures, on whole rows or on masked ones.
+    """EM for mixtures, on whole rows or on masked rows.
 
     Parameters
     ----------
@@ -267,22 +274,23 @@ class MixtureSolver(Solver):
         NaN where missing.
     weight : Tensor of shape (n,)
     starts : sequence of Classes
-        The best of them after a few epochs of EM goes on.
+        Parameters to start from. If there are several, each takes a few epochs of EM,
+        and the best is trained on.
     step : Step
     rng : numpy.random.Generator
         Source of masks.
     masks : callable or None
-        From X and rng to numbers of rows, all equally often; their hidden entries
-        (n, d); and what a score counts for each of these, (n, 1).
-        None trains on whole rows.
+        Called with X and rng. Returns indices of rows, each equally often, (m,); their
+        hidden entries, (m, d); and the factor of each log-probability, (m, 1). None
+        trains on whole rows.
     finishes : bool
-        Whether epochs on the sum over all sizes of masks follow.
+        Whether epochs on whole rows follow those with masks.
     tol : float
         Gain, in nats per row, below which training ends.
     learning_rate : float
-        Size of the first steps by masks.
+        Size of the first steps with masks.
     n_before : int
-        Number of steps on earlier parts of a stream.
+        Number of steps already taken on earlier parts of a stream.
     """
 
     def __init__(
@@ -300,7 +308,7 @@ class MixtureSolver(Solver):
         learning_rate=1.0,
         n_before=0,
     ):
-        # Rows with the same gaps share what costs most: they follow each other.
+        # Rows with the same gaps share matrices, so they are made neighbours.
         order = distinct_order(X.isnan())
         self.X, self.weight = X[order], weight[order]
         self.starts = starts
@@ -316,7 +324,7 @@ class MixtureSolver(Solver):
         self._n_steps = n_before
         self._average = None
         self._start = self._kept = self.classes
-        self._first = 0  # epoch of the first step of the present kind
+        self._first = 0  # epoch at which steps with masks, or on whole rows, began
         self._gain = 0.0
 
     @property
@@ -390,7 +398,7 @@ class MixtureSolver(Solver):
         return total
 
     def _moved(self, classes, statistics, size, with_prior):
-        """Take a step; half of it where it leaves no mixture, and so on."""
+        """Take a step, and halve its size until the result is a valid mixture."""
         for _ in range(N_HALVINGS):
             found = moved(classes, statistics, self._n_rows, size, self.how, with_prior)
             if found is not None:
@@ -420,7 +428,7 @@ class MixtureSolver(Solver):
         return False
 
     def _compare_windows(self, curve):
-        """Go back and take smaller steps, if the last window of epochs lost much."""
+        """Undo the last window of epochs and shrink the steps, if its loss rose."""
         n = self.window
         before, last = np.array(curve[-2 * n : -n] or curve[:1]), np.array(curve[-n:])
         if last.mean() - before.mean() > 2 * _noise(before, last):
@@ -430,7 +438,7 @@ class MixtureSolver(Solver):
             self._kept = self.classes
 
     def _leave_masks(self):
-        """Go on with the sum over all sizes, from the better of start and end."""
+        """Go on with whole rows, from the start or from the masked fit if better."""
         self._keep_better()
         self.masks, self._first = None, len(self.loss_curve)
 
@@ -443,16 +451,16 @@ class MixtureSolver(Solver):
             self.classes = self._start
 
     def close(self):
-        """Keep the start if too few epochs by masks have led nowhere yet."""
+        """Return to the start if training ended before the masks improved on it."""
         if self.masks is not None and self.finishes:
             self._keep_better()
 
     def recover(self):
-        """Go back to the last classes that are known to be good."""
+        """Go back to the classes after the last window that did not raise the loss."""
         self.classes = self._kept
 
     def _keep_average(self, n_epochs):
-        """Average classes with weights that forget the first ones."""
+        """Average the classes of all epochs; the weights of early epochs fade."""
         share = 2 / (n_epochs + 1)
         before = self._average or self.classes
         mixed = (
@@ -461,7 +469,7 @@ class MixtureSolver(Solver):
         self._average = Classes(*mixed)
 
     def _is_done(self):
-        """Whether EM gains less than `tol` in this step, and in all steps to come."""
+        """Return whether the last step, and all steps to come, gain less than `tol`."""
         if len(self.loss_curve) - self._first < 2:
             return False
         before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
@@ -15,6 +16,7 @@ from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.filling import Storage, fill_gaps
 from sklearn_mpt._tables.table_coding import (
+    AUTO,
     FROM_DTYPE,
     Coding,
     check_no_categories,
@@ -24,7 +26,7 @@ from sklearn_mpt._tables.table_coding import (
 OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
 AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
 
-LikelihoodNames = str | Sequence[str] | Mapping[int | str, str] | Likelihood
+LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
 
 
 class TableMPT(BaseMPT):
@@ -39,6 +41,7 @@ class TableMPT(BaseMPT):
     likelihoods_: list[str]
     categories_: list[np.ndarray | None]
     _of_strings = AS_CATEGORIES
+    _kinds_taken: tuple[str, ...] = tuple(LIKELIHOODS)  # of columns
     _storage: list[dict]  # how each column of a table was stored in `fit`
 
     def _likelihood(self):
@@ -54,11 +57,21 @@ class TableMPT(BaseMPT):
         names = getattr(self, "feature_names_in_", None)
         return Columns(coding.kinds, coding.n_categories, names)
 
+    def _measures_of_columns(self):
+        """Say what the contract's `_measures_of_columns` does."""
+        if isinstance(self.likelihood, Likelihood):
+            return [self.likelihood.measure] * self.n_features_in_
+        kinds = [self.likelihood] * self.n_features_in_
+        if not self._is_of_numbers:
+            kinds = self.likelihoods_
+        return [LIKELIHOODS[kind].measure for kind in kinds]
+
     @property
     def _is_of_numbers(self):
         if not isinstance(self.likelihood, str):
             return isinstance(self.likelihood, Likelihood)
-        check_choice(self.likelihood, "likelihood", [*LIKELIHOODS, FROM_DTYPE])
+        choices = [*self._kinds_taken, FROM_DTYPE, AUTO]
+        check_choice(self.likelihood, "likelihood", choices)
         return self.likelihood in OF_NUMBERS
 
     @property
@@ -90,7 +103,7 @@ class TableMPT(BaseMPT):
 
     def _learn_columns(self, X):
         """Set what tells how the columns of a table are read."""
-        coding = Coding.of(kinds_of(self.likelihood, X), X)
+        coding = Coding.of(kinds_of(self.likelihood, X, self._kinds_taken), X)
         self.likelihoods_, self.categories_ = coding
         self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
 

@@ -1,7 +1,7 @@
-"""How the columns of a table are stored, and how gaps are filled in accordingly.
+"""Fill gaps of a table with values that the dtypes of its columns can store.
 
-What a gap gets depends on its row, and on the column as `fit` saw it: its dtype, its
-range and its categories. It never depends on the other rows given with it.
+The value that fills a gap depends on its row, and on the dtype, range and categories
+that the column had in `fit`. It never depends on the other rows of the same call.
 """
 
 from numbers import Integral, Real
@@ -23,21 +23,21 @@ class Storage(NamedTuple):
     """How a column is stored.
 
     holds : str
-        BOOLEANS, INTEGERS, NUMBERS, STRINGS, LEVELS (those of a categorical dtype), or
-        OBJECTS, which may be anything.
+        Kind of values that the dtype stores: BOOLEANS, INTEGERS, NUMBERS, STRINGS,
+        LEVELS (of a categorical dtype), or OBJECTS (any values).
     numbers : str
-        What the values are where they are read as numbers: BOOLEANS, INTEGERS, NUMBERS,
-        or LEVELS if no others can be stored.
+        Kind of numbers in the column, if it is read as numbers: BOOLEANS, INTEGERS,
+        NUMBERS, or LEVELS if the dtype stores its levels only.
     bounds : tuple of int
         Least and largest integer.
     library, dtype : str
-        Names, by which the dtype is found again. Empty for columns of arrays.
+        Names of the DataFrame library and of the dtype; empty for columns of arrays.
     levels : ndarray of objects, or None
         All values of a categorical dtype, in order. None if it takes any string.
     is_ordered : bool
-        Whether the order of these counts.
+        Whether the categorical dtype is ordered.
     is_whole : bool
-        Whether floats are all whole numbers, as integers with gaps are in pandas.
+        Whether all floats are whole numbers, as pandas stores integers with gaps.
     """
 
     holds: str = NUMBERS
@@ -51,7 +51,7 @@ class Storage(NamedTuple):
 
     @classmethod
     def of(cls, column):
-        """Return how a column that `columns_of` has read is stored."""
+        """Return the storage of a column that `columns_of` has read."""
         if column.series is None:
             return cls()
         kind = column.series.dtype
@@ -82,12 +82,15 @@ class Storage(NamedTuple):
         )
 
     def is_like(self, other):
-        """Whether another column of this dtype takes the same values."""
+        """Return whether both dtypes are the same and store the same values."""
         same = (self.library, self.dtype) == (other.library, other.dtype)
         return same and self.holds != LEVELS
 
     def takes_numbers_of(self, fitted):
-        """Whether what fills the gaps of a column of numbers can be stored so."""
+        """Return whether this dtype stores all numbers that may fill gaps.
+
+        fitted : storage of the column in `fit`.
+        """
         if self.is_like(fitted):
             return True
         if fitted.numbers == INTEGERS:
@@ -100,7 +103,10 @@ class Storage(NamedTuple):
         return self.holds == NUMBERS or (self.holds == INTEGERS and fitted.is_whole)
 
     def takes_categories_of(self, fitted, categories):
-        """Whether all categories of a column can be stored so."""
+        """Return whether this dtype stores all categories that may fill gaps.
+
+        fitted : storage of the column in `fit`.
+        """
         if self.is_like(fitted):
             return True
         if self.holds == LEVELS and self.levels is not None:
@@ -121,7 +127,7 @@ class Storage(NamedTuple):
 
 
 def _numbers_among(column):
-    """What the present values of a column are, whatever its dtype."""
+    """Return the kind of numbers among the present values, whatever the dtype."""
     kinds = _kinds_of(column.present)
     return kinds.pop() if len(kinds) == 1 and kinds <= {BOOLEANS, INTEGERS} else NUMBERS
 
@@ -143,7 +149,7 @@ def _kind_of(value):
 
 
 def _bounds(dtype):
-    """Least and largest integer of a dtype, such as "UInt8"."""
+    """Return the least and largest integer of a dtype such as "UInt8"."""
     n_bits = int(dtype.lower().removeprefix("u").removeprefix("int"))
     if dtype.lower().startswith("u"):
         return 0, 2**n_bits - 1
@@ -151,24 +157,24 @@ def _bounds(dtype):
 
 
 def fill_gaps(X, rows, storage, categories):
-    """Fill the gaps of a DataFrame in.
+    """Fill the gaps of a DataFrame.
 
     Parameters
     ----------
     X : DataFrame of shape (n_samples, n_features)
     rows : ndarray of shape (n_samples, n_features)
-        X as numbers without gaps; codes of categories.
+        Completed rows as numbers; categories as codes.
     storage : list of Storage
-        How each column was stored in `fit`.
+        Storage of each column in `fit`.
     categories : list of ndarray or None
-        Of each column, in the order of their codes.
+        Categories of each column in the order of their codes; None for numbers.
 
     Returns
     -------
     X : DataFrame of shape (n_samples, n_features)
-        A column with gaps has the dtype that it is given in, if that can store all that
-        it may be filled with, else that of `fit`; if what is present cannot be stored
-        in that, the one that the library finds for the values.
+        A column with gaps keeps its dtype if that can store all values that may fill
+        its gaps. Otherwise it gets the dtype of `fit`. If that cannot store the present
+        values, the library chooses a dtype.
     """
     filled = []
     for j, column in enumerate(columns_of(X)):
@@ -202,18 +208,18 @@ def _with_numbers(column, numbers, fitted, _):
 
 
 def _merged(column, values):
-    """The entries that are present, and values for those that are missing."""
+    """Return the present entries, with `values` where entries are missing."""
     entries = column.values.copy()
     entries[column.missing] = array_of_objects(values)[column.missing]
     return entries.tolist()
 
 
 def _as_values(numbers, storage):
-    """Return numbers as the nearest values that a column may hold, in a list."""
+    """Return a list of the values nearest to `numbers` that the column can store."""
     if storage.numbers == BOOLEANS:
         return (numbers >= 0.5).tolist()
     if storage.numbers == INTEGERS:
-        low, high = storage.bounds  # no floats, at which clip may end beside the ends
+        low, high = storage.bounds  # ints: as floats, large bounds are rounded
         return [
             min(max(round(number), low), high)
             for number in np.clip(numbers, low, high).tolist()
@@ -244,9 +250,9 @@ def _as_python(entries, storage):
 
 
 def _dtype_of(fitted, column, values):
-    """The dtype of `fit`; in another library what is nearest to it.
+    """Return the dtype of `fit`, or the nearest one of another DataFrame library.
 
-    values : that the column may hold, or holds.
+    values : the values that the column holds or may hold.
     """
     backend, is_pandas = column.backend, column.is_pandas
     levels = values if fitted.levels is None else fitted.levels.tolist()

@@ -1,7 +1,7 @@
-r"""Observed information of a model's coefficients, and the covariances it leaves.
+r"""Observed information of the parameters of a model, and their covariance.
 
 Parameters are the coefficients of locations, (l, k + 1), row by row: weights and
-intercept; and the logarithms of noise variances, (g,). With the scores s and the
+intercept; and the likelihood's own parameters, (g,). With the scores s and the
 curvatures -H of complete data, z included, Louis' identity [1]_ is for each row
 
 .. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
@@ -25,25 +25,26 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
 from sklearn_mpt._latent.quadrature import Nodes
 
-BLOCK = 2**21  # numbers in one tensor over rows, nodes and parameters
-# Of rules in turn, relative to the information of each parameter.
+BLOCK = 2**21  # largest number of entries of a tensor over rows, nodes and parameters
+# Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
-SINGULAR = 1e-6  # relative information in a direction that rows do not determine
-TOUCHED = 1e-6  # share of such a direction in a parameter
-# Relative information in a direction that no number of rows determines.
+SINGULAR = 1e-6  # relative information below which rows do not determine a direction
+TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
+# Relative expected information below which no number of rows determines a direction.
 UNTOLD = 1e-8
-MOST_PATTERNS = 1024  # of answers, to list them all; beyond, rows are drawn
-DRAWN_ROWS = 200  # and four for each parameter
-FINE_NODES = 2500  # at most, of a rule that tells directions from others
+MOST_PATTERNS = 1024  # of answers; all are listed up to here, else rows are drawn
+DRAWN_ROWS = 200  # plus four for each parameter
+FINE_NODES = 2500  # largest rule with which undetermined directions are found
 
 
 class Information(NamedTuple):
-    """Observed information in standardised units, and what the units are.
+    """Observed information of the standardised parameters.
 
     matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
     each location. free : (l, l), the projection of coefficients on those that count.
     varies : (l,), False for locations that are not estimated. expected : (p, p), what
     rows that the model itself produces say, up to a factor; None if that is not known.
+    own_varies : (g,), the same for own parameters; None is True.
     """
 
     matrix: np.ndarray
@@ -52,34 +53,47 @@ class Information(NamedTuple):
     free: np.ndarray
     varies: np.ndarray
     expected: np.ndarray | None = None
+    own_varies: np.ndarray | None = None
+
+    @property
+    def _fixed(self):
+        """Which parameters are not estimated; (p,)."""
+        fixed = np.zeros(len(self.matrix), dtype=bool)
+        fixed[: self.coefs.size] = np.repeat(~self.varies, self.coefs.shape[1])
+        if self.own_varies is not None:
+            fixed[self.coefs.size :] = ~self.own_varies
+        return fixed
 
     def covariance(self, rotation):
-        """Covariance of the parameters on the axes that `rotation` fixes; (p, p)."""
+        """Return the covariance of the parameters, rotated by `rotation`, (p, p)."""
         constraints = self._constraints(rotation)
         covariance = _covariance(self.matrix, constraints, self.expected)
-        n_coefs = self.coefs.size
-        fixed = np.repeat(~self.varies, self.coefs.shape[1])
-        covariance[:n_coefs][fixed] = covariance[:, :n_coefs][:, fixed] = np.nan
+        covariance[self._fixed] = covariance[:, self._fixed] = np.nan
         return covariance
 
     def _constraints(self, rotation):
-        """Gradients of what is zero however the rows are; (q, p)."""
+        """Return gradients of functions of the parameters that are always 0, (q, p).
+
+        They express that components are on the axes of `rotation`, that coefficients
+        which do not change the distribution are 0, and that some are not estimated.
+        """
         n_locations, width = self.coefs.shape
         axes = [
             _axes_gradient(self.coefs, pair, rotation)
             for pair in itertools.combinations(range(width - 1), 2)
         ]
         tied = np.kron(np.eye(n_locations) - self.free, np.eye(width))
-        fixed = np.eye(self.coefs.size)[np.repeat(~self.varies, width)]
-        rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied, fixed])
-        return np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
+        rows = np.concatenate([np.reshape(axes, (-1, self.coefs.size)), tied])
+        rows = np.pad(rows, [(0, 0), (0, len(self.matrix) - self.coefs.size)])
+        return np.concatenate([rows, np.eye(len(self.matrix))[self._fixed]])
 
 
 def _axes_gradient(coefs, pair, rotation):
-    """Gradient of what two components that are rotated to simple axes have zero.
+    """Return the gradient of the constraint on the axes of two components.
 
-    Principal axes are orthogonal; on the others the criterion of the rotation does not
-    change as one component turns towards the other.
+    Principal axes (`rotation` None) are orthogonal: their product is 0. Otherwise the
+    derivative of the rotation's criterion, as one component turns towards the other,
+    is 0.
     """
     a, b = (coefs[:, k] for k in pair)
     gradient = np.zeros_like(coefs)
@@ -96,11 +110,12 @@ def _axes_gradient(coefs, pair, rotation):
 
 
 def _covariance(information, constraints, expected=None):
-    """Inverse of the information among parameters that keep the constraints.
+    """Return the inverse of the information, restricted by the constraints.
 
-    NaN, and a warning, for parameters that the rows do not determine, and for those
-    that no rows would, as `expected` says. The rows themselves cannot say that: what
-    they determine wrongly there depends on chance, and on where training ended.
+    Parameters that the rows do not determine become NaN, with a warning, and so do
+    those that no number of rows determines. The latter are found from `expected`, as
+    the observed information in their directions depends on chance and on where training
+    ended.
     """
     diagonal = information.diagonal()
     unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
@@ -126,9 +141,11 @@ def _covariance(information, constraints, expected=None):
 
 
 def _told(expected, basis):
-    """Directions in the span of a basis of which rows say something; (p, q).
+    """Return the subspace of `basis` that rows of the model can determine.
 
-    And which parameters have a share in the others, of which a warning says how many.
+    expected : expected information, (p, p). The result is an orthonormal basis of the
+    subspace, the columns of a (p, q) matrix; and bool, (p,), True for parameters that
+    have a share in the other directions. A warning gives their number.
     """
     values, vectors = eigh(basis.T @ expected @ basis)
     vectors, is_told = basis @ vectors, values > UNTOLD * values.max(initial=0)
@@ -136,19 +153,20 @@ def _told(expected, basis):
     if untold.any():
         warn_caller(
             f"The model does not determine {np.count_nonzero(untold)} of {len(untold)} "
-            "parameters, however many rows there are: others fit as well, and these "
-            "have no standard errors. Use fewer components, or more features.",
+            "parameters, however many rows there are, because other values fit equally "
+            "well: these have no standard errors. Use fewer components, or more "
+            "features.",
         )
     return vectors[:, is_told], untold
 
 
 def _touched(directions):
-    """Which parameters have a share in some of these directions; (p,)."""
+    """Return which parameters have a share in some of these directions, (p,)."""
     return (directions**2).sum(axis=1) > TOUCHED
 
 
 def information_by_hessian(log_prob, *parameters):
-    """Minus the second derivatives of a function of tensors, the parameters; (p, p)."""
+    """Return minus the second derivatives of `log_prob` in its parameters, (p, p)."""
     shapes = [parameter.shape for parameter in parameters]
     sizes = [parameter.numel() for parameter in parameters]
 
@@ -161,10 +179,10 @@ def information_by_hessian(log_prob, *parameters):
 
 
 def information_by_nodes(rows, weight, joint, accuracy):
-    """Observed information by Louis' identity, sums over nodes for expectations.
+    """Return the observed information by Louis' identity, with sums over nodes.
 
     rows : `Rows`. weight : (n,). joint : joint distribution of z and rows, with
-    locations linear in z. Rules are refined until they agree.
+    locations that are linear in z. Rules are refined until the information agrees.
     """
     is_exact = accuracy.is_quadrature
     near = AGREEMENT if is_exact else AGREEMENT_BY_SAMPLING
@@ -195,10 +213,10 @@ def _by_rule(rows, weight, joint, rule):
 
 
 def information_by_scores(rows, joint, accuracy):
-    """Sum of s s' over rows, of the gradients s of their log-probabilities; (p, p).
+    """Return the sum over rows of s s', with gradients s of log p(x); (p, p).
 
-    By a rule that is finer than information needs: directions in which it is zero are
-    to be told from others.
+    The rule is finer than for `information_by_nodes`, because directions in which the
+    sum is exactly 0 must be distinguished from others.
     """
     parts = _Parts(joint)
     *_, (n_nodes, rule) = (
@@ -217,9 +235,10 @@ def information_by_scores(rows, joint, accuracy):
 
 
 def typical_rows(X, model):
-    """Rows that a model of rows X produces, with the gaps of X, standardised; (m, d).
+    """Return rows that the model can produce, with the gaps of X, standardised; (m, d).
 
-    All that there are, where features take few values; else rows drawn from the model.
+    If features take few values these are all possible rows, else rows drawn from the
+    model.
     """
     joint = model.joint
     gaps = torch.isnan(X).unique(dim=0)
@@ -238,7 +257,7 @@ def typical_rows(X, model):
 
 
 def _nodes(rows, joint, rule, is_exact):
-    """Those of the finest grid, or of all independent scramblings."""
+    """Return the nodes of the finest grid, or of all independent scramblings."""
     posteriors = joint.propose(rows)
     groups = rule.groups[-1:] if is_exact else rule.groups
     placed = [rule.place(group, posteriors, rows) for group in groups]
@@ -247,57 +266,65 @@ def _nodes(rows, joint, rule, is_exact):
 
 
 class _Parts:
-    """What nodes of z and the entries of rows say of the parameters."""
+    """Scores and curvatures of complete data at nodes of z, by parameters."""
 
     def __init__(self, joint):
         self.joint = joint
         likelihood, W = joint.likelihood, joint.components
         self.width, n_locations = W.shape[0] + 1, W.shape[1]
-        noisy = torch.as_tensor(likelihood.noisy, dtype=torch.long, device=W.device)
-        self.noisy, self.n_noise = noisy, len(noisy)
+        features = torch.as_tensor(likelihood.own_features, device=W.device)
+        self.own_features = features.long()
+        self.own, self.n_own = likelihood.own.detach().to(W), len(features)
         numbers = torch.arange(n_locations, device=W.device)  # at least one a feature
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
-        self.n_parameters = self.n_coefs + self.n_noise
+        self.n_parameters = self.n_coefs + self.n_own
 
     def mean_scores(self, rows, z, r):
         """Gradients of the log-probability of each row; (n, p)."""
-        on = rows.observed.to(z.dtype)[:, None]
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        slope, noise = self._slopes(rows.X[:, None], self.joint.location(z))
-        slope = self.joint.likelihood.spread(on) * slope
+        slope, of_own, *_ = self._slopes(rows, self.joint.location(z))
+        slope, of_own = slope.detach(), of_own.detach()
         coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
-        of_noise = (r[:, None] @ (on[..., self.noisy] * noise[0]))[:, 0]
-        return torch.cat([coefs.flatten(1), of_noise], 1)
+        return torch.cat([coefs.flatten(1), (r[:, None] @ of_own)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
         """Sum over rows; r : weights of the nodes, (n, s)."""
-        on = rows.observed.to(z.dtype)[:, None]
-        on_locations = self.joint.likelihood.spread(on)
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
-        slope, noise = self._slopes(rows.X[:, None], location)
-        slope = on_locations * slope
-        noise = tuple(on[..., self.noisy] * part for part in noise)
+        slope, of_own, own = self._slopes(rows, location)
         share = weight[:, None, None] * r[..., None]
-        complete = self._complete(slope, noise, location, z1, share)
+        complete = self._complete(slope, of_own, location, own, z1, share)
         with torch.no_grad():
             scores = torch.cat(
-                [(slope[..., None] * z1[:, :, None]).flatten(2), noise[0]], 2
+                [(slope[..., None] * z1[:, :, None]).flatten(2), of_own], 2
             )
             deviation = scores - (r[:, None] @ scores)
             deviation = (share.sqrt() * deviation).flatten(0, 1)
             return complete - deviation.T @ deviation
 
-    def _slopes(self, X, location):
-        slope, _ = self.joint.likelihood.derivatives(X, location)
-        if self.n_noise == 0:
-            none = location[..., :0]
-            return slope, (none, none)
-        return slope, self.joint.likelihood.noise_derivatives(X, location)
+    @torch.enable_grad()
+    def _slopes(self, rows, location):
+        """Slopes of entries in locations and own parameters, and the latter.
 
-    def _complete(self, slope, noise, location, z1, share):
+        These are there for each row and node, so that gradients in them are, too; all
+        are (n, s, ...), and zero where not observed.
+        """
+        likelihood = self.joint.likelihood
+        on = rows.observed.to(location.dtype)[:, None]
+        shape = *location.shape[:2], self.n_own
+        own = self.own.expand(shape).clone().requires_grad_()
+        likelihood = likelihood.at(own) if self.n_own else likelihood
+        slope, _ = likelihood.derivatives(rows.X[:, None], location)
+        slope = likelihood.spread(on) * slope
+        if not self.n_own:
+            return slope, own.detach(), own
+        log_prob = on * likelihood.entry_log_prob(rows.X[:, None], location)
+        (of_own,) = torch.autograd.grad(log_prob.sum(), own, create_graph=True)
+        return slope, of_own, own
+
+    def _complete(self, slope, of_own, location, own, z1, share):
         """Curvatures of complete data, averaged over nodes; (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
         coefs = result[: self.n_coefs, : self.n_coefs]
@@ -308,14 +335,14 @@ class _Parts:
             sums = curvature.flatten(0, 1).T @ outer
             sums = sums.unflatten(1, (self.width, self.width))
             blocks[here, :, partner] += sums[here]
-        if self.n_noise:
-            self._add_noise(result, noise, location, (z1, share))
+        if self.n_own:
+            self._add_own(result, of_own, location, own, z1, share)
         return result
 
     def _partners(self):
-        """Locations of a feature, each with the first of them, the second, and so on.
+        """Yield pairs of locations of the same feature, for the c-th location in turn.
 
-        What all features say of their c-th location takes one gradient.
+        The derivatives of the slopes of all c-th locations take one gradient.
         """
         place = torch.arange(len(self.first), device=self.first.device) - self.first
         for c in range(int(place.max()) + 1):
@@ -326,21 +353,29 @@ class _Parts:
             here = (partner >= 0).nonzero()[:, 0]
             yield here, partner[here], chosen
 
-    def _add_noise(self, result, noise, location, weighted):
-        """Add the curvatures in log noise variances, of Gaussian features.
+    def _add_own(self, result, of_own, location, own, z1, share):
+        """Add the curvatures in own parameters, those of one feature together."""
+        n_coefs, feature = self.n_coefs, self.own_features
+        place = _rank_among_equals(feature)
+        for turn in range(int(place.max()) + 1):
+            chosen = (place == turn).nonzero()[:, 0]  # at most one of a feature
+            total = of_own[..., chosen].sum()
+            cross = -share * _gradient(total, location)
+            cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
+            within = (-share * _gradient(total, own)).sum((0, 1))
+            for i in chosen.tolist():
+                for place_of in (self.feature == feature[i]).nonzero()[:, 0].tolist():
+                    part = slice(place_of * self.width, (place_of + 1) * self.width)
+                    result[part, n_coefs + i] = cross[place_of]
+                    result[n_coefs + i, part] = cross[place_of]
+                beside = (feature == feature[i]).nonzero()[:, 0]
+                result[n_coefs + beside, n_coefs + i] = within[beside]
 
-        There the observed information is the slope plus the Fisher information.
-        """
-        z1, share = weighted
-        slope, information = noise
-        cross = -share * _gradient(slope.sum(), location)
-        cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
-        for i, feature in enumerate(self.noisy.tolist()):
-            place = int(torch.searchsorted(self.feature, feature))
-            own = self.n_coefs + i
-            part = slice(place * self.width, (place + 1) * self.width)
-            result[part, own] = result[own, part] = cross[place]
-            result[own, own] = (share * (slope + information))[..., i].sum()
+
+def _rank_among_equals(numbers):
+    """How many equal ones come before each number; (g,)."""
+    equal = numbers[:, None] == numbers
+    return equal.tril(-1).sum(1)
 
 
 def _gradient(total, at):

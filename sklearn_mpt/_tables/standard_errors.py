@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
@@ -14,13 +15,15 @@ from sklearn_mpt._tables.observed_information import Information
 
 
 class StandardErrorsMixin:
-    """Mixin for estimators that know how much rows tell of their parameters."""
+    """Mixin that adds `standard_errors` to estimators with `_information`."""
 
     _validate_rows: Callable[..., np.ndarray]
     _n_features_out: Any
     n_iter_: int
     rotation: str | None
     device: Any
+    _scale: Any
+    _likelihood: Callable
 
     @abstractmethod
     def _information(self, X, weight) -> Information:
@@ -46,51 +49,54 @@ class StandardErrorsMixin:
         X : array-like of shape (n_samples, n_features)
             The training rows; NaN marks missing entries.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts, as in `fit`.
+            Weights of the rows, as in `fit`.
 
         Returns
         -------
         errors : Bunch
             Standard errors, of the shapes of the fitted attributes: ``components``;
             ``intercept``, or ``mean`` if all features are Gaussian; and
-            ``noise_variance`` if some are. NaN, with a warning, for what the rows do
-            not determine, or the model would not with any number of rows; without one
-            for features that are constant. Also
-            ``covariance``, of shape (n_locations, n_components + 1, n_components + 1):
-            the covariance of the weights and the intercept of each location, for
-            functions of them, such as a difficulty.
+            ``noise_variance`` if some are. NaN, with a warning, for parameters that
+            these rows, or any number of rows, do not determine; NaN without a warning
+            for features that are constant. Also ``covariance``, of shape
+            (n_locations, n_components + 1, n_components + 1): the covariance of the
+            weights and the intercept of each location, from which errors of functions
+            of them, such as a difficulty, follow.
 
         Raises
         ------
         ValueError
-            If components have no axes of their own: several of them, ``max_iter=0``.
+            If there are several components and ``max_iter=0``: then the components
+            have not been rotated to axes that the rows determine.
 
         Warns
         -----
         UserWarning
             If the rows do not determine some parameters, or the model is not at a
-            maximum: fit with a smaller `tol`. If the model does not determine some
-            parameters, however many rows there are: two items do not tell two slopes,
-            nor do four columns of numbers tell two components with noise of each.
+            maximum: fit with a smaller `tol`. If no number of rows determines some
+            parameters. For example, two items do not determine two slopes, and four
+            Gaussian columns with a noise variance each do not determine two components.
 
         Notes
         -----
-        Any rotation of several components has the same likelihood, so the information
-        says nothing of it. The errors are those of components on the axes to which
-        `rotation` (by default the principal axes) takes them, the signs being those of
-        the fit. They grow large where two axes are nearly as long.
+        All rotations of several components have the same likelihood. The errors are
+        those of components on the axes that `rotation` chooses (by default the
+        principal axes), with the signs of the fit. They are large if two axes have
+        nearly the same length.
 
-        Up to three components nodes of quadrature are refined until they agree to a
-        relative 1e-4; for more, points of importance sampling to 1e-2. N rows with S
-        nodes and P parameters cost :math:`O(N S P^2)`. If all features are Gaussian the
-        second derivatives are exact, at P passes over the rows.
+        With up to three components, quadrature nodes are refined until the information
+        changes by less than a relative 1e-4; with more, samples of importance sampling,
+        until it changes by less than 1e-2. N rows with S nodes and P parameters cost
+        :math:`O(N S P^2)`. If all features are Gaussian, the second derivatives are
+        exact and cost P passes over the rows.
 
-        What no number of rows determines is found by the gradients of log-probabilities
-        of all rows that the features can have, with the gaps of X, or of rows drawn
-        from the model where these are more than 1024; for numbers alone by their
-        expected information, in closed form. Directions in which they are all zero, at
-        the fitted parameters, have no standard errors. With more than three components,
-        and features other than numbers, this is not looked for.
+        Parameters that no number of rows determines are found as follows. If all
+        features are Gaussian, from their expected information, in closed form.
+        Otherwise, from the gradients of the log-probabilities of all possible rows with
+        the gaps of X, or of rows drawn from the model if there are more than 1024.
+        Directions along which all these gradients are zero at the fitted parameters
+        have no standard errors. With more than three components and features that are
+        not Gaussian, this check is left out.
 
         References
         ----------
@@ -101,19 +107,21 @@ class StandardErrorsMixin:
         weight = check_sample_weight(sample_weight, X)
         if self.n_iter_ == 0 and self._n_features_out > 1:
             raise ValueError(
-                "The components are as `init` left them (max_iter=0), on no axes of "
-                "their own: any rotation of them is the same model. Fit with max_iter "
-                ">= 1."
+                "The components are as `init` left them (max_iter=0): they were not "
+                "rotated to axes that the rows determine, so they have no standard "
+                "errors. Fit with max_iter >= 1."
             )
         device = check_device(self.device)
         with own_mode(with_grad=True):
             tensors = as_tensor(X, device), as_tensor(weight, device)
             information = self._information(*tensors)
-        return _errors(information, information.covariance(self.rotation), vars(self))
+        likelihood = self._likelihood().from_attributes(vars(self), self._scale)
+        covariance = information.covariance(self.rotation)
+        return _errors(information, covariance, vars(self), likelihood)
 
 
-def _errors(information, covariance, fitted):
-    """What users see of a covariance of standardised parameters."""
+def _errors(information, covariance, fitted, likelihood):
+    """Return the Bunch of `standard_errors` from the covariance of all parameters."""
     scale, (n_locations, width) = information.scale, information.coefs.shape
     by_location = covariance[: n_locations * width, : n_locations * width]
     by_location = by_location.reshape((n_locations, width) * 2)
@@ -122,16 +130,35 @@ def _errors(information, covariance, fitted):
     deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     where = "mean" if "mean_" in fitted else "intercept"
     errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
-    if "noise_variance_" in fitted:
-        of_logs = np.sqrt(covariance.diagonal()[n_locations * width :])
-        errors["noise_variance"] = _noise_errors(fitted["noise_variance_"], of_logs)
-    return Bunch(**errors, covariance=blocks)
+    of_own = covariance[n_locations * width :, n_locations * width :]
+    return Bunch(
+        **errors, **_own_errors(likelihood, of_own, fitted["_scale"]), covariance=blocks
+    )
 
 
-def _noise_errors(noise_variance, of_logs):
-    if np.ndim(noise_variance) == 0:
-        return float(noise_variance * of_logs[0])
-    errors = np.full(len(noise_variance), np.nan)
-    noisy = ~np.isnan(noise_variance)
-    errors[noisy] = noise_variance[noisy] * of_logs
+def _own_errors(likelihood, covariance, scale):
+    """Standard errors of the likelihood's own attributes, by the delta method."""
+    errors, own = {}, likelihood.own.detach().cpu()
+
+    for name in likelihood.own_attributes(scale):
+        value, slope = _value_and_slope(likelihood, own, scale, name)
+        slope = slope.reshape(-1, own.numel()).numpy()
+        moves = slope != 0  # others may have no covariance
+        found = [
+            np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
+            for s, m in zip(slope, moves, strict=True)
+        ]
+        deviations = np.where(value.isnan().flatten(), np.nan, found)
+        deviations = deviations.reshape(value.shape)
+        errors[name.rstrip("_")] = deviations if value.ndim else float(deviations)
     return errors
+
+
+def _value_and_slope(likelihood, own, scale, name):
+    """A fitted attribute as a function of the own parameters, and its Jacobian."""
+
+    def attribute(own):
+        return likelihood.at(own).own_attributes(scale)[name]
+
+    value = attribute(own)
+    return value, torch.autograd.functional.jacobian(attribute, own)

@@ -24,47 +24,102 @@ from sklearn_mpt._frames import (
     words_for,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
-FROM_DTYPE = "from_dtype"
+FROM_DTYPE, AUTO = "from_dtype", "auto"
+LEAST_IDS = 20  # values, all distinct, that are taken to name rows
+MOST_GAPS = 2  # levels in order, for each that a column of numbers has
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
 
 
-def kinds_of(likelihood, X):
-    """Return the kind of each column of X, as the parameter `likelihood` says."""
+def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
+    """Return the kind of each column of X, as the parameter `likelihood` says.
+
+    allowed : kinds that the model takes.
+    """
     names = column_names(X)
+    choices = [*allowed, FROM_DTYPE, AUTO]
     if isinstance(likelihood, str):
-        if likelihood == FROM_DTYPE:
-            return _kinds_from_dtypes(X)
-        check_choice(likelihood, "likelihood", [*LIKELIHOODS, FROM_DTYPE])
-        return [likelihood] * len(names)
-    if isinstance(likelihood, Mapping):
-        return _kinds_from_mapping(likelihood, names)
-    if not isinstance(likelihood, Sequence):
+        check_choice(likelihood, "likelihood", choices)
+        wanted = [likelihood] * len(names)
+    elif isinstance(likelihood, Mapping):
+        wanted = _from_mapping(likelihood, names, choices)
+    elif not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
             f"got {plain(likelihood)!r}."
         )
-    if len(likelihood) != len(names):
+    elif len(likelihood) != len(names):
         raise ValueError(
             f"likelihood has {len(likelihood)} names, for {len(names)} columns of X."
         )
-    for name, kind in zip(names, likelihood, strict=True):
-        check_choice(kind, f"likelihood of column {name!r}", list(LIKELIHOODS))
-    return [str(kind) for kind in likelihood]
+    else:
+        wanted = list(likelihood)
+        for name, kind in zip(names, likelihood, strict=True):
+            check_choice(kind, f"likelihood of column {name!r}", choices)
+    if not {FROM_DTYPE, AUTO} & set(wanted):
+        return [str(kind) for kind in wanted]
+    if FROM_DTYPE in wanted and not is_into_dataframe(X):
+        raise TypeError(
+            "likelihood='from_dtype' takes a DataFrame, whose columns have dtypes, got "
+            f"{type(X).__name__}. Give the names of the kinds instead, or 'auto'."
+        )
+    return [
+        _kind_of_column(str(kind), column, allowed)
+        for kind, column in zip(wanted, columns_of(X), strict=True)
+    ]
 
 
-def _kinds_from_mapping(likelihood, names):
-    kinds = {}
+def _from_mapping(likelihood, names, choices):
+    """What is said of each column; of those not named, by the key `...`."""
+    wanted, others = {}, "gaussian"
     for key, kind in likelihood.items():
+        if key is ...:
+            check_choice(kind, "likelihood of the other columns (...)", choices)
+            others = str(kind)
+            continue
         place = _place_of(key, names)
-        check_choice(kind, f"likelihood of column {names[place]!r}", list(LIKELIHOODS))
-        if place in kinds:
+        check_choice(kind, f"likelihood of column {names[place]!r}", choices)
+        if place in wanted:
             raise ValueError(
                 f"likelihood names column {names[place]!r} twice: by its name and by "
                 f"its number {place}. Name it once."
             )
-        kinds[place] = str(kind)
-    return [kinds.get(place, "gaussian") for place in range(len(names))]
+        wanted[place] = str(kind)
+    return [wanted.get(place, others) for place in range(len(names))]
+
+
+def _kind_of_column(wanted, column, allowed):
+    if wanted not in (FROM_DTYPE, AUTO):
+        return wanted
+    kind = "gaussian"
+    if column.series is not None:
+        kind = _kind_from_dtype(column, wanted)
+    if kind == "ordinal" and kind not in allowed:
+        kind = "categorical"
+    if wanted == FROM_DTYPE:
+        return kind
+    if column.series is not None:
+        _check_no_id(column, kind)
+    if kind != "gaussian":
+        return kind
+    values = column.numbers(AS_CATEGORIES)
+    present = values[~column.missing]
+    return kind_of_values(present, allowed, are_codes=column.series is None)
+
+
+def _check_no_id(column, kind):
+    """Refuse strings and integers that are all distinct: they name rows."""
+    is_integer = kind == "gaussian" and column.series.dtype.is_integer()
+    if not (is_integer or kind == "categorical") or len(column.present) < LEAST_IDS:
+        return
+    if len(set(column.present.tolist())) == len(column.present):
+        raise ValueError(
+            f"Column {column.name!r} holds {len(column.present)} values, all distinct, "
+            "as names and numbers of rows are, for which likelihood='auto' has no "
+            "kind. Drop it, or name its kind: "
+            f"likelihood={{{column.name!r}: 'gaussian', ...: 'auto'}}."
+        )
 
 
 def _place_of(key, names):
@@ -87,41 +142,44 @@ def _place_of(key, names):
     return places[0]
 
 
-def _kinds_from_dtypes(X):
-    if not is_into_dataframe(X):
-        raise TypeError(
-            "likelihood='from_dtype' takes a DataFrame, whose columns have dtypes, got "
-            f"{type(X).__name__}. Give the names of the kinds instead."
-        )
-    return [_kind_from_dtype(column) for column in columns_of(X)]
-
-
-def _kind_from_dtype(column):
+def _kind_from_dtype(column, wanted=FROM_DTYPE):
+    """wanted : for messages."""
     dtype = column.series.dtype
     if dtype == nw.Boolean:
         return "bernoulli"
     if dtype.is_numeric() and not isinstance(dtype, nw.Decimal):
         return "gaussian"
+    if is_ordered(column):
+        return "ordinal"
     if isinstance(dtype, nw.Categorical | nw.Enum | nw.String):
         return "categorical"
     if isinstance(dtype, nw.Object):
-        _check_objects(column)
+        _check_objects(column, wanted)
         return "categorical"
     what = no_numbers(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
-        f"Column {column.name!r} has dtype {shown}, for which likelihood='from_dtype' "
+        f"Column {column.name!r} has dtype {shown}, for which likelihood={wanted!r} "
         f"has no kind{f': {what} are not taken' if what else ''}. {ADVICE}"
     )
 
 
-def _check_objects(column):
+def is_ordered(column):
+    """Whether a column of a DataFrame has levels in an order."""
+    if not isinstance(column.series.dtype, nw.Categorical | nw.Enum):
+        return False
+    if column.is_pandas:
+        return bool(column.dtype.ordered)
+    return isinstance(column.series.dtype, nw.Enum)
+
+
+def _check_objects(column, wanted):
     """Refuse dates and the like, which are hardly meant to be categories."""
     what = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
     if what:
         raise TypeError(
             f"Column {column.name!r} holds {what} (dtype object), for which "
-            f"likelihood='from_dtype' has no kind. {ADVICE} If they are categories, "
+            f"likelihood={wanted!r} has no kind. {ADVICE} If they are categories, "
             "name the likelihoods of the columns in a dict."
         )
 
@@ -139,7 +197,7 @@ class Coding(NamedTuple):
     def of(cls, kinds, X):
         """Learn the categories of a table."""
         categories = [
-            _categories(column) if kind == "categorical" else None
+            CATEGORIES[kind](column) if kind in CATEGORIES else None
             for kind, column in zip(kinds, columns_of(X), strict=True)
         ]
         return cls(kinds, categories)
@@ -183,7 +241,7 @@ def _categories(column):
             "must be of one type."
         )
     try:
-        categories = sorted(set(present.tolist()))
+        categories = sorted({*present.tolist(), *_declared(column)})
     except TypeError as error:
         raise TypeError(
             f"Column {column.name!r} holds objects that are no categories: {error}."
@@ -199,6 +257,65 @@ def _categories(column):
             "drop the column."
         )
     return _array_of(categories)
+
+
+def _declared(column):
+    """Categories that the dtype of a column declares."""
+    if column.series is None or not column.is_pandas:
+        return []
+    return [plain(value) for value in getattr(column.dtype, "categories", ())]
+
+
+def _levels(column):
+    """Return the levels of a column in their order, those that no row has as well.
+
+    They are those of an ordered dtype; or else numbers in order, and in arrays the
+    codes up to the largest.
+    """
+    if column.series is not None and is_ordered(column):
+        levels = list(column.dtype.categories)
+    elif column.series is None:
+        _check_codes(column, column.present)
+        codes = column.present.astype(np.float64)
+        levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
+    else:
+        strange = {_kind_of_value(v) for v in column.present} - {"numbers", "booleans"}
+        if strange:
+            raise TypeError(
+                f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
+                "have no order. Make it a categorical that is ordered (pandas) or an "
+                "Enum (polars)."
+            )
+        levels = _with_gaps(sorted(set(column.present.tolist())))
+    if len(column.values) and not len(column.present):
+        raise ValueError(
+            f"All entries of column(s) [{column.name!r}] of X are missing; drop the "
+            "column(s)."
+        )
+    if len(levels) == 1:
+        raise ValueError(
+            f"Column {column.name!r} has one category, {plain(levels[0])!r}; "
+            "drop the column."
+        )
+    return _array_of([plain(level) for level in levels])
+
+
+def _with_gaps(levels):
+    """Add whole numbers between others that no row has, if they are not many."""
+    numbers = np.array(levels, dtype=np.float64)
+    step = step_of(numbers) if len(levels) > 1 else 0
+    if not step or np.ptp(numbers) / step + 1 > MOST_GAPS * len(levels):
+        return levels
+    every = np.arange(numbers[0], numbers[-1] + step, step)
+    return [type(levels[-1])(number) for number in every.tolist()]
+
+
+CATEGORIES = {
+    "categorical": _categories,
+    "ordinal": _levels,
+    "partial_credit": _levels,
+}
+"""How the values of a column are found, for kinds that code them."""
 
 
 def _array_of(categories):

@@ -1,4 +1,4 @@
-"""What the rows of a window say of its score: estimates, and their noise over masks."""
+"""Estimates of the score of a window from its rows, and their errors over masks."""
 
 from dataclasses import dataclass
 from math import factorial
@@ -6,23 +6,24 @@ from typing import NamedTuple
 
 import numpy as np
 
-FIRST_WEIGHT = 0.5  # of the means in a single order, whose variance is unknown
+FIRST_WEIGHT = 0.5  # weight of the means if one order is drawn: no variance is known
 
 
 class WindowScores(NamedTuple):
-    """The score of a window, by sizes and by tokens.
+    """The score of a window, by sizes and by tokens, with contrasts.
 
-    The sums of squares of contrasts over the draws are variances over masks. Those of
-    the parts come twice: nearly unbiased, for sums over many texts, and too large on
-    average, but of more degrees of freedom, for one text.
+    The sum of squares of contrasts over the draws estimates a variance over masks. The
+    parts have two sets of contrasts. `contrasts` gives nearly unbiased variances, for
+    sums over many texts. `cautious` gives variances that are too large on average but
+    have more degrees of freedom, for a single text.
     """
 
     parts: np.ndarray  # independent parts whose sum is the score, shape (n_parts,)
-    contrasts: np.ndarray  # of the parts, shape (n_parts, n_draws)
-    cautious: np.ndarray  # of the parts, shape (n_parts, n_more_draws)
+    contrasts: np.ndarray  # contrasts of the parts, shape (n_parts, n_draws)
+    cautious: np.ndarray  # contrasts of the parts, shape (n_parts, n_more_draws)
     sizes: np.ndarray  # mean score at each mask size, shape (n_sizes,)
     size_contrasts: np.ndarray  # shape (n_sizes, n_draws)
-    tokens: np.ndarray  # shares of the tokens, whose sum is the score, (n_places,)
+    tokens: np.ndarray  # contributions of the tokens; the sum is the score, (n_places,)
     token_contrasts: np.ndarray  # shape (n_draws, n_places)
 
 
@@ -34,24 +35,24 @@ NO_SCORES = WindowScores(
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How the rows of a window are counted: draws of terms, one after the other.
+    """How the scores of the rows of a window are averaged and added up.
 
-    A term is a mean over random draws, and the score of a window a sum of terms. A draw
-    is the sum over `n_steps` rows.
+    The score of a window is a sum of terms. A term is a mean over random draws, and a
+    draw a sum over `n_steps` rows. Rows are ordered by terms, then by draws.
     """
 
-    counts: np.ndarray  # draws of each term, shape (n_terms,)
-    n_all: np.ndarray  # how many there are, no two the same, shape (n_terms,)
+    counts: np.ndarray  # number of draws of each term, shape (n_terms,)
+    n_all: np.ndarray  # number of distinct draws that exist, shape (n_terms,)
     n_steps: int
 
     @property
     def weights(self):
-        """Weight of each row: the weighted sum of their scores is that of the terms."""
+        """Weight of each row in the score of the window."""
         return np.repeat(1 / self.counts, self.counts * self.n_steps)
 
     @property
     def places(self):
-        """Term of each draw, and its place in that term; two int arrays (n_draws,)."""
+        """Term of each draw, and its index in that term; two int arrays (n_draws,)."""
         terms = np.repeat(np.arange(len(self.counts)), self.counts)
         return terms, np.arange(len(terms)) - (np.cumsum(self.counts) - self.counts)[
             terms
@@ -59,11 +60,12 @@ class Layout:
 
     @property
     def scales(self):
-        """What makes contrasts of deviations from the mean of a term, (n_terms,).
+        """Factor from deviations from the mean of a term to contrasts, (n_terms,).
 
-        The sum of their squares is an unbiased estimate of the variance of the mean of
-        a sample without replacement. It is 0 where all are drawn, otherwise infinite
-        where one is: nothing is known.
+        The sum of squares of the contrasts is an unbiased estimate of the variance of
+        the mean of a sample without replacement. The factor is 0 if all possible draws
+        are drawn; otherwise it is infinite if there is one draw, as the variance is
+        unknown.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             squares = (1 - self.counts / self.n_all) / self.counts / (self.counts - 1.0)
@@ -72,8 +74,8 @@ class Layout:
     def reduce(self, scores):
         """Average the draws of each term.
 
-        Returns the terms (n_terms,) and their contrasts (n_terms, n_draws), 0 where a
-        term has less draws than others and NaN where nothing is known.
+        Returns the terms (n_terms,) and their contrasts (n_terms, n_draws): 0 if a term
+        has fewer draws than others, NaN if the variance is unknown.
         """
         draws = scores.reshape(-1, self.n_steps).sum(axis=1)
         terms, places = self.places
@@ -85,10 +87,11 @@ class Layout:
         return means, contrasts
 
     def contrasts_of_tokens(self, rows, tokens, values, n_tokens):
-        """Contrasts of what tokens contribute, shape (n_draws, n_tokens).
+        """Return contrasts of the contributions of tokens, shape (n_draws, n_tokens).
 
-        `values` are the contributions of some tokens to the scores of some rows. Terms
-        are independent, so that draws of any two can be taken together.
+        values : contributions of `tokens` to the scores of `rows`. Terms are
+        independent, so contrasts of draws with the same index in different terms can be
+        added.
         """
         terms, places = (np.repeat(index, self.n_steps)[rows] for index in self.places)
         n_draws = self.counts.max()
@@ -100,13 +103,13 @@ class Layout:
 
 
 def average_terms(window, log_prob, targets, draw):
-    """Estimate the score by the sum of the means of all terms of the layout.
+    """Estimate the score by the sum over terms of the mean over draws.
 
     Parameters
     ----------
     window : Window
     log_prob : ndarray
-        Log-probabilities of the targets of all rows of the window, one after the other.
+        Log-probabilities of the targets of all rows of the window, row by row.
     targets : list of ndarray of int
         Positions of the targets of each row.
     draw : Draw
@@ -128,9 +131,9 @@ def average_terms(window, log_prob, targets, draw):
 
 
 def sum_tokens(window, log_prob, targets, draw):
-    """Add up the log-probabilities of all targets, each token once: nothing is random.
+    """Add up the log-probabilities of all targets; each token is a target once.
 
-    Parameters and the result are those of `average_terms`.
+    Nothing is random. Parameters and result are those of `average_terms`.
     """
     tokens = np.zeros(len(window))
     tokens[np.concatenate(targets)] = log_prob
@@ -138,23 +141,23 @@ def sum_tokens(window, log_prob, targets, draw):
 
 
 def exact_scores(tokens):
-    """Return `WindowScores` without noise of tokens that add up."""
+    """Return `WindowScores` with these scores of tokens and without errors."""
     total, nothing = tokens.sum(keepdims=True), np.zeros((1, 1))
     of_tokens = np.zeros((1, len(tokens)))
     return WindowScores(total, nothing, nothing, total, nothing, tokens, of_tokens)
 
 
 def average_orders(window, log_prob, targets, draw):
-    r"""Estimate the score along orders, by next tokens and by all hidden ones.
+    r"""Estimate the score along orders, from next tokens and from all hidden tokens.
 
-    In an order, let :math:`a_t` be the mean log-probability of all tokens that are
-    hidden after t of them are visible, and :math:`b_t` that of the next one alone. The
-    sums over t, A and C, both have the score as their mean. If the conditionals belong
-    to one joint distribution C is the same in every order; if they do not, C can vary
-    more than A. The estimate is the mean over orders of :math:`C - w (C - A)`, with a
-    weight w between 0 and 1 that `weight_of_means` estimates.
+    In an order, let :math:`a_t` be the mean log-probability of all hidden tokens when t
+    tokens are visible, and :math:`b_t` the log-probability of the next token. Their
+    sums over t, A and C, both have the score as expectation. If the conditionals belong
+    to one joint distribution, C is the same in every order; otherwise C can vary more
+    than A. The estimate is the mean over orders of :math:`C - w (C - A)`, with a weight
+    w between 0 and 1 that `weight_of_means` estimates.
 
-    Parameters and the result are those of `average_terms`.
+    Parameters and result are those of `average_terms`.
     """
     n = len(window.places)
     orders = np.stack(list(draw.orders(window)))
@@ -173,7 +176,7 @@ def average_orders(window, log_prob, targets, draw):
         )
         variance = np.maximum(squares - means**2, 0).sum(axis=1).mean()
         weight = weight_of_means(next_ones, means, variance)
-    # what each token contributes to the estimate of each order
+    # The contribution of each token to the estimate of each order.
     rows = np.repeat(np.arange(len(targets)), np.tile(n_targets, n_orders))
     index = rows // n * len(window) + np.concatenate(targets)
     values = weight * log_prob / np.tile(n_targets, n_orders)[rows]
@@ -203,10 +206,11 @@ def _deviations(values):
 
 
 def _without_trend(shares, steps):
-    """Take from the shares of tokens what is linear in the step that shows them.
+    """Remove from the contributions of tokens a linear trend in their step.
 
-    It is no noise of the mean where tokens are, on average, as late as each other: what
-    comes late is told from more. One slope is fitted to all tokens of the window.
+    A token that comes late is predicted from more tokens. In balanced orders all tokens
+    come equally late on average, so this trend does not affect the mean and is no
+    error. One slope is fitted to all tokens of the window.
     """
     squares = (steps**2).sum()
     is_balanced = len(steps) % 2 == 0 and squares > 0
@@ -214,30 +218,30 @@ def _without_trend(shares, steps):
 
 
 def weight_of_means(next_ones, means, variance):
-    r"""Return the weight of the means over hidden tokens beside next tokens alone.
+    r"""Return the weight w of A in the estimate :math:`C - w (C - A)`.
 
     The variance of :math:`C - w (C - A)` is least for
 
     .. math:: w = \frac{\mathrm{Cov}(C, C - A)}{V} = 1 + \frac{1}{V} \sum_{s < t}
               \mathrm{Cov}(b_s - a_s, a_t),
 
-    as a token that is drawn has no bearing on the steps before. V, the variance of
-    C - A, is known from every row: :math:`b_t` is drawn from the hidden tokens. The
-    covariances are those in the sample of orders, and rough. But w is at most
-    :math:`\sqrt{\mathrm{Var}(C) / V}`, by the Cauchy-Schwarz inequality.
+    because a token that is drawn does not affect the steps before. V is the variance of
+    C - A. Each row gives an estimate of it, as :math:`b_t` is drawn from the hidden
+    tokens. The covariances are estimated from the few orders, and are inaccurate. But
+    by the Cauchy-Schwarz inequality, w is at most :math:`\sqrt{\mathrm{Var}(C) / V}`.
 
     Parameters
     ----------
     next_ones, means : ndarray of shape (n_orders, n_places)
-        b and a.
+        The values :math:`b_t` and :math:`a_t`.
     variance : float
-        V.
+        The variance V.
 
     Returns
     -------
     float
-        Between 0 and 1. It is 1 where a token has probability 0, as then nothing else
-        is finite.
+        Between 0 and 1. It is 1 if a token has probability 0, because V is then not
+        finite.
     """
     if not np.isfinite(variance):
         return 1.0
@@ -254,9 +258,9 @@ def weight_of_means(next_ones, means, variance):
 
 
 def _between_pairs(estimates, n_all):
-    """Contrasts of an order and its reverse beside other such pairs, or of orders.
+    """Return contrasts of pairs of an order and its reverse, or of single orders.
 
-    What changes its sign if an order is reversed cancels within a pair.
+    Errors that change sign if an order is reversed cancel within a pair.
     """
     n_orders = len(estimates)
     if n_orders % 2 or n_orders < 4:
@@ -266,7 +270,7 @@ def _between_pairs(estimates, n_all):
 
 
 def _scale(n_drawn, n_all):
-    """What makes contrasts of deviations: 0 if all are drawn, NaN for one."""
+    """Return the factor from deviations to contrasts; 0 if all are drawn, NaN for 1."""
     if n_drawn == n_all:
         return 0.0
     return (
@@ -277,5 +281,5 @@ def _scale(n_drawn, n_all):
 
 
 def count_orders(n_places):
-    """Number of orders as a float; infinite where it is too large for one."""
+    """Return the number of orders as a float; inf if too large."""
     return float(factorial(n_places)) if n_places <= 170 else np.inf

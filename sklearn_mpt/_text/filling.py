@@ -126,7 +126,7 @@ class FillingMixin:
         check_int(n_samples, "n_samples")
         check_int(n_tokens, "n_tokens")
         language_model, tokenizer = self._open_again()
-        blank = " ".join([tokenizer.mask_token] * n_tokens)
+        blank = self._blank(n_tokens)
         windows, _ = tokenize(tokenizer, [blank], language_model.input_names)
         if len(windows[0]) > self.max_length_:
             raise ValueError(
@@ -135,6 +135,37 @@ class FillingMixin:
             )
         (fills,) = self._fill(windows, n_samples, order, temperature, random_state)
         return fills
+
+    def _blank(self, n_tokens):
+        """Return a text of mask tokens."""
+        _, tokenizer = self._open_again()
+        for separator in ("", " "):
+            blank = separator.join([tokenizer.mask_token] * n_tokens)
+            ids = tokenizer(blank, add_special_tokens=False, verbose=False)["input_ids"]
+            if ids == [tokenizer.mask_token_id] * n_tokens:
+                return blank
+        raise ValueError(
+            f"tokenizer must read mask tokens as such, but {type(tokenizer).__name__} "
+            f"makes {len(ids)} tokens of {n_tokens} {tokenizer.mask_token}."
+        )
+
+    def _is_greedy(self, texts, order):
+        """Whether filling in the most probable tokens gives the texts; list of bool."""
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, texts, language_model.input_names)
+        hidden = []
+        for window in windows:
+            ids = window.inputs["input_ids"].copy()
+            ids[window.places] = tokenizer.mask_token_id
+            inputs = window.inputs | {"input_ids": ids}
+            hidden.append(replace(window, inputs=inputs))
+        fills = self._fill(hidden, 1, order, 0.0, None)
+        found = {}
+        for window, (fill,) in zip(windows, fills, strict=True):
+            ids = window.inputs["input_ids"][window.places]
+            tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
+            found[window.text] = tokens == fill.tokens
+        return [found[index] for index in first]
 
     def _fill(self, windows, n_samples, order, temperature, random_state):
         check_choice(order, "order", FILL_ORDERS)

@@ -1,4 +1,4 @@
-"""Loading a masked language model with its tokenizer, and checking that they fit."""
+"""Load a masked language model and its tokenizer, and check that they fit."""
 
 import copy
 import os
@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from sklearn_mpt._checks import check_device
+from sklearn_mpt._text.diffusion import adapt_module
 from sklearn_mpt._text.masked_lm import (
     MaskedLM,
     check_finite,
@@ -19,11 +20,11 @@ from sklearn_mpt._text.masked_lm import (
 from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
 from sklearn_mpt._text.windows import all_special_ids
 
-# Heads and buffers that predict no hidden token; checkpoints have them or have not.
+# Heads and buffers that do not predict hidden tokens; a checkpoint may lack them.
 UNUSED = re.compile(
     r"\b(pooler|seq_relationship|sop_classifier|contact_head|position_ids|inv_freq)\b"
 )
-# What a tokenizer may say of a token that is hidden: nothing of which it is.
+# Inputs that do not reveal a hidden token. Others of a tokenizer are refused.
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 WHAT = "a masked language model with its tokenizer, from safetensors"
 
@@ -37,7 +38,7 @@ class Checkpoint:
     dtype: str
 
     def __call__(self):
-        """Load the model, if it is still the one that was loaded at first."""
+        """Load the model; refuse it if its files have changed."""
         self.source.check()
         return self.load()
 
@@ -54,7 +55,10 @@ class Checkpoint:
         return model.to(self.device)
 
     def _check_keys(self, name, info):
-        """Refuse weights that are not those of the model: the rest would be random."""
+        """Refuse a checkpoint that lacks weights of the model, or has others.
+
+        Missing weights would be random.
+        """
         found = {
             kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
             for kind in ("missing", "unexpected")
@@ -65,7 +69,7 @@ class Checkpoint:
             )
             raise ValueError(
                 f"The weights of {self.source.name!r} are not those of a {name}, a "
-                f"masked language model: {parts}. To score it all the same, load it "
+                f"masked language model: {parts}. To score it anyway, load it "
                 "yourself and pass it as model, with its tokenizer."
             )
 
@@ -77,9 +81,9 @@ def _list(keys, most=6):
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """What `fit` opened a model from, by the parameters that the scorer then had.
+    """The parameters from which `fit` opened the model and the tokenizer.
 
-    It is pickled with a scorer, whose parameters may have been set since.
+    It is pickled with the scorer, so that later changes of parameters have no effect.
     """
 
     model: object  # a Source, or a loaded model
@@ -109,7 +113,10 @@ class Recipe:
         return cls(model, tokenizer, *settings)
 
     def open(self, gathered=True, can_pad=True):
-        """Return the `MaskedLM` and the tokenizer, and the recipe of just these two."""
+        """Return the `MaskedLM`, the tokenizer, and a recipe that opens the same again.
+
+        gathered, can_pad : as in `MaskedLM`.
+        """
         sources = [s for s in (self.model, self.tokenizer) if isinstance(s, Source)]
         for source in dict.fromkeys(sources):
             source.check()
@@ -121,7 +128,8 @@ class Recipe:
             source = self.model.settled()
             checkpoint = Checkpoint(source, device, self.dtype)
         else:
-            model, checkpoint = _prepare(self.model, device, self.dtype), None
+            model = _prepare(self.model, tokenizer, device, self.dtype)
+            checkpoint = None
             source = self.model
         check_masked_lm(model)
         check_finite(model)
@@ -134,8 +142,8 @@ class Recipe:
     def _open_tokenizer(self):
         if not isinstance(self.tokenizer, Source):
             check_tokenizer(self.tokenizer)
-            # A call with truncation changes a tokenizer for all threads, and tokens
-            # may be added to it later: scores must not depend on either.
+            # A call with truncation changes a tokenizer for all threads, and users may
+            # add tokens later. Scores must not depend on either, hence the copy.
             return copy.deepcopy(self.tokenizer), self.tokenizer
         is_own = self.tokenizer == self.model
         tokenizer = self.tokenizer.load(
@@ -148,17 +156,22 @@ def _is_name(value):
     return isinstance(value, str | os.PathLike)
 
 
-def _prepare(model, device, dtype):
+def _prepare(model, tokenizer, device, dtype):
     """Return a loaded model on the device in the dtype, without changing it.
 
-    It shares its tensors if they are there already, and is copied otherwise.
+    The result shares the tensors if they are on that device in that dtype already;
+    otherwise the model is copied.
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
+    if not isinstance(model, torch.nn.Module):
         raise TypeError(
-            "model must be a name, a folder or a loaded masked language model of "
-            f"transformers, got {type(model).__name__}."
+            "model must be a name, a folder, a loaded masked language model of "
+            "transformers, or another torch.nn.Module from input_ids to logits, got "
+            f"{type(model).__name__}."
         )
+    if not hasattr(model, "config"):
+        check_tokenizer(tokenizer)
+        model = adapt_module(model, tokenizer)
     tensors = [*model.parameters(), *model.buffers()]
     if any(tensor.is_meta for tensor in tensors):
         raise ValueError(
@@ -183,14 +196,14 @@ def _same(device, wanted):
 
 
 def _check_tokenizer(tokenizer, model):
-    """Refuse a tokenizer that does not go with the model."""
+    """Refuse a tokenizer that does not fit the model."""
     check_tokenizer(tokenizer)
     name = type(tokenizer).__name__
     strange = set(tokenizer("")) - INPUTS
     if strange & set(signature(model.forward).parameters):
         raise ValueError(
             f"tokenizer must describe tokens by {', '.join(sorted(INPUTS))} only, but "
-            f"{name} adds {', '.join(sorted(strange))}: they may tell hidden ones."
+            f"{name} adds {', '.join(sorted(strange))}, which may reveal hidden tokens."
         )
     n_model = model.config.vocab_size
     n_tokens = 1 + max(tokenizer.get_vocab().values())
@@ -202,7 +215,7 @@ def _check_tokenizer(tokenizer, model):
 
 
 def check_tokenizer(tokenizer):
-    """Refuse a tokenizer that has no mask token, or no others than special ones."""
+    """Refuse a tokenizer without a mask token, or with special tokens only."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
             "tokenizer must be a tokenizer of transformers, its name or its folder, "
@@ -215,25 +228,25 @@ def check_tokenizer(tokenizer):
     if not set(tokenizer.get_vocab().values()) - set(all_special_ids(tokenizer)):
         raise ValueError(
             f"tokenizer must know other tokens than special ones, but {name} knows "
-            f"only {', '.join(tokenizer.all_special_tokens)}. Where a folder holds no "
-            "tokenizer, transformers makes an empty one. Save that of the model there, "
-            "by tokenizer.save_pretrained(folder), or pass it as tokenizer."
+            f"only {', '.join(tokenizer.all_special_tokens)}. If a folder holds no "
+            "tokenizer, transformers makes an empty one. Save the model's tokenizer "
+            "there with tokenizer.save_pretrained(folder), or pass it as tokenizer."
         )
 
 
 def check_words(method, tokenizer):
-    """Refuse a method that is about words with a tokenizer that knows none."""
+    """Refuse a method that needs words if the tokenizer does not know them."""
     if method == "pll_word_l2r" and not tokenizer.is_fast:
         raise ValueError(
             "method='pll_word_l2r' needs a fast tokenizer, which knows words; "
-            f"{type(tokenizer).__name__} is none."
+            f"{type(tokenizer).__name__} is not a fast tokenizer."
         )
 
 
 class OpenedModelMixin:
     """Open the model that the parameters name, and leave it out of pickles.
 
-    A loaded model that was given as a parameter is pickled, as such.
+    A loaded model that was given as a parameter is pickled as that parameter.
     """
 
     def _open(self):
@@ -243,7 +256,7 @@ class OpenedModelMixin:
         return self._opened
 
     def _open_again(self):
-        """Return what `_open` did; after unpickling, the same is opened anew."""
+        """Return the result of `_open`; after unpickling, open the same again."""
         if not hasattr(self, "_opened"):
             probed = self.uses_gathered_head_, self._can_pad
             self._opened = self._recipe.open(*probed)[:2]
@@ -255,7 +268,7 @@ class OpenedModelMixin:
         return state
 
     def __repr__(self, N_CHAR_MAX=700):
-        """Name a loaded model by its class and size; its own repr is a whole page."""
+        """Show a loaded model by its class and size, as its own repr is long."""
         light = copy.copy(self)
         light.model, light.tokenizer = _short(self.model), _short(self.tokenizer)
         return super(OpenedModelMixin, light).__repr__(N_CHAR_MAX)
@@ -268,7 +281,7 @@ class OpenedModelMixin:
 
 
 class _Named:
-    """Stands for an object in a repr."""
+    """Placeholder for an object in a repr."""
 
     def __init__(self, name):
         self.name = name
@@ -278,7 +291,7 @@ class _Named:
 
 
 def _short(value):
-    """Return what stands for a loaded model or tokenizer in a repr."""
+    """Return a placeholder for a loaded model or tokenizer in a repr."""
     if isinstance(value, torch.nn.Module):
         n_parameters = sum(tensor.numel() for tensor in value.parameters())
         return _Named(f"<{type(value).__name__} of {n_parameters:,} parameters>")

@@ -16,11 +16,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-LOADED = threading.Lock()  # so that threads of a worker process load a model once
+LOADED = threading.Lock()  # makes the threads of a worker process load a model once
 OVERFLOW_ADVICE = (
     "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
 )
-LOGIT_BYTES = 2**25  # of logits at a time: larger ones are slower, and leave the caches
+LOGIT_BYTES = 2**25  # logits computed at a time; more do not fit the caches
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +46,11 @@ class Batch:
 class MaskedLM:
     """A masked language model that predicts hidden tokens.
 
-    `checkpoint`, if any, can load the model again: it is pickled in its place, and
-    `loaded` is None then until the model is needed. So an error of loading is raised
-    by the call that needs it, not while a worker process unpickles its task: that
-    would break the whole pool of workers.
-    `gathered` says whether the head may run on the hidden states of the targets alone,
+    `checkpoint`, if any, can load the model again. It is pickled in place of the model;
+    after unpickling, `loaded` is None until the model is needed. So an error of loading
+    is raised by the call that needs the model, not while a worker process unpickles its
+    task, which would break the whole pool of workers.
+    `gathered` is whether the head may run on the hidden states of the targets only,
     `can_pad` whether rows may be padded to one length.
     """
 
@@ -68,7 +68,7 @@ class MaskedLM:
         return MaskedLM, (None, *settings, self.checkpoint)
 
     def __sizeof__(self):
-        """Count what is pickled: joblib's Dask backend scatters what is large."""
+        """Return the size of the pickle, by which Dask decides what to scatter."""
         tensors = () if self.checkpoint else self.model.parameters()
         return super().__sizeof__() + sum(tensor.nbytes for tensor in tensors)
 
@@ -78,7 +78,7 @@ class MaskedLM:
 
     @property
     def model(self):
-        """The model, loaded if it is not yet."""
+        """The model; it is loaded when it is first needed."""
         if self.loaded is None:
             self.loaded = _load_once(self.checkpoint)
         return self.loaded
@@ -89,15 +89,15 @@ class MaskedLM:
 
     @property
     def input_names(self):
-        """Names of what the model takes."""
+        """Names of the inputs of the model."""
         return frozenset(signature(self.model.forward).parameters)
 
     def log_prob(self, batch, pick=None):
-        """Return log p(target | what is not hidden) of every target, row by row.
+        """Return log p(target | visible tokens) of every target, row by row.
 
-        Or what another function `pick` makes of logits, (n_targets, n_vocabulary), and
-        the tokens that stand there. Where memory runs out, the batch is halved, and so
-        are those that follow.
+        pick : None, or a function of logits, (n_targets, n_vocabulary), and true
+        tokens, (n_targets,), whose result is returned instead. If memory runs out, this
+        batch and all later ones are halved.
         """
         limit = max(1, self._max_tokens // batch.hidden.shape[1])
         if len(batch) > limit:
@@ -142,7 +142,7 @@ class MaskedLM:
 
 
 def _load_once(checkpoint):
-    """Load the model in a worker process, which scores many blocks with it."""
+    """Load the model once in a worker process, which scores many blocks with it."""
     with LOADED:
         return _load(checkpoint)
 
@@ -155,7 +155,7 @@ def _load(checkpoint):
 def view_of(model):
     """Copy the modules of a model in evaluation mode, sharing its tensors.
 
-    So a model in use is never written to, and views of it can run in threads.
+    So the user's model is never changed, and views of it can run in threads.
     """
     tensors = chain(model.parameters(), model.buffers())
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
@@ -169,7 +169,8 @@ def base_of(model):
 def head(model, states):
     """Return the logits for last hidden states of shape (n, width).
 
-    The model's own forward runs on a shallow copy whose base only returns the states.
+    The forward method of the model runs on a shallow copy, whose base returns the given
+    states.
     """
     base = copy.copy(base_of(model))
     base.forward = partial(_output, states[None])
@@ -191,7 +192,7 @@ def pick_label(logits, labels):
 
 
 def pick_both(logits, labels):
-    """Return log-softmax at the labels, and its maximum; shape (n_labels, 2)."""
+    """Return log-softmax at the labels, and its largest value; shape (n_labels, 2)."""
     likeliest = logits.argmax(1)
     return torch.stack([pick_label(logits, labels), pick_label(logits, likeliest)], 1)
 
@@ -202,7 +203,7 @@ def _is_out_of_memory(error):
 
 
 def check_masked_lm(model):
-    """Refuse models that do not predict a token from all that are not hidden."""
+    """Refuse models that do not predict a token from all visible tokens."""
     name, config = type(model).__name__, model.config
     causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()
@@ -219,7 +220,7 @@ def check_masked_lm(model):
 
 
 def _check_attention(name, config):
-    """Refuse attention that is random, or that depends on what was seen before."""
+    """Refuse attention that is random or depends on earlier inputs."""
     if getattr(config, "attention_type", None) == "block_sparse":
         what = "attention_type='block_sparse', which the first short text changes for"
         advice = "all later ones. Load it with attention_type='original_full'."
@@ -237,14 +238,14 @@ def _check_attention(name, config):
 
 
 class NotFiniteError(ValueError):
-    """A model has weights, or makes predictions, that are not numbers."""
+    """A model has weights or predictions that are NaN or infinite."""
 
 
 def check_finite(model):
     """Refuse weights that are NaN or infinite."""
     for name, tensor in model.named_parameters():
         if tensor.is_floating_point() and tensor.numel():
-            # the least and the largest: a tenth of the time of torch.isfinite
+            # Minimum and maximum take a tenth of the time of torch.isfinite.
             if not torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all():
                 raise NotFiniteError(
                     f"model must have finite weights, but {name} of this "
@@ -261,9 +262,10 @@ def _check_predictions(log_prob, model):
 
 
 def probe(language_model, tokenizer):
-    """Try two ways to save work; return whether each gives what a full pass gives.
+    """Test two ways to save work; return whether each gives the results of a full pass.
 
-    The head on gathered states, and padding: some models look at it all the same.
+    They are running the head on the states of the targets only, and padding, which some
+    models do not ignore.
     """
     hidden = np.zeros((2, 8), dtype=bool)
     hidden[[0, 0, 1], [2, 5, 3]] = True
@@ -288,19 +290,19 @@ def probe(language_model, tokenizer):
     )
     try:
         gathered = replace(language_model, gathered=True).log_prob(batch)
-    except Exception:  # whatever goes wrong, the full pass is right
+    except Exception:  # after any error, use the full pass
         return False, can_pad
     return _close(gathered, full, dtype), can_pad
 
 
 def _close(log_prob, expected, dtype, power=1 / 2):
-    """Compare log-probabilities that a model computed in a dtype."""
+    """Return whether log-probabilities agree up to the precision of a dtype."""
     tolerance = torch.finfo(dtype).eps ** power
     return torch.allclose(log_prob, expected, rtol=tolerance, atol=tolerance)
 
 
 def _check_inputs(language_model):
-    """Refuse a model that does not name its inputs: they are chosen by their names."""
+    """Refuse a model without an input named `input_ids`."""
     if "input_ids" not in language_model.input_names:
         raise ValueError(
             "model must take input_ids by that name, but the forward method of "

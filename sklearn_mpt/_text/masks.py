@@ -1,8 +1,9 @@
-"""Which tokens of a text are hidden together, and what their scores add up to.
+"""Plans of masks for texts: which tokens are hidden, and how scores are added up.
 
-A row is what a model sees at once: tokens, some of them hidden, and among these the
-targets that are scored. Each method of `MPTScorer` is a plan of rows for a window of
-text, and a layout that says what their scores add up to.
+A row is one input of the model: the tokens of a window, some of them hidden. The
+targets are the hidden tokens that are scored. Each method of `MPTScorer` consists of a
+plan, which yields the rows of a window, and a layout, which says how their scores are
+averaged and added up.
 """
 
 import hashlib
@@ -28,15 +29,16 @@ PERCENT = np.arange(1, 100)
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The tokens that a model sees at once, and which of them are scored here."""
+    """Tokens of one input of the model, and which of them are scored in this window."""
 
     text: int  # index of the text
     inputs: dict  # name -> int array of shape (n_tokens,), "input_ids" among them
     is_fixed: np.ndarray  # bool, shape (n_tokens,): added by the tokenizer, or context
     is_maskable: np.ndarray  # bool, shape (n_tokens,)
-    places: np.ndarray  # positions of the tokens scored here, shape (n_places,)
+    places: np.ndarray  # positions of the scored tokens, shape (n_places,)
     words: np.ndarray  # index of the word of each token, shape (n_tokens,)
     offsets: np.ndarray  # start and end of each token in the text, shape (n_tokens, 2)
+    key: np.ndarray | None = None  # tokens that determine masks, if not its own
 
     def __len__(self):
         return len(self.is_maskable)
@@ -44,10 +46,10 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Which masks to score: by which method, how many, at which rates, from which seed.
+    """Settings of a draw of masks: method, seed, number, rates and design.
 
-    Rates and designs are for method "mpt". Rates of None mean every size; some sizes
-    alone have independent masks.
+    `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
+    given rates have independent masks, whatever `design` is.
     """
 
     method: str
@@ -76,7 +78,7 @@ class Draw:
         return np.unique([mask_size(rate, n_places) for rate in self.rates])
 
     def n_rows(self, n_places):
-        """Return the number of rows of a window, or a few more."""
+        """Return an upper bound of the number of rows of a window."""
         n_masks = self.n_masks if self._method.is_random else 1
         return n_masks * len(self.sizes(n_places))
 
@@ -93,24 +95,25 @@ class Draw:
         return self._method.estimate(window, log_prob, targets, self)
 
     def layout(self, n_places):
-        """Return how the rows of a window are counted."""
+        """Return the `Layout` of the rows of a window."""
         return self._method.layout(n_places, self)
 
     def generator(self, window, stream):
-        """Key random numbers by the seed and the tokens.
+        """Return a random generator that depends on the seed and the tokens.
 
-        So they are the same in any batch, order or process, and for any model with
-        the same tokenisation.
+        So masks do not depend on batches, on the order of texts or on processes, and
+        are the same for all models with the same tokenisation.
         """
         key = hashlib.blake2b(digest_size=16)
-        for part in ([self.seed], window.inputs["input_ids"], window.places):
+        own = window.inputs["input_ids"] if window.key is None else window.key
+        for part in ([self.seed], own, window.places):
             key.update(np.asarray(part, dtype="<i8").tobytes())
         return np.random.default_rng([int.from_bytes(key.digest(), "little"), stream])
 
 
 @dataclass(frozen=True)
 class Method:
-    """The functions behind the methods of `Draw`."""
+    """The functions that `Draw` calls for one method."""
 
     plan: Callable
     layout: Callable
@@ -120,12 +123,12 @@ class Method:
 
     @property
     def is_centred(self):
-        """Whether tokens of long texts see context on both sides, or before alone."""
+        """Whether tokens of long texts need context on both sides, or only before."""
         return not self.is_random and self.estimate is average_terms
 
 
 def plan_sets(window, draw):
-    """Hide random sets of every size and score all that is hidden."""
+    """Hide random sets of every size, and score all hidden tokens."""
     n_places = len(window.places)
     for size in draw.sizes(n_places):
         rng = draw.generator(window, int(size))
@@ -136,13 +139,16 @@ def plan_sets(window, draw):
 
 
 def lay_out_sets(n_places, draw):
-    """Each size is a term, each mask a draw of one row; no mask is drawn twice."""
+    """Return a layout in which each size is a term, and each mask a draw of one row.
+
+    No mask is drawn twice.
+    """
     n_all = _n_sets(n_places, draw.sizes(n_places))
     return Layout(np.minimum(draw.n_masks, n_all).astype(int), n_all, 1)
 
 
 def plan_orders(window, draw):
-    """Hide what comes later in a random order and score the next token."""
+    """Hide the tokens that come later in a random order, and score the next one."""
     for order in random_orders(window, draw):
         places = window.places[order]
         for step in range(len(places)):
@@ -150,7 +156,7 @@ def plan_orders(window, draw):
 
 
 def plan_prefixes(window, draw):
-    """Hide what comes later in a balanced order and score all that is hidden."""
+    """Hide the tokens that come later in a balanced order, and score all of them."""
     for order in balanced_orders(window, draw):
         places = window.places[order]
         for step in range(len(places)):
@@ -159,17 +165,18 @@ def plan_prefixes(window, draw):
 
 
 def random_orders(window, draw):
-    """Yield different random orders of the places of a window."""
+    """Yield distinct random orders of the places of a window."""
     n_places = len(window.places)
     n_orders = min(draw.n_masks, factorial(n_places))
     yield from _draw_distinct(draw.generator(window, 0), n_places, None, n_orders)
 
 
 def balanced_orders(window, draw):
-    """Yield different orders, in fours: one, its halves swapped, and both reversed.
+    """Yield distinct orders in groups of four.
 
-    Tokens that come late in one order come early in another, so that what depends on
-    their places averages out. Each order alone is random.
+    A group is a random order, its reverse, the order with its halves swapped, and the
+    reverse of that. Tokens that come late in one order come early in another, so
+    effects of the place in the order average out. Each order alone is uniformly random.
     """
     n_places, found = len(window.places), set()
     n_wanted = min(draw.n_masks, factorial(n_places))
@@ -184,7 +191,7 @@ def balanced_orders(window, draw):
 
 
 def lay_out_orders(n_places, draw):
-    """The only term is a mean over orders, each a sum over its steps."""
+    """Return a layout with one term: the mean over orders of the sum over steps."""
     n_orders = min(draw.n_masks, factorial(n_places))
     return Layout(np.array([n_orders]), np.array([count_orders(n_places)]), n_places)
 
@@ -197,7 +204,7 @@ def plan_singles(window, draw):
 
 
 def plan_words(window, draw):
-    """Hide each token with the later ones of its word; score it."""
+    """Hide each token and the later tokens of its word, and score the first."""
     for place in window.places:
         hidden = window.is_maskable & (window.words == window.words[place])
         hidden[:place] = False
@@ -205,7 +212,7 @@ def plan_words(window, draw):
 
 
 def plan_blocks(window, draw):
-    """Hide all but what stands before, and score the next few tokens."""
+    """Go from left to right: hide all later tokens, and score the next block."""
     size = draw.block_size if draw.order == "block" else 1
     for start in range(0, len(window.places), size):
         later = window.places[start:]
@@ -213,7 +220,7 @@ def plan_blocks(window, draw):
 
 
 def lay_out_singles(n_places, draw):
-    """The only term is the sum over the tokens: nothing is random."""
+    """Return a layout with one term: the sum over all tokens. Nothing is random."""
     return Layout(np.ones(1, dtype=int), np.ones(1), n_places)
 
 
@@ -240,7 +247,7 @@ def _only(window, places):
 
 
 def _draw_distinct(rng, n_places, size, n_wanted):
-    """Yield different random sets of a size; of size None, different orders of all."""
+    """Yield distinct random sets of a size, or distinct orders if the size is None."""
     found = set()
     while len(found) < n_wanted:
         drawn = rng.permutation(n_places)[:size]
@@ -251,7 +258,7 @@ def _draw_distinct(rng, n_places, size, n_wanted):
 
 
 def _n_sets(n, sizes):
-    """Number of sets of each size as a float; infinite where too large for one."""
+    """Return the number of sets of each size as floats; inf if too large."""
     return np.rint(binom(n, sizes))
 
 
@@ -274,7 +281,7 @@ def check_rates(mask_rates):
 
 
 def check_text_rate(mask_rate):
-    """Check the mask rate of a training: "uniform" or a rate in (0, 1]."""
+    """Check a mask rate for training: "uniform" or a float in (0, 1]."""
     is_rate = isinstance(mask_rate, float | np.floating) and 0 < mask_rate <= 1
     if not (is_rate or (isinstance(mask_rate, str) and mask_rate == "uniform")):
         raise ValueError(

@@ -6,7 +6,7 @@ from numbers import Integral
 import numpy as np
 from transformers import PreTrainedTokenizerBase, TrainerCallback
 
-from sklearn_mpt._checks import check_int
+from sklearn_mpt._checks import check_int, warn_caller
 from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.masked_lm import NotFiniteError
@@ -36,7 +36,7 @@ class LMLTrainerCallback(TrainerCallback):
         Tokens in one forward pass.
     max_length : int, default=None
         As for `MPTScorer`.
-    overflow : {"error", "truncate", "stride"}, default="error"
+    overflow : {"error", "truncate", "stride", "split"}, default="error"
         As for `MPTScorer`.
     random_state : int, RandomState instance or None, default=None
         Determines the masks.
@@ -57,6 +57,9 @@ class LMLTrainerCallback(TrainerCallback):
     Notes
     -----
     Where several processes train one model, the first one measures.
+
+    Trainer's own ``label_smoothing_factor`` has no effect on :func:`mpt_loss`, and the
+    callback warns of it.
 
     Where Trainer evaluates, "lml" is one of its metrics: with
     ``metric_for_best_model="lml"`` and ``greater_is_better=True`` the parameters of the
@@ -108,6 +111,12 @@ class LMLTrainerCallback(TrainerCallback):
         check_scorer_parameters(self._scorer)
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
+        if args is not None and args.label_smoothing_factor:
+            warn_caller(
+                f"label_smoothing_factor={args.label_smoothing_factor} of Trainer does "
+                "not reach a loss function, and changes nothing with mpt_loss. Pass "
+                "functools.partial(mpt_loss, label_smoothing=...) in its place."
+            )
         self.log_ = [entry for entry in state.log_history if "lml" in entry]
         if not any(entry["step"] == state.global_step for entry in self.log_):
             self._measure(state, model)

@@ -278,6 +278,29 @@ class TokenScores:
         )
 
 
+def frame_of_tokens(parts):
+    """Return a DataFrame of a list of `TokenScores`, with a row for each token."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("as_frame=True needs pandas: pip install pandas.") from error
+
+    def join(values, dtype):
+        return np.concatenate([np.zeros(0, dtype), *map(values, parts)])
+
+    return pd.DataFrame(
+        {
+            "text": np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+            "token": join(lambda part: np.array(part.tokens, dtype=object), object),
+            "start": join(lambda part: part.offsets[:, 0], int),
+            "end": join(lambda part: part.offsets[:, 1], int),
+            "word": join(lambda part: part.words, int),
+            "log_prob": join(lambda part: part.log_prob, float),
+            "std_error": join(lambda part: part.std_error, float),
+        }
+    )
+
+
 def _token_scores(text, parts, tokenizer):
     """Join the windows of a text, given with their `WindowScores`."""
 
@@ -295,6 +318,17 @@ def _token_scores(text, parts, tokenizer):
         log_prob=np.concatenate([score.tokens for _, score in parts]),
         contrasts=np.hstack([_pad(own, n_draws) for own in contrasts]),
     )
+
+
+def difference(score, other):
+    """Subtract the `WindowScores` of another window with the same draws of masks."""
+    pairs = zip(score, other, strict=True)
+    return type(score)(*(mine - others for mine, others in pairs))
+
+
+def std_error(score):
+    """Standard error of one `WindowScores`, so large that 1.96 of them cover 95%."""
+    return _std_error([(score, 1)])
 
 
 def _std_error(scores):

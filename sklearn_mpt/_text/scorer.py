@@ -18,7 +18,9 @@ from sklearn_mpt._text.scores import (
     check_scorer_parameters,
     count_masks,
 )
+from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import longest_input, warn_of_unknown
 
 
@@ -26,6 +28,8 @@ class MPTScorer(
     OpenedModelMixin,
     TextScoresMixin,
     FillingMixin,
+    VariantsMixin,
+    StreamingMixin,
     TransformerMixin,
     DensityMixin,
     VersionedPickleMixin,
@@ -43,14 +47,17 @@ class MPTScorer(
     Their sum :math:`\sum_{m=1}^{L} S(m)` is a lower bound of the log-probability of the
     text under the mixture, over all orders, of the autoregressive models that predict
     its tokens in that order; for the conditionals of one joint distribution it is that
-    log-probability ([1]_, Proposition 1).
+    log-probability ([1]_, Proposition 1). All scores are given the number of tokens of
+    the text, :math:`\log p(x \mid L)`, as nothing in masks says how probable that is.
 
     Parameters
     ----------
-    model : str, path or transformers.PreTrainedModel, default="bert-base-uncased"
+    model : str, path or torch.nn.Module, default="bert-base-uncased"
         A name on the Hugging Face hub, a folder written by ``save_pretrained``, or a
         loaded masked language model, which is never changed. Weights are read from
-        safetensors only.
+        safetensors only. It may be any module from ``input_ids``, with mask tokens
+        among them, to logits, such as a masked diffusion model; one that takes the time
+        of a diffusion is adapted by :class:`MaskedDiffusionLM`.
     tokenizer : str, path or transformers.PreTrainedTokenizerBase, default=None
         None loads that of a named model; a loaded model needs one.
     mask_rates : array-like of float in (0, 1], default=None
@@ -87,9 +94,10 @@ class MPTScorer(
     max_length : int, default=None
         Most tokens of a text, special ones included. None takes what the model and the
         tokenizer allow.
-    overflow : {"error", "truncate", "stride"}, default="error"
-        What to do with longer texts: raise; cut the end off and warn; or see them
-        through windows that overlap by half, see Notes.
+    overflow : {"error", "truncate", "stride", "split"}, default="error"
+        What to do with longer texts: raise; cut the end off and warn; see them through
+        windows that overlap by half, see Notes; or split them into blocks, each of
+        which is scored as a text of its own.
     device : str or torch.device, default="auto"
         Where to compute; "auto" takes CUDA if there is any, else the CPU.
     dtype : {"float32", "bfloat16", "float16", "float64", "auto"}, default="float32"
@@ -127,6 +135,7 @@ class MPTScorer(
     See Also
     --------
     mpt_curve : The scores averaged over texts, against the mask rate.
+    MaskedDiffusionLM : Adapter of masked diffusion models.
 
     Notes
     -----

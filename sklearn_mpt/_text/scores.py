@@ -1,8 +1,8 @@
-"""Scores of texts, for an estimator that has a language model open."""
+"""Methods of `MPTScorer` that score texts."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,16 +18,23 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
+from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
-from sklearn_mpt._text.results import TextScores, TokenScores, text_curve
+from sklearn_mpt._text.results import (
+    TextScores,
+    TokenScores,
+    frame_of_tokens,
+    text_curve,
+)
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.texts import check_texts, show
-from sklearn_mpt._text.windows import fit_windows, tokenize
+from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
-OVERFLOWS = ("error", "truncate", "stride")
+OVERFLOWS = ("error", "truncate", "stride", "split")
+UNITS = {"token": None, "character": len, "byte": lambda text: len(text.encode())}
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 
@@ -37,38 +44,54 @@ class TextScoresMixin:
     _open_again: Callable
 
     def score_samples(
-        self, X: Texts, return_std: bool = False
+        self,
+        X: Texts,
+        return_std: bool = False,
+        *,
+        length_log_prob: LengthLogProb | None = None,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Compute the log-probability of each text, in the way of `method`.
+        """Compute the log-probability of each text by the chosen `method`.
+
+        It is the log-probability given the number of tokens, as masks say nothing of
+        that. Where texts of different lengths are compared, `length_log_prob` adds it.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text: the text alone is scored.
+            Texts, or (context, text) pairs, of which only the text is scored.
         return_std : bool, default=False
             Whether to return the standard error over masks too.
+        length_log_prob : callable or array-like of int, default=None
+            What gives the log-probability of a number of tokens: a callable from an int
+            array of shape (n_texts,) to floats; or the numbers of tokens of other
+            texts, such as those of the training, by `count_tokens`. Of n such texts c
+            have the length l, and l has the probability :math:`(c + g(l)) / (n + 1)`,
+            with the geometric distribution g of the same mean. None adds nothing.
 
         Returns
         -------
         log_prob : ndarray of shape (n_texts,)
-            In nats per text; 0.0 for a text without tokens to hide.
+            Log-probabilities in nats per text, given its number of tokens unless
+            `length_log_prob` adds that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
-            Of the sampling of masks, in nats; so large that 1.96 of them cover 95%, by
-            Student's t. Zero where nothing is random, NaN where `n_masks` is 1 and
-            something is. Only if `return_std` is True.
+            Standard error from drawing masks, in nats. It is enlarged, by Student's t,
+            so that plus or minus 1.96 standard errors is a 95% interval. Zero if the
+            method is not random, NaN if it is and `n_masks` is 1. Only if `return_std`
+            is True.
 
         Raises
         ------
         TypeError, ValueError
-            If X is no list of texts or pairs, or mixes them; if a text is longer than
-            `max_length_` and `overflow` is "error", or a context leaves no room for it;
-            if a prediction is NaN; if the scorer was unpickled, and the folder of its
-            model holds other files now.
+            If X is not a list of texts or of pairs, or mixes them; if a text is longer
+            than `max_length_` and `overflow` is "error"; if a context leaves no room
+            for the text; if a prediction is NaN; if the scorer was unpickled and the
+            files in the folder of its model have changed.
         """
         check_is_fitted(self)
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         log_prob, _ = scores.totals()
+        log_prob = log_prob + length_term(length_log_prob, scores.n_tokens())
         return (log_prob, scores.std_errors()) if return_std else log_prob
 
     def score(self, X: Texts, y: object = None) -> float:
@@ -84,48 +107,79 @@ class TextScoresMixin:
         Returns
         -------
         float
-            In nats per text.
+            In nats per text, given its number of tokens.
         """
         return float(np.mean(self.score_samples(X)))
 
-    def token_scores(self, X: Texts) -> list[TokenScores]:
-        """Compute what each token contributes to the score of its text.
-
-        For "pll", "pll_word_l2r" and "ordered" that is the log-probability of the token
-        given the visible ones. For "chain" it is the mean over the orders of its
-        log-probability given the tokens before it: its Shapley value, when `n_masks` is
-        large. For "mpt" it is an estimate of the same from every mask that hides it.
+    def count_tokens(self, X: Texts) -> np.ndarray:
+        """Count the tokens of each text that can be hidden, and so are scored.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text: the text alone is scored.
+            Texts, or (context, text) pairs, of which only the text counts.
+
+        Returns
+        -------
+        n_tokens : ndarray of int of shape (n_texts,)
+            Numbers of tokens without special tokens, before longer texts are cut.
+        """
+        check_is_fitted(self)
+        language_model, tokenizer = self._open_again()
+        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        counts = np.zeros(len(first), dtype=int)
+        for window in windows:
+            counts[window.text] = len(window.places)
+        return counts[first]
+
+    def token_scores(
+        self, X: Texts, *, as_frame: bool = False
+    ) -> list[TokenScores] | Any:
+        """Compute the contribution of each token to the score of its text.
+
+        For "pll", "pll_word_l2r" and "ordered", it is the log-probability of the token
+        given the visible tokens. For "chain", it is the mean over orders of the
+        log-probability of the token given those before it, which is an estimate of its
+        Shapley value. For "mpt", it is an estimate of the Shapley value from all masks
+        that hide the token.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or (context, text) pairs, of which only the text is scored.
+        as_frame : bool, default=False
+            Whether to return a pandas DataFrame with a row for each token: the
+            index of its `text`, `token`, its `start` and `end` in the text, the index
+            of its `word`, `log_prob` and `std_error`.
 
         Returns
         -------
         list of TokenScores of length n_texts
-            Each with `text`, its `tokens`, their `offsets` in it, (n_tokens, 2), and
-            `pieces` of it; the index of the word of each, `words`; `log_prob` and
-            `std_error` over masks, in nats, (n_tokens,), of which the former sums to
-            the score of the text; and `by_word()`, the same for words. The covariance
-            of the errors is estimated by ``contrasts.T @ contrasts``, of shape
-            (n_draws, n_tokens) each. Special tokens that are written in a text are left
-            out, as they are not scored.
+            Each has `text`; its `tokens`; their `offsets` in the text, of shape
+            (n_tokens, 2), and the `pieces` of the text at these offsets; the index of
+            the word of each token, `words`; `log_prob` and `std_error` over masks, in
+            nats, of shape (n_tokens,); `contrasts` of shape (n_draws, n_tokens), where
+            ``contrasts.T @ contrasts`` estimates the covariance of the errors; and the
+            method `by_word()`, which returns the same for words. The sum of `log_prob`
+            is the score of the text. Special tokens in a text are left out, as they are
+            not scored.
         """
         check_is_fitted(self)
+        check_bool(as_frame, "as_frame")
         texts = check_texts(X)
         scores = self._score_texts(texts, self._draw())
-        return scores.tokens(texts, self._open_again()[1])
+        parts = scores.tokens(texts, self._open_again()[1])
+        return frame_of_tokens(parts) if as_frame else parts
 
     def conditional_log_prob(
         self, X: Texts, mask: Iterable[ArrayLike]
     ) -> list[np.ndarray]:
-        r"""Compute the log-probability of each hidden token given the visible ones.
+        r"""Compute the log-probability of each hidden token given the visible tokens.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text; not longer than `max_length_`.
+            Texts, or (context, text) pairs, not longer than `max_length_`.
         mask : iterable of array-like of bool of shape (n_tokens,)
             One for each text, True where a token is hidden. The tokens are those that
             `token_scores` lists.
@@ -153,34 +207,34 @@ class TextScoresMixin:
     def perplexity(
         self, X: Texts, return_std: bool = False
     ) -> float | tuple[float, float]:
-        r"""Compute the perplexity of the texts together, per token.
+        r"""Compute the perplexity per token of all texts together.
 
-        It is :math:`\exp(-\sum_i s_i / \sum_i L_i)`, with the scores :math:`s_i` of the
-        texts by `method` and their numbers of scored tokens :math:`L_i`. For "pll"
-        and "pll_word_l2r" it is the pseudo-perplexity of Salazar et al. [1]_; for "mpt"
-        and "chain" an upper bound of a perplexity.
+        It is :math:`\exp(-\sum_i s_i / \sum_i L_i)`, where :math:`s_i` is the score of
+        text i by `method` and :math:`L_i` its number of scored tokens. For "pll" and
+        "pll_word_l2r" it is the pseudo-perplexity of Salazar et al. [1]_; for "mpt"
+        and "chain", an upper bound of a perplexity.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text: the text alone counts.
+            Texts, or (context, text) pairs, of which only the text counts.
         return_std : bool, default=False
-            Whether to return the standard error of the sampling of masks too.
+            Whether to return the standard error from drawing masks too.
 
         Returns
         -------
         perplexity : float
-            NaN where no text has tokens to hide, as for ``[""]``; infinite where it
-            is too large for a float. Models with different tokenizers do not compare,
-            as their tokens are not the same.
+            NaN if no text has tokens to hide, as for ``[""]``; infinite if it is too
+            large for a float. Perplexities of models with different tokenizers cannot
+            be compared, because their tokens differ.
         std_error : float
-            To first order: the perplexity times the standard error of its logarithm.
-            Only if `return_std` is True.
+            The perplexity times the standard error of its logarithm (a first-order
+            approximation). Only if `return_std` is True.
 
         Raises
         ------
         TypeError, ValueError
-            As `score_samples` does; an empty list of texts is refused too.
+            As in `score_samples`; also if there are no texts.
 
         References
         ----------
@@ -195,6 +249,69 @@ class TextScoresMixin:
             perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
             error = perplexity * scores.std_error_of_sum() / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
+
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: Literal[False] = False
+    ) -> float: ...
+    @overload
+    def bits_per(
+        self, X: Texts, unit: str = "token", *, return_std: Literal[True]
+    ) -> tuple[float, float]: ...
+    def bits_per(
+        self, X: Texts, unit: str = "token", return_std: bool = False
+    ) -> float | tuple[float, float]:
+        r"""Compute the bits per token, character or byte of the texts together.
+
+        It is :math:`-\sum_i s_i / (\ln 2 \sum_i U_i)`, with the scores :math:`s_i` of
+        the texts by `method`, given their numbers of tokens, and their numbers of units
+        :math:`U_i`. For masked diffusion models and "mpt" it is the NELBO in bits.
+
+        Parameters
+        ----------
+        X : iterable of str or of (str, str) tuples
+            Texts, or pairs of a context and a text: the text alone counts.
+        unit : {"token", "character", "byte"}, default="token"
+            Bytes are those of UTF-8. Models with different tokenizers compare in
+            characters and bytes.
+        return_std : bool, default=False
+            Whether to return the standard error of the sampling of masks too.
+
+        Returns
+        -------
+        bits : float
+            NaN where the texts have no unit.
+        std_error : float
+            Only if `return_std` is True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `score_samples` does; and if texts are cut, by ``overflow="truncate"``,
+            and `unit` is not "token".
+        """
+        check_is_fitted(self)
+        check_choice(unit, "unit", UNITS)
+        check_bool(return_std, "return_std")
+        texts = check_texts(X)
+        if unit != "token" and self.overflow == "truncate":
+            longest = self.count_tokens(texts)
+        scores = self._score_texts(texts, self._draw())
+        n_tokens = scores.n_tokens()
+        if unit == "token":
+            n_units = n_tokens.sum()
+        elif self.overflow == "truncate" and (n_tokens < longest).any():
+            raise ValueError(
+                f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
+                "some; set overflow to 'stride' or 'split', or unit to 'token'."
+            )
+        else:
+            n_units = sum(UNITS[unit](t if isinstance(t, str) else t[1]) for t in texts)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            per_nat = 1 / (np.log(2) * np.float64(n_units))
+            bits = -scores.totals()[0].sum() * per_nat
+            error = scores.std_error_of_sum() * per_nat
+        return (float(bits), float(error)) if return_std else float(bits)
 
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
@@ -222,13 +339,13 @@ class TextScoresMixin:
         )
 
     def _score_samples_on_masks(self, X, seed, n_jobs):
-        """Compute `score_samples` on the masks of a seed, common to several models."""
+        """Compute `score_samples` with the masks of a seed, for `compare_lml`."""
         check_is_fitted(self)
         draw = self._draw_of(self.method, seed, self.n_masks)
         return self._score_texts(X, draw, n_jobs).totals()[0]
 
     def _score_hidden(self, X, mask):
-        """Score one row for each text, with all hidden that its mask hides."""
+        """Score one row for each text, in which its whole mask is hidden."""
         language_model, tokenizer = self._open_again()
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
         by_text = {window.text: window for window in windows}
@@ -242,7 +359,7 @@ class TextScoresMixin:
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
         log_prob = [np.zeros(len(own)) for own in masks]
         for values, own, score in zip(log_prob, masks, scores, strict=True):
-            values[own] = score.tokens * own.sum()  # they are shares of their mean
+            values[own] = score.tokens * own.sum()  # score.tokens adds up to the mean
         return log_prob
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):
@@ -266,26 +383,28 @@ class TextScoresMixin:
         seed = self._seed if random_state is None else draw_seed(random_state)
         return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
 
-    def _score_texts(self, X, draw, n_jobs=None):
+    def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer)
         windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        warn_of_no_words(tokenizer, windows)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
-        scores = score_windows(language_model, windows, draw, n_jobs, self.verbose)
+        verbose = self.verbose if verbose is None else verbose
+        scores = score_windows(language_model, windows, draw, n_jobs, verbose)
         return TextScores(windows, scores, draw, first)
 
 
 def count_masks(n_masks, is_chain):
-    """Return how many orders, or masks of each size, are drawn."""
+    """Return the number of orders, or of masks of each size, to draw."""
     if n_masks == "auto":
         return AUTO_ORDERS if is_chain else AUTO_MASKS
     return n_masks
 
 
 def check_masks(masks, windows, max_length):
-    """Return the masks of whole texts as arrays; they must fit them."""
+    """Check that there is one mask for each token of each text; return arrays."""
     if not hasattr(masks, "__iter__"):
         raise TypeError(
             "mask must be a list of boolean arrays, one for each text, got a single "
@@ -307,13 +426,13 @@ def check_masks(masks, windows, max_length):
         if len(window) > max_length:
             raise ValueError(
                 f"texts[{index}] has {len(window)} tokens, more than max_length="
-                f"{max_length}: what a mask hides of it depends on all others."
+                f"{max_length}: conditionals need the whole text in one input."
             )
     return [mask.astype(bool) for mask in masks]
 
 
 def check_scorer_parameters(scorer):
-    """Check the parameters that need no model."""
+    """Check the parameters that can be checked without a model."""
     check_int_or_auto(scorer.n_masks, "n_masks")
     for name in ("batch_tokens", "block_size"):
         check_int(getattr(scorer, name), name)

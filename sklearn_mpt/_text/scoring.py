@@ -1,4 +1,4 @@
-"""Scoring windows of text: blocks, batches and workers."""
+"""Score windows of text in blocks, batches and workers."""
 
 from functools import partial
 from itertools import chain, pairwise
@@ -19,8 +19,8 @@ from sklearn_mpt._text.masked_lm import (
     pick_both,
 )
 
-ALMOST_EMPTY = 1 / 16  # of a batch: then another pass costs more than padding
-BLOCK_BATCHES = 4  # a worker's task; a block's last batch may be small
+ALMOST_EMPTY = 1 / 16  # share of a batch below which padding is cheaper than a new one
+BLOCK_BATCHES = 4  # batches in a block; the last batch of a block may be small
 
 
 class Row(NamedTuple):
@@ -40,7 +40,7 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
     tasks = _tasks(blocks, language_model, n_workers)
     results = Parallel(n_jobs=n_jobs, prefer="threads")(
         delayed(score)(language_model, [[windows[i] for i in b] for b in task], draw)
-        for task in (_followed(tasks) if verbose else tasks)
+        for task in (followed(tasks) if verbose else tasks)
     )
     for task, result in zip(tasks, results, strict=True):
         for i, score in zip(chain.from_iterable(task), result, strict=True):
@@ -49,7 +49,7 @@ def score_windows(language_model, windows, draw, n_jobs=None, verbose=False):
 
 
 def _tasks(blocks, language_model, n_workers):
-    """One task for each block, or where the model goes along, for each worker."""
+    """Make a task of each block, or one for each worker if tasks carry the model."""
     backend, _ = get_active_backend(prefer="threads")
     is_shared = getattr(backend, "supports_sharedmem", False)
     if is_shared or language_model.checkpoint is not None:
@@ -57,19 +57,22 @@ def _tasks(blocks, language_model, n_workers):
     return [blocks[i::n_workers] for i in range(n_workers) if blocks]
 
 
-def _followed(blocks):
-    """Show a progress bar, of the kind that scikit-learn's ProgressBar shows."""
+def followed(blocks, total=None):
+    """Show a progress bar, like that of scikit-learn's ProgressBar."""
     try:
         from rich.progress import track
     except ImportError as error:
         raise ImportError(
             "verbose=True needs rich: pip install 'sklearn-mpt[progress]'."
         ) from error
-    return track(blocks, description="MPTScorer - score")
+    return track(blocks, description="MPTScorer - score", total=total)
 
 
 def _blocks(windows, draw, batch_tokens):
-    """Cut the windows, longest first, into blocks of a few batches, whatever n_jobs."""
+    """Yield blocks of indices of windows, longest first, of a few batches each.
+
+    Blocks do not depend on n_jobs.
+    """
     block, n_tokens = [], 0
     for i in sorted(range(len(windows)), key=lambda i: -len(windows[i])):
         if len(windows[i].places):
@@ -83,7 +86,7 @@ def _blocks(windows, draw, batch_tokens):
 
 
 def _score_apart(n_threads, language_model, blocks, draw):
-    """Score blocks in a worker, with its own modules and share of the threads."""
+    """Score blocks in a worker, with its own modules and its share of the threads."""
     with threadpool_limits(n_threads, user_api="openmp"):
         return _score_blocks(language_model.view(), blocks, draw)
 
@@ -114,9 +117,9 @@ def _score_block(language_model, windows, draw):
 
 
 def _score_surest_first(language_model, windows, draw):
-    """Score token after token, always that of which the model is most certain.
+    """Score tokens one by one, in each step the token with the most certain prediction.
 
-    Which that is depends on the visible tokens alone.
+    The choice depends on the visible tokens only.
     """
     hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
     found = [np.zeros(len(window)) for window in windows]
@@ -137,10 +140,10 @@ def _score_surest_first(language_model, windows, draw):
 
 
 def predict(language_model, windows, rows, pick=None):
-    """Return the log-probabilities of the targets of rows, these, and whose they are.
+    """Return the log-probabilities of the targets of rows.
 
-    The targets are positions, an array for each row. `pick` is that of
-    `MaskedLM.log_prob`; rows come longest first.
+    rows : longest first. pick : as in `MaskedLM.log_prob`. Also returns the positions
+    of the targets of each row, and the index of the window of each row.
     """
     can_pad = language_model.can_pad and "attention_mask" in windows[0].inputs
     log_prob, targets, owners = [], [], []
@@ -155,7 +158,7 @@ def predict(language_model, windows, rows, pick=None):
 
 
 def _check_numbers(log_prob, targets, owners, windows):
-    """Refuse to average what is no number, and say of which text it is."""
+    """Refuse predictions that are NaN; the message names the text."""
     if np.isnan(log_prob).any():
         rows = np.repeat(owners, [len(places) for places in targets])
         is_nan = np.isnan(log_prob).reshape(len(rows), -1).any(axis=1)
@@ -172,10 +175,10 @@ def _split(items, starts):
 
 
 def pack(rows, batch_tokens, can_pad):
-    """Pack rows, longest first, into lists that fill a batch, padding counted.
+    """Pack rows, longest first, into batches of at most `batch_tokens` tokens.
 
-    A row that is longer than a batch has one of its own. Rows are padded only to fill a
-    batch that is almost empty.
+    Padding counts as tokens. A longer row has a batch of its own. Rows are padded only
+    to fill a batch that is almost empty.
     """
     least = ALMOST_EMPTY * batch_tokens if can_pad else 0
     batch, length = [], 0

@@ -1,4 +1,4 @@
-"""Named models and tokenizers, and whether they are still what was read from them."""
+"""Names and folders of models and tokenizers; detect files that have changed."""
 
 import hashlib
 import os
@@ -9,8 +9,8 @@ from functools import cached_property
 from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
 
-LOADING = threading.Lock()  # from_pretrained patches torch meanwhile, for all threads
-# Files of a folder that no model and no tokenizer is read from.
+LOADING = threading.Lock()  # from_pretrained patches torch in all threads while it runs
+# Endings of files that are read neither for models nor for tokenizers.
 UNREAD = (".bin", ".h5", ".md", ".msgpack", ".onnx", ".ot", ".pt", ".pth", ".log")
 WEIGHTS = (".safetensors",)
 CONFIGS = ("config.json", "tokenizer_config.json", "tokenizer.json")
@@ -20,15 +20,15 @@ UNKNOWN = "files that had changed before they were hashed"
 
 @dataclass(frozen=True)
 class Source:
-    """A folder or a name on the hub, that a model or its tokenizer is read from.
+    """A folder or a name on the hub, from which a model or a tokenizer is read.
 
-    A pickle holds the source, not what was read from it. So that it cannot give another
-    model later, the pickle of a folder holds a hash of its files, and `check` compares
-    them; of a name on the hub, the `revision` is the commit, as far as that is known.
+    A pickle holds the source, not the model. To make sure that the same model is loaded
+    later, the pickle of a folder holds a hash of its files, which `check` compares. For
+    a name on the hub, `revision` is set to the commit, if it is known.
 
-    Hashing takes about half as long as loading, so it is put off until something is
-    pickled. `stamp`, which the file system sets at every write, tells whether the files
-    are still those that were read.
+    Hashing takes about half as long as loading, so it is done only when something is
+    pickled. `stamp`, which the file system changes at every write, shows whether the
+    files are then still those that were read.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Source:
 
     @classmethod
     def of(cls, name, revision, scorer, unread=UNREAD):
-        """Return the source of a name, as it is now."""
+        """Return the source of a name, with the present stamp of its files."""
         name = str(os.fspath(name))
         settings = (scorer.local_files_only, scorer.trust_remote_code)
         return cls(name, revision, *settings, unread, stamp_of(name, unread))
@@ -52,7 +52,7 @@ class Source:
 
     @cached_property
     def fingerprint(self):
-        """Digest of the files that were read; that of later ones is of no use."""
+        """Hash of the files that were read; `UNKNOWN` if they have changed since."""
         if self.digest is not None:
             return self.digest
         digest = digest_of(self.name, self.unread)
@@ -60,12 +60,12 @@ class Source:
         return digest if is_same else UNKNOWN
 
     def check(self):
-        """Refuse to read from files other than those that were read at first."""
+        """Refuse files that have changed since they were first read."""
         if self.digest is None or self.digest == digest_of(self.name, self.unread):
             return
         raise ValueError(
             f"The files of {self.name!r} have changed since the scorer read them, or "
-            "are gone. Fit it again."
+            "are gone. Fit the scorer again."
         )
 
     def load(self, auto_class, what, **kwargs):
@@ -81,7 +81,7 @@ class Source:
                 )
         except MemoryError:
             raise
-        except Exception as error:  # tokenizers raise Exception itself
+        except Exception as error:  # tokenizers raises plain Exception
             kinds = (kind for kind in (OSError, ImportError) if isinstance(error, kind))
             raise next(kinds, ValueError)(
                 f"{self.name!r} could not be loaded as {what}. Pass a name on the "
@@ -90,7 +90,7 @@ class Source:
             ) from error
 
     def settled(self):
-        """Return the source at the commit that was read, for a name on the hub."""
+        """Return the source with the commit that was read, for a name on the hub."""
         commit = None if os.path.isdir(self.name) else self._commit()
         return self if commit is None else replace(self, revision=commit)
 
@@ -109,7 +109,7 @@ class Source:
 
 
 def files_of(name, unread):
-    """List the files of a folder that something is read from, by name."""
+    """List the files of a folder that are read, sorted by name."""
     if not os.path.isdir(name):
         return []
     files = [
@@ -123,10 +123,10 @@ def files_of(name, unread):
 
 
 def stamp_of(name, unread):
-    """Return what a file system notes of the files of a folder; () for a hub name.
+    """Return sizes and times of the files of a folder; () for a name on the hub.
 
-    The time of the last change of status is among it: that of the last write can be
-    set to any value, and copies keep it.
+    The time of the last change of status (ctime) is included, because the time of the
+    last write can be set to any value, and copies keep it.
     """
     stats = [(entry.name, entry.stat()) for entry in files_of(name, unread)]
     return tuple(

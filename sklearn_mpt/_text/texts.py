@@ -26,6 +26,7 @@ def check_texts(texts):
             "texts must be one-dimensional, a list or a column of str, got shape "
             f"{texts.shape}."
         )
+    # a pair may be a list, as JSON has no tuples
     texts = [_check_text(text, index) for index, text in enumerate(texts)]
     if not texts:
         raise ValueError("texts must hold at least one text, got none.")
@@ -43,7 +44,7 @@ def _check_text(text, index):
     for part in parts:
         if not isinstance(part, str):
             raise TypeError(
-                f"texts[{index}] must be a str, or a (context, text) tuple of two, got "
+                f"texts[{index}] must be a str, or a (context, text) pair, got "
                 f"{show(text)} of type {type(text).__name__}.{_advice(part)}"
             )
         try:
@@ -54,7 +55,7 @@ def _check_text(text, index):
                 "a surrogate pair, which is no character. Decode the text with "
                 "errors='replace' to have it replaced."
             ) from error
-    return str(text) if len(parts) == 1 else tuple(map(str, parts))
+    return tuple(map(str, parts)) if _is_pair(text) else str(text)
 
 
 def _advice(part):
@@ -78,7 +79,7 @@ def show(value):
 
 
 def _is_pair(text):
-    return isinstance(text, tuple) and len(text) == 2
+    return isinstance(text, tuple | list) and len(text) == 2
 
 
 def _kind(text):

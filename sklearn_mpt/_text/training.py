@@ -1,12 +1,16 @@
 """Training of masked language models at every mask size, by transformers' Trainer."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import DataCollatorWithPadding, PreTrainedTokenizerBase
+from transformers import (
+    BatchEncoding,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+)
 
 from sklearn_mpt._checks import check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
@@ -15,6 +19,7 @@ from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.masks import check_text_rate
 from sklearn_mpt._text.windows import special_ids
 
+FIXED = "fixed_mask"  # key of the tokens that fix_masks hides
 VISIBLE = -100  # what transformers and torch take for "no label"
 
 
@@ -95,7 +100,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         Determines the masks, in the order of the calls. Workers of a data loader draw
         their own, by the seeds that they have from torch, and so do processes that
         train one model, by their ranks. Training that is resumed from
-        a checkpoint draws from the beginning, for other batches.
+        a checkpoint draws from the beginning, for other batches. `fix_masks` draws
+        those of texts for evaluation once.
     pad_to_multiple_of : int, default=None
         Pad to a multiple of this length; some accelerators are faster then.
 
@@ -151,16 +157,64 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         self._rng = np.random.default_rng(self._seed)
 
     def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
-        names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
-        batch = super().__call__([_select(feature, names) for feature in features])
+        batch = self._pad(features)
         ids = batch["input_ids"]
         is_maskable = self._is_maskable(ids, batch)
-        hidden = torch.from_numpy(self._draw(is_maskable))
+        fixed = [feature.get(FIXED) for feature in features]
+        if all(places is None for places in fixed):
+            hidden = torch.from_numpy(self._draw(is_maskable))
+        else:
+            starts = self._starts(features, ids.shape[1])
+            hidden = torch.from_numpy(_mark(fixed, starts, is_maskable))
         batch["labels"] = _labels(
             ids.masked_fill(~hidden, VISIBLE), torch.from_numpy(is_maskable.sum(axis=1))
         )
         batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
         return batch
+
+    def fix_masks(self, features: Iterable[Mapping]) -> list[BatchEncoding]:
+        """Draw the masks of tokenized texts once, for evaluation.
+
+        A collator hides other tokens each time, so that ``eval_loss`` of one epoch and
+        the next differ by their masks too. Texts with fixed masks have the same in
+        every batch, epoch and process: pass them as the ``eval_dataset`` of Trainer.
+
+        Parameters
+        ----------
+        features : iterable of dict
+            Tokenized texts.
+
+        Returns
+        -------
+        list of BatchEncoding
+            The texts, each with its mask. The sizes of the masks are stratified over
+            all of them; the draw is determined by `random_state`, and changes nothing
+            of the masks that training has.
+        """
+        features = list(features)
+        if not features:
+            return []
+        names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
+        batch = self._pad(features)
+        is_maskable = self._is_maskable(batch["input_ids"], batch)
+        rng = np.random.default_rng([self._seed, *b"fixed"])
+        hidden = self._draw(is_maskable, rng) & is_maskable
+        starts = self._starts(features, hidden.shape[1])
+        return [
+            BatchEncoding(
+                {**_select(feature, names), FIXED: np.flatnonzero(row) - start}
+            )
+            for feature, row, start in zip(features, hidden, starts, strict=True)
+        ]
+
+    def _pad(self, features):
+        names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
+        return super().__call__([_select(feature, names) for feature in features])
+
+    def _starts(self, features, width):
+        """Return where texts start that are padded to a width."""
+        is_left = self.tokenizer.padding_side == "left"
+        return [width - len(f["input_ids"]) if is_left else 0 for f in features]
 
     def _is_maskable(self, ids, batch):
         is_fixed = np.isin(ids, special_ids(self.tokenizer))
@@ -169,9 +223,9 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             batch.get("attention_mask", ~is_fixed), dtype=bool
         )
 
-    def _draw(self, is_maskable):
+    def _draw(self, is_maskable, rng=None):
         """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
-        rng = self._generator()
+        rng = self._generator() if rng is None else rng
         n_texts, n_tokens = len(is_maskable), is_maskable.sum(axis=1)
         if self.mask_rate == "uniform":
             strata = (rng.permutation(n_texts) + rng.random(n_texts)) / n_texts
@@ -201,6 +255,19 @@ def _select(feature, names):
             f"{type(feature).__name__}."
         )
     return {name: feature[name] for name in feature.keys() & names}
+
+
+def _mark(fixed, starts, is_maskable):
+    """Mark the tokens with fixed masks, which are counted from the start of a text."""
+    if any(places is None for places in fixed):
+        raise ValueError(
+            "features must all have masks of fix_masks, or none, but "
+            f"{sum(places is None for places in fixed)} of {len(fixed)} have none."
+        )
+    hidden = np.zeros_like(is_maskable)
+    for row, (places, start) in enumerate(zip(fixed, starts, strict=True)):
+        hidden[row, places + start] = True
+    return hidden
 
 
 def mpt_loss(

@@ -1,4 +1,4 @@
-"""From texts to windows of tokens that fit a model."""
+"""Tokenise texts, and cut them into windows that fit into the model."""
 
 import math
 from itertools import pairwise
@@ -10,10 +10,10 @@ from sklearn_mpt._text.masks import Window
 
 
 def longest_input(model, tokenizer, max_length):
-    """Return how many tokens fit into the model, by its positions and `max_length`."""
+    """Return the largest number of tokens of an input of the model."""
     limit = _n_positions(model)
     if max_length is None:
-        unset = tokenizer.model_max_length > 1e9  # transformers has 1e30 for no limit
+        unset = tokenizer.model_max_length > 1e9  # transformers uses 1e30 for no limit
         return limit if unset else min(limit, tokenizer.model_max_length)
     n_added = tokenizer.num_special_tokens_to_add()
     if not n_added < max_length <= limit:
@@ -25,7 +25,10 @@ def longest_input(model, tokenizer, max_length):
 
 
 def _n_positions(model):
-    """Positions of a model; where padding has one, those up to it are not used."""
+    """Return the number of positions of a model that tokens can use.
+
+    If padding has a position, as in RoBERTa, positions up to it are not used.
+    """
     limit = getattr(model.config, "max_position_embeddings", math.inf)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "weight"):
@@ -36,12 +39,12 @@ def _n_positions(model):
 
 
 def tokenize(tokenizer, texts, input_names):
-    """Return one window for each different text, as long as the text is.
+    """Return one window of any length for each distinct text.
 
-    All tokens are maskable but those that the tokenizer adds, special ones that stand
-    in the text itself, and those of a context: a text may be a pair (context, text). An
-    unknown token is like any other. Also returns, for each text, the index of the first
-    one that is the same.
+    All tokens are maskable except special tokens, whether the tokenizer adds them or
+    they are part of the text, and tokens of the context of a (context, text) pair.
+    Unknown tokens are maskable. Also returns, for each text, the index of the first
+    text that equals it.
     """
     first = {}
     for index, text in enumerate(texts):
@@ -57,22 +60,22 @@ def tokenize(tokenizer, texts, input_names):
 
 
 def special_ids(tokenizer):
-    """Return the tokens that are never hidden, wherever they stand."""
+    """Return the ids of tokens that are never hidden: special, but not unknown."""
     return [i for i in all_special_ids(tokenizer) if i != tokenizer.unk_token_id]
 
 
 def all_special_ids(tokenizer):
-    """Return the special tokens, those that were added to a tokenizer among them."""
+    """Return the ids of all special tokens, including those added by a user."""
     added = tokenizer.added_tokens_decoder.items()
     special = {index for index, token in added if token.special}
     return sorted(special.union(tokenizer.all_special_ids))
 
 
 def warn_of_unknown(tokenizer, texts, most=100):
-    """Warn if a tokenizer does not know most of the first texts.
+    """Warn if a tokenizer does not know most of the first `most` texts.
 
-    That is, most of a text is unknown tokens, or no token comes of it at all. Then the
-    tokenizer is often that of another language or another model.
+    It does not know a text if most of its tokens are unknown tokens, or if the text has
+    no tokens. Often it is then a tokenizer of another language or another model.
     """
     texts = list(dict.fromkeys(texts[:most]))
     texts = [
@@ -90,18 +93,46 @@ def warn_of_unknown(tokenizer, texts, most=100):
     if 2 * n_strange > len(texts):
         warn_caller(
             f"The tokenizer does not know most of the words in {n_strange} of "
-            f"{len(texts)} texts: it may be one for other texts. Their scores are "
-            "those of unknown tokens then, and mean little."
+            f"{len(texts)} texts: it may be one for other texts. Scores of unknown "
+            "tokens mean little."
         )
 
 
+def warn_of_no_words(tokenizer, windows):
+    """Warn of typed mask tokens, which have no score, and of unknown tokens."""
+    for token, what in (
+        (
+            tokenizer.mask_token,
+            "it stays hidden and is not scored, so their scores are those of the other "
+            "tokens. `fill` draws tokens for it.",
+        ),
+        (
+            tokenizer.unk_token,
+            "what it stands for is unknown to the tokenizer, and is scored as any "
+            "unknown token is.",
+        ),
+    ):
+        index = None if token is None else tokenizer.convert_tokens_to_ids(token)
+        found = [w.text for w in windows if _is_in(index, w)]
+        if found:
+            warn_caller(
+                f"{len(found)} of {len(windows)} different texts, texts[{found[0]}] "
+                f"the first, hold {token}: {what}"
+            )
+
+
+def _is_in(token, window):
+    """Whether a token is in the text of a window, its context apart."""
+    return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
+
+
 def _encode(tokenizer, texts):
-    """Encode texts, or pairs of them."""
+    """Encode texts, or (context, text) pairs."""
     is_pair = not isinstance(texts[0], str)
     if is_pair and not tokenizer.is_fast:
         raise ValueError(
-            "(context, text) pairs need a fast tokenizer, which knows them apart; "
-            f"{type(tokenizer).__name__} is none."
+            "(context, text) pairs need a fast tokenizer, which can tell the two "
+            f"parts apart; {type(tokenizer).__name__} is not a fast tokenizer."
         )
     return tokenizer(
         *([list(part) for part in zip(*texts, strict=True)] if is_pair else [texts]),
@@ -127,7 +158,7 @@ def _window(encoded, row, index, names, special):
 
 
 def _is_fixed(encoded, row):
-    """Mark what the tokenizer added, and the first text of two."""
+    """Return where tokens were added by the tokenizer or belong to the context."""
     is_fixed = np.array(encoded["special_tokens_mask"][row], dtype=bool)
     if encoded.is_fast and encoded[row].n_sequences == 2:
         sequences = np.array(encoded.sequence_ids(row), dtype=float)  # None is NaN
@@ -136,7 +167,10 @@ def _is_fixed(encoded, row):
 
 
 def _words(encoded, row, n_tokens):
-    """Index of the word of each token; without a fast tokenizer each is a word."""
+    """Return the index of the word of each token.
+
+    Without a fast tokenizer, each token is taken as a word.
+    """
     if not encoded.is_fast:
         return np.arange(n_tokens)
     return np.array([-1 if w is None else w for w in encoded.word_ids(row)], dtype=int)
@@ -149,13 +183,13 @@ def _offsets(encoded, row, n_tokens):
 
 
 def fit_windows(windows, max_length, overflow, centred):
-    """Make every window fit into `max_length` tokens, in the way of `overflow`."""
+    """Shorten or split windows longer than `max_length`, as `overflow` says."""
     too_long = [window for window in windows if len(window) > max_length]
     if too_long and overflow == "error":
         raise ValueError(
             f"texts[{too_long[0].text}] has {len(too_long[0])} tokens, more than "
-            f"max_length={max_length}. Shorten it, or set overflow to 'truncate' or "
-            "'stride'."
+            f"max_length={max_length}. Shorten it, or set overflow to 'truncate', "
+            "'stride' or 'split'."
         )
     pieces = []
     for window in windows:
@@ -164,23 +198,26 @@ def fit_windows(windows, max_length, overflow, centred):
     if too_long and overflow == "truncate":
         warn_caller(
             f"{len(too_long)} of {len(windows)} different texts are cut to max_length="
-            f"{max_length} tokens; what is left is scored.",
+            f"{max_length} tokens; only the first part of them is scored.",
         )
     return pieces
 
 
 def _split(window, max_length, overflow, centred):
-    """Split a window into shorter ones between the same added tokens and context."""
+    """Split a window into shorter ones, each with the added tokens and the context."""
     body = np.flatnonzero(~window.is_fixed)
     room = max_length - int(window.is_fixed.sum())
     if room < 1:
         raise ValueError(
-            f"texts[{window.text}] has {max_length - room} tokens of context and "
-            f"special ones, which leave no room for text in max_length={max_length}."
+            f"texts[{window.text}] has {max_length - room} context and special "
+            f"tokens, which leave no room for text in max_length={max_length}."
         )
     before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":
         spans = [(0, range(room))]
+    elif overflow == "split":
+        starts = range(0, len(body), room)
+        spans = [(i, range(i, min(i + room, len(body)))) for i in starts]
     else:
         spans = _spans(len(body), room, centred)
     return [
@@ -194,10 +231,12 @@ def _split(window, max_length, overflow, centred):
 
 
 def _spans(n_tokens, room, centred):
-    """Cover 0..n_tokens by spans of `room` that overlap by half; say what each scores.
+    """Cover 0..n_tokens by spans of `room` tokens that overlap by half.
 
-    Each position is scored in one span: centred, where it is farther from the edges;
-    otherwise in the first that holds it, with at least half a span before it.
+    Returns the start of each span, and the range of positions scored in it. Each
+    position is scored in one span. If `centred`, it is the span in which the position
+    is farther from the edges; otherwise the first span that contains it, which for
+    all spans but the first has at least half a span before it.
     """
     starts = [*range(0, n_tokens - room, max(1, room // 2)), n_tokens - room]
     cuts = [

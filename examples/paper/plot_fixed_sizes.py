@@ -1,0 +1,92 @@
+"""
+=========================
+Masks of one size mislead
+=========================
+
+Training by masks of one size m maximises D S(m), where S(m) is the mean log-probability
+of a hidden feature and D the number of features. The log marginal likelihood (LML) is
+the sum of S(m) over all sizes. The difference of the two, the bias, is the subject of
+Appendix C.1 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_. Here
+it is computed without training, from known parameters. It depends on the size, on the
+model and on the row. So a model that is chosen by masks of one size need not be the one
+of highest LML.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
+
+rng = np.random.default_rng(0)
+n_features = 40
+components = rng.normal(size=(6, n_features)) * np.array([3, 2, 1, 1, 1, 1])[:, None]
+X = rng.normal(size=(300, 6)) @ components + rng.normal(size=(300, n_features))
+mean = np.zeros(n_features)
+
+
+def model(n_components, noise_variance):
+    start = {
+        "components": components[:n_components],
+        "mean": mean,
+        "noise_variance": noise_variance,
+    }
+    return MPTProbabilisticPCA(n_components, init=start, max_iter=0).fit(X)
+
+
+# %%
+# The bias of each size
+# =====================
+#
+# Three models of the same rows: the one that made them, one with two of its six
+# components, and one with a single component. Where little is hidden, the bias of a
+# model that uses what features share is negative: training promises too much. Where
+# nearly all is hidden, it is positive. How large it is differs from model to model.
+
+models = {
+    "6 components": model(6, 1.0),
+    "2 components": model(2, 5.0),
+    "1 component": model(1, 9.0),
+}
+curves = {
+    name: mpt_curve(m, X, n_masks=40, random_state=0) for name, m in models.items()
+}
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+for name, curve in curves.items():
+    bias = curve.lml - n_features * curve.scores
+    axes[0].plot(curve.mask_rates, bias, label=name)
+axes[0].axhline(0, color="0.5", linewidth=0.8)
+axes[0].set(xlabel="Share of features hidden", ylabel="LML less D S(m) (nats per row)")
+axes[0].legend()
+
+# %%
+# The bias of each row
+# ====================
+#
+# The bias of the true model at 15%, row by row. It is no constant: each row has its
+# own.
+
+size = max(1, round(0.15 * n_features))
+true = models["6 components"]
+masks = rng.permuted(np.tile(np.arange(n_features), (200, 1)), axis=1) < size
+scores = np.mean([true.conditional_log_prob(X, m).sum(1) / size for m in masks], axis=0)
+lml = true.score_samples(X)
+axes[1].scatter(lml, lml - n_features * scores, s=8)
+axes[1].set(xlabel="LML of the row (nats)", ylabel="LML less D S(m), 15% hidden")
+plt.show()
+
+# %%
+# What each size chooses
+# ======================
+#
+# Two of the six components are given, and the noise variance is chosen. If a model can
+# be true, all sizes agree on it, as each S(m) is a proper score. This one cannot be,
+# and each size has an optimum of its own. The last column is what it costs, in LML.
+
+variances = np.linspace(3, 8, 41)
+tried = [mpt_curve(model(2, v), X, n_masks=6, random_state=0) for v in variances]
+lmls = np.array([curve.lml for curve in tried])
+print("hidden   noise variance chosen   LML lost (nats per row)")
+for rate in (0.05, 0.15, 0.5, 0.85, 1.0):
+    best = np.argmax([curve.fixed_rate(rate) for curve in tried])
+    print(f"{rate:6.0%} {variances[best]:16.2f} {lmls.max() - lmls[best]:20.3f}")
+print(f"   all {variances[lmls.argmax()]:16.2f} {0:20.3f}")

@@ -1,0 +1,197 @@
+"""Schedule-free Adam: steps for nets, averaged during training."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+TOWARDS_AVERAGE = 0.95  # gradients are taken so far from the iterate to the average
+SQUARES_DECAY, EPSILON = 0.99, 1e-8
+POWER = 1  # a step counts as its number to this power in the average
+WARM_UP, WARM_UP_ROTATED = 30, 150  # steps in which the step size grows
+REST = 120  # steps before the resting parameters move
+LARGEST_MOVE = 2.0  # of any parameter, in learning rates: Adam's can be ten
+ROTATED_GAIN = 2  # steps in the eigenbasis can be larger by this factor
+LONGEST_ROTATED_SIDE = 256  # of a matrix; a longer side is not rotated
+LONGEST_SIDE = 1024  # a matrix with a longer side is not rotated: it would cost most
+COVARIANCE_DECAY = 0.91
+COVARIANCE_EVERY, EIGENBASIS_EVERY = 3, 12  # steps; in the first 12, every step
+
+
+class ScheduleFreeAdam:
+    """Adam whose iterates are averaged during training, without a schedule [1]_.
+
+    Moves are bounded: a posterior that is far off has large gradients, and one step
+    along them would undo hundreds of others.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its parameters become views of one vector.
+    learning_rate : float
+    resting : list of torch.nn.Parameter
+        Parameters that do not move in the first `rest` steps.
+    rest : float
+        Number of steps; infinite for parameters that validation rows set.
+    rotates : bool
+        Whether Adam acts in the eigenbasis of the gradients' covariances, not on
+        single parameters.
+
+    References
+    ----------
+    .. [1] A. Defazio, X. Yang, H. Mehta, K. Mishchenko, A. Khaled and A. Cutkosky,
+       "The road less scheduled", NeurIPS 2024.
+    """
+
+    def __init__(self, module, learning_rate, resting=(), rest=REST, rotates=False):
+        self.parameters = list(module.parameters())
+        self.point = parameters_to_vector(self.parameters).detach().clone()
+        self.average, self.iterate = self.point.clone(), self.point.clone()
+        self.squares = torch.zeros_like(self.point)
+        # Buffers: allocating them in each step takes longer than the step itself.
+        self.move, self.scale = self.point.clone(), self.point.clone()
+        self.eigenbasis = Eigenbasis(self.parameters if rotates else [])
+        self.gain = ROTATED_GAIN if rotates else 1
+        self.warm_up = WARM_UP_ROTATED if rotates else WARM_UP
+        self.n_steps, self.weight = 0, 0.0
+        self.learning_rate = learning_rate
+        self.rest = rest
+        names = {id(parameter) for parameter in resting}
+        rests = [
+            torch.full_like(p, id(p) in names, dtype=bool) for p in self.parameters
+        ]
+        self.resting = parameters_to_vector(rests).nonzero()[:, 0]
+
+    @torch.no_grad()
+    def resume(self):
+        """Give the module the parameters at which gradients are taken."""
+        torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
+        vector_to_parameters(self.point, self.parameters)
+
+    @torch.no_grad()
+    def show(self, vector):
+        """Give the module these parameters; the result is those of `average`."""
+        self.point.copy_(vector)
+        vector_to_parameters(self.point, self.parameters)
+
+    @torch.no_grad()
+    def keep_resting(self):
+        """Read the resting parameters from the module, where others have set them."""
+        for vector in (self.average, self.iterate):
+            vector[self.resting] = self.point[self.resting]
+
+    def move_to(self, point):
+        """Put average and iterate at a point; keep the weight of the average."""
+        for vector in (self.average, self.iterate):
+            vector.copy_(point)
+
+    @torch.no_grad()
+    def step(self, gradient, share=1.0):
+        """Take a step against a gradient, given as a vector; then `resume`.
+
+        share : of a full step, by which the move and the step's weight are multiplied.
+        """
+        self.n_steps += 1
+        self.eigenbasis.update(gradient, self.n_steps)
+        move = self.move.copy_(gradient)
+        self.eigenbasis.rotate(move)
+        torch.square(move, out=self.scale)
+        self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - SQUARES_DECAY))
+        torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
+        move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
+        self.eigenbasis.rotate(move, back=True)
+        if self.n_steps <= self.rest:
+            move.index_fill_(0, self.resting, 0)
+        size = min(1, self.n_steps / self.warm_up)
+        self.iterate.sub_(move, alpha=share * size * self.learning_rate)
+        weight = share * size**2 * self.n_steps**POWER
+        self.weight += weight
+        self.average.lerp_(self.iterate, weight / self.weight)
+        torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
+
+    def state(self):
+        """Return what a later optimizer needs to go on, as NumPy arrays."""
+        rotation = [t.ravel() for side in self.eigenbasis.sides for t in side[3:]]
+        vectors = {
+            "iterate": self.iterate,
+            "squares": self.squares,
+            "rotation": torch.cat([self.point[:0], *rotation]),
+        }
+        arrays = {name: vector.cpu().numpy() for name, vector in vectors.items()}
+        return arrays | {"progress": np.array([self.n_steps, self.weight])}
+
+    def load(self, arrays):
+        """Restore what `state` returned."""
+        for name in ("iterate", "squares"):
+            getattr(self, name).copy_(torch.from_numpy(arrays[name]))
+        self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
+        rest = torch.from_numpy(arrays["rotation"])
+        for side in self.eigenbasis.sides:
+            for tensor in (side.covariance, side.basis):
+                tensor.copy_(rest[: tensor.numel()].view_as(tensor))
+                rest = rest[tensor.numel() :]
+
+
+class Side(NamedTuple):
+    """The rows (axis 0) or the columns (axis 1) of a matrix, a part of a vector."""
+
+    part: slice
+    shape: tuple[int, int]
+    axis: int
+    covariance: torch.Tensor  # of gradients, shape (n, n)
+    basis: torch.Tensor  # nearly its eigenvectors, shape (n, n)
+
+    def view(self, vector):
+        """Return the matrix, with this side as its rows."""
+        return vector[self.part].view(self.shape).transpose(0, self.axis)
+
+
+class Eigenbasis:
+    """Bases of matrices, parts of a vector, in which gradients are uncorrelated.
+
+    They are the eigenvectors of the averages of G G' and G' G over gradients G, which
+    orthogonal iteration follows. The curvature of a net couples the entries of a
+    matrix, so that step sizes of its own suit each eigenvector better [1]_.
+
+    Parameters
+    ----------
+    parameters : list of Tensor
+        The parts of the vector, in order. If empty, nothing is rotated.
+
+    References
+    ----------
+    .. [1] N. Vyas, D. Morwani, R. Zhao, M. Kwun, I. Shapira, D. Brandfonbrener,
+       L. Janson and S. Kakade, "SOAP: improving and stabilizing Shampoo using
+       Adam", ICLR 2025.
+    """
+
+    def __init__(self, parameters):
+        ends = np.cumsum([0, *(p.numel() for p in parameters)])
+        self.sides = []
+        for start, p in zip(ends[:-1], parameters, strict=True):
+            if p.ndim != 2 or max(p.shape) > LONGEST_SIDE:
+                continue
+            part = slice(start, start + p.numel())
+            for axis, n in enumerate(p.shape):
+                if 1 < n <= LONGEST_ROTATED_SIDE:
+                    basis = torch.eye(n, dtype=p.dtype, device=p.device)
+                    covariance = torch.zeros_like(basis)
+                    self.sides.append(Side(part, p.shape, axis, covariance, basis))
+
+    def update(self, gradient, n_steps):
+        """Update covariances and bases by the gradient of a step, counted from 1."""
+        if n_steps > EIGENBASIS_EVERY and n_steps % COVARIANCE_EVERY:
+            return
+        share = max(1 / n_steps, 1 - COVARIANCE_DECAY)
+        for side in self.sides:
+            g = side.view(gradient)
+            side.covariance.lerp_(g @ g.T, share)
+            if n_steps <= EIGENBASIS_EVERY or n_steps % EIGENBASIS_EVERY == 0:
+                side.basis.copy_(torch.linalg.qr(side.covariance @ side.basis).Q)
+
+    def rotate(self, vector, back=False):
+        """Replace a vector by its coordinates in the bases, or back, in place."""
+        for side in self.sides:
+            g = side.view(vector)
+            g.copy_((side.basis if back else side.basis.T) @ g)

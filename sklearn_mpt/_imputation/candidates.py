@@ -1,0 +1,199 @@
+"""The models that the imputer tries on coded rows, cheapest first.
+
+A path is a row of models of one kind, each of which starts from the one before it:
+Gaussians that shrink less and less, mixtures of more and more components. Costs are in
+seconds of a common core, by formulas alone, so that a choice never depends on a clock.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from sklearn_mpt._deep.vae import MPTDeepVAE
+from sklearn_mpt._imputation.coded import CodedModel
+from sklearn_mpt._imputation.indicators import GaussianIndicators
+from sklearn_mpt._imputation.layout import Layout
+from sklearn_mpt._linear.vae import MPTLinearVAE
+from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
+from sklearn_mpt._mixture.estimator import MPTMixture
+
+# Variance that is added to that of each number, whose own is 1, in every step of EM.
+SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
+MANY_ROWS = 20  # for a column: the strongest shrinkage is not tried
+LEAST_SHRINKAGE_OF_MIXTURES = 0.01
+COMPONENTS = 2, 3, 4, 6, 8, 12, 16
+LATENT_DIMENSIONS = 1, 2, 4, 8, 16
+ROWS_PER_COMPONENT = 10
+EM_EPOCHS, EM_TOL = 15, 5e-4
+LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
+# Seconds: of a fit; of a step; of an entry of a covariance of a row in a step of EM; of
+# a product of two numbers in linear models, by EM and by integration; of nets, for each
+# row and root of columns.
+OVERHEAD, STEP, EM_ENTRY = 0.02, 1e-3, 6e-8
+LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
+NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
+
+
+class Candidate(NamedTuple):
+    """A model to try.
+
+    name : of it, for people. cost : of a fit, in seconds of a common core. start : from
+    the fitted model before it in the path, or None, and the shrinkage of the best
+    Gaussian so far, to a model to fit. shrinkage : of a Gaussian, else None.
+    """
+
+    name: str
+    cost: float
+    start: Callable
+    shrinkage: float | None = None
+
+
+class Size(NamedTuple):
+    """Numbers of rows, of columns, and of columns with indicators for categories."""
+
+    n_rows: int
+    n_columns: int
+    n_indicators: int
+
+    def em(self, n_components, n_features, n_steps=EM_EPOCHS):
+        """Seconds that EM takes."""
+        numbers = self.n_rows * n_components
+        each = n_features**2 + 3 * self.n_indicators
+        return OVERHEAD + n_steps * (STEP + EM_ENTRY * numbers * each)
+
+
+def candidate_paths(layout, size, seed):
+    """Return lists of candidates. The first is of columns that are independent."""
+    has_codes = len(layout.coded) > 0
+    how = Settings(layout, size, seed)
+    first = Candidate(
+        "columns alone",
+        OVERHEAD,
+        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=5),
+    )
+    paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
+    if has_codes:
+        return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
+    kinds = "full", "tied"
+    return paths + [_mixtures(how, kind, size.n_columns) for kind in kinds]
+
+
+class Settings(NamedTuple):
+    """What all candidates share."""
+
+    layout: Layout
+    size: Size
+    seed: int
+
+    def mixture(self, n_components, **params):
+        how = {
+            "objective": "lml",
+            "max_iter": EM_EPOCHS,
+            "tol": EM_TOL * self.size.n_columns,
+            "init_params": "kmeans" if n_components > 1 else "random_from_data",
+            "random_state": self.seed,
+            "likelihood": self.layout.likelihood,
+        }
+        return CodedModel(MPTMixture(n_components, **how | params))
+
+
+def _gaussians(how):
+    """A Gaussian, with indicators for categories, that shrinks less and less."""
+    layout, size = how.layout, how.size
+
+    def start(before, shrinkage):
+        if before is not None:
+            return warm(before, reg_covar=shrinkage)
+        if not len(layout.coded):
+            return how.mixture(1, reg_covar=shrinkage)
+        of_numbers = Layout(["gaussian"] * size.n_indicators, layout.n_categories)
+        model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
+        return GaussianIndicators(layout, model)
+
+    cost = size.em(1, size.n_indicators, n_steps=5)
+    return [
+        Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
+        for s in SHRINKAGES[size.n_rows >= MANY_ROWS * size.n_indicators :]
+    ]
+
+
+def _mixtures(how, kind, n_numbers):
+    """Mixtures; columns other than numbers are independent in a component."""
+
+    def start(n_components, shrinkage):
+        least = max(shrinkage, LEAST_SHRINKAGE_OF_MIXTURES)
+        return how.mixture(n_components, covariance_type=kind, reg_covar=least)
+
+    return [
+        Candidate(
+            f"mixture of {k}, {kind}",
+            how.size.em(k, n_numbers),
+            lambda _, shrinkage, k=k: start(k, shrinkage),
+        )
+        for k in COMPONENTS
+        if k * ROWS_PER_COMPONENT <= how.size.n_rows
+    ]
+
+
+def _linear(how, is_integrated):
+    size = how.size
+
+    def start(before, n_components):
+        init = "pca"
+        if before is not None:
+            init = _with_directions(before.model, n_components, how.seed)
+        model = MPTLinearVAE(
+            n_components,
+            likelihood=how.layout.likelihood,
+            noise="per_feature",
+            objective="lml",
+            init=init,
+            max_iter=LINEAR_EPOCHS,
+            tol=LINEAR_TOL,
+            random_state=how.seed,
+        )
+        return CodedModel(model)
+
+    path = []
+    for k in LATENT_DIMENSIONS:
+        if k > min(size.n_columns, size.n_rows // 2):
+            break
+        products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)
+        step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
+        cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
+        name = f"linear, {k} components"
+        path.append(Candidate(name, cost, lambda b, _, k=k: start(b, k)))
+    return path
+
+
+def _with_directions(before, n_components, seed):
+    """Parameters to start from: those of fewer components, and small random ones."""
+    rng = np.random.default_rng(seed)
+    known = before.components_
+    size = 0.1 * np.sqrt((known**2).mean())
+    shape = n_components - len(known), known.shape[1]
+    names = {"mean_", "intercept_", "noise_variance_"} & set(vars(before))
+    return {name.rstrip("_"): getattr(before, name) for name in names} | {
+        "components": np.vstack([known, size * rng.normal(size=shape)])
+    }
+
+
+def _nets(how):
+    steps = max(how.size.n_rows, LEAST_ROWS_OF_NETS) * np.sqrt(how.size.n_indicators)
+    nets = {"masked autoencoder": MPTMaskedAutoencoder, "deep": MPTDeepVAE}
+
+    def start(net):
+        model = net(likelihood=how.layout.likelihood, random_state=how.seed)
+        return CodedModel(model)
+
+    return [
+        [Candidate(name, NET_SECONDS * place * steps, lambda b, _, net=net: start(net))]
+        for place, (name, net) in enumerate(nets.items(), start=1)
+    ]
+
+
+def warm(model, **params):
+    """Return a copy of a fitted model whose `fit` goes on from there."""
+    return copy.deepcopy(model).go_on(**params)

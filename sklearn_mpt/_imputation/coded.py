@@ -1,0 +1,57 @@
+"""Models of coded rows, asked without checks and without building them again."""
+
+from typing import Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+from sklearn_mpt._latent.base import BaseMPT
+
+
+class CodedModel(BaseEstimator):
+    """A model of coded rows that keeps its density from one question to the next.
+
+    Rows were checked when they were coded, and one row in production has no time for
+    more.
+
+    Parameters
+    ----------
+    model : estimator
+        Derived from `BaseMPT`.
+    """
+
+    def __init__(self, model: BaseMPT):
+        self.model = model
+
+    def go_on(self, **params) -> Self:
+        """Set parameters of the model, whose `fit` goes on from the last one."""
+        self.model.set_params(warm_start=True, **params)
+        return self
+
+    def fit(self, X, y=None, sample_weight=None) -> Self:
+        self.model.fit(X, sample_weight=sample_weight)
+        vars(self).pop("_kept", None)
+        return self
+
+    @property
+    def _density(self):
+        if "_kept" not in vars(self):
+            self._kept = self.model._density()
+        return self._kept
+
+    def conditional_log_prob(self, X, mask):
+        function = self._density.conditional_log_prob
+        return self.model._map_rows(self._density, function, X, mask)
+
+    def impute(self, X, method="mean", random_state=None):
+        density = self._density
+        if method == "mean":
+            filled = self.model._map_rows(density, density.expect, X)
+        else:
+            rng = np.random.default_rng(random_state)
+            filled = self.model._map_rows(density, lambda x: density.draw(x, rng), X)
+        return np.where(np.isnan(X), filled, X)
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_kept"}

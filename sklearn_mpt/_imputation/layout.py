@@ -1,0 +1,99 @@
+"""What the columns of coded rows are, and the probabilities of their categories.
+
+Coded rows are arrays of floats, NaN where missing: categories are codes 0, 1, 2, ...,
+numbers have no units.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+ORDERED = ("ordinal", "partial_credit")
+LEAST_SPREAD = 1e-12  # of a column, relative to its largest value
+
+
+class Layout(NamedTuple):
+    """What the columns of coded rows are.
+
+    kinds : names of likelihoods. n_categories : of each column that holds codes; of
+    others 0.
+    """
+
+    kinds: list[str]
+    n_categories: np.ndarray
+
+    @classmethod
+    def of(cls, kinds, categories):
+        counts = [
+            (2 if kind == "bernoulli" else 0) if known is None else len(known)
+            for kind, known in zip(kinds, categories, strict=True)
+        ]
+        return cls(list(kinds), np.array(counts))
+
+    @property
+    def coded(self):
+        """Places of the columns that hold codes."""
+        return np.flatnonzero(self.n_categories)
+
+    @property
+    def ordered(self):
+        """Whether codes of each column are in an order."""
+        return np.array([kind in ORDERED for kind in self.kinds])
+
+    @property
+    def likelihood(self):
+        """The kinds, in the form in which models take them."""
+        is_of_numbers = set(self.kinds) == {"gaussian"}
+        return "gaussian" if is_of_numbers else list(self.kinds)
+
+
+class Units(NamedTuple):
+    """What numbers count from, and in; 0 and 1 for columns that are not Gaussian."""
+
+    shift: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, rows, layout):
+        is_number = np.array([kind == "gaussian" for kind in layout.kinds])
+        shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
+        numbers = np.asarray(rows[:, is_number], dtype=np.float64)
+        shift[is_number] = np.nanmean(numbers, axis=0)
+        spread = np.nanstd(numbers, axis=0)
+        varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
+        scale[is_number] = np.where(varies, spread, 1.0)
+        return cls(shift, scale)
+
+    def without(self, rows):
+        return (rows - self.shift) / self.scale
+
+    def restored(self, rows):
+        return self.shift + self.scale * rows
+
+
+def category_log_probs(model, rows, hidden, layout):
+    """Return log-probabilities of all categories of the hidden entries with codes.
+
+    They are those of `conditional_log_prob`, asked with each category in the place of
+    what is hidden. List of arrays (n, n_categories), one for each column of codes.
+    """
+    columns, counts = layout.coded, layout.n_categories[layout.coded]
+    n_rows, most = len(rows), counts.max(initial=0)
+    asked = np.where(hidden, 0.0, rows)
+    asked = np.tile(asked, (most, 1, 1))
+    for j, count in zip(columns, counts, strict=True):
+        code = np.minimum(np.arange(most), count - 1)
+        asked[:, :, j] = np.where(hidden[:, j], code[:, None], asked[:, :, j])
+    log_prob = model.conditional_log_prob(
+        asked.reshape(-1, rows.shape[1]), np.tile(hidden, (most, 1))
+    )
+    log_prob = log_prob.reshape(most, n_rows, -1)
+    return [log_prob[:c, :, j].T for j, c in zip(columns, counts, strict=True)]
+
+
+def codes_of(probs, is_ordered):
+    """Return the median of ordered categories, (n,), of others the most probable."""
+    if not is_ordered:
+        return probs.argmax(axis=1)
+    below = probs.cumsum(axis=1) / probs.sum(axis=1, keepdims=True)
+    return (below < 0.5 - 1e-12).sum(axis=1)

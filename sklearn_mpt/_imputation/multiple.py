@@ -1,0 +1,29 @@
+"""Fits to rows drawn with replacement, for multiple imputation."""
+
+import copy
+import warnings
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import has_fit_parameter
+
+from sklearn_mpt._measure.rows import take
+
+
+def bootstrap_fits(estimator, X, rng):
+    """Return a copy of a fitted estimator, fitted to rows drawn with replacement.
+
+    It goes on from the fit that there is, if it has `warm_start`.
+    """
+    n_rows = np.shape(X)[0]
+    drawn = rng.integers(n_rows, size=n_rows)
+    if "warm_start" in estimator.get_params():
+        model = copy.deepcopy(estimator).set_params(warm_start=True)
+    else:
+        model = clone(estimator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if has_fit_parameter(model, "sample_weight"):
+            weight = np.bincount(drawn, minlength=n_rows).astype(float)
+            return model.fit(X, sample_weight=weight)
+        return model.fit(take(X, np.sort(drawn)))

@@ -1,0 +1,151 @@
+"""Estimates from several imputed tables, pooled by Rubin's rules."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from sklearn_mpt._checks import check_real
+
+
+class PooledEstimate(NamedTuple):
+    """What several imputed tables say together of a quantity; see `pool_estimates`.
+
+    All are floats, or arrays of the shape of one estimate.
+
+    Attributes
+    ----------
+    estimate : float or ndarray
+        Mean of the estimates.
+    std_error : float or ndarray
+        Standard error of it, that of missing values included.
+    df : float or ndarray
+        Degrees of freedom of Student's t.
+    fraction_missing : float or ndarray
+        Fraction of the information that missing values cost.
+    """
+
+    estimate: float | np.ndarray
+    std_error: float | np.ndarray
+    df: float | np.ndarray
+    fraction_missing: float | np.ndarray
+
+    def interval(self, level: float = 0.95) -> tuple:
+        """Return the lower and the upper end of the interval of this level.
+
+        Parameters
+        ----------
+        level : float, default=0.95
+            Share of such intervals that hold the true value.
+
+        Returns
+        -------
+        low, high : float or ndarray
+            By Student's t with `df` degrees of freedom.
+        """
+        check_real(level, "level", "neither", most=1.0)
+        half = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
+        low, high = self.estimate - half, self.estimate + half
+        return (float(low), float(high)) if np.ndim(low) == 0 else (low, high)
+
+
+def pool_estimates(
+    estimates: ArrayLike, variances: ArrayLike, df: float | None = None
+) -> PooledEstimate:
+    r"""Pool estimates from several imputed tables by Rubin's rules.
+
+    Parameters
+    ----------
+    estimates : array-like of shape (n_imputations,) or (n_imputations, ...)
+        An estimate, or an array of them, from each table.
+    variances : array-like of the same shape
+        Their squared standard errors, each computed as if its table were complete.
+    df : float, default=None
+        Degrees of freedom that an estimate would have without missing values, such as
+        ``n_samples - 2`` for a slope. None stands for many; with few rows intervals are
+        then too short.
+
+    Returns
+    -------
+    pooled : PooledEstimate
+        A named tuple of `estimate`, `std_error`, `df` and `fraction_missing`, with a
+        method ``interval(level)``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two estimates, shapes differ, or variances are negative.
+
+    See Also
+    --------
+    MPTImputer : ``transform_multiple`` makes the tables.
+
+    Notes
+    -----
+    With m estimates, their variance B and the mean U of `variances`, the squared
+    standard error is :math:`T = U + (1 + 1/m) B` [1]_. With
+    :math:`r = (1 + 1/m) B / U`, the degrees of freedom are
+
+    .. math:: \nu_m = (m - 1) (1 + 1/r)^2,
+
+    or if `df` is given [2]_, with :math:`\lambda = r / (1 + r)`,
+
+    .. math:: \left(\frac{1}{\nu_m} + \frac{1}{\nu_{obs}}\right)^{-1}, \qquad
+        \nu_{obs} = \frac{df + 1}{df + 3} \, df \, (1 - \lambda).
+
+    The fraction of missing information is :math:`(r + 2 / (\nu + 3)) / (1 + r)`.
+
+    References
+    ----------
+    .. [1] D. B. Rubin, "Multiple imputation for nonresponse in surveys", Wiley, 1987.
+    .. [2] J. Barnard and D. B. Rubin, "Small-sample degrees of freedom with multiple
+       imputation", Biometrika 86, 1999.
+
+    Examples
+    --------
+    >>> from sklearn_mpt import pool_estimates
+    >>> pooled = pool_estimates([1.0, 1.2, 1.1], [0.04, 0.05, 0.04], df=100)
+    >>> round(pooled.estimate, 3), round(pooled.std_error, 3)
+    (1.1, 0.238)
+    >>> low, high = pooled.interval(0.95)
+    >>> round(low, 2), round(high, 2)
+    (0.61, 1.59)
+    """
+    estimates, within = _checked(estimates, variances)
+    n = len(estimates)
+    mean, within = estimates.mean(axis=0), within.mean(axis=0)
+    between = (1 + 1 / n) * estimates.var(axis=0, ddof=1)
+    total = within + between
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(total > 0, between / total, 0.0)
+        degrees = np.where(share > 0, (n - 1) / share**2, np.inf)
+        if df is not None:
+            check_real(df, "df", "neither")
+            observed = (df + 1) / (df + 3) * df * (1 - share)
+            degrees = 1 / (1 / degrees + 1 / observed)
+    missing = np.where(share > 0, share + (1 - share) * 2 / (degrees + 3), 0.0)
+    parts = mean, np.sqrt(total), degrees, missing
+    if np.ndim(mean) == 0:
+        parts = tuple(map(float, parts))
+    return PooledEstimate(*parts)
+
+
+def _checked(estimates, variances):
+    estimates = np.asarray(estimates, dtype=np.float64)
+    variances = np.asarray(variances, dtype=np.float64)
+    if estimates.ndim == 0 or len(estimates) < 2:
+        raise ValueError(
+            "estimates must be those of at least 2 imputed tables, got shape "
+            f"{estimates.shape}."
+        )
+    if variances.shape != estimates.shape:
+        raise ValueError(
+            f"variances must have the shape of estimates, {estimates.shape}, got "
+            f"{variances.shape}."
+        )
+    if not np.isfinite(estimates).all() or not np.isfinite(variances).all():
+        raise ValueError("estimates and variances must be finite.")
+    if (variances < 0).any():
+        raise ValueError(f"variances must be at least 0, got {variances.min()}.")
+    return estimates, variances

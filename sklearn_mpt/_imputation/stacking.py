@@ -1,0 +1,218 @@
+"""Several models of one table, whose conditionals are mixed."""
+
+import warnings
+from typing import Self
+
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
+from sklearn_mpt._imputation.candidates import warm
+from sklearn_mpt._imputation.layout import (
+    Layout,
+    Units,
+    category_log_probs,
+    codes_of,
+)
+from sklearn_mpt._imputation.selection import mixed, search, with_levels
+from sklearn_mpt._mixture.estimator import MPTMixture
+from sklearn_mpt._persistence import VersionedPickleMixin
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+REFIT_EPOCHS = 10
+
+
+class StackedModels(VersionedPickleMixin, BaseEstimator):
+    r"""Models of a table, chosen and weighted by entries hidden on purpose.
+
+    Conditionals are mixed [1]_,
+    :math:`p(x_j \mid x_R) = \sum_k w_k \, p_k(x_j \mid x_R)`, with the weights that
+    give hidden entries the largest log-probability.
+
+    Parameters
+    ----------
+    budget : "auto", int or float, default="auto"
+        What the choice may cost; see `MPTImputer`.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the chosen models, and chooses none.
+    random_state : int, RandomState instance or None, default=None
+        Determines what is hidden, and the fits.
+
+    Attributes
+    ----------
+    estimators_ : list of estimators
+        The chosen models, of rows of codes and of numbers without units.
+    weights_ : ndarray of shape (n_models,)
+        What each counts.
+    selection_ : dict of ndarrays
+        What was tried.
+
+    References
+    ----------
+    .. [1] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average
+       Bayesian predictive distributions", Bayesian Analysis 13, 2018.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: str | float = "auto",
+        warm_start: bool = False,
+        random_state: RandomState = None,
+    ):
+        self.budget = budget
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Choose models and fit them, or with `warm_start` fit those chosen again."""
+        X, sample_weight = rows_that_count(X, sample_weight)
+        is_refit = self.warm_start and hasattr(self, "estimators_")
+        if not is_refit:
+            self._learn_table(X)
+        rows = self._read(X)
+        if not is_refit:
+            seed = spawn_seeds(self.random_state, 1)[0]
+            rng = np.random.default_rng(seed)
+            trials, weights = search(
+                rows, self._layout, sample_weight, self.budget, rng
+            )
+            self._keep(trials, weights)
+        of = with_levels(rows, sample_weight, self._layout)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.estimators_ = [
+                warm(model, max_iter=REFIT_EPOCHS).fit(of[0], sample_weight=of[1])
+                for model in self.estimators_
+            ]
+        return self
+
+    def _learn_table(self, X):
+        """Learn kinds, categories and dtypes of columns, and the units of numbers."""
+        likelihood = "from_dtype" if is_into_dataframe(X) else "gaussian"
+        reader = MPTMixture(
+            1, likelihood=likelihood, covariance_type="diag", max_iter=0
+        )
+        self._reader = reader.fit(X)
+        n_features = reader.n_features_in_
+        kinds = getattr(reader, "likelihoods_", ["gaussian"] * n_features)
+        categories = getattr(reader, "categories_", [None] * n_features)
+        self._layout = Layout.of(kinds, categories)
+        self.likelihoods_, self.categories_ = list(kinds), list(categories)
+        self._units = Units.of(reader._validate_rows(X), self._layout)
+        self.n_features_in_ = n_features
+        if hasattr(reader, "feature_names_in_"):
+            self.feature_names_in_ = reader.feature_names_in_
+
+    def _keep(self, trials, weights):
+        columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
+        table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
+        table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
+        self.selection_ = table | {"weight": weights}
+        self.estimators_ = [t.model for t, w in zip(trials, weights, strict=True) if w]
+        self.weights_ = weights[weights > 0]
+
+    def _read(self, X):
+        return self._units.without(self._reader._validate_rows(X))
+
+    def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
+        """Compute the log-probability of hidden entries given the others of their row.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+            Rows; NaN or None marks missing entries.
+        mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
+            True where an entry is hidden.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_samples, n_features)
+            In nats; 0.0 where not hidden, or missing.
+        """
+        check_is_fitted(self)
+        rows = self._read(X)
+        mask = np.broadcast_to(check_mask(mask, *rows.shape), rows.shape)
+        log_prob = self._log_prob(rows, mask) - np.log(self._units.scale)
+        return np.where(mask & ~np.isnan(rows), log_prob, 0.0)
+
+    def _log_prob(self, rows, mask):
+        every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
+        return mixed(np.stack(every), self.weights_)
+
+    def impute(
+        self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
+    ) -> ArrayLike:
+        """Fill the gaps of rows in.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+            Rows; NaN or None marks missing entries.
+        method : {"mean", "sample"}, default="mean"
+            "mean" is the expected number, the median of ordered and the most probable
+            of other categories; "sample" one draw, each row from one of the models.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the estimator's own.
+
+        Returns
+        -------
+        X : ndarray or DataFrame of shape (n_samples, n_features)
+            A copy without gaps.
+        """
+        check_choice(method, "method", ["mean", "sample"])
+        check_is_fitted(self)
+        read = self._reader._validate_rows(X)
+        rows = self._units.without(read)
+        gaps = np.isnan(rows)
+        filled = rows.copy()
+        some = gaps.any(axis=1)
+        if some.any():
+            if method == "mean":
+                filled[some] = self._expected(rows[some], gaps[some])
+            else:
+                state = self.random_state if random_state is None else random_state
+                seed = spawn_seeds(state, 1)[0]
+                filled[some] = self._drawn(rows[some], np.random.default_rng(seed))
+        filled = np.where(gaps, self._units.restored(filled), read)
+        return self._reader._as_given(filled.astype(read.dtype), X)
+
+    def _expected(self, rows, gaps):
+        layout = self._layout
+        filled = np.zeros(rows.shape)
+        if (gaps & (layout.n_categories == 0)).any():
+            for weight, model in zip(self.weights_, self.estimators_, strict=True):
+                filled += weight * model.impute(rows)
+        has_codes = gaps[:, layout.coded].any(axis=1)
+        if has_codes.any():
+            asked = _Function(self._log_prob)
+            of = rows[has_codes], gaps[has_codes], layout
+            every = category_log_probs(asked, *of)
+            for j, log_prob in zip(layout.coded, every, strict=True):
+                is_ordered = layout.ordered[j]
+                filled[has_codes, j] = codes_of(np.exp(log_prob), is_ordered)
+        return filled
+
+    def _drawn(self, rows, rng):
+        """Draw each row from one of the models, by their weights."""
+        which = rng.choice(len(self.weights_), size=len(rows), p=self.weights_)
+        drawn = np.empty(rows.shape)
+        for k, model in enumerate(self.estimators_):
+            if (which == k).any():
+                seed = int(rng.integers(2**31))
+                drawn[which == k] = model.impute(
+                    rows[which == k], method="sample", random_state=seed
+                )
+        return drawn
+
+
+class _Function:
+    """The contract of a masked model, by a function."""
+
+    def __init__(self, function):
+        self.conditional_log_prob = function

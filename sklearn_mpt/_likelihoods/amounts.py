@@ -1,0 +1,43 @@
+"""What kinds of positive amounts share: their logarithms, and what they refuse."""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.base import totals
+
+LARGEST_LOG = 80.0  # of an expected amount: single precision holds no more
+
+
+def check_amounts(X, kind, takes, strange):
+    """Refuse rows with strange values; takes : words for what is allowed."""
+    values = X[strange]
+    if len(values):
+        found = ", ".join(f"{value:.6g}" for value in np.unique(values)[:3])
+        raise ValueError(
+            f"likelihood='{kind}' takes {takes} and NaN (missing); found "
+            f"{len(values)} other values, such as {found}."
+        )
+
+
+def log_of(X):
+    """Logarithms of amounts, as an array or tensor; 0 where they are not positive."""
+    if isinstance(X, np.ndarray):
+        return np.log(np.where(X > 0, X, 1.0))
+    return torch.where(X > 0, X, 1.0).log()
+
+
+def log_moments(X, weight=None):
+    """Mean and variance of the logarithms of the positive amounts of each column."""
+    logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
+    total, count = totals(logs, weight)
+    mean = total / np.maximum(count, 1e-300)
+    square, _ = totals((logs - mean) ** 2, weight)
+    return mean, square / np.maximum(count, 1e-300), count
+
+
+def positive_part_is_constant(X):
+    """Whether the positive amounts of a column, if there are any, are the same."""
+    logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
+    low = np.fmin.reduce(logs, axis=0, initial=np.inf)
+    high = np.fmax.reduce(logs, axis=0, initial=-np.inf)
+    return (low <= high) & (high - low <= 1e-14 * (1 + np.abs(high)))

@@ -1,0 +1,135 @@
+r"""Positive amounts with gamma distributions; locations are logarithms of means.
+
+With the mean m and the dispersion :math:`\phi`, the variance is :math:`\phi m^2`; the
+shape is :math:`\alpha = 1 / \phi`:
+
+.. math:: \log p(x) = c(\alpha) - \log x - \alpha (e^\delta - 1 - \delta), \qquad
+    \delta = \log x - \log m.
+"""
+
+import numpy as np
+import torch
+from scipy.stats import gamma
+
+from sklearn_mpt._likelihoods.amounts import (
+    LARGEST_LOG,
+    check_amounts,
+    log_moments,
+    log_of,
+    positive_part_is_constant,
+)
+from sklearn_mpt._likelihoods.base import OfScale, totals
+
+DISPERSION_FLOOR = 1e-7
+LARGEST_EXCESS = 50.0  # of a logarithm: log-probabilities fall along lines beyond
+
+
+class Gamma(OfScale):
+    """Positive amounts, given the logarithms of their means.
+
+    Parameters
+    ----------
+    dispersion : Tensor of shape (d,)
+        Variance over the squared mean.
+    """
+
+    measure = "density"
+    bounds = (0.0, np.inf)
+    is_sharp = True
+    has_density = True
+    has_blocks = True
+    floor = DISPERSION_FLOOR
+
+    def _empty(self):
+        return self.of_columns(1, 0)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+
+    @staticmethod
+    def check_rows(X):
+        check_amounts(X, "gamma", "numbers above 0", X <= 0)
+
+    @staticmethod
+    def constant(X):
+        return positive_part_is_constant(X)
+
+    @staticmethod
+    def start_location(X, weight=None):
+        total, count = totals(X, weight)
+        return np.log(total / count)
+
+    def start_attributes(self, X, scale, weight=None):
+        """Nearly the maximum of the likelihood of each column, by its two means."""
+        mean_log, _, _ = log_moments(X, weight)
+        s = np.maximum(self.start_location(X, weight) - mean_log, 1e-12)
+        dispersion = 12 * s / (3 - s + np.sqrt((s - 3) ** 2 + 24 * s))
+        return {"dispersion_": np.maximum(dispersion, 10 * self.floor)}
+
+    def from_attributes(self, fitted, scale):
+        dispersion = np.array(fitted["dispersion_"], dtype=float)
+        return type(self)(torch.from_numpy(dispersion))
+
+    def own_attributes(self, scale):
+        return {"dispersion_": self.scatter}
+
+    @property
+    def _shape(self):
+        return 1 / self.scatter
+
+    def _constant(self, like):
+        """c(alpha) of each feature, in double precision, as large terms cancel."""
+        shape = self._shape.double()
+        return (shape * shape.log() - shape - torch.lgamma(shape)).to(like.dtype)
+
+    def entry_log_prob(self, X, location):
+        logs = log_of(X)
+        excess = logs - location
+        capped = excess.clamp(max=LARGEST_EXCESS)
+        beyond = (excess - capped) * torch.expm1(torch.tensor(LARGEST_EXCESS)).to(X)
+        cost = torch.expm1(capped) - capped + beyond
+        return self._constant(location) - logs - self._shape * cost
+
+    def pair_log_prob(self, X, observed, location):
+        # in double precision, as large terms cancel
+        seen, at, shape = observed.double(), location.double(), self._shape.double()
+        logs = log_of(X.double())
+        centre = at.detach().mean(0)
+        amounts = torch.where(seen > 0, (logs - centre).exp(), 0.0)
+        ratio = amounts @ (shape * (centre - at).clamp(max=LARGEST_EXCESS).exp()).T
+        offset = seen @ (shape * (1 + centre - at)).T
+        each = self._constant(at) - logs + shape * (logs - centre)
+        return (offset - ratio + (seen * each).sum(1, keepdim=True)).to(location.dtype)
+
+    def _ratio(self, X, location):
+        """Amounts over their means."""
+        return (log_of(X) - location).clamp(max=LARGEST_EXCESS).exp()
+
+    def derivatives(self, X, location):
+        shape = self._shape
+        return shape * (self._ratio(X, location) - 1), shape.expand_as(location)
+
+    def own_derivatives(self, X, location):
+        """In the logarithm of the dispersion, minus that of the shape."""
+        shape, excess = self._shape, log_of(X) - location
+        capped = excess.clamp(max=LARGEST_EXCESS)
+        slope = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)
+        information = shape**2 * torch.polygamma(1, shape) - shape
+        return -shape * slope, information.expand_as(slope)
+
+    standardises_reads = True
+
+    def inputs(self, X):
+        """Return logarithms."""
+        return log_of(X)
+
+    def mean(self, location):
+        return location.clamp(max=LARGEST_LOG).exp()
+
+    def draw(self, location, uniform):
+        shape = self._shape.detach().cpu().numpy()
+        drawn = gamma.ppf(uniform.cpu().numpy(), shape) / shape
+        mean = self.mean(location).detach()
+        tiny = torch.finfo(mean.dtype).tiny
+        return (mean * location.new_tensor(drawn)).clamp(min=tiny)

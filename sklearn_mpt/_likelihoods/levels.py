@@ -1,0 +1,121 @@
+"""What kinds of features with ordered levels share: their codes, counts and medians."""
+
+from abc import abstractmethod
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.base import OwnParameters, totals
+
+
+def check_codes(X, n_categories, kind):
+    """Refuse rows, NaN where missing, that hold anything but codes 0..C-1."""
+    strange = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
+    if len(strange):
+        found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+        raise ValueError(
+            f"likelihood='{kind}' takes codes 0..{n_categories - 1} and NaN (missing); "
+            f"found {len(strange)} other values, such as {found}."
+        )
+
+
+def smoothed_shares(X, n_categories, weight=None):
+    """Share of each category, half an observation of each added; (d, C)."""
+    counts = np.stack([totals(X == c, weight)[0] for c in range(n_categories)], 1)
+    return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
+
+
+class Levels(OwnParameters):
+    """Base of kinds whose features are codes 0..C-1 of levels in order.
+
+    A feature has one location, and C - 2 own parameters that say how the levels lie
+    beside each other.
+
+    Parameters
+    ----------
+    n_categories : int
+        C, of all features alike.
+    own : Tensor of shape (d * (C - 2),)
+    n_features : int
+    """
+
+    measure = "probability"
+    has_blocks = True
+    kind: str
+
+    def __init__(self, n_categories, own, n_features):
+        super().__init__(own)
+        self.n_categories, self.n_features = n_categories, n_features
+
+    @property
+    def n_own(self):
+        return max(0, self.n_categories - 2)
+
+    @property
+    def n_means(self):
+        return self.n_categories - 1
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        size = n_features * max(0, n_categories - 2)
+        own = torch.zeros(size, dtype=torch.float64, device="cpu")
+        return cls(n_categories, own, n_features)
+
+    def _empty(self):
+        return self.of_columns(self.n_categories, self.n_features)
+
+    def values_of_each(self, n_features):
+        return [range(self.n_categories)] * n_features
+
+    def check_rows(self, X):
+        check_codes(X, self.n_categories, self.kind)
+
+    def start_attributes(self, X, scale, weight=None):
+        shares = smoothed_shares(X, self.n_categories, weight)
+        return {"thresholds_": self._thresholds_of(shares)}
+
+    @staticmethod
+    @abstractmethod
+    def _thresholds_of(shares):
+        """Return the thresholds at which levels have these shares; (d, C - 1)."""
+
+    def from_attributes(self, fitted, scale):
+        thresholds = fitted["thresholds_"][:, : self.n_categories - 1]
+        own = self._own_of(torch.from_numpy(np.array(thresholds, dtype=float)))
+        return type(self)(self.n_categories, own.flatten(), len(thresholds))
+
+    @abstractmethod
+    def _own_of(self, thresholds):
+        """Return the own parameters of thresholds (d, C - 1); (d, C - 2)."""
+
+    def _each_own(self):
+        """Own parameters of each feature; (..., d, C - 2)."""
+        shape = self.own.shape
+        return self.own.reshape(*shape[:-1], -1, self.n_own) if self.n_own else None
+
+    def inputs(self, X):
+        """Return codes from -1 to 1."""
+        return 2 * X / (self.n_categories - 1) - 1
+
+    @property
+    def n_reads(self):
+        return self.n_categories - 1
+
+    def reads(self, X):
+        """Return whether entries are at each level but the first or more, by signs."""
+        levels = torch.arange(1, self.n_categories, device=X.device)
+        return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)
+
+    def pair_log_prob(self, X, observed, location):
+        levels = torch.arange(self.n_categories).to(location)[:, None]
+        log_prob = self.entry_log_prob(levels, location[:, None])  # shape: (m, C, d)
+        is_level = (X[:, None] == levels).to(X.dtype) * observed[:, None]
+        return is_level.flatten(1) @ log_prob.flatten(1).T
+
+    def fill(self, mean):
+        """Return medians, from the probabilities of each level but the first or more.
+
+        No other level is nearer to what may stand there, in expected steps.
+        """
+        above = mean.unflatten(-1, (-1, self.n_means))
+        return (above > 0.5).sum(-1).to(mean.dtype)

@@ -1,0 +1,113 @@
+"""Positive amounts whose logarithms have Gaussian noise; their locations are means."""
+
+import math
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.amounts import (
+    LARGEST_LOG,
+    check_amounts,
+    log_moments,
+    log_of,
+    positive_part_is_constant,
+)
+from sklearn_mpt._likelihoods.base import OfScale
+
+LOG_2PI = math.log(2 * math.pi)
+VARIANCE_FLOOR = 1e-7  # of a logarithm: single precision
+
+
+class Lognormal(OfScale):
+    """Positive amounts, given the means of their logarithms.
+
+    Parameters
+    ----------
+    noise_variance : Tensor of shape (d,)
+        Of the logarithms.
+    """
+
+    measure = "density"
+    bounds = (0.0, np.inf)
+    is_sharp = True
+    has_density = True
+    has_bound = False
+    floor = VARIANCE_FLOOR
+
+    def _empty(self):
+        return self.of_columns(1, 0)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+
+    @staticmethod
+    def check_rows(X):
+        check_amounts(X, "lognormal", "numbers above 0", X <= 0)
+
+    @staticmethod
+    def constant(X):
+        return positive_part_is_constant(X)
+
+    @staticmethod
+    def start_location(X, weight=None):
+        return log_moments(X, weight)[0]
+
+    def start_attributes(self, X, scale, weight=None):
+        _, variance, _ = log_moments(X, weight)
+        return {"noise_variance_": np.maximum(variance, 10 * self.floor)}
+
+    def from_attributes(self, fitted, scale):
+        variance = np.array(fitted["noise_variance_"], dtype=float)
+        return type(self)(torch.from_numpy(variance))
+
+    def own_attributes(self, scale):
+        return {"noise_variance_": self.scatter}
+
+    def entry_log_prob(self, X, location):
+        logs = log_of(X)
+        return normal_log_prob(logs, location, self.scatter) - logs
+
+    def pair_log_prob(self, X, observed, location):
+        logs = log_of(X)
+        pairs = normal_pairs(logs, observed, location, self.scatter)
+        return pairs - (observed * logs).sum(1, keepdim=True)
+
+    def derivatives(self, X, location):
+        precision = 1 / self.scatter
+        return (log_of(X) - location) * precision, precision.expand_as(location)
+
+    def curving(self, location):
+        return torch.zeros_like(location)
+
+    def own_derivatives(self, X, location):
+        square = (log_of(X) - location) ** 2 / self.scatter
+        return 0.5 * (square - 1), torch.full_like(square, 0.5)
+
+    standardises_reads = True
+
+    def inputs(self, X):
+        """Return logarithms."""
+        return log_of(X)
+
+    def mean(self, location):
+        return (location + self.scatter / 2).clamp(max=LARGEST_LOG).exp()
+
+    def draw(self, location, uniform):
+        noise = self.scatter.sqrt() * torch.special.ndtri(uniform)
+        return (location + noise).clamp(max=LARGEST_LOG).exp()
+
+
+def normal_log_prob(values, location, variance):
+    return -0.5 * (LOG_2PI + variance.log() + (values - location) ** 2 / variance)
+
+
+def normal_pairs(values, observed, location, variance):
+    """Log-densities of observed values of rows at each of shared locations; (n, m)."""
+    centre = location.detach().mean(0)  # products of large numbers would cancel
+    location = location - centre
+    values = torch.where(observed > 0, values - centre, 0.0)
+    scaled = location / variance
+    fit = values @ scaled.T - 0.5 * observed @ (scaled * location).T
+    size = values**2 / variance + observed * (LOG_2PI + variance.log())
+    return fit - 0.5 * size.sum(1, keepdim=True)

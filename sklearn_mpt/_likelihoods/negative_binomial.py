@@ -1,0 +1,117 @@
+r"""Counts that vary more than Poisson ones; locations are logarithms of means.
+
+With the mean m and the dispersion :math:`\phi = 1 / r`, the variance is
+:math:`m + \phi m^2`, and with :math:`t = \log m - \log r`
+
+.. math:: \log P(x) = \log \frac{\Gamma(x + r)}{\Gamma(r) \, x!}
+    + x \log \sigma(t) + r \log \sigma(-t).
+"""
+
+import numpy as np
+import torch
+from scipy.stats import nbinom
+from torch.nn.functional import logsigmoid
+
+from sklearn_mpt._likelihoods.amounts import LARGEST_LOG, check_amounts
+from sklearn_mpt._likelihoods.base import OfScale, totals
+
+DISPERSION_FLOOR = 1e-6  # nearly Poisson
+
+
+class NegativeBinomial(OfScale):
+    """Counts, given the logarithms of their means.
+
+    Parameters
+    ----------
+    dispersion : Tensor of shape (d,)
+        Excess of the variance over the mean, over the squared mean.
+    """
+
+    measure = "probability"
+    bounds = (0.0, np.inf)
+    is_sharp = True
+    has_blocks = True
+    floor = DISPERSION_FLOOR
+
+    def _empty(self):
+        return self.of_columns(1, 0)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+
+    @staticmethod
+    def check_rows(X):
+        takes = "counts 0, 1, 2, ..."
+        check_amounts(X, "negative_binomial", takes, (X < 0) | (X % 1 > 0))
+
+    @staticmethod
+    def start_location(X, weight=None):
+        """Log of the mean count, half a count added: always finite."""
+        total, present = totals(X, weight)
+        return np.log((total + 0.5) / (present + 0.5))
+
+    def start_attributes(self, X, scale, weight=None):
+        total, count = totals(X, weight)
+        mean = (total + 0.5) / (count + 0.5)
+        variance = totals((X - mean) ** 2, weight)[0] / count
+        return {"dispersion_": ((variance - mean) / mean**2).clip(1e-2, 1e2)}
+
+    def from_attributes(self, fitted, scale):
+        dispersion = np.array(fitted["dispersion_"], dtype=float)
+        return type(self)(torch.from_numpy(dispersion))
+
+    def own_attributes(self, scale):
+        return {"dispersion_": self.scatter}
+
+    @property
+    def _size(self):
+        """r of each feature."""
+        return 1 / self.scatter
+
+    def _constant(self, X, size):
+        return torch.lgamma(X + size) - torch.lgamma(size) - torch.lgamma(X + 1)
+
+    def entry_log_prob(self, X, location):
+        # in double precision, as large terms cancel
+        counts, size = X.double(), self._size.double()
+        t = location.double() - size.log()
+        log_prob = counts * logsigmoid(t) + size * logsigmoid(-t)
+        return (log_prob + self._constant(counts, size)).to(location.dtype)
+
+    def pair_log_prob(self, X, observed, location):
+        counts, size, seen = X.double(), self._size.double(), observed.double()
+        t = location.double() - size.log()
+        constant = (seen * self._constant(counts, size)).sum(1, keepdim=True)
+        log_prob = (counts * seen) @ logsigmoid(t).T + seen @ (size * logsigmoid(-t)).T
+        return (log_prob + constant).to(location.dtype)
+
+    def derivatives(self, X, location):
+        """Return the slope, and minus the second derivative."""
+        size = self._size
+        share = torch.sigmoid(location - size.log())
+        return X - (X + size) * share, (X + size) * share * (1 - share)
+
+    def own_derivatives(self, X, location):
+        """In the logarithm of the dispersion; the information is a squared slope."""
+        size = self._size
+        t = location - size.log()
+        of_location = X - (X + size) * torch.sigmoid(t)
+        digammas = torch.digamma(X + size) - torch.digamma(size)
+        slope = of_location - size * (digammas + logsigmoid(-t))
+        return slope, slope**2
+
+    standardises_reads = True
+
+    def inputs(self, X):
+        """Return log(1 + count)."""
+        return torch.log1p(X)
+
+    def mean(self, location):
+        return location.clamp(max=LARGEST_LOG).exp()
+
+    def draw(self, location, uniform):
+        size = self._size.detach().double().cpu().numpy()
+        t = (location.double() - self._size.double().log()).detach()
+        chance = torch.sigmoid(-t).cpu().numpy()
+        return location.new_tensor(nbinom.ppf(uniform.cpu().numpy(), size, chance))

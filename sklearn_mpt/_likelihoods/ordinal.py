@@ -1,0 +1,151 @@
+r"""Features that are levels in order, by cumulative logits: proportional odds.
+
+With the location l and thresholds :math:`t_1 = 0 > t_2 > \dots > t_{C-1}`,
+
+.. math:: P(x \geq c) = \sigma(l + t_c), \qquad t_c = -\sum_{i < c} g_i,
+
+the log-probability of a level is concave in the location and the gaps g together [1]_:
+
+.. math:: \log P(x = c) = \log \sigma(l + t_c) + \log \sigma(-l - t_{c+1})
+    + \log(1 - e^{-g_c}).
+
+References
+----------
+.. [1] J. W. Pratt, "Concavity of the log likelihood", JASA 76, 1981.
+.. [2] F. Samejima, "Estimation of latent ability using a response pattern of graded
+   scores", Psychometrika Monograph 17, 1969.
+"""
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import logit
+from torch.nn.functional import logsigmoid
+
+from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
+
+LEAST_GAP = 1e-6
+BEYOND = 1e30  # the thresholds before the first one and after the last
+
+
+class Ordinal(Levels):
+    """Features that are codes 0..C-1, given the logits of 1 or more.
+
+    Own parameters are the logarithms of the gaps between thresholds.
+    """
+
+    kind = "ordinal"
+
+    @staticmethod
+    def _thresholds_of(shares):
+        logits = logit(shares[:, ::-1].cumsum(1)[:, -2::-1])
+        return logits - logits[:, :1]
+
+    def start_location(self, X, weight=None):
+        """Logits of the share above the first level, with half of each level more."""
+        return logit(1 - smoothed_shares(X, self.n_categories, weight)[:, 0])
+
+    def check_attributes(self, fitted, columns=(), names=()):
+        for j, name in zip(columns, names, strict=True):
+            thresholds = fitted["thresholds_"][j, : self.n_categories - 1]
+            if thresholds[0] != 0 or (np.diff(thresholds) >= 0).any():
+                raise ValueError(
+                    f"init['thresholds'] of column {name!r}, which is 'ordinal', must "
+                    f"start with 0 and fall, got {thresholds.tolist()}."
+                )
+
+    def _own_of(self, thresholds):
+        return (-thresholds.diff(dim=1)).clamp(min=2 * LEAST_GAP).log()
+
+    def own_attributes(self, scale):
+        return {"thresholds_": self._thresholds()}
+
+    @property
+    def own_floor(self):
+        return torch.full_like(self.own, math.log(LEAST_GAP)).detach()
+
+    @property
+    def own_is_log(self):
+        return torch.ones_like(self.own, dtype=torch.bool)
+
+    @property
+    def own_lengths(self):
+        return self.own.exp().detach()
+
+    def _thresholds(self):
+        """Those of each feature, beside its location; (..., d, C - 1)."""
+        if not self.n_own:
+            return self.own.new_zeros(self.n_features, 1)
+        return torch.nn.functional.pad(-self._each_own().exp().cumsum(-1), (1, 0))
+
+    def _taken(self, table, X):
+        """Entries of a table (..., d, m) at the codes X; what broadcasts with both."""
+        shape = torch.broadcast_shapes(X.shape, table.shape[:-1])
+        codes = X.long().expand(shape)[..., None]
+        return table.expand(*shape, -1).gather(-1, codes)[..., 0]
+
+    def _around(self, X, location):
+        """Logits of being at the level of each entry or above, and of being above."""
+        inner = self._thresholds().to(location.dtype)
+        table = torch.nn.functional.pad(inner, (1, 0), value=BEYOND)
+        table = torch.nn.functional.pad(table, (0, 1), value=-BEYOND)
+        upper, lower = table[..., :-1], table[..., 1:]
+        return location + self._taken(upper, X), location + self._taken(lower, X)
+
+    def entry_log_prob(self, X, location):
+        above, beyond = self._around(X, location)
+        log_prob = logsigmoid(above) + logsigmoid(-beyond)
+        if not self.n_own:
+            return log_prob
+        between = torch.log(-torch.expm1(-self._each_own().exp()))
+        table = torch.nn.functional.pad(between, (1, 1)).to(location.dtype)
+        return log_prob + self._taken(table, X)
+
+    def derivatives(self, X, location):
+        """Return the slope, and minus the second derivative."""
+        above, beyond = self._around(X, location)
+        below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
+        return below - over, below * (1 - below) + over * (1 - over)
+
+    def own_sums(self, X, location, share, known, z):
+        """By the derivatives in the gaps, of which the log-probability is concave."""
+        if not self.n_own:
+            return super().own_sums(X, location, share, known, z)
+        above, beyond = self._around(X, location)
+        below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
+        gaps = self._each_own().exp()
+        inner = torch.arange(1, self.n_own + 1, device=X.device)
+        code = X[:, 0, :, None]
+        is_past, is_at = (code > inner).to(X.dtype), (code == inner).to(X.dtype)
+        reaches = is_past + is_at  # shape: (n, d, q)
+        at_gap = gaps / torch.expm1(gaps)  # times the gap, of its own term
+        slope = (
+            is_past * (share * (over - below)).sum(1)[..., None]
+            + is_at * (share * over).sum(1)[..., None]
+        ).sum(0) * gaps + (is_at * share.sum(1)[..., None]).sum(0) * at_gap
+        first, last = known * below * (1 - below), known * over * (1 - over)
+        blocks = _nested(is_past, first.sum(1)) + _nested(reaches, last.sum(1))
+        blocks = blocks * gaps[:, :, None] * gaps[:, None]
+        curvature = (gaps / (2 * torch.sinh((gaps / 2).clamp(max=300)))) ** 2
+        blocks += torch.diag_embed((is_at * known.sum(1)[..., None]).sum(0) * curvature)
+        cross = -gaps[..., None] * (
+            torch.einsum("ndq,ndk->dqk", is_past, first.mT @ z)
+            + torch.einsum("ndq,ndk->dqk", reaches, last.mT @ z)
+        )
+        rows = torch.cat([blocks, cross], -1)
+        return slope.flatten(), rows.flatten(0, 1)
+
+    def mean(self, location):
+        """Return the probabilities of each level but the first, or more."""
+        return torch.sigmoid(location[..., None] + self._thresholds()).flatten(-2)
+
+    def draw(self, location, uniform):
+        above = torch.sigmoid(location[..., None] + self._thresholds())
+        return (uniform[..., None] < above).sum(-1).to(location.dtype)
+
+
+def _nested(indicators, weight):
+    """Sum over rows of weighted products of indicators; (d, q, q)."""
+    weighted = indicators * weight[..., None]
+    return torch.einsum("ndq,ndp->dqp", weighted, indicators)

@@ -1,0 +1,117 @@
+r"""Features that are levels in order, by adjacent categories: partial credit.
+
+With the location l and thresholds :math:`t_1, \dots, t_{C-1}` of mean zero [1]_,
+
+.. math:: \log \frac{P(x = c)}{P(x = c - 1)} = l + t_c, \qquad
+    P(x = c) \propto \exp(c \, l + b_c), \quad b_c = \sum_{i \leq c} t_i.
+
+References
+----------
+.. [1] E. Muraki, "A generalized partial credit model: application of an EM algorithm",
+   Applied Psychological Measurement 16, 1992.
+"""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
+
+
+class PartialCredit(Levels):
+    """Features that are codes 0..C-1, given the mean logit of each against the last.
+
+    Own parameters are the constants b of the levels between the first and the last,
+    whose own are zero.
+    """
+
+    kind = "partial_credit"
+
+    @staticmethod
+    def _thresholds_of(shares):
+        steps = np.diff(np.log(shares), axis=1)
+        return steps - steps.mean(axis=1, keepdims=True)
+
+    def start_location(self, X, weight=None):
+        """Logits of neighbours, on average, with half of each level more."""
+        shares = np.log(smoothed_shares(X, self.n_categories, weight))
+        return (shares[:, -1] - shares[:, 0]) / (self.n_categories - 1)
+
+    def check_attributes(self, fitted, columns=(), names=()):
+        for j, name in zip(columns, names, strict=True):
+            thresholds = fitted["thresholds_"][j, : self.n_categories - 1]
+            if abs(thresholds.sum()) > 1e-6 * (1 + np.abs(thresholds).max()):
+                raise ValueError(
+                    f"init['thresholds'] of column {name!r}, which is "
+                    "'partial_credit', must have the sum 0, got "
+                    f"{thresholds.tolist()}."
+                )
+
+    def _own_of(self, thresholds):
+        return thresholds.cumsum(1)[:, :-1]
+
+    def own_attributes(self, scale):
+        constants = self._constants()
+        return {"thresholds_": constants.diff(dim=-1)}
+
+    @property
+    def own_floor(self):
+        return torch.full_like(self.own, -torch.inf).detach()
+
+    @property
+    def own_is_log(self):
+        return torch.zeros_like(self.own, dtype=torch.bool)
+
+    @property
+    def own_lengths(self):
+        return torch.ones_like(self.own).detach()
+
+    def _constants(self):
+        """Those of each level; (..., d, C)."""
+        if not self.n_own:
+            return self.own.new_zeros(self.n_features, 2)
+        return torch.nn.functional.pad(self._each_own(), (1, 1))
+
+    def _log_prob(self, location):
+        """Log-probability of each level; (..., d, C)."""
+        constants = self._constants().to(location.dtype)
+        return (location[..., None] * self._codes(location) + constants).log_softmax(-1)
+
+    def _codes(self, like):
+        return torch.arange(self.n_categories).to(like)
+
+    def entry_log_prob(self, X, location):
+        log_prob = self._log_prob(location)
+        shape = torch.broadcast_shapes(X.shape, log_prob.shape[:-1])
+        codes = X.long().expand(shape)[..., None]
+        return log_prob.expand(*shape, -1).gather(-1, codes)[..., 0]
+
+    def derivatives(self, X, location):
+        prob, codes = self._log_prob(location).exp(), self._codes(location)
+        mean = prob @ codes
+        return X - mean, (prob * (codes - mean[..., None]) ** 2).sum(-1)
+
+    def own_sums(self, X, location, share, known, z):
+        if not self.n_own:
+            return super().own_sums(X, location, share, known, z)
+        prob, codes = self._log_prob(location).exp(), self._codes(location)
+        apart = codes - (prob @ codes)[..., None]
+        prob, inner = prob[..., 1:-1], codes[1:-1]
+        is_level = (X[:, 0, :, None] == inner).to(X.dtype)
+        taken = (is_level * share.sum(1)[..., None]).sum(0)
+        slope = taken - torch.einsum("nsd,nsdq->dq", share, prob)
+        weighted = known[..., None] * prob
+        by_feature = (t.movedim(2, 0).flatten(1, 2) for t in (weighted, prob))
+        left, right = by_feature
+        blocks = torch.diag_embed(left.sum(1)) - left.mT @ right
+        pulled = (weighted * apart[..., 1:-1]).movedim(2, 0).flatten(1, 2)
+        cross = pulled.mT @ z.expand(*location.shape[:2], -1).flatten(0, 1)
+        return slope.flatten(), torch.cat([blocks, cross], -1).flatten(0, 1)
+
+    def mean(self, location):
+        """Return the probabilities of each level but the first, or more."""
+        prob = self._log_prob(location).exp()
+        return prob.flip(-1).cumsum(-1).flip(-1)[..., 1:].flatten(-2)
+
+    def draw(self, location, uniform):
+        above = self.mean(location).unflatten(-1, (-1, self.n_means))
+        return (uniform[..., None] < above).sum(-1).to(location.dtype)

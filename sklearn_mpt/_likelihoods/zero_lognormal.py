@@ -1,0 +1,147 @@
+r"""Amounts that are zero, or else positive with Gaussian logarithms: two locations.
+
+The first is the logit of a positive amount, the second the mean of its logarithm:
+
+.. math:: P(x > 0) = \sigma(l_1), \qquad \log x \mid x > 0 \sim N(l_2, \sigma^2).
+"""
+
+import numpy as np
+import torch
+from scipy.special import logit
+from torch.nn.functional import logsigmoid
+
+from sklearn_mpt._likelihoods.amounts import (
+    LARGEST_LOG,
+    check_amounts,
+    log_moments,
+    log_of,
+    positive_part_is_constant,
+)
+from sklearn_mpt._likelihoods.base import OfScale, totals
+from sklearn_mpt._likelihoods.lognormal import (
+    VARIANCE_FLOOR,
+    normal_log_prob,
+    normal_pairs,
+)
+
+FEW = 2  # positive amounts, below which the noise variance starts at 1
+
+
+class ZeroLognormal(OfScale):
+    """Amounts that may be zero, given logit and mean logarithm of a positive one.
+
+    The two locations of a feature follow each other.
+
+    Parameters
+    ----------
+    noise_variance : Tensor of shape (d,)
+        Of the logarithms of positive amounts.
+    """
+
+    bounds = (0.0, np.inf)
+    is_separable = False
+    is_sharp = True
+    has_density = True
+    has_bound = False
+    floor = VARIANCE_FLOOR
+
+    def _empty(self):
+        return self.of_columns(1, 0)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+
+    @staticmethod
+    def n_locations(n_categories):
+        return 2
+
+    @staticmethod
+    def check_rows(X):
+        check_amounts(X, "zero_lognormal", "numbers of 0 and above", X < 0)
+
+    @staticmethod
+    def constant(X):
+        return positive_part_is_constant(X)
+
+    @staticmethod
+    def start_location(X, weight=None):
+        """Log odds of a positive amount, with half of each more; mean logarithm."""
+        positive, present = totals(np.where(np.isnan(X), np.nan, X > 0), weight)
+        mean, _, _ = log_moments(X, weight)
+        return np.stack([logit((positive + 0.5) / (present + 1)), mean], 1).ravel()
+
+    def start_attributes(self, X, scale, weight=None):
+        _, variance, count = log_moments(X, weight)
+        variance = np.where(count < FEW, 1.0, variance)
+        return {"noise_variance_": np.maximum(variance, 10 * self.floor)}
+
+    def from_attributes(self, fitted, scale):
+        variance = np.array(fitted["noise_variance_"], dtype=float)
+        return type(self)(torch.from_numpy(variance))
+
+    def own_attributes(self, scale):
+        return {"noise_variance_": self.scatter}
+
+    def entry_log_prob(self, X, location):
+        chance, mean = _two(location)
+        logs, is_positive = log_of(X), X > 0
+        density = logsigmoid(chance) + normal_log_prob(logs, mean, self.scatter) - logs
+        return torch.where(is_positive, density, logsigmoid(-chance))
+
+    def pair_log_prob(self, X, observed, location):
+        chance, mean = _two(location)
+        positive, logs = (X > 0).to(X.dtype) * observed, log_of(X)
+        signs = positive @ logsigmoid(chance).T
+        signs = signs + (observed - positive) @ logsigmoid(-chance).T
+        pairs = normal_pairs(logs, positive, mean, self.scatter)
+        return signs + pairs - (positive * logs).sum(1, keepdim=True)
+
+    def derivatives(self, X, location):
+        """Return slopes, and minus the second derivatives."""
+        chance, mean = _two(location)
+        prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
+        of_mean = is_positive / self.scatter
+        slopes = is_positive - prob, of_mean * (log_of(X) - mean)
+        curvatures = prob * (1 - prob), of_mean
+        shape = slopes[0].shape
+        return _paired(*slopes), _paired(*(part.expand(shape) for part in curvatures))
+
+    def own_derivatives(self, X, location):
+        _, mean = _two(location)
+        is_positive = (X > 0).to(location.dtype)
+        square = (log_of(X) - mean) ** 2 / self.scatter
+        return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
+
+    def spread(self, entries):
+        return entries.repeat_interleave(2, -1)
+
+    n_reads = 2
+    standardises_reads = True
+
+    def inputs(self, X):
+        """Return whether amounts are positive, and their logarithms, 0 for zero."""
+        return _paired((X > 0).to(X.dtype), log_of(X))
+
+    def mean(self, location):
+        """Return the expected amount."""
+        chance, mean = _two(location)
+        amount = (mean + self.scatter / 2).clamp(max=LARGEST_LOG).exp()
+        return torch.sigmoid(chance) * amount
+
+    def draw(self, location, uniform):
+        chance, mean = _two(location)
+        zero = torch.sigmoid(-chance)
+        level = ((uniform - zero) / (1 - zero)).clamp(1e-12, 1 - 1e-12)
+        noise = self.scatter.sqrt() * torch.special.ndtri(level)
+        amount = (mean + noise).clamp(max=LARGEST_LOG).exp()
+        return torch.where(uniform < zero, 0.0, amount)
+
+
+def _two(location):
+    """The logit and the mean logarithm of each feature; (..., d) each."""
+    return location.unflatten(-1, (-1, 2)).unbind(-1)
+
+
+def _paired(first, second):
+    return torch.stack([first, second.expand_as(first)], -1).flatten(-2)

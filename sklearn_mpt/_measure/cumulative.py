@@ -1,0 +1,656 @@
+"""Evidence of a model and its prior, by cross-validation of all sizes."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from scipy.special import softmax
+from sklearn.base import clone
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils.parallel import Parallel, delayed
+
+from sklearn_mpt._checks import (
+    check_int,
+    check_n_jobs,
+    check_real,
+    check_verbose,
+)
+from sklearn_mpt._measure.contributions import std_error_of_mean
+from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
+from sklearn_mpt._seeds import RandomState, draw_seed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+START_SHARE = 10  # one row of so many comes before the first that is scored
+LINES = 12  # of the table that a result prints
+
+
+@dataclass(frozen=True, eq=False)
+class CumulativeCV:
+    r"""Predictive scores of blocks of rows, each by a fit to the rows before it.
+
+    Created by :func:`cumulative_cv_score`. Its text is a table.
+
+    Parameters
+    ----------
+    n_seen : ndarray of int of shape (n_blocks,)
+        Number of rows that the estimator was fitted to, for each block.
+    block_scores : ndarray of shape (n_orders, n_blocks)
+        Sum of the log predictive probabilities of the rows of each block, in nats.
+    n_samples : int
+        Number of rows, all blocks and those before the first.
+    draw : tuple, default=()
+        Identifies the orders: results with the same are compared in pairs.
+
+    Attributes
+    ----------
+    log_evidence : float
+        Log-probability of all rows after the first ``n_seen[0]``, given these, in
+        nats: the mean of `scores`.
+    std_error : float
+        Standard error of `log_evidence` over orders of the rows; NaN for one order.
+    scores : ndarray of shape (n_orders,)
+        Log evidence along each order.
+    block_sizes : ndarray of int of shape (n_blocks,)
+        Number of rows of each block.
+    predictive_scores : ndarray of shape (n_blocks,)
+        Mean log predictive probability per row, in nats, after `n_seen` rows: a
+        learning curve.
+    predictive_std_errors : ndarray of shape (n_blocks,)
+        Standard errors of `predictive_scores` over orders.
+
+    See Also
+    --------
+    cumulative_cv_score : Compute it.
+    compare_evidence : Log Bayes factors and posterior probabilities of models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import CumulativeCV
+    >>> CumulativeCV(np.array([2, 4]), np.array([[-3.0, -2.0], [-4.0, -2.5]]), 6)
+    log evidence of 4 of 6 rows, 2 orders: -5.750, standard error 0.750 nats
+      rows seen    nats per row    std_error
+              2         -1.7500       0.2500
+              4         -1.1250       0.1250
+    """
+
+    n_seen: np.ndarray
+    block_scores: np.ndarray
+    n_samples: int
+    draw: tuple = ()
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self.block_scores.sum(axis=1)
+
+    @property
+    def log_evidence(self) -> float:
+        return float(self.scores.mean())
+
+    @property
+    def std_error(self) -> float:
+        return float(std_error_of_mean(self.scores))
+
+    @property
+    def block_sizes(self) -> np.ndarray:
+        return np.diff(self.n_seen, append=self.n_samples)
+
+    @property
+    def predictive_scores(self) -> np.ndarray:
+        return self.block_scores.mean(axis=0) / self.block_sizes
+
+    @property
+    def predictive_std_errors(self) -> np.ndarray:
+        return std_error_of_mean(self.block_scores / self.block_sizes)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an interval of Student's t for the log evidence, over orders.
+
+        Parameters
+        ----------
+        confidence : float, default=0.95
+            Share of the draws of orders for which the interval covers.
+
+        Returns
+        -------
+        low, high : float
+            In nats.
+        """
+        check_real(confidence, "confidence", "neither", 1)
+        quantile = stats.t.ppf(0.5 + 0.5 * confidence, max(1, len(self.scores) - 1))
+        reach = float(quantile) * self.std_error
+        return self.log_evidence - reach, self.log_evidence + reach
+
+    def leave_out(self, n_out: int) -> float:
+        r"""Return the leave-p-out cross-validated score, for p of `n_out`.
+
+        It is the mean log predictive probability of a row that is left out with p - 1
+        others, from a fit to the other ``n_samples - p`` rows, over random sets of p
+        rows. The log evidence is the sum of these scores over p = 1..n_samples, or up
+        to ``n_samples - n_seen[0]`` if that many are seen first [1]_.
+
+        Parameters
+        ----------
+        n_out : int
+            Number p of rows left out, in 1..n_samples - n_seen[0].
+
+        Returns
+        -------
+        float
+            In nats per row; that of the block that the row is in.
+
+        References
+        ----------
+        .. [1] E. Fong and C. C. Holmes, "On the marginal likelihood and
+           cross-validation", Biometrika 107, 2020.
+        """
+        check_int(n_out, "n_out")
+        most = self.n_samples - self.n_seen[0]
+        if n_out > most:
+            raise ValueError(
+                f"n_out must lie in 1..{most}, as the first {self.n_seen[0]} rows of "
+                f"{self.n_samples} are not scored; got {n_out}."
+            )
+        block = np.searchsorted(self.n_seen, self.n_samples - n_out, side="right") - 1
+        return float(self.predictive_scores[block])
+
+    def __repr__(self):
+        n_scored = self.n_samples - self.n_seen[0]
+        head = (
+            f"log evidence of {n_scored} of {self.n_samples} rows, {len(self.scores)} "
+            f"orders: {self.log_evidence:.3f}, standard error {self.std_error:.3f} nats"
+        )
+        titles = f"{'rows seen':>11}{'nats per row':>16}{'std_error':>13}"
+        mean, error = self.predictive_scores, self.predictive_std_errors
+        n_lines = min(LINES, len(mean))
+        shown = np.linspace(0, len(mean) - 1, n_lines).round().astype(int)
+        lines = [f"{self.n_seen[i]:11d}{mean[i]:16.4f}{error[i]:13.4f}" for i in shown]
+        return "\n".join([head, titles, *lines])
+
+    def plot(self, ax: "Axes | None" = None, *, name: str | None = None):
+        """Draw the predictive score per row by the number of rows seen.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+        name : str, default=None
+            Name of the model in the legend.
+
+        Returns
+        -------
+        display : CumulativeCVDisplay
+        """
+        return CumulativeCVDisplay(self, name=name).plot(ax)
+
+
+def cumulative_cv_score(
+    estimator: object,
+    X: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    n_start: str | int = "auto",
+    n_orders: int = 10,
+    steps: int | None = None,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+    verbose: bool | int = False,
+) -> CumulativeCV:
+    r"""Estimate the log evidence of an estimator by cumulative cross-validation.
+
+    The rows come in random order, and each block of them is scored by a clone of the
+    estimator that is fitted to those before it. The log predictive probabilities add
+    up to
+
+    .. math:: \log p(x_1 .. x_n \mid x_1 .. x_{n_0})
+              = \sum_{i > n_0} \log p(x_i \mid x_1 .. x_{i - 1}),
+
+    the log marginal likelihood of the rows over *parameters*, given the first
+    :math:`n_0`. It is the sum of leave-p-out cross-validated scores over all p [1]_,
+    as the evidence of a row is the sum of masked scores over all mask sizes. For an
+    estimator whose predictions integrate over a posterior, the sum is the same for
+    every order. For others, which predict from a point estimate, it is a prequential
+    score [2]_, and its average over orders is reported.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Without `y`, a density estimator with ``score_samples``. With `y`, a classifier
+        with ``predict_log_proba``, or a regressor whose ``predict(X, return_std=True)``
+        returns the means and standard deviations of Gaussian predictions.
+    X : array-like or DataFrame of shape (n_samples, n_features)
+        Rows.
+    y : array-like of shape (n_samples,), default=None
+        What a classifier or regressor predicts: the evidence is that of `y` given `X`.
+    n_start : int or "auto", default="auto"
+        Number of rows that are seen before the first is scored. 0 is the whole
+        evidence, for estimators that can be fitted to no rows. "auto" is a tenth of
+        the rows, more than there are features or classes if rows suffice. The choice
+        takes the place of a prior: fewer rows ask more of it.
+    n_orders : int, default=10
+        Number of random orders of the rows.
+    steps : int, default=None
+        Number of blocks, of which each is a fit. None scores one row at a time, which
+        costs a fit for each row and order.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders. Pass an int to compare models on the same.
+    n_jobs : int, default=None
+        Number of joblib workers, over fits. The orders are the same for all.
+    verbose : bool or int, default=False
+        Whether joblib reports the progress.
+
+    Returns
+    -------
+    CumulativeCV
+        Log evidence with its standard error over orders, and the curve.
+
+    Raises
+    ------
+    TypeError
+        If the estimator has no predictive probabilities.
+    ValueError
+        If an argument is not allowed, or a predictive probability is NaN or infinity.
+
+    See Also
+    --------
+    compare_evidence : Log Bayes factors and posterior probabilities of models.
+    compare_lml : Compare fitted models on held-out rows.
+
+    Notes
+    -----
+    For classifiers the rows of each start include all classes: rows are exchanged
+    where that takes it. The standard error is that over orders; it says nothing of
+    another sample of rows. A Pipeline that rescales rows before a density estimator
+    gives densities in units that change with every fit: do not compare these.
+
+    References
+    ----------
+    .. [1] E. Fong and C. C. Holmes, "On the marginal likelihood and cross-validation",
+       Biometrika 107, 2020.
+    .. [2] A. P. Dawid, "Present position and potential developments: some personal
+       views: statistical theory: the prequential approach", Journal of the Royal
+       Statistical Society A 147, 1984.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> from sklearn_mpt import cumulative_cv_score
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> result = cumulative_cv_score(
+    ...     BayesianRidge(), X, y, n_start=40, steps=4, n_orders=2, random_state=0
+    ... )
+    >>> result.scores.shape, result.n_seen.tolist()
+    ((2,), [40, 141, 241, 342])
+    """
+    check_int(n_orders, "n_orders")
+    check_n_jobs(n_jobs)
+    check_verbose(verbose)
+    score = _scoring_of(estimator, y)
+    X = X if hasattr(X, "shape") else np.asarray(X)
+    n_samples = np.shape(X)[0]
+    if y is not None and np.shape(y)[:1] != (n_samples,):
+        raise ValueError(
+            f"y must have a value for each of the {n_samples} rows, got the shape "
+            f"{np.shape(y)}."
+        )
+    is_classes = score is _log_proba
+    start = _check_start(n_start, X, y if is_classes else None)
+    n_seen = _block_starts(start, n_samples, steps)
+    seed = draw_seed(random_state)
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(n_samples) for _ in range(n_orders)]
+    if is_classes:
+        orders = [_with_all_classes(order, np.asarray(y), start) for order in orders]
+    ends = [*n_seen[1:], n_samples]
+    scores = Parallel(n_jobs=n_jobs, verbose=int(verbose))(
+        delayed(_score_block)(score, estimator, X, y, order[:first], order[first:end])
+        for order in orders
+        for first, end in zip(n_seen, ends, strict=True)
+    )
+    block_scores = np.array(scores).reshape(n_orders, len(n_seen))
+    draw = seed, n_orders, n_samples, tuple(n_seen), is_classes
+    return CumulativeCV(np.array(n_seen), block_scores, n_samples, draw)
+
+
+def _scoring_of(estimator, y):
+    """Return the function that gives log predictive probabilities of rows."""
+    kind = _kind(estimator)
+    if y is None or kind == "density_estimator":
+        if hasattr(estimator, "score_samples") and kind != "outlier_detector":
+            return _log_density
+        needed = "a density estimator with score_samples, if y is None"
+    elif kind == "classifier":
+        if hasattr(estimator, "predict_log_proba"):
+            return _log_proba
+        needed = "a classifier with predict_log_proba"
+    else:
+        if _predicts_std(estimator):
+            return _log_normal
+        needed = "a regressor with predict(X, return_std=True)"
+    raise TypeError(f"estimator must be {needed}, got {estimator!r}.")
+
+
+def _kind(estimator):
+    return get_tags(estimator).estimator_type if _has_tags(estimator) else None
+
+
+def _has_tags(estimator):
+    return hasattr(estimator, "__sklearn_tags__")
+
+
+def _predicts_std(estimator):
+    predict = getattr(estimator, "predict", None)
+    if predict is None:
+        return False
+    parameters = inspect.signature(predict).parameters.values()
+    return any(
+        p.name == "return_std" or p.kind is inspect.Parameter.VAR_KEYWORD
+        for p in parameters
+    )
+
+
+def _log_density(model, X, y):
+    return model.score_samples(X)
+
+
+def _log_proba(model, X, y):
+    log_proba = np.asarray(model.predict_log_proba(X))
+    column = {label: k for k, label in enumerate(model.classes_.tolist())}
+    unseen = [label for label in np.asarray(y).tolist() if label not in column]
+    if unseen:
+        raise ValueError(
+            f"The class {unseen[0]!r} is not among the rows seen before it, and the "
+            "classifier gives it no probability: raise n_start."
+        )
+    columns = [column[label] for label in np.asarray(y).tolist()]
+    return log_proba[np.arange(len(columns)), columns]
+
+
+def _log_normal(model, X, y):
+    mean, std = model.predict(X, return_std=True)
+    return stats.norm.logpdf(np.asarray(y), mean, std)
+
+
+def _check_start(n_start, X, y):
+    n_samples = len(X)
+    if isinstance(n_start, str):
+        if n_start != "auto":
+            raise ValueError(f"n_start must be 'auto' or an int, got {n_start!r}.")
+        n_classes = 0 if y is None else len(np.unique(np.asarray(y)))
+        n_features = X.shape[1] if len(X.shape) > 1 else 1
+        least = max(n_samples // START_SHARE, n_features + 1, 2 * n_classes)
+        return min(least, n_samples // 2)
+    check_int(n_start, "n_start", least=0)
+    if n_start >= n_samples:
+        raise ValueError(
+            f"n_start must be less than the {n_samples} rows of X, got {n_start}."
+        )
+    return int(n_start)
+
+
+def _block_starts(start, n_samples, steps):
+    n_scored = n_samples - start
+    if steps is not None:
+        check_int(steps, "steps")
+        if steps > n_scored:
+            raise ValueError(
+                f"steps must be at most the {n_scored} rows after the first {start}, "
+                f"got {steps}."
+            )
+    n_blocks = n_scored if steps is None else int(steps)
+    limits = np.linspace(start, n_samples, n_blocks + 1)[:-1]
+    return np.floor(limits + 0.5).astype(int).tolist()
+
+
+def _with_all_classes(order, y, n_start):
+    """Return the order with a row of each class among the first, where they suffice.
+
+    The first row of a class that comes later changes places with one of the start that
+    is not the first of its class.
+    """
+    order = order.copy()
+    first = np.unique(y[order], return_index=True)[1]
+    late, early = first[first >= n_start], set(first.tolist())
+    spare = [place for place in range(n_start - 1, -1, -1) if place not in early]
+    for one, other in zip(late.tolist(), spare, strict=False):
+        order[[one, other]] = order[[other, one]]
+    return order
+
+
+def _score_block(score, estimator, X, y, seen, block):
+    """Fit a clone to the rows seen; return the sum of the scores of a block."""
+    part = [None if v is None else _safe_indexing(v, seen) for v in (X, y)]
+    later = [None if v is None else _safe_indexing(v, block) for v in (X, y)]
+    model = clone(estimator)
+    model = model.fit(part[0]) if y is None else model.fit(*part)
+    scores = np.asarray(score(model, *later), dtype=np.float64)
+    if scores.shape != (len(block),):
+        raise ValueError(
+            f"The estimator must score each row, got scores of shape {scores.shape} "
+            f"for {len(block)} rows."
+        )
+    if not (scores < np.inf).all():
+        wrong = int(np.flatnonzero(~(scores < np.inf))[0])
+        raise ValueError(
+            f"The log predictive probability of row {block[wrong]} is {scores[wrong]} "
+            f"after a fit to {len(seen)} rows."
+        )
+    return scores.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceComparison:
+    """Log evidence of several models of the same rows, best first.
+
+    Created by :func:`compare_evidence`. Its text is a table.
+
+    Parameters
+    ----------
+    names : list of str
+        The models, in the order of all that follows.
+    scores : ndarray of shape (n_models, n_orders)
+        Log evidence of each along each order of the rows, in nats.
+    is_paired : bool
+        Whether the models have the same orders: then what an order does to all of them
+        cancels in the errors of differences.
+    prior : ndarray of shape (n_models,), default=None
+        Probability of each model before the rows are seen. None is the same for all.
+
+    Attributes
+    ----------
+    log_evidence, std_error : ndarray of shape (n_models,)
+        Means of `scores`, and their standard errors over orders.
+    log_bayes_factor, log_bayes_factor_std_error : ndarray of shape (n_models,)
+        `log_evidence` less that of the best model, 0 or negative, and standard errors.
+    probability, probability_std_error : ndarray of shape (n_models,)
+        Posterior probability of each model, and standard errors by the delta method.
+
+    See Also
+    --------
+    compare_evidence : Compare models.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import EvidenceComparison
+    >>> EvidenceComparison(["b", "a"], np.array([[-8.0, -9], [-9, -10]]), True)
+          log_evidence  std_error  log_bayes_factor  std_error  probability  std_error
+    b          -8.5000     0.5000            0.0000     0.0000       0.7311     0.0000
+    a          -9.5000     0.5000           -1.0000     0.0000       0.2689     0.0000
+    """
+
+    names: list[str]
+    scores: np.ndarray
+    is_paired: bool
+    prior: np.ndarray | None = None
+
+    @property
+    def log_evidence(self) -> np.ndarray:
+        return self.scores.mean(axis=1)
+
+    @property
+    def std_error(self) -> np.ndarray:
+        return std_error_of_mean(self.scores.T)
+
+    @property
+    def log_bayes_factor(self) -> np.ndarray:
+        return self.log_evidence - self.log_evidence[0]
+
+    @property
+    def log_bayes_factor_std_error(self) -> np.ndarray:
+        difference = np.eye(len(self.names)) - np.eye(len(self.names))[0]
+        return self._error_of(difference)
+
+    @property
+    def probability(self) -> np.ndarray:
+        prior = np.ones(len(self.names)) if self.prior is None else self.prior
+        with np.errstate(divide="ignore"):
+            return softmax(self.log_evidence + np.log(prior))
+
+    @property
+    def probability_std_error(self) -> np.ndarray:
+        share = self.probability  # d p_k = p_k (d l_k - sum_j p_j d l_j)
+        return self._error_of(np.diag(share) - np.outer(share, share))
+
+    def _error_of(self, weights):
+        """Standard errors of weighted sums of the log evidences; (n_sums,)."""
+        if self.is_paired:
+            return std_error_of_mean((weights @ self.scores).T)
+        return np.sqrt(weights**2 @ self.std_error**2)
+
+    def __repr__(self):
+        width = max(map(len, self.names))
+        titles = (
+            f"{'log_evidence':>17}{'std_error':>11}{'log_bayes_factor':>18}"
+            f"{'std_error':>11}{'probability':>13}{'std_error':>11}"
+        )
+        columns = zip(
+            self.names,
+            self.log_evidence,
+            self.std_error,
+            self.log_bayes_factor,
+            self.log_bayes_factor_std_error,
+            self.probability,
+            self.probability_std_error,
+            strict=True,
+        )
+        lines = [
+            f"{name:{width}}{a:17.4f}{b:11.4f}{c:18.4f}{d:11.4f}{e:13.4f}{f:11.4f}"
+            for name, a, b, c, d, e, f in columns
+        ]
+        return "\n".join([" " * width + titles, *lines])
+
+    def plot(self, ax: "Axes | None" = None):
+        """Draw the log Bayes factors to the best model, with two standard errors.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : EvidenceComparisonDisplay
+        """
+        return EvidenceComparisonDisplay(self).plot(ax)
+
+
+def compare_evidence(
+    results: Mapping[str, CumulativeCV], *, prior: Mapping[str, float] | None = None
+) -> EvidenceComparison:
+    r"""Compare models by their log evidence from cumulative cross-validation.
+
+    A difference of log evidences is a log Bayes factor, and with prior probabilities
+    of the models Bayes' rule makes posterior probabilities of them.
+
+    Parameters
+    ----------
+    results : dict from names to CumulativeCV
+        What :func:`cumulative_cv_score` returned for each model, on the same rows and
+        from the same number of rows on. With the same integer `random_state` and
+        `steps` they have the same orders, and errors of differences are paired.
+    prior : dict from names to float, default=None
+        Weight of each model before the rows are seen. None weighs all alike.
+
+    Returns
+    -------
+    EvidenceComparison
+        The models, best first.
+
+    Raises
+    ------
+    TypeError
+        If a result is no `CumulativeCV`.
+    ValueError
+        If there are fewer than two models, their rows do not agree, or `prior` does
+        not name the same models with positive weights.
+
+    See Also
+    --------
+    cumulative_cv_score : Log evidence of one model.
+    compare_lml : Compare fitted models on held-out rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA
+    >>> from sklearn_mpt import compare_evidence, cumulative_cv_score
+    >>> X = load_iris().data
+    >>> options = {"n_start": 50, "steps": 2, "n_orders": 3, "random_state": 0}
+    >>> models = {f"K = {k}": MPTProbabilisticPCA(k, objective="lml") for k in (1, 3)}
+    >>> table = compare_evidence(
+    ...     {name: cumulative_cv_score(m, X, **options) for name, m in models.items()}
+    ... )
+    >>> table.names
+    ['K = 3', 'K = 1']
+    """
+    if not isinstance(results, Mapping) or len(results) < 2:
+        raise ValueError(
+            f"results must be a dict of at least two models, got {results!r}."
+        )
+    for name, result in results.items():
+        if not isinstance(result, CumulativeCV):
+            raise TypeError(
+                f"results[{name!r}] must be what cumulative_cv_score returns, got "
+                f"{result!r}."
+            )
+    rows = {(int(r.n_seen[0]), r.n_samples) for r in results.values()}
+    if len(rows) > 1:
+        raise ValueError(
+            "The models must be scored on the same rows, from the same number of rows "
+            f"on; (n_start, n_samples) are {sorted(rows)}."
+        )
+    weights = _check_prior(prior, results)
+    names = sorted(results, key=lambda name: -results[name].log_evidence)
+    draws = {results[name].draw for name in names}
+    is_paired = len(draws) == 1 and () not in draws
+    scores = [results[name].scores for name in names]
+    if len({len(own) for own in scores}) > 1:
+        raise ValueError(
+            "The models must have the same number of orders, got "
+            f"{[len(own) for own in scores]}."
+        )
+    own_prior = None if weights is None else np.array([weights[n] for n in names])
+    names = [str(name) for name in names]
+    return EvidenceComparison(names, np.stack(scores), is_paired, own_prior)
+
+
+def _check_prior(prior, results):
+    if prior is None:
+        return None
+    if set(prior) != set(results):
+        raise ValueError(
+            f"prior must have the names of the models, {list(results)}, got "
+            f"{list(prior)}."
+        )
+    for name, value in prior.items():
+        check_real(value, f"prior[{name!r}]", "neither")
+    total = sum(prior.values())
+    return {name: value / total for name, value in prior.items()}

@@ -1,0 +1,130 @@
+"""What hidden features of a row may be, for Shapley values of a predictor."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sklearn_mpt._checks import check_int
+from sklearn_mpt._seeds import RandomState, draw_seed
+
+
+class ConditionalMasker:
+    r"""Draw hidden features of a row given the visible ones, for Shapley values.
+
+    Shapley values of a prediction f(x) ask what it is on average when only the
+    features R of a row are known. Drawing the others from a background data set, as
+    the maskers of the package shap do, breaks their relation to R. This one draws them
+    from the conditional distribution :math:`p(x_M \mid x_R)` of a model, all together,
+    and so gives conditional Shapley values [1]_. An object is a masker of shap
+    (``shap.Explainer(f, masker)``), and its :meth:`game` is one of shapiq.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted model of the rows that draws what is missing, by
+        ``impute(X, method="sample", random_state=...)``, as those of this package do.
+    n_samples : int, default=100
+        Number of draws for each set of visible features.
+    random_state : int, RandomState instance or None, default=None
+        Determines the draws, the same in every call: sets of features are compared on
+        the same random numbers.
+
+    See Also
+    --------
+    feature_contributions : Shapley values of the log-density of a row.
+
+    References
+    ----------
+    .. [1] K. Aas, M. Jullum and A. Løland, "Explaining individual predictions when
+       features are dependent: more accurate approximations to Shapley values",
+       Artificial Intelligence 298, 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import ConditionalMasker, MPTProbabilisticPCA
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> masker = ConditionalMasker(model, n_samples=3, random_state=0)
+    >>> (drawn,) = masker(np.array([True, True, False, False]), X[0])
+    >>> drawn.shape, bool((drawn[:, :2] == X[0, :2]).all())
+    ((3, 4), True)
+    """
+
+    immutable_outputs = True  # what shap gets it may keep
+
+    def __init__(
+        self, model: object, *, n_samples: int = 100, random_state: RandomState = None
+    ):
+        check_int(n_samples, "n_samples")
+        if not hasattr(model, "impute"):
+            raise TypeError(
+                "model must have a method impute(X, method='sample', random_state=...)"
+                f", got {model!r}."
+            )
+        self.model = model
+        self.n_samples = int(n_samples)
+        self.seed = draw_seed(random_state)
+
+    def __call__(self, mask: ArrayLike, x: ArrayLike) -> tuple[np.ndarray]:
+        """Return draws of a row of which some features are visible.
+
+        Parameters
+        ----------
+        mask : array-like of bool of shape (n_features,)
+            True where a feature is visible: so does shap have it, and only here. True
+            or False alone is all features or none.
+        x : array-like of shape (n_features,)
+            The row.
+
+        Returns
+        -------
+        draws : tuple of one ndarray of shape (n_samples, n_features)
+            As shap takes it.
+        """
+        x = np.asarray(x, dtype=float).reshape(-1)
+        hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
+        rows = np.tile(np.where(hidden, np.nan, x), (self.n_samples, 1))
+        if not hidden.any():
+            return (rows,)
+        options = {"method": "sample", "random_state": self.seed}
+        return (np.asarray(self.model.impute(rows, **options)),)
+
+    def shape(self, x: ArrayLike) -> tuple[int, int]:
+        """Return the number of draws and of features, which shap asks for.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_features,)
+            A row.
+
+        Returns
+        -------
+        n_samples, n_features : int
+        """
+        return self.n_samples, np.size(x)
+
+    def game(self, predict, x: ArrayLike):
+        """Return the game of one row: the mean prediction for sets of visible features.
+
+        Parameters
+        ----------
+        predict : callable
+            Function from rows (n, n_features) to predictions (n,).
+        x : array-like of shape (n_features,)
+            The row.
+
+        Returns
+        -------
+        callable
+            From sets, bool of shape (n_sets, n_features), to values (n_sets,), as the
+            approximators and exact computers of shapiq take it.
+        """
+
+        def value(sets):
+            sets = np.atleast_2d(np.asarray(sets, dtype=bool))
+            rows = np.concatenate([self(one, x)[0] for one in sets])
+            predictions = np.asarray(predict(rows), dtype=float)
+            return predictions.reshape(len(sets), self.n_samples).mean(axis=1)
+
+        return value

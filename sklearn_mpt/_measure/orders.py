@@ -1,0 +1,463 @@
+"""Orders of the features: exact likelihoods, and whether they agree."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from scipy.special import logsumexp
+
+from sklearn_mpt._checks import check_bool, check_int, check_real
+from sklearn_mpt._measure.contract import check_rows, own_setting, ragged_hook
+from sklearn_mpt._measure.contributions import (
+    GivenOrder,
+    OrderDraw,
+    std_error_of_mean,
+    sums_along,
+    sums_along_orders,
+)
+from sklearn_mpt._measure.display import OrderSpreadDisplay
+from sklearn_mpt._measure.masks import count_orders
+from sklearn_mpt._measure.rows import Rows, column_names, copy_of
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TOLERANCE = 1e-5  # relative, or of a nat: rounding, and integrals by quadrature
+
+
+def order_log_prob(
+    model: object,
+    X: ArrayLike,
+    order: str | int | ArrayLike,
+    *,
+    return_std: bool = False,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    r"""Compute the log-probability of each row along given orders of the features.
+
+    Along one order :math:`\pi`, with each feature predicted from those before it,
+
+    .. math:: \log q_\pi(x) = \sum_t \log p(x_{\pi_t} \mid x_{\pi_1 .. \pi_{t-1}})
+
+    is an exact log-likelihood, whatever the conditionals are: if each is normalised,
+    so is :math:`q_\pi`. If they belong to one joint density, it is the same for all
+    orders. Otherwise each order is a model of its own, and several are a mixture,
+    :math:`\log \frac{1}{K} \sum_\pi q_\pi(x)`, which is normalised too [1]_.
+
+    Parameters
+    ----------
+    model : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+        that form.
+    X : array-like or DataFrame of shape (n_samples, n_features)
+        Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
+        integrated out.
+    order : "left_to_right", int, or array-like of shape (n_features,) or \
+            (n_orders, n_features)
+        One order of the features, by index or by the names of columns, first the
+        feature that is predicted from nothing. Or several, in two dimensions, for
+        their mixture. An int is the mixture of so many random orders, no two of them
+        the same where few exist.
+    return_std : bool, default=False
+        Whether to return a standard error too.
+    random_state : int, RandomState instance or None, default=None
+        Determines random orders. None takes the model's own.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the model's own.
+
+    Returns
+    -------
+    log_prob : ndarray of shape (n_samples,)
+        In nats; -inf where a conditional is.
+    std_error : ndarray of shape (n_samples,)
+        Standard error of `log_prob` as an estimate of the mixture of all orders, by
+        the delta method; NaN for one random order. 0 for given orders, which are the
+        model. Only if `return_std` is True.
+
+    Raises
+    ------
+    TypeError
+        If the model has no conditionals, or is one of texts.
+    ValueError
+        If an argument is not allowed, or the conditionals have the wrong shape or are
+        NaN or infinity; the message names the row, the feature and the mask.
+
+    See Also
+    --------
+    order_spread : Whether all orders agree.
+    lml_samples : The mean over random orders, a bound.
+
+    Notes
+    -----
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. All rows
+    have the same orders.
+
+    References
+    ----------
+    .. [1] B. Uria, I. Murray and H. Larochelle, "A deep and tractable density
+       estimator", ICML 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, order_log_prob
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> log_prob = order_log_prob(model, X, [2, 0, 3, 1])
+    >>> bool(np.allclose(log_prob, model.score_samples(X)))
+    True
+    """
+    check_bool(return_std, "return_std")
+    _refuse_texts(model, "order_log_prob", "MPTScorer(method='ordered', order=...)")
+    rows = check_rows(model, X)
+    if np.ndim(order) == 0 and not isinstance(order, str):
+        check_int(order, "order")
+        seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
+        n_all = count_orders(rows.shape[1])
+        n_drawn = min(int(np.asarray(order)), n_all)
+        # rows share them: the mixture is one model of all rows
+        draws = [OrderDraw(seed, i, False) for i in range(n_drawn)]
+        sums = sums_along(model, rows, draws, n_jobs)
+        error = _error_of_mixture(sums, n_all)
+    else:
+        orders = _read_orders(order, model, X, rows.shape[1])
+        sums = sums_along(model, rows, [GivenOrder(o) for o in orders], n_jobs)
+        error = np.zeros(len(rows))
+    value = _mixture(sums)
+    return (value, error) if return_std else value
+
+
+def _refuse_texts(model, name, advice):
+    if ragged_hook(model, "_lml_along_orders"):
+        raise TypeError(
+            f"{name} takes models of rows, got {type(model).__name__}, a model of "
+            f"texts: use {advice}."
+        )
+
+
+def _read_orders(order, model, X, n_features):
+    """Return orders as indices, of shape (n_orders, n_features)."""
+    if isinstance(order, str):
+        if order != "left_to_right":
+            raise ValueError(
+                "order must be 'left_to_right', an int, or an array of features, got "
+                f"{order!r}."
+            )
+        return np.arange(n_features)[None]
+    given = np.atleast_2d(np.asarray(order, dtype=_dtype_of(order)))
+    names = column_names(X)
+    if names is None:
+        names = getattr(model, "feature_names_in_", np.arange(n_features))
+    orders = given if given.dtype.kind in "iu" else _by_name(given, list(names))
+    is_permutation = orders.ndim == 2 and orders.shape[1] == n_features
+    if not is_permutation or not len(orders):
+        raise ValueError(
+            f"order must hold each of the {n_features} features once, of shape "
+            f"({n_features},) or (n_orders, {n_features}), got shape {np.shape(order)}."
+        )
+    wrong = (np.sort(orders, axis=1) != np.arange(n_features)).any(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"order must hold each of the {n_features} features once, got "
+            f"{given[wrong][0].tolist()}."
+        )
+    return orders
+
+
+def _dtype_of(order):
+    """Names may be of several types; indices are of integers."""
+    return None if np.asarray(order).dtype.kind in "iu" else object
+
+
+def _by_name(given, names):
+    places = {name: j for j, name in enumerate(names)}
+    strange = [name for name in given.ravel().tolist() if name not in places]
+    if strange:
+        raise ValueError(
+            f"order must hold indices or names of features, got {strange[0]!r}; the "
+            f"features are {names[:10]}{', ...' if len(names) > 10 else ''}."
+        )
+    return np.array([[places[name] for name in order] for order in given.tolist()])
+
+
+def _mixture(sums):
+    return logsumexp(sums, axis=0) - np.log(len(sums))
+
+
+def _error_of_mixture(sums, n_all):
+    """Standard error of the log of the mean over orders, by the delta method."""
+    value = _mixture(sums)
+    relative = np.exp(sums - np.where(np.isfinite(value), value, np.nan))
+    return std_error_of_mean(relative, n_all)
+
+
+@dataclass(frozen=True, eq=False)
+class OrderSpread:
+    """How the log-probabilities of rows along several orders differ.
+
+    Created by :func:`order_spread`. Its text is a table.
+
+    Parameters
+    ----------
+    log_prob : ndarray of shape (n_orders, n_samples)
+        Log-probability of each row along each order, in nats.
+    n_all : float, default=inf
+        Number of orders that exist, if few.
+    tolerance : ndarray of shape (n_samples,), default=None
+        Standard deviation that errors of integration and rounding may have. None is
+        1e-5 of a log-probability, or of a nat.
+
+    Attributes
+    ----------
+    std : ndarray of shape (n_samples,)
+        Standard deviation over orders.
+    gap : ndarray of shape (n_samples,)
+        Log-density of the mixture of the orders less the mean over orders, 0 or more:
+        what the bound of :func:`lml_samples` loses.
+    gap_std_error : ndarray of shape (n_samples,)
+        Standard error of `gap` over orders, by the jackknife.
+    mean_gap, mean_gap_std_error : float
+        Average of `gap` over rows, and its standard error over orders.
+    statistic : float
+        ``(n_orders - 1)`` times the mean over rows of ``std**2 / tolerance**2``.
+    degrees : int
+        ``n_orders - 1``.
+    p_value : float
+        Probability of so large a `statistic` if all orders agree.
+
+    See Also
+    --------
+    order_spread : Compute it.
+
+    Notes
+    -----
+    If the conditionals belong to one joint density, what differs along orders are
+    errors of integration alone. With normal errors, of the standard deviation
+    `tolerance`, and the same for all rows along an order, `statistic` has a chi-squared
+    distribution of `degrees` degrees of freedom. If errors of rows are independent, it
+    spreads less, and the test rejects more rarely than its level says.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import OrderSpread
+    >>> spread = OrderSpread(np.array([[-1.0, -2.0], [-1.0, -2.5], [-1.0, -1.5]]))
+    >>> spread.std.tolist()
+    [0.0, 0.5]
+    >>> spread.gap.round(3).tolist()
+    [0.0, 0.082]
+    >>> spread.p_value < 0.001
+    True
+    """
+
+    log_prob: np.ndarray
+    n_all: float = np.inf
+    tolerance: np.ndarray | None = None
+
+    def __post_init__(self):
+        if np.ndim(self.log_prob) != 2 or len(self.log_prob) < 2:
+            raise ValueError(
+                "log_prob must have the shape (n_orders, n_samples), with two orders "
+                f"or more, got {np.shape(self.log_prob)}."
+            )
+
+    @property
+    def std(self) -> np.ndarray:
+        low, high = self.log_prob.min(axis=0), self.log_prob.max(axis=0)
+        spread = np.where(low == high, 0.0, np.inf)  # where some are -inf
+        finite = np.isfinite(low)
+        spread[finite] = self.log_prob[:, finite].std(axis=0, ddof=1)
+        return spread
+
+    @property
+    def gap(self) -> np.ndarray:
+        return _gap(self.log_prob)
+
+    @property
+    def gap_std_error(self) -> np.ndarray:
+        return self._jackknife(_gap)
+
+    @property
+    def mean_gap(self) -> float:
+        return float(self.gap.mean())
+
+    @property
+    def mean_gap_std_error(self) -> float:
+        return float(self._jackknife(lambda log_prob: _gap(log_prob).mean()))
+
+    def _jackknife(self, function):
+        """Standard error of a function of the orders."""
+        n_orders = len(self.log_prob)
+        if n_orders < 3:
+            return np.full(np.shape(function(self.log_prob)), np.nan)
+        keep = ~np.eye(n_orders, dtype=bool)
+        without = np.stack([function(self.log_prob[own]) for own in keep])
+        with np.errstate(invalid="ignore"):  # NaN where a gap is infinite
+            spread = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+        share = (n_orders - 1) / n_orders * (1 - n_orders / self.n_all)
+        return np.sqrt(share * spread)
+
+    @property
+    def _allowed(self):
+        least = TOLERANCE * np.maximum(1, np.abs(self.log_prob).max(axis=0))
+        return least if self.tolerance is None else np.asarray(self.tolerance)
+
+    @property
+    def statistic(self) -> float:
+        std = self.std
+        allowed = np.where(np.isinf(std), 1.0, self._allowed)
+        return float(self.degrees * np.mean((std / allowed) ** 2))
+
+    @property
+    def degrees(self) -> int:
+        return len(self.log_prob) - 1
+
+    @property
+    def p_value(self) -> float:
+        return float(stats.chi2.sf(self.statistic, self.degrees))
+
+    def __repr__(self):
+        n_orders, n_rows = self.log_prob.shape
+        std, gap = self.std, self.gap
+        parts = (
+            ("standard deviation over orders", std),
+            ("log of the mixture less mean", gap),
+        )
+        width = max(len(name) for name, _ in parts)
+        titles = f"{'mean':>12}{'median':>12}{'max':>12}"
+        lines = [
+            f"{name:{width}}"
+            f"{values.mean():12.4g}{np.median(values):12.4g}{values.max():12.4g}"
+            for name, values in parts
+        ]
+        agree = "agree" if self.p_value >= 0.05 else "do not agree"
+        test = (
+            f"The orders {agree}: chi-squared {self.statistic:.4g} on {self.degrees} "
+            f"degrees of freedom, p = {self.p_value:.3g}"
+        )
+        head = f"{n_rows} rows along {n_orders} orders, in nats"
+        return "\n".join([head, " " * width + titles, *lines, test])
+
+    def plot(self, ax: "Axes | None" = None) -> OrderSpreadDisplay:
+        """Draw the spread of each row against its mean log-probability.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Axes to draw on. None makes a figure.
+
+        Returns
+        -------
+        display : OrderSpreadDisplay
+        """
+        return OrderSpreadDisplay(self).plot(ax)
+
+
+def _gap(log_prob):
+    """Log of the mean over orders less the mean of the logs; rounding is 0."""
+    mixture, mean = _mixture(log_prob), log_prob.mean(axis=0)
+    gap = np.zeros(len(mean))
+    np.subtract(mixture, mean, out=gap, where=np.isfinite(mixture))
+    return np.maximum(gap, 0.0)
+
+
+def order_spread(
+    model: object,
+    X: ArrayLike,
+    *,
+    n_orders: int = 10,
+    tolerance: float | None = None,
+    random_state: RandomState = None,
+    n_jobs: int | None = None,
+) -> OrderSpread:
+    r"""Measure how much log-probabilities of rows depend on the order of the features.
+
+    Conditionals of one joint density give the same log-probability along any order
+    (see :func:`order_log_prob`). Those of nets, of neighbours or of regressions of each
+    column on the others belong to no joint in general, and each order is another
+    model. The result says how far they are apart, and tests whether they are.
+
+    Parameters
+    ----------
+    model : object or callable
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
+        that form.
+    X : array-like or DataFrame of shape (n_samples, n_features)
+        Rows. Missing entries (NaN, or what a DataFrame has in its place) are
+        integrated out.
+    n_orders : int, default=10
+        Number of random orders, at least 2; each row has its own where the model takes
+        a mask for each row. No more are drawn than there are.
+    tolerance : float, default=None
+        Standard deviation that errors of integration may have, in nats per row. None
+        takes for each row the standard error that the model says itself, by
+        ``score_samples(X, return_std=True)``, times the square root of the number of
+        features, as so many conditionals are integrated. It takes at least 1e-5 of the
+        log-probability or of a nat, which allows for rounding.
+    random_state : int, RandomState instance or None, default=None
+        Determines the orders. None takes the model's own.
+    n_jobs : int, default=None
+        Number of joblib workers. None takes the model's own.
+
+    Returns
+    -------
+    OrderSpread
+        For each row the standard deviation over orders, and the gap between mixture
+        and mean; a test that all orders agree.
+
+    Raises
+    ------
+    TypeError
+        If the model has no conditionals, or is one of texts.
+    ValueError
+        If an argument is not allowed, if there is only one order, or if the
+        conditionals have the wrong shape or are NaN or infinity.
+
+    See Also
+    --------
+    order_log_prob : Log-probability along given orders.
+    check_masked_model : Check that a function is a masked model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_mpt import MPTProbabilisticPCA, order_spread
+    >>> X = load_iris().data
+    >>> model = MPTProbabilisticPCA(init="pca", max_iter=0).fit(X)
+    >>> order_spread(model, X, n_orders=5, random_state=0).p_value > 0.05
+    True
+    >>> def mean_of_visible(X, mask):
+    ...     visible = np.where(mask, 0.0, X).sum(1) / np.maximum(1, (~mask).sum(-1))
+    ...     error = X - visible[:, None]
+    ...     return np.where(mask, -0.5 * (error**2 + np.log(2 * np.pi)), 0.0)
+    >>> spread = order_spread(mean_of_visible, X, n_orders=5, random_state=0)
+    >>> spread.p_value < 0.05, bool((spread.gap >= 0).all())
+    (True, True)
+    """
+    check_int(n_orders, "n_orders", least=2)
+    if tolerance is not None:
+        check_real(tolerance, "tolerance", "neither")
+    _refuse_texts(model, "order_spread", "MPTScorer.score_samples(return_std=True)")
+    rows = check_rows(model, X)
+    if count_orders(rows.shape[1]) < 2:
+        raise ValueError("X must have at least two features, for orders; got 1.")
+    sums, n_all = sums_along_orders(model, rows, n_orders, random_state, n_jobs)
+    return OrderSpread(sums, n_all, _tolerance(model, rows, sums, tolerance))
+
+
+def _tolerance(model, rows, sums, tolerance):
+    """Standard deviation that errors of integration may have; (n_samples,)."""
+    if tolerance is not None:
+        return np.full(len(rows), float(tolerance))
+    least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
+    try:
+        error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
+    except (AttributeError, TypeError):  # it does not say
+        return least
+    return np.fmax(least, np.sqrt(rows.shape[1]) * error)

@@ -1,0 +1,180 @@
+"""An adapter of scorers to the tasks of lm-eval, EleutherAI's evaluation harness."""
+
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._checks import check_choice, check_int
+from sklearn_mpt._text.filling import FILL_ORDERS
+from sklearn_mpt._text.scorer import MPTScorer
+
+try:
+    from lm_eval.api.model import LM
+except ImportError:
+    LM = object
+
+
+class MPTHarnessLM(LM):
+    """Evaluate a masked language model, or a masked diffusion model, by lm-eval.
+
+    It answers what the tasks of lm-eval ask by a fitted scorer: log-probabilities of
+    continuations given a context, of whole documents, and text that continues a
+    context. ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])`` runs tasks.
+    Needs ``pip install "sklearn-mpt[lm-eval]"``.
+
+    Parameters
+    ----------
+    scorer : MPTScorer
+        A fitted one, whose tokenizer is fast. Its `method` says which log-probability
+        is computed. Scores are given the number of tokens, which matters where
+        continuations of different lengths compete.
+    order : {"random", "left_to_right", "confident"}, default="confident"
+        In which order texts are written, and greedy continuations found.
+    max_gen_toks : int, default=32
+        Tokens that are written where a task does not say how many.
+
+    Notes
+    -----
+    A context that leaves no room for its continuation is cut from the left. A
+    continuation is greedy if the most probable token is taken in each step, in `order`,
+    and all are those of the continuation.
+
+    Raises
+    ------
+    ImportError
+        If lm-eval is not installed.
+    """
+
+    def __init__(
+        self, scorer: MPTScorer, *, order: str = "confident", max_gen_toks: int = 32
+    ):
+        if LM is object:
+            raise ImportError(
+                "MPTHarnessLM needs lm-eval: pip install 'sklearn-mpt[lm-eval]'."
+            )
+        super().__init__()
+        check_is_fitted(scorer)
+        check_choice(order, "order", FILL_ORDERS)
+        check_int(max_gen_toks, "max_gen_toks")
+        self.scorer = scorer
+        self.order = order
+        self.max_gen_toks = max_gen_toks
+
+    def loglikelihood(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Compute log-probabilities of continuations given their contexts.
+
+        Parameters
+        ----------
+        requests : sequence of lm_eval.api.instance.Instance
+            Whose `args` are (context, continuation).
+        disable_tqdm : bool, default=False
+            Ignored; the scorer's `verbose` shows progress.
+
+        Returns
+        -------
+        list of (float, bool)
+            The log-probability in nats, and whether the continuation is greedy.
+        """
+        if not requests:
+            return []
+        pairs = list(starmap(self._shortened, (request.args for request in requests)))
+        log_prob = self.scorer.score_samples(pairs).tolist()
+        is_greedy = self.scorer._is_greedy(pairs, self.order)
+        answers = list(zip(log_prob, is_greedy, strict=True))
+        self._remember("loglikelihood", requests, answers)
+        return answers
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Compute log-probabilities of whole documents.
+
+        Parameters
+        ----------
+        requests : sequence of lm_eval.api.instance.Instance
+            Whose `args` are (document,). Long ones are scored as the scorer's
+            `overflow` says; "stride" or "split" leave nothing out.
+        disable_tqdm : bool, default=False
+            Ignored.
+
+        Returns
+        -------
+        list of float
+            In nats.
+        """
+        if not requests:
+            return []
+        texts = [request.args[0] for request in requests]
+        answers = self.scorer.score_samples(texts).tolist()
+        self._remember("loglikelihood_rolling", requests, answers)
+        return answers
+
+    def generate_until(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[str]:
+        """Write text after contexts by filling in mask tokens.
+
+        Parameters
+        ----------
+        requests : sequence of lm_eval.api.instance.Instance
+            Whose `args` are (context, settings). Of the settings, `max_gen_toks` is the
+            number of tokens that are written; the text ends before the first of the
+            strings `until`; and `temperature` is 0 unless it is given.
+        disable_tqdm : bool, default=False
+            Ignored.
+
+        Returns
+        -------
+        list of str
+        """
+        answers = []
+        for request in requests:
+            context, settings = request.args
+            n_tokens = settings.get("max_gen_toks", self.max_gen_toks)
+            blank = self.scorer._blank(n_tokens)
+            ((fill,),) = self.scorer.fill(
+                [self._shortened(context, blank)],
+                order=self.order,
+                temperature=float(settings.get("temperature") or 0.0),
+            )
+            answers.append(_cut(self._tokenizer, fill.tokens, settings.get("until")))
+        self._remember("generate_until", requests, answers)
+        return answers
+
+    @property
+    def _tokenizer(self):
+        return self.scorer._open_again()[1]
+
+    def _shortened(self, context, continuation):
+        """Cut a context from the left so that its continuation has room."""
+        tokenizer = self._tokenizer
+        n_tokens = len(tokenizer("", continuation, verbose=False)["input_ids"])
+        room = self.scorer.max_length_ - n_tokens
+        encoded = tokenizer(
+            context,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        offsets = encoded["offset_mapping"]
+        if len(offsets) > room > 0:
+            context = context[offsets[len(offsets) - int(room)][0] :]
+        return context, continuation
+
+    def _remember(self, name, requests, answers):
+        """Hand answers to the cache of lm-eval."""
+        for request, answer in zip(requests, answers, strict=True):
+            self.cache_hook.add_partial(name, request.args, answer)
+
+
+def _cut(tokenizer, tokens, until):
+    """Return tokens as text, which ends before the first of some strings."""
+    text = tokenizer.decode(tokenizer.convert_tokens_to_ids(tokens))
+    for stop in [until] if isinstance(until, str) else until or []:
+        if stop:
+            text = text.split(stop)[0]
+    return text

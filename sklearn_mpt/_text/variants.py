@@ -1,0 +1,415 @@
+"""Variants of a protein: log-ratios of their probabilities to that of the wild type."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._checks import check_bool, check_choice, check_int
+from sklearn_mpt._text.lengths import LengthLogProb, length_term
+from sklearn_mpt._text.masks import Draw, Window
+from sklearn_mpt._text.results import difference, std_error
+from sklearn_mpt._text.scoring import Row, predict, score_windows
+from sklearn_mpt._text.texts import show
+from sklearn_mpt._text.windows import tokenize
+
+CONVENTIONS = (
+    "joint",
+    "masked-marginal",
+    "wild-type-marginal",
+    "mutant-marginal",
+    "pseudo-perplexity",
+)
+SUBSTITUTION = re.compile(r"([A-Za-z])(\d+)([A-Za-z])")
+DELETION = re.compile(r"([A-Za-z])(\d+)(?:_([A-Za-z])(\d+))?del")
+INSERTION = re.compile(r"([A-Za-z])(\d+)_([A-Za-z])(\d+)ins([A-Za-z]+)")
+SYNTAX = (
+    "'K3R' for a substitution, 'K3R:D7E' for several, 'K3del' or 'K3_D7del' for a "
+    "deletion, 'K3_D4insGG' for an insertion, or a whole sequence"
+)
+ROWS_AT_A_TIME = 256  # whose log-probabilities of all tokens are held
+
+
+class Variant(NamedTuple):
+    """A variant: its residues, and the sites where it differs from the wild type.
+
+    `sites` is None if residues come or go; `scored` are other sites to score.
+    """
+
+    residues: list[str]
+    sites: np.ndarray | None
+    scored: np.ndarray | None = None
+
+    @property
+    def places(self):
+        return self.sites if self.scored is None else self.scored
+
+
+class Protein(NamedTuple):
+    """A wild type as a language model sees it."""
+
+    window: Window
+    body: np.ndarray  # positions of the residues among the tokens
+    ids: dict[str, int]  # token of each residue
+
+    def of(self, variant, index):
+        """Return the window of a variant of the same length, scored at its sites."""
+        ids = self.window.inputs["input_ids"].copy()
+        ids[self.body] = [self.ids[residue] for residue in variant.residues]
+        return self._view(ids, variant.places, index)
+
+    def at(self, sites, index):
+        """Return the window of the wild type, scored at some sites."""
+        return self._view(self.window.inputs["input_ids"], sites, index)
+
+    def _view(self, ids, sites, index):
+        return replace(
+            self.window,
+            text=index,
+            inputs=self.window.inputs | {"input_ids": ids},
+            places=self.body[sites],
+            key=self.window.inputs["input_ids"],  # so variants have orders in common
+        )
+
+
+class VariantsMixin:
+    """Compare variants of a protein with the wild type."""
+
+    _open_again: Callable
+    _draw: Callable
+    _score_texts: Callable
+    _seed: int
+    max_length_: int
+    n_jobs: int | None
+    verbose: bool
+
+    def score_variants(
+        self,
+        wild: str,
+        variants: Sequence[str],
+        *,
+        method: str = "joint",
+        n_orders: int = 24,
+        first_position: int = 1,
+        length_log_prob: LengthLogProb | None = None,
+        return_std: bool = False,
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        r"""Compute how probable variants of a protein are beside the wild type.
+
+        Let T be the sites at which a variant y differs from the wild type x, and
+        :math:`x_R` all other residues, which the two share. For method "joint",
+
+        .. math:: s = \log p(y_T \mid x_R) - \log p(x_T \mid x_R),
+
+        each the mean over orders of T of the sum of log-probabilities of one residue
+        after the other. For the conditionals of one joint distribution that is
+        :math:`\log p(y) - \log p(x)`. The other methods are conventions that add up
+        what is found site by site, see Notes.
+
+        Parameters
+        ----------
+        wild : str
+            Sequence of the wild type, one letter for each residue, with spaces between
+            them if the tokenizer needs these.
+        variants : sequence of str
+            Mutations of the wild type, counted from `first_position`: ``"K3R"`` puts R
+            in the place of K at position 3, ``"K3R:D7E"`` is a double mutant,
+            ``"K3del"`` and ``"K3_D7del"`` are deletions, and ``"K3_D4insGG"`` inserts
+            GG. An entry without digits is the whole sequence of a variant, and ``""``
+            the wild type.
+        method : {"joint", "masked-marginal", "wild-type-marginal", \
+                "mutant-marginal", "pseudo-perplexity"}, default="joint"
+            Deletions and insertions have no sites in common with the wild type: they
+            need "joint", the difference of `score_samples`, or "pseudo-perplexity".
+        n_orders : int, default=24
+            Orders of the sites for "joint"; 24 are all orders of four sites, and up to
+            four nothing is random. The wild type has the same orders as the variant.
+        first_position : int, default=1
+            Position of the first residue of `wild`.
+        length_log_prob : callable or array-like of int, default=None
+            Log-probability of the number of tokens, as for `score_samples`, for
+            deletions and insertions. Without it scores are given that number.
+        return_std : bool, default=False
+            Whether to return the standard error over orders, or masks, too.
+
+        Returns
+        -------
+        log_ratio : ndarray of shape (n_variants,)
+            In nats; positive where the variant is more probable than the wild type.
+        std_error : ndarray of shape (n_variants,)
+            0 where nothing is random. Only if `return_std` is True.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a variant cannot be read, names another residue than the wild type has,
+            or has a residue that the tokenizer does not know; if the tokenizer does not
+            give one token for each residue; if the protein is longer than
+            `max_length_`; or if deletions or insertions come with a method of sites.
+
+        Notes
+        -----
+        "masked-marginal" is :math:`\sum_{j \in T} [\log p(y_j \mid x_R) - \log p(x_j
+        \mid x_R)]`: all sites are hidden together, and none is told what stands in the
+        others. (Some programs hide one site at a time, and show each the wild type's
+        residues in the others.) "wild-type-marginal" hides nothing and reads all
+        log-ratios off the predictions for x, "mutant-marginal" off those for y [1]_.
+        "pseudo-perplexity" is the difference of the pseudo-log-likelihoods of the whole
+        sequences. All are the same for a model of independent residues. For residues in
+        contact they miss that these must fit each other: two mutations, each of which
+        breaks a contact, may restore it together.
+
+        References
+        ----------
+        .. [1] J. Meier, R. Rao, R. Verkuil, J. Liu, T. Sercu and A. Rives, "Language
+           models enable zero-shot prediction of the effects of mutations on protein
+           function", NeurIPS 2021.
+        """
+        check_is_fitted(self)
+        check_choice(method, "method", CONVENTIONS)
+        check_int(n_orders, "n_orders")
+        check_int(first_position, "first_position", least=-sys.maxsize)
+        check_bool(return_std, "return_std")
+        if not isinstance(wild, str):
+            raise TypeError(f"wild must be a str, got {show(wild)}.")
+        separator = " " if " " in wild.strip() else ""
+        residues = wild.split() if separator else list(wild.strip())
+        read = read_variants(variants, residues, first_position, separator)
+        results = np.zeros((2, len(read)))
+        protein = self._protein(residues, read, separator)
+        substituted = [
+            i
+            for i, each in enumerate(read)
+            if each.sites is not None and each.sites.size
+        ]
+        if substituted:
+            chosen = [read[i] for i in substituted]
+            results[:, substituted] = self._at_sites(protein, chosen, method, n_orders)
+        others = [i for i, each in enumerate(read) if each.sites is None]
+        if others:
+            if method not in ("joint", "pseudo-perplexity"):
+                raise ValueError(
+                    f"variants[{others[0]}], {show(variants[others[0]])}, has another "
+                    f"length than the wild type, and method={method!r} compares "
+                    "residues site by site; set it to 'joint' or 'pseudo-perplexity'."
+                )
+            texts = [
+                separator.join(part)
+                for part in (residues, *(read[i].residues for i in others))
+            ]
+            results[:, others] = self._against_first(texts, method, length_log_prob)
+        return tuple(results) if return_std else results[0]
+
+    def _protein(self, residues, variants, separator):
+        """Tokenize the wild type, and find the token of each residue."""
+        language_model, tokenizer = self._open_again()
+        kinds = sorted({*residues, *(r for each in variants for r in each.residues)})
+        texts = [separator.join(part) for part in (residues, kinds)]
+        windows, first = tokenize(tokenizer, texts, language_model.input_names)
+        bodies = [np.flatnonzero(~window.is_fixed) for window in windows]
+        window, body = windows[0], bodies[0]
+        known = windows[first[1]], bodies[first[1]]
+        if len(body) != len(residues) or len(known[1]) != len(kinds):
+            raise ValueError(
+                "score_variants needs one token for each residue, but the tokenizer "
+                f"makes {len(body)} of the {len(residues)} residues of wild. Write "
+                "spaces between the residues if the tokenizer needs them."
+            )
+        if len(window) > self.max_length_:
+            raise ValueError(
+                f"wild has {len(window)} tokens, more than max_length="
+                f"{self.max_length_}: cut it to the part around the mutations, and "
+                "set first_position."
+            )
+        ids = known[0].inputs["input_ids"][known[1]].tolist()
+        no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
+        unknown = [
+            kind
+            for kind, token in zip(kinds, ids, strict=True)
+            if token in no_residue or ids.count(token) > 1
+        ]
+        if unknown:
+            raise ValueError(
+                "The tokenizer must know all residues of wild and variants, but "
+                f"{', '.join(map(repr, unknown))} have no token of their own: their "
+                "scores would be those of other residues."
+            )
+        return Protein(window, body, dict(zip(kinds, ids, strict=True)))
+
+    def _at_sites(self, protein, variants, method, n_orders):
+        """Score substitutions; returns log-ratios and errors, (2, n_variants)."""
+        language_model, _ = self._open_again()
+        if method in MARGINALS:
+            ratios = MARGINALS[method](language_model, protein, variants)
+            return np.stack([ratios, np.zeros(len(ratios))])
+        if method == "pseudo-perplexity":
+            draw, sites = Draw("pll", self._seed, 1), np.arange(len(protein.body))
+            variants = [each._replace(scored=sites) for each in variants]
+        elif method == "masked-marginal":
+            draw = Draw("mpt", self._seed, 1, np.ones(1))  # all sites of a window
+        else:
+            draw = Draw("chain", self._seed, n_orders)
+        wilds = {each.places.tobytes(): each.places for each in variants}
+        windows = [protein.of(each, i) for i, each in enumerate(variants)]
+        windows += [protein.at(places, i) for i, places in enumerate(wilds.values())]
+        scores = score_windows(language_model, windows, draw, self.n_jobs, self.verbose)
+        of_wild = dict(zip(wilds, scores[len(variants) :], strict=True))
+        ratios = np.zeros((2, len(variants)))
+        for i, (each, score) in enumerate(zip(variants, scores, strict=False)):
+            ratio = difference(score, of_wild[each.places.tobytes()])
+            ratios[:, i] = ratio.tokens.sum(), std_error(ratio)
+            if method == "masked-marginal":
+                ratios[0, i] *= len(each.sites)  # tokens are shares of their mean
+        return ratios
+
+    def _against_first(self, texts, method, length_log_prob):
+        """Score texts less the first; returns log-ratios and errors."""
+        draw = self._draw() if method == "joint" else Draw("pll", self._seed, 1)
+        scores = self._score_texts(texts, draw)
+        totals, errors = scores.totals()[0], scores.std_errors()
+        totals = totals + length_term(length_log_prob, scores.n_tokens())
+        return totals[1:] - totals[0], np.hypot(errors[1:], errors[0])
+
+
+def _wild_type_marginals(language_model, protein, variants):
+    everything = protein.at(np.arange(len(protein.body)), 0)
+    table = _log_probs(language_model, [everything])[0]
+    return [
+        sum(
+            table[site, protein.ids[each.residues[site]]]
+            - table[site, everything.inputs["input_ids"][protein.body[site]]]
+            for site in each.sites
+        )
+        for each in variants
+    ]
+
+
+def _mutant_marginals(language_model, protein, variants):
+    original, ratios = protein.window.inputs["input_ids"], []
+    for start in range(0, len(variants), ROWS_AT_A_TIME):
+        windows = [
+            protein.of(each, i)
+            for i, each in enumerate(variants[start : start + ROWS_AT_A_TIME], start)
+        ]
+        for window, table in zip(
+            windows, _log_probs(language_model, windows), strict=True
+        ):
+            rows, places = np.arange(len(table)), window.places
+            mutant = table[rows, window.inputs["input_ids"][places]]
+            ratios.append((mutant - table[rows, original[places]]).sum())
+    return ratios
+
+
+MARGINALS = {
+    "wild-type-marginal": _wild_type_marginals,
+    "mutant-marginal": _mutant_marginals,
+}
+
+
+def _log_probs(language_model, windows):
+    """Return log-probabilities of all tokens at the places of windows; none is hidden.
+
+    An array of shape (n_places, n_vocabulary) for each window.
+    """
+    rows = (
+        Row(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
+        for i, w in enumerate(windows)
+    )
+    table, targets, _ = predict(language_model, windows, rows, _log_softmax)
+    return np.split(table, np.cumsum([len(places) for places in targets])[:-1])
+
+
+def _log_softmax(logits, labels):
+    return logits.double().log_softmax(1)
+
+
+def read_variants(variants, wild, first_position, separator=""):
+    """Return the `Variant` of each entry.
+
+    Parameters
+    ----------
+    variants : sequence of str
+    wild : list of str
+        Residues of the wild type.
+    first_position : int
+        Position of the first of them.
+    separator : str, default=""
+        What stands between the residues of whole sequences.
+    """
+    if isinstance(variants, str) or not hasattr(variants, "__iter__"):
+        raise TypeError(
+            f"variants must be a sequence of str, got a single {show(variants)}."
+        )
+    return [
+        _read(variant, index, wild, first_position, separator)
+        for index, variant in enumerate(variants)
+    ]
+
+
+def _read(variant, index, wild, first_position, separator):
+    name = f"variants[{index}]"
+    if not isinstance(variant, str):
+        raise TypeError(f"{name} must be a str, got {show(variant)}.")
+    text = variant.strip()
+    if not text or any(letter.isdigit() for letter in text):
+        pieces = [[residue] for residue in wild]
+        seen = set()
+        for mutation in filter(None, text.split(":")):
+            _mutate(pieces, seen, mutation, name, wild, first_position)
+        residues = [residue for piece in pieces for residue in piece]
+        is_aligned = all(len(piece) == 1 for piece in pieces)
+    else:
+        residues = text.split() if separator else list(text)
+        is_aligned = len(residues) == len(wild)
+    if not is_aligned:
+        return Variant(residues, None)
+    differs = [new != old for new, old in zip(residues, wild, strict=True)]
+    return Variant(residues, np.flatnonzero(differs))
+
+
+def _mutate(pieces, seen, mutation, name, wild, first_position):
+    """Write a mutation into the pieces of a sequence, one for each residue of wild."""
+
+    def place(residue, position):
+        found = int(position) - first_position
+        if not 0 <= found < len(wild):
+            last = first_position + len(wild) - 1
+            raise ValueError(
+                f"{name} has {mutation!r}, but positions run from {first_position} to "
+                f"{last}."
+            )
+        if wild[found] != residue:
+            raise ValueError(
+                f"{name} has {mutation!r}, but the wild type has {wild[found]} at "
+                f"position {position}; see first_position."
+            )
+        return found
+
+    if match := SUBSTITUTION.fullmatch(mutation):
+        old, position, new = match.groups()
+        changed, replacement = [place(old, position)], [new]
+    elif match := DELETION.fullmatch(mutation):
+        first, start, last, stop = match.groups()
+        begin = place(first, start)
+        end = begin if last is None else place(last, stop)
+        changed, replacement = list(range(begin, end + 1)), []
+    elif match := INSERTION.fullmatch(mutation):
+        before, start, after, stop, inserted = match.groups()
+        left, right = place(before, start), place(after, stop)
+        if right != left + 1:
+            raise ValueError(
+                f"{name} has {mutation!r}, whose places are no neighbours."
+            )
+        pieces[left] = [*pieces[left], *inserted]
+        return
+    else:
+        raise ValueError(f"{name} must be {SYNTAX}; got {show(mutation)}.")
+    if not changed or seen.intersection(changed):
+        raise ValueError(f"{name} must change each position once, got {mutation!r}.")
+    seen.update(changed)
+    for site in changed:
+        pieces[site] = [*replacement, *pieces[site][1:]]

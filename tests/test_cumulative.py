@@ -1,0 +1,230 @@
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import IsolationForest
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.svm import LinearSVC
+
+from sklearn_mpt import (
+    CumulativeCV,
+    EvidenceComparison,
+    compare_evidence,
+    cumulative_cv_score,
+)
+
+
+class Conjugate(DensityMixin, BaseEstimator):
+    """x ~ N(mu, 1), mu ~ N(0, v): scores rows by the posterior predictive."""
+
+    def __init__(self, prior_variance=4.0):
+        self.prior_variance = prior_variance
+
+    def fit(self, X, y=None):
+        precision = 1 / self.prior_variance + len(X)
+        self.mean_ = np.asarray(X).sum(axis=0) / precision
+        self.scale_ = np.sqrt(1 + 1 / precision)
+        return self
+
+    def score_samples(self, X):
+        return stats.norm.logpdf(X, self.mean_, self.scale_).sum(axis=1)
+
+    def log_evidence(self, X):
+        covariance = np.eye(len(X)) + self.prior_variance
+        joint = stats.multivariate_normal(np.zeros(len(X)), covariance)
+        return sum(joint.logpdf(column) for column in np.asarray(X).T)
+
+
+@pytest.fixture
+def X():
+    return np.random.default_rng(0).normal(size=(12, 2)) + 0.5
+
+
+def test_a_conjugate_model_has_its_evidence_along_any_order(X):
+    result = cumulative_cv_score(Conjugate(), X, n_start=0, n_orders=3)
+    assert_allclose(result.scores, Conjugate().log_evidence(X), rtol=1e-12)
+    assert result.std_error < 1e-10
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    again = cumulative_cv_score(Conjugate(), frame, n_start=0, n_orders=1)
+    assert_allclose(again.log_evidence, result.log_evidence)
+    assert np.isnan(again.std_error)
+
+
+def test_after_a_start_it_is_the_evidence_given_that(X):
+    options = {"n_start": 5, "n_orders": 4, "random_state": 3}
+    with joblib.parallel_config(backend="threading"):
+        result = cumulative_cv_score(Conjugate(), X, **options, n_jobs=2)
+    rng = np.random.default_rng(result.draw[0])
+    seen = [X[rng.permutation(12)[:5]] for _ in range(4)]
+    whole = Conjugate().log_evidence(X)
+    expected = [whole - Conjugate().log_evidence(rows) for rows in seen]
+    assert_allclose(result.scores, expected)
+    assert_allclose(result.std_error, np.std(expected, ddof=1) / 2)
+    low, high = result.interval(0.9)
+    assert low < result.log_evidence < high
+    alone = cumulative_cv_score(Conjugate(), X, **options)
+    assert_array_equal(alone.scores, result.scores)
+
+
+def test_leave_p_out_scores_add_up_to_the_evidence(X):
+    result = cumulative_cv_score(Conjugate(), X, n_start=0, n_orders=3, random_state=0)
+    total = sum(result.leave_out(p) for p in range(1, 13))
+    assert_allclose(total, result.log_evidence)
+    # all left out: the prior predictive of one row, averaged over rows that come first
+    many = cumulative_cv_score(
+        Conjugate(), X, n_start=0, n_orders=300, steps=1, random_state=0
+    )
+    prior = Conjugate().fit(X[:0]).score_samples(X)
+    assert_allclose(many.leave_out(12), prior.mean())
+    some = cumulative_cv_score(Conjugate(), X, n_start=2, n_orders=1, steps=5)
+    assert_array_equal(some.n_seen, [2, 4, 6, 8, 10])
+    assert some.leave_out(10) == some.leave_out(9) == some.predictive_scores[0]
+    with pytest.raises(ValueError, match=r"lie in 1\.\.10, as the first 2 rows of 12"):
+        some.leave_out(11)
+
+
+def test_a_gaussian_process_has_its_evidence():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(9, 1))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=9)
+    model = GaussianProcessRegressor(RBF() + WhiteKernel(0.1), optimizer=None)
+    whole = model.fit(X, y).log_marginal_likelihood()
+    result = cumulative_cv_score(model, X, y, n_start=1, n_orders=3, random_state=0)
+    orders = np.random.default_rng(result.draw[0])
+    first = np.array([orders.permutation(9)[0] for _ in range(3)])
+    prior = stats.norm.logpdf(y[first], 0, np.sqrt(1.1))
+    assert_allclose(result.scores, whole - prior, rtol=1e-6)
+    pipeline = make_pipeline(FunctionTransformer(), model)
+    again = cumulative_cv_score(pipeline, X, y, n_start=1, n_orders=3, random_state=0)
+    assert_allclose(again.scores, result.scores)
+
+
+def test_classes_are_scored_by_their_probabilities():
+    y = np.array(["a"] * 5 + ["b"] * 3 + ["c"])
+    model = DummyClassifier(strategy="prior")
+    result = cumulative_cv_score(
+        model, np.zeros((9, 1)), y, n_start=3, n_orders=20, steps=1, random_state=0
+    )
+    # the first three are one of each class; five of six more are a and b
+    assert_allclose(result.scores, 6 * np.log(1 / 3))
+    with pytest.raises(ValueError, match=r"class '[abc]' is not among the rows seen"):
+        cumulative_cv_score(model, np.zeros((9, 1)), y, n_start=1, random_state=0)
+    start = cumulative_cv_score(model, np.zeros((90, 1)), np.tile(y, 10), steps=2)
+    assert start.n_seen[0] == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n_start": "half"}, ValueError, "n_start must be 'auto' or an int, got"),
+        ({"n_start": 12}, ValueError, "less than the 12 rows of X, got 12"),
+        ({"n_start": -1}, ValueError, "n_start == -1, must be >= 0"),
+        (
+            {"n_start": 8, "steps": 5},
+            ValueError,
+            "at most the 4 rows after the first 8",
+        ),
+        ({"n_orders": 0}, ValueError, "n_orders == 0"),
+        ({"y": np.zeros(3)}, ValueError, "each of the 12 rows, got the shape"),
+        ({"estimator": LinearSVC()}, TypeError, "score_samples, if y is None"),
+        ({"estimator": IsolationForest()}, TypeError, "score_samples, if y is None"),
+        (
+            {"estimator": LinearSVC(), "y": np.zeros(12)},
+            TypeError,
+            "classifier with predict_log_proba",
+        ),
+        (
+            {"estimator": LinearRegression(), "y": np.zeros(12)},
+            TypeError,
+            r"regressor with predict\(X, return_std=True\)",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(X, options, error, message):
+    arguments = {"estimator": Conjugate(), "X": X, **options}
+    with pytest.raises(error, match=message):
+        cumulative_cv_score(**arguments)
+
+
+def test_scores_that_are_none_are_named(X):
+    class Wrong(Conjugate):
+        def score_samples(self, X):
+            return np.full(len(X), np.nan)
+
+    with pytest.raises(ValueError, match=r"row \d+ is nan after a fit to \d+ rows"):
+        cumulative_cv_score(Wrong(), X)
+
+
+def test_models_compare_in_pairs(X):
+    models = {"narrow": Conjugate(0.1), "wide": Conjugate(50.0), "right": Conjugate()}
+    options = {"n_start": 4, "n_orders": 6, "random_state": 0}
+    results = {
+        name: cumulative_cv_score(model, X, **options) for name, model in models.items()
+    }
+    table = compare_evidence(results)
+    assert table.is_paired
+    own = np.stack([results[name].scores for name in table.names])
+    assert_allclose(table.log_bayes_factor, own.mean(axis=1) - own.mean(axis=1).max())
+    difference = (own - own[0]).std(axis=1, ddof=1) / np.sqrt(6)
+    assert_allclose(table.log_bayes_factor_std_error, difference)
+    assert_allclose(table.probability.sum(), 1)
+    ratio = np.log(table.probability / table.probability[0])
+    assert_allclose(ratio, table.log_bayes_factor)
+    prior = {"narrow": 1.0, "wide": 2.0, "right": 1.0}
+    weighted = compare_evidence(results, prior=prior)
+    ratio = np.log(weighted.probability / weighted.probability[0])
+    weights = np.log([prior[name] / prior[table.names[0]] for name in table.names])
+    assert_allclose(ratio, table.log_bayes_factor + weights)
+    assert repr(table).splitlines()[1].startswith(table.names[0])
+    display = table.plot()
+    labels = [label.get_text() for label in display.ax_.get_yticklabels()]
+    assert labels == table.names
+    plt.close("all")
+
+
+def test_errors_of_probabilities_are_those_of_repeated_draws():
+    """The delta method, against the spread over tables of independent orders."""
+    rng = np.random.default_rng(0)
+    scores = np.array([-10.0, -10.5, -11.0])[:, None] + 0.4 * rng.normal(
+        size=(2000, 3, 25)
+    )
+    for is_paired in (True, False):
+        tables = [EvidenceComparison(["a", "b", "c"], s, is_paired) for s in scores]
+        spread = np.std([table.probability for table in tables], axis=0)
+        errors = np.array([table.probability_std_error for table in tables])
+        assert_allclose(np.sqrt(np.mean(errors**2, axis=0)), spread, rtol=0.06)
+
+
+def test_results_that_do_not_compare_are_refused(X):
+    one = cumulative_cv_score(Conjugate(), X, n_orders=2)
+    other = cumulative_cv_score(Conjugate(), X[:10], n_orders=2)
+    with pytest.raises(ValueError, match=r"\(n_start, n_samples\) are \[\(3, 10\)"):
+        compare_evidence({"a": one, "b": other})
+    with pytest.raises(ValueError, match="at least two models"):
+        compare_evidence({"a": one})
+    with pytest.raises(TypeError, match=r"results\['b'\] must be what cumulative_cv_"):
+        compare_evidence({"a": one, "b": 3.0})
+    with pytest.raises(ValueError, match="the names of the models"):
+        compare_evidence({"a": one, "b": one}, prior={"a": 1.0})
+    again = cumulative_cv_score(Conjugate(), X, n_orders=2)
+    assert not compare_evidence({"a": one, "b": again}).is_paired
+    more = cumulative_cv_score(Conjugate(), X, n_orders=3)
+    with pytest.raises(ValueError, match=r"same number of orders, got \[[23], [23]\]"):
+        compare_evidence({"a": one, "b": more})
+
+
+def test_the_curve_is_drawn():
+    result = CumulativeCV(np.array([2, 6]), -np.ones((2, 2)), 12)
+    display = result.plot(name="model")
+    assert_allclose(display.line_.get_xydata(), [[3.5, -0.25], [8.5, -1 / 6]])
+    assert display.line_.get_label() == "model: log evidence -2.0"
+    plt.close("all")

@@ -1,0 +1,261 @@
+from itertools import permutations, product
+
+import joblib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import logsumexp
+
+from sklearn_mpt import (
+    MPTLinearVAE,
+    MPTProbabilisticPCA,
+    OrderSpread,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+    order_log_prob,
+    order_spread,
+)
+
+ORDERS = np.array(list(permutations(range(3))))
+CELLS = np.array(list(product([0.0, 1.0], repeat=3)))
+
+
+def no_joint(X, mask):
+    """Logits that belong to no joint distribution; masks for each row or for all."""
+    X, mask = np.asarray(X, dtype=float), np.broadcast_to(mask, np.shape(X))
+    visible = np.where(mask | np.isnan(X), 0.0, 2 * X - 1)
+    logit = 0.3 + visible @ np.array([[0, 2.0, 0.5], [1.0, 0, -1.0], [0.2, 0.4, 0]])
+    log_prob = -np.log1p(np.exp(np.where(X == 1, -logit, logit)))
+    return np.where(mask & ~np.isnan(X), log_prob, 0.0)
+
+
+def shared(X, mask):
+    """The same, of one mask for all rows."""
+    assert mask.ndim == 1
+    return no_joint(X, mask)
+
+
+def by_hand(X, order):
+    total, hidden = np.zeros(len(X)), np.ones(3, dtype=bool)
+    for j in order:
+        total += no_joint(X, hidden)[:, j]
+        hidden[j] = False
+    return total
+
+
+def test_each_order_and_each_mixture_is_normalised():
+    for order in (*ORDERS.tolist(), ORDERS[:4], "left_to_right", 5):
+        log_prob = order_log_prob(no_joint, CELLS, order, random_state=0)
+        assert_allclose(np.exp(log_prob).sum(), 1)
+
+
+def test_orders_are_those_given():
+    alone = np.stack([by_hand(CELLS, order) for order in ORDERS])
+    for order, expected in zip(ORDERS, alone, strict=True):
+        assert_allclose(order_log_prob(no_joint, CELLS, order), expected)
+    value, error = order_log_prob(shared, CELLS, ORDERS[1:4], return_std=True)
+    assert_allclose(value, logsumexp(alone[1:4], axis=0) - np.log(3))
+    assert_array_equal(error, 0)
+    assert_allclose(order_log_prob(no_joint, CELLS, "left_to_right"), alone[0])
+    frame = pd.DataFrame(CELLS, columns=["a", "b", "c"])
+    by_name = order_log_prob(no_joint, frame, ["c", "a", "b"])
+    assert_allclose(by_name, order_log_prob(no_joint, CELLS, [2, 0, 1]))
+
+
+def test_all_orders_leave_no_error_and_some_leave_the_spread():
+    mixture = order_log_prob(no_joint, CELLS, ORDERS)
+    value, error = order_log_prob(no_joint, CELLS, 100, return_std=True)
+    assert_allclose(value, mixture)
+    assert_allclose(error, 0)
+    value, error = order_log_prob(no_joint, CELLS, 3, return_std=True, random_state=0)
+    assert (np.abs(value - mixture) < 4 * error).all()
+    assert (error > 0).all()
+    one = order_log_prob(no_joint, CELLS, 1, return_std=True, random_state=0)
+    assert np.isnan(one[1]).all()
+
+
+def test_gaps_are_integrated_out(known):
+    model, X = known
+    X[::2, 1] = np.nan
+    X[3] = np.nan
+    for order in ([5, 0, 1, 2, 4, 3], 2):
+        log_prob = order_log_prob(model, X, order, random_state=0)
+        assert_allclose(log_prob, model.score_samples(X), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("right_to_left", "must be 'left_to_right', an int, or an array .* got 'right"),
+        (
+            [0, 1],
+            r"each of the 3 features once, of .* got shape \(2,\)",
+        ),
+        ([0, 1, 1], r"each of the 3 features once, got \[0, 1, 1\]"),
+        ([0, 1, "z"], "indices or names of features, got 'z'; the features are"),
+        (0, "order == 0, must be >= 1"),
+        (np.zeros((0, 3), int), "each of the 3 features once"),
+    ],
+)
+def test_bad_orders_are_named(order, message):
+    with pytest.raises(ValueError, match=message):
+        order_log_prob(no_joint, CELLS, order)
+
+
+def test_texts_are_sent_elsewhere():
+    from sklearn_mpt import MPTScorer
+
+    with pytest.raises(TypeError, match=r"method='ordered', order=\.\.\.\)"):
+        order_log_prob(MPTScorer(), ["a"], "left_to_right")
+
+
+def test_a_joint_has_no_spread(known):
+    model, X = known
+    spread = order_spread(model, X, n_orders=4, random_state=0)
+    assert spread.std.max() < 1e-9
+    assert spread.gap.max() < 1e-9
+    assert spread.p_value > 0.99
+    assert "The orders agree" in repr(spread)
+
+
+def test_integrals_over_z_are_allowed_their_errors():
+    rng = np.random.default_rng(0)
+    start = {"components": rng.normal(size=(1, 5)), "intercept": np.zeros(5)}
+    X = (rng.random((12, 5)) < 0.5).astype(float)
+    model = MPTLinearVAE(1, likelihood="bernoulli", init=start, max_iter=0).fit(X)
+    assert order_spread(model, X, n_orders=4, random_state=0).p_value > 0.05
+
+
+def test_spread_over_all_orders_is_that_of_enumeration():
+    alone = np.stack([by_hand(CELLS, order) for order in ORDERS])
+    spread = order_spread(shared, CELLS, n_orders=50, random_state=0)
+    assert_allclose(spread.std, alone.std(axis=0, ddof=1))
+    gap = logsumexp(alone, axis=0) - np.log(6) - alone.mean(axis=0)
+    assert_allclose(spread.gap, gap)
+    assert_allclose(spread.gap_std_error, 0, atol=1e-12)
+    assert spread.p_value < 1e-10
+    assert (spread.gap > 0).all()
+    assert "do not agree" in repr(spread)
+
+
+def test_the_test_of_agreement_has_its_level():
+    """Errors that rows share, and errors of their own, of the given size."""
+    rng = np.random.default_rng(0)
+    shared_errors = 0.1 * rng.normal(size=(2000, 5, 1)) + np.zeros(20)
+    own_errors = 0.1 * rng.normal(size=(500, 5, 20))
+    tolerance = np.full(20, 0.1)
+    for errors, low, high in ((shared_errors, 0.038, 0.062), (own_errors, 0, 0.05)):
+        p = [OrderSpread(e - 3, tolerance=tolerance).p_value for e in errors]
+        assert low <= np.mean(np.array(p) < 0.05) <= high
+
+
+def test_what_is_impossible_along_one_order_is_no_nan():
+    spread = OrderSpread(np.array([[-1.0, -np.inf, -np.inf], [-1.0, -2.0, -np.inf]]))
+    assert_array_equal(spread.std, [0, np.inf, 0])
+    assert_array_equal(spread.gap, [0, np.inf, 0])
+    assert spread.p_value == 0
+    with pytest.raises(ValueError, match=r"two orders or more, got \(1, 3\)"):
+        OrderSpread(np.zeros((1, 3)))
+
+
+def test_the_picture_has_a_point_for_each_row():
+    spread = order_spread(no_joint, CELLS, n_orders=4, random_state=0)
+    display = spread.plot()
+    assert_allclose(display.points_.get_offsets()[:, 1], spread.std)
+    plt.close("all")
+
+
+def test_bad_arguments(known):
+    with pytest.raises(ValueError, match="n_orders == 1, must be >= 2"):
+        order_spread(*known, n_orders=1)
+    with pytest.raises(ValueError, match="at least two features"):
+        order_spread(lambda X, m: np.where(m, -1.0, 0.0), np.zeros((3, 1)))
+
+
+# Orders for each row
+
+
+@pytest.fixture
+def wide():
+    """Rows of more features than orders are enumerated for, and a model of no joint."""
+    weights = np.random.default_rng(3).normal(size=(7, 7))
+    np.fill_diagonal(weights, 0)
+
+    def conditional(X, mask):
+        error = X - np.where(mask, 0.0, X) @ weights / 7
+        return np.where(mask, -0.5 * error**2, 0.0)
+
+    return conditional, np.random.default_rng(0).normal(size=(40, 7))
+
+
+def test_orders_of_rows_of_their_own_average_out(wide):
+    function, X = wide
+
+    def for_all(X, mask):
+        assert mask.ndim == 1
+        return function(X, mask)
+
+    means = [
+        [lml_samples(f, X, n_orders=1, random_state=s).mean() for s in range(30)]
+        for f in (function, for_all)
+    ]
+    assert np.std(means[0]) < 0.5 * np.std(means[1])
+    truth = lml_samples(function, X, n_orders=200, random_state=99).mean()
+    assert abs(np.mean(means[0]) - truth) < 4 * np.std(means[1]) / np.sqrt(30)
+
+
+def test_numbers_depend_on_neither_workers_nor_blocks(wide, monkeypatch):
+    function, X = wide
+    X[3, 2] = np.nan
+
+    def model(X, mask):
+        return function(np.nan_to_num(X), mask | np.isnan(X)) * ~np.isnan(X)
+
+    def measure(n_jobs):
+        options = {"random_state": 0, "n_jobs": n_jobs}
+        with joblib.parallel_config(backend="threading"):
+            return [
+                lml_samples(model, X, n_orders=3, **options),
+                feature_contributions(model, X, n_orders=3, **options),
+                mpt_curve(model, X, n_masks=3, design="chain", **options).scores,
+            ]
+
+    expected = measure(None)
+    for value, other in zip(expected, measure(2), strict=True):
+        assert_allclose(value, other, rtol=1e-12)
+    monkeypatch.setattr("sklearn_mpt._measure.contract.BLOCK_ENTRIES", 60)
+    for value, other in zip(expected, measure(None), strict=True):
+        assert_allclose(value, other, rtol=1e-12)
+
+
+def test_rows_share_the_orders_of_a_joint(known):
+    """Masks that rows share are faster there, and orders make no difference."""
+    model, X = known
+    shapes = set()
+
+    def conditional(X, mask):
+        shapes.add((len(X), mask.ndim))
+        return model.conditional_log_prob(X, mask)
+
+    lml_samples(conditional, X, n_orders=2, random_state=0)
+    assert (len(X), 2) not in shapes
+
+
+def test_contributions_of_rows_add_up_along_their_own_orders(wide):
+    function, X = wide
+    parts = feature_contributions(function, X, n_orders=1, random_state=0)
+    gaps = order_spread(function, X, n_orders=30, random_state=0)
+    low, high = gaps.log_prob.min(axis=0) - 1, gaps.log_prob.max(axis=0) + 1
+    assert ((low < parts.sum(axis=1)) & (parts.sum(axis=1) < high)).all()
+
+
+def test_a_model_of_a_data_frame_takes_names():
+    frame = pd.DataFrame(
+        np.random.default_rng(0).normal(size=(9, 3)), columns=["a", "b", "c"]
+    )
+    model = MPTProbabilisticPCA(1, max_iter=0, random_state=0).fit(frame)
+    log_prob = order_log_prob(model, frame, [["b", "a", "c"], ["c", "b", "a"]])
+    assert_allclose(log_prob, model.score_samples(frame))
