@@ -1,5 +1,6 @@
 """What every kind of feature says of itself."""
 
+import copy
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -48,6 +49,25 @@ class Locations:
         """They, of shape (m, l); with a gradient if the hidden values have one."""
         with torch.set_grad_enabled(self._has_gradient):
             return torch.addmm(self.intercept, self.hidden, self.coef)
+
+
+class FormedLocations(Locations):
+    """Those that a decoder of a user gives, which has no last layer to factor out.
+
+    Parameters
+    ----------
+    product : Tensor of shape (m, l)
+    """
+
+    def __init__(self, product):
+        super().__init__(product, product.new_empty(0, 0), product.new_empty(0))
+
+    def every(self, step):
+        return FormedLocations(self.hidden[::step])
+
+    @property
+    def product(self):
+        return self.hidden
 
 
 class Likelihood(torch.nn.Module, ABC):
@@ -144,7 +164,7 @@ class Likelihood(torch.nn.Module, ABC):
 
     def from_attributes(self, fitted: Mapping, scale: Scale) -> Self:
         """Return the likelihood of standardised rows, from fitted attributes."""
-        return type(self)()
+        return copy.deepcopy(self)
 
     def check_attributes(
         self, fitted: Mapping, columns: Sequence = (), names: Sequence = ()

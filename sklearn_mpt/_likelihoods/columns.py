@@ -1,5 +1,6 @@
 """Features of several kinds beside each other: the columns of a table."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -32,6 +33,13 @@ LIKELIHOODS = {
 """Kinds of features by their names."""
 
 
+def likelihood_of(kind, n_categories, n_features):
+    """Return the likelihood of all columns of a kind, by its name or an instance."""
+    if isinstance(kind, Likelihood):
+        return copy.deepcopy(kind)
+    return LIKELIHOODS[kind].of_columns(n_categories, n_features)
+
+
 class Columns(Likelihood):
     """Features of several kinds, each with own parameters as its kind has them.
 
@@ -40,7 +48,7 @@ class Columns(Likelihood):
 
     Parameters
     ----------
-    kinds : sequence of str
+    kinds : sequence of str or Likelihood
         Of each feature.
     n_categories : sequence of int
         Number of categories of each feature; 1 for those of another kind.
@@ -57,10 +65,11 @@ class Columns(Likelihood):
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
         groups = sorted(set(of_feature))
         self.parts = torch.nn.ModuleList(
-            LIKELIHOODS[kind].of_columns(count, of_feature.count((kind, count)))
+            likelihood_of(kind, count, of_feature.count((kind, count)))
             for kind, count in groups
         )
-        self.n_locations_each = [LIKELIHOODS[k].n_locations(c) for k, c in of_feature]
+        part_of = dict(zip(groups, self.parts, strict=True))
+        self.n_locations_each = [part_of[f].n_locations(f[1]) for f in of_feature]
         self.is_separable = max(self.n_locations_each) == 1
         if noise_variance is not None and "gaussian" in self.kinds:
             place = groups.index(("gaussian", 1))
