@@ -83,7 +83,7 @@ class UniformMasks:
 
 
 class FixedMasks:
-    """Draw hidden sets of one size as targets; turns are disjoint."""
+    """Draw hidden sets of one size as targets, disjoint in successive turns."""
 
     is_uniform = False
 
