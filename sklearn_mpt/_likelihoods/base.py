@@ -71,7 +71,7 @@ class Likelihood(torch.nn.Module, ABC):
     n_means = 1  # numbers that `mean` returns for a feature
     # Whether their information is a block with that of the location, not a diagonal.
     has_blocks = False
-    measure: str | None = None  # what an entry has: "density" or "probability"
+    measure: str | None = None  # what entries have: "density", "probability"
     has_density = False  # whether a constant feature has no finite maximum likelihood
     # Whether an entry may tell z more closely than nodes of the others are spaced.
     is_sharp = False

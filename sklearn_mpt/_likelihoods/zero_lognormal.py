@@ -38,6 +38,7 @@ class ZeroLognormal(OfScale):
         Of the logarithms of positive amounts.
     """
 
+    measure = "density and probability"  # of zero
     bounds = (0.0, np.inf)
     is_separable = False
     is_sharp = True
