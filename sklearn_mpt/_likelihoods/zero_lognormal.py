@@ -39,6 +39,7 @@ class ZeroLognormal(OfScale):
         Noise variances of the logarithms of positive amounts.
     """
 
+    measure = "density and probability"  # of zero
     bounds = (0.0, np.inf)
     is_separable = False
     is_sharp = True
