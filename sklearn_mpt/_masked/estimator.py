@@ -45,10 +45,11 @@ class MPTMaskedAutoencoder(TableMPT):
     ----------
     likelihood : str, sequence of str or dict, default="gaussian"
         Kind of the columns: "gaussian" (numbers, each a mixture of Gaussians),
-        "bernoulli" (0 and 1, or booleans), "categorical" or "poisson" (counts). One
-        name for all columns; a sequence of names, one for each; a dict from columns, by
-        name or number, to names, the others Gaussian; or "from_dtype", as
-        `MPTLinearVAE` takes them.
+        "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
+        "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
+        "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
+        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on what is
+        visible, too.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the residual blocks, of two layers each. ``()`` is a linear net.
         "auto" is two blocks whose width, 64 to 512, grows with the fourth root of
