@@ -15,12 +15,17 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401
-from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTProbabilisticPCA
+
+try:
+    from sklearn.impute import IterativeImputer
+except ImportError:  # up to scikit-learn 1.9 it is experimental
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
 
 # %%
 # Choose by the likelihood of incomplete rows

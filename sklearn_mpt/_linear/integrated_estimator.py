@@ -4,8 +4,9 @@ from abc import abstractmethod
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._checks import warn_constant
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor
@@ -15,6 +16,7 @@ from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
+    LONG_SLOPE,
     MANY_FEATURES,
     LikelihoodRows,
     Training,
@@ -61,7 +63,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     learning_rate: float
     tol: float
     rotation: str | None = None
-    slope_prior: float | None = 4.0
+    slope_prior: float | None = None
 
     _objectives: tuple[str, ...] = ("mpt", "elbo", "lml")
 
@@ -226,6 +228,23 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
+        if self.slope_prior is None:
+            _, scale = self._units(fitted)
+            lengths = np.linalg.norm(fitted["components_"] / scale, axis=0)
+            warn_separated(np.flatnonzero(lengths > LONG_SLOPE))
+
+
+def warn_separated(locations):
+    """Warn of locations, by their places, whose slopes a prior had to bound."""
+    if len(locations):
+        warn_caller(
+            "The likelihood has no finite maximum, or one at very steep slopes: those "
+            f"of the columns {locations[:10].tolist()} of components_ exceed "
+            f"{LONG_SLOPE:g}, since some features separate the rows. A normal prior "
+            "keeps what they exceed it by small; slope_prior=4.0 would shrink all "
+            "slopes a little, and fewer components may do without.",
+            ConvergenceWarning,
+        )
 
 
 def _expected_information(X, density):

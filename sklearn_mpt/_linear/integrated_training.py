@@ -55,6 +55,9 @@ MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # that tell what components miss
 MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
 UNSEEN = 0.5  # observations that each level counts which no row has
+# Without a prior slopes are free up to this length, in locations per unit of z, and
+# what they exceed it by is kept small: features may separate the rows.
+LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
 LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
 
 
@@ -198,15 +201,20 @@ class IntegratedRows:
         """
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
-        deviation = self.training.slope_prior or math.inf
+        deviation, free = self.training.slope_prior, 0.0
+        if deviation is None:
+            deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
         of_row = 1 / (self.weights.total * deviation**2)
-        slopes = point.coefs.clone()
-        slopes[:, -1] = 0
+        slopes = point.coefs[:, :-1]
+        length = torch.linalg.norm(slopes, dim=1, keepdim=True)
+        excess = (length - free).clamp(min=0)
+        pull = torch.zeros_like(point.coefs)
+        pull[:, :-1] = excess / length.clamp(min=1e-300) * slopes
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
-        diagonal[:, :-1] += sums.n_rows * of_row
-        gradient = sums.gradient.coefs - sums.n_rows * of_row * slopes
+        diagonal[:, :-1] += sums.n_rows * of_row * (length >= free)
+        gradient = sums.gradient.coefs - sums.n_rows * of_row * pull
         sums = sums.lowered(
-            self.given.log_scale + 0.5 * of_row * float((slopes**2).sum())
+            self.given.log_scale + 0.5 * of_row * float((excess**2).sum())
         )
         coefs = gradient * self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
