@@ -7,6 +7,8 @@ shape is :math:`\alpha = 1 / \phi`:
     \delta = \log x - \log m.
 """
 
+import math
+
 import numpy as np
 import torch
 from scipy.stats import gamma
@@ -93,7 +95,7 @@ class Gamma(OfScale):
         logs = log_of(X)
         excess = logs - location
         capped = excess.clamp(max=LARGEST_EXCESS)
-        beyond = (excess - capped) * torch.expm1(torch.tensor(LARGEST_EXCESS)).to(X)
+        beyond = (excess - LARGEST_EXCESS).clamp(min=0) * math.expm1(LARGEST_EXCESS)
         cost = torch.expm1(capped) - capped + beyond
         return self._constant(location) - logs - self._shape * cost
 

@@ -32,11 +32,15 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Number K of latent variables; at most n_features with a Gaussian likelihood.
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
-        booleans), "categorical" or "poisson" (counts). One name for all columns; a
+        booleans), "categorical", "ordinal" or "partial_credit" (levels in order),
+        "poisson" or "negative_binomial" (counts), "lognormal" or "gamma" (positive
+        amounts), "zero_lognormal" (amounts that may be 0). One name for all columns; a
         sequence of names, one for each; or a dict from columns, by name or number, to
-        names, the others Gaussian. "from_dtype" takes a DataFrame: booleans are
-        "bernoulli"; categories, strings and objects "categorical"; other numbers
-        "gaussian". In arrays categories are codes 0, 1, 2, ...
+        names, ``...`` for the others, which else are Gaussian. "from_dtype" takes a
+        DataFrame: booleans are "bernoulli"; ordered categories "ordinal"; other
+        categories, strings and objects "categorical"; other numbers "gaussian". "auto"
+        chooses for these by their values, too: see :doc:`/tables`. Categories and
+        levels are codes 0, 1, 2, ... in arrays.
     noise : {"shared", "per_feature"}, default="shared"
         Whether all Gaussian features have one noise variance, or each has its own,
         which is factor analysis. In tables with other kinds each has its own.
@@ -59,10 +63,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         What training maximises: the masked scores; or, for comparison, the evidence
         lower bound, or the LML, by EM or in closed form.
     init : {"random", "pca"} or dict, default="random"
-        Starting values: random components, or the best of several short runs; principal
-        components; or arrays `components` (n_components, n_locations), `intercept`
-        (n_locations,) and, if some features are Gaussian, `noise_variance`
-        (n_features,). If all are: `components`, `mean` (n_features,), `noise_variance`.
+        Starting values: random components, or the best of several short runs;
+        principal components; or arrays `components` (n_components, n_locations),
+        `intercept` (n_locations,) and, as far as the likelihood has them, the fitted
+        attributes `noise_variance`, `dispersion` and `thresholds`. If all features are
+        Gaussian: `components`, `mean` (n_features,), `noise_variance`.
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
@@ -91,14 +96,23 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     ----------
     components_ : ndarray of shape (n_components, n_locations)
         Slopes of the locations in z, on the principal axes (longest first) or rotated
-        by `rotation`. (Not rotated if ``max_iter=0``.) A feature has one location, a
-        categorical one C in the order of `categories_`, with slopes of mean zero.
+        by `rotation`. (Not rotated if ``max_iter=0``.) A feature has one location; a
+        categorical one C, of mean zero, in the order of `categories_`; a
+        "zero_lognormal" one the logit of more than 0, then the mean logarithm.
     mean_ : ndarray of shape (n_features,)
         Mean of the features. Only if all are Gaussian; else there is `intercept_`.
     intercept_ : ndarray of shape (n_locations,)
         Locations at z = 0. Only if some feature is not Gaussian.
     noise_variance_ : float or ndarray of shape (n_features,)
-        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+        Variance of the noise: of the logarithms, for "lognormal" and "zero_lognormal".
+        NaN for features of other kinds, as in the next two; only if some have it.
+    dispersion_ : ndarray of shape (n_features,)
+        With the mean m, the variance is dispersion times m^2 for "gamma", and m more
+        for "negative_binomial".
+    thresholds_ : ndarray of shape (n_features, n_levels - 1)
+        Added to the location: it is then the logit of level c or above for "ordinal"
+        (the first is 0, and they fall), of level c against c - 1 for "partial_credit"
+        (their mean is 0), for c = 1, 2, ... NaN beyond the levels of a feature.
     likelihoods_, categories_ : list
         Kind of each feature, and its categories (None for other kinds). Only if
         `likelihood` gives kinds of columns.
