@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -461,14 +462,18 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     def _check_guessing_prior(self):
         prior = self.guessing_prior
-        if not isinstance(prior, tuple | list) or len(prior) != 2:
+        is_pair = isinstance(prior, tuple | list) and len(prior) == 2
+        if not is_pair or isinstance(prior[0], str | bool):
             raise ValueError(
                 "guessing_prior must be None, or the mean and the standard deviation "
                 f"of a logit, got {prior!r}."
             )
-        for value in prior:
-            check_real(abs(value), "guessing_prior", "left")
-        check_real(prior[1], "The standard deviation of guessing_prior", "neither")
+        mean, deviation = prior
+        if not isinstance(mean, Real) or not math.isfinite(mean):
+            raise ValueError(
+                f"The mean of guessing_prior must be a finite number, got {mean!r}."
+            )
+        check_real(deviation, "The standard deviation of guessing_prior", "neither")
 
     def _check_values(self, X):
         names = self._names(X.shape[1])
