@@ -56,13 +56,17 @@ from sklearn.datasets import (
 )
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401
-from sklearn.impute import IterativeImputer
 from sklearn.preprocessing import scale
 from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTCurve, MPTProbabilisticPCA, mpt_curve
+
+try:
+    from sklearn.impute import IterativeImputer
+except ImportError:  # up to scikit-learn 1.9 it is experimental
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
 
 LOG_2PI = np.log(2 * np.pi)
 NOISE = 0.5  # standard deviation of the noise in simulated rows

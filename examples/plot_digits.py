@@ -18,8 +18,8 @@ from sklearn_mpt import MPTCurveDisplay, MPTProbabilisticPCA
 # Train by masking
 # ----------------
 #
-# Every step of training hides random pixels, few and many alike.
-# The closed-form solution of PCA has the highest LML that there is.
+# Every step of training hides random pixels; all numbers of hidden pixels are equally
+# likely. The closed-form solution of PCA has the highest possible LML.
 
 X = load_digits().data / 16
 model = MPTProbabilisticPCA(n_components=10, mask_rate="uniform", random_state=0)
@@ -32,9 +32,9 @@ print(f"LML, closed-form optimum:  {closed_form.score(X):.2f}")
 # Measure by masking
 # ------------------
 #
-# The curve asks the model for nothing but predictions of hidden pixels, here along 2000
-# random orders in which the pixels become visible. Its area is nevertheless the LML,
-# drawn as a rectangle of the same width.
+# The curve only uses predictions of hidden pixels, here along 2000 random orders in
+# which the pixels become visible. Its area is the LML, which is also drawn as a
+# rectangle of the same width.
 
 display = MPTCurveDisplay.from_estimator(model, X, n_masks=2000, random_state=0)
 curve = display.curve

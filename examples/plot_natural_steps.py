@@ -54,7 +54,7 @@ def follow(step, parameters, n_steps):
 # Expectation-maximisation
 # ------------------------
 #
-# With parameter expansion: after the M-step, z is scaled to unit covariance again.
+# EM with parameter expansion: after each M-step, z is rescaled to unit covariance.
 
 
 def em_step(model):
@@ -90,7 +90,7 @@ curves = {"EM": follow(em_step, start, 200)}
 # Masked training by this package
 # -------------------------------
 #
-# A callback keeps the time after every epoch; scoring does not count.
+# A callback records the time after every epoch, without the time for scoring.
 
 
 class Clock:
@@ -122,9 +122,9 @@ curves["masks, natural steps"] = np.array(clock.times), np.array(clock.lml)
 # Masked training by Adam
 # -----------------------
 #
-# The same objective, a mask for each row in minibatches of 256, and the usual
-# optimiser: it knows how large the gradient of each number is, and nothing of how
-# they depend on each other. The derivatives are left to autograd.
+# The same objective, with minibatches of 256 rows, a mask for each row, and derivatives
+# by autograd. Adam scales the gradient of each parameter by its size, but does not use
+# how parameters depend on each other.
 
 N_EPOCHS = 150
 rows, seen_at_all = torch.from_numpy(np.nan_to_num(X)), torch.from_numpy(present)
@@ -171,7 +171,7 @@ def adam_step(_):
 curves["masks, Adam"] = follow(adam_step, start, N_EPOCHS)
 
 # %%
-# How far each is from the optimum, which is where EM ends.
+# The figure shows the distance of each method from the optimum, where EM ends.
 
 best = max(records.max() for _, records in curves.values())
 for name, (times, records) in curves.items():

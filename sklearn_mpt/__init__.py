@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
+    from sklearn_mpt._items.display import (
+        InformationDisplay,
+        ItemCurveDisplay,
+        WrightMapDisplay,
+    )
+    from sklearn_mpt._items.estimator import MPTItemResponse
     from sklearn_mpt._linear.ppca import MPTProbabilisticPCA
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -46,6 +52,8 @@ _MODULES = {
     "CumulativeCV": "_measure.cumulative",
     "CumulativeCVDisplay": "_measure.display",
     "DataCollatorForMPT": "_text.training",
+    "InformationDisplay": "_items.display",
+    "ItemCurveDisplay": "_items.display",
     "EvidenceComparison": "_measure.cumulative",
     "EvidenceComparisonDisplay": "_measure.display",
     "LMLComparison": "_measure.comparison",
@@ -57,11 +65,13 @@ _MODULES = {
     "MPTDeepVAE": "_deep.vae",
     "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
+    "MPTItemResponse": "_items.estimator",
     "MPTLinearVAE": "_linear.vae",
     "MPTMaskedAutoencoder": "_masked.estimator",
     "MPTMixture": "_mixture.estimator",
     "MPTProbabilisticPCA": "_linear.ppca",
     "MPTScorer": "_text.scorer",
+    "WrightMapDisplay": "_items.display",
     "MaskedDiffusionLM": "_text.diffusion",
     "OrderSpread": "_measure.orders",
     "OrderSpreadDisplay": "_measure.display",
@@ -86,6 +96,8 @@ __all__ = [
     "DataCollatorForMPT",
     "EvidenceComparison",
     "EvidenceComparisonDisplay",
+    "InformationDisplay",
+    "ItemCurveDisplay",
     "LMLComparison",
     "LMLComparisonDisplay",
     "LMLMonitor",
@@ -95,6 +107,7 @@ __all__ = [
     "MPTDeepVAE",
     "MPTHarnessLM",
     "MPTImputer",
+    "MPTItemResponse",
     "MPTLinearVAE",
     "MPTMaskedAutoencoder",
     "MPTMixture",
@@ -104,6 +117,7 @@ __all__ = [
     "OrderSpread",
     "OrderSpreadDisplay",
     "PooledEstimate",
+    "WrightMapDisplay",
     "check_masked_model",
     "compare_evidence",
     "compare_lml",

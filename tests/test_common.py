@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import (
     MPTDeepVAE,
+    MPTItemResponse,
     MPTLinearVAE,
     MPTMixture,
     MPTProbabilisticPCA,
@@ -71,6 +72,10 @@ MODELS = {
     "mixture": (lambda: MPTMixture(2, max_iter=20, random_state=0), real_rows()),
     "latent classes": (
         lambda: MPTMixture(2, likelihood="bernoulli", max_iter=20, random_state=0),
+        binary_rows(),
+    ),
+    "items": (
+        lambda: MPTItemResponse(n_components=2, max_iter=20, random_state=0),
         binary_rows(),
     ),
 }
@@ -152,6 +157,11 @@ class SignsVAE(BySigns, MPTLinearVAE):
     pass
 
 
+class ItemSigns(BySigns, MPTItemResponse):
+    def _check_values(self, X):
+        """Signs are taken later."""
+
+
 class TakesSigns:
     """A table of any rows, whose first column is a sign."""
 
@@ -190,6 +200,7 @@ def failures_expected_of(estimator):
         MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
         MPTMixture(max_iter=5),
         MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
+        ItemSigns(max_iter=3),
         DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ],
     expected_failed_checks=failures_expected_of,

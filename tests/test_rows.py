@@ -41,7 +41,9 @@ MEASURES = {
     "compare_lml": lambda model, X: compare_lml(
         [model, model], X, n_orders=2, random_state=0
     ),
-    "check_masked_model": functools.partial(check_masked_model, n_masks=2),
+    "check_masked_model": functools.partial(
+        check_masked_model, n_masks=2, n_orders=2, random_state=0
+    ),
 }
 
 
@@ -90,7 +92,8 @@ FUNCTIONS = [writes, writes_by_torch, writes_its_result_into_the_rows, Buffered(
 def numbers_of(result):
     if isinstance(result, np.ndarray) or result is None:
         return np.nan_to_num(np.asarray(result, dtype=float))
-    return getattr(result, "scores", None) if hasattr(result, "scores") else result.lml
+    names = ("scores", "log_prob", "lml")  # of curves, of orders, of comparisons
+    return next(getattr(result, name) for name in names if hasattr(result, name))
 
 
 @pytest.fixture(params=["array", "Fortran", "read-only", "memory map", "frame"])
@@ -337,8 +340,9 @@ def test_an_error_says_what_was_called():
 
     with pytest.raises(RuntimeError, match="out of order") as caught:
         lml_samples(broken, np.ones((3, 2)))
-    (note,) = caught.value.__notes__
+    note, other = caught.value.__notes__
     assert "called with X of shape (3, 2) and a boolean mask of shape (2,)" in note
+    assert "for each row instead, of shape (3, 2), it raised RuntimeError: out" in other
 
 
 def test_a_function_that_takes_no_shared_mask_breaks_the_contract():

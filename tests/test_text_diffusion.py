@@ -162,6 +162,7 @@ def test_bits_are_nats_per_unit():
         scorer.bits_per(texts, "word")
 
 
+@pytest.mark.filterwarnings("ignore:.* hold .UNK.")
 def test_bytes_are_those_of_the_text_alone():
     scorer = MPTScorer(make_model().eval(), make_tokenizer()).fit()
     pair = [("the cat", "sät on")]

@@ -36,8 +36,9 @@ from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 # A model of its own
 # ------------------
 #
-# Given the component, features are independent. So a hidden feature has the mixture
-# of its Gaussians, weighted by what the visible ones say of the component.
+# Features are independent within a component. So the distribution of a hidden feature
+# is a mixture of its Gaussians, weighted by the probabilities of the components given
+# the visible features.
 
 
 class DiagonalMixture(DensityMixin, BaseEstimator):
@@ -91,8 +92,8 @@ class DiagonalMixture(DensityMixin, BaseEstimator):
 
 
 # %%
-# It keeps the rules, and its masked scores add up to its likelihood, also where entries
-# are missing.
+# The model passes the check, and its masked scores add up to its likelihood, also if
+# entries are missing.
 
 wine = load_wine()
 X = scale(wine.data)
@@ -106,8 +107,8 @@ print(
 )
 
 # %%
-# Everything else that is made of conditionals works, too: a comparison with a model of
-# this package, and the features that make a wine unlikely.
+# All other functions that use conditionals can be called: for example, to compare the
+# model with one of this package, and to find the features that make a wine unlikely.
 
 ppca = MPTProbabilisticPCA(n_components=3, random_state=0).fit(train)
 print(compare_lml({"mixture": mixture, "PPCA": ppca}, test))
@@ -121,11 +122,12 @@ print(f"{parts[oddest, worst]:.2f} for {wine.feature_names[worst]}")
 # A kind of feature
 # -----------------
 #
-# A linear model gives each feature a location, linear in z. Counts that vary more than
-# those of a Poisson distribution have a mean, of which it is the logarithm, and a size,
-# known here. A kind of feature says what entries are likely there, in which
-# direction that changes (the slope), and how much an entry tells of its location (the
-# Fisher information): the gradient and the size of a natural step are made of these.
+# A linear model gives each feature a location that is linear in z. This kind of feature
+# is a count that varies more than a Poisson count: a negative binomial distribution,
+# whose mean has the location as logarithm, and whose size is known here. A kind of
+# feature computes log-probabilities, their derivative in the location (the slope), and
+# the Fisher information on the location. Natural gradient steps are computed from
+# these.
 
 
 class OverdispersedCounts(Likelihood):
@@ -176,8 +178,7 @@ class OverdispersedCounts(Likelihood):
 
 
 # %%
-# An estimator lists its parameters, as every estimator of scikit-learn does, and names
-# its likelihood.
+# The estimator lists its parameters, as in scikit-learn, and returns its likelihood.
 
 
 class CountFactors(IntegratedLinear):
@@ -223,9 +224,9 @@ class CountFactors(IntegratedLinear):
 
 
 # %%
-# Counts of 8 kinds at 800 sites, along two gradients; one count in ten is missing.
-# Training starts from chance and from the parameters that made the rows, and ends at
-# the same likelihood.
+# The rows are counts of 8 kinds at 800 sites, generated from two latent variables; one
+# count in ten is missing. Training starts from random parameters and from the
+# parameters that generated the rows, and ends at the same likelihood.
 
 rng = np.random.default_rng(0)
 truth = {
@@ -249,9 +250,9 @@ print(f"Trained from these     {from_truth.score(counts):.3f}")
 print(f"Trained from chance    {model.score(counts):.3f}, in {model.n_iter_} epochs")
 
 # %%
-# It has all that the models of the package have: scores by quadrature, imputation,
-# samples, and a curve whose area is its likelihood. Of eight features there are few
-# masks, and here is every one of them.
+# The model has all methods of the models of the package: scores by quadrature,
+# imputation, samples, and a curve whose area is its likelihood. Eight features have few
+# masks, and the curve uses all of them.
 
 some = counts[:40]
 curve = mpt_curve(model, some, n_masks=70, design="independent")

@@ -40,8 +40,9 @@ for row in zip(n_components, training, held_out, strict=True):
 print(f"Best held out: {search.best_params_}, generated with {N_TRUE}")
 
 # %%
-# Rows of some splits are less likely than those of others under any model. The band
-# leaves that out: it is the standard error of the distance to the best model.
+# The rows of some splits are less likely than those of others under all models. The
+# band is the standard error of the difference to the best model, which this does not
+# affect.
 
 splits = np.array([results[f"split{i}_test_score"] for i in range(5)])
 loss = splits - splits[:, [search.best_index_]]

@@ -24,8 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_mpt import MPTProbabilisticPCA, check_masked_model, compare_lml
 
 # %%
-# The rows are tumours, the features ten measures of the nuclei of their cells, on
-# average.
+# The rows are tumours. The features are the means of ten measures of their cell nuclei.
 
 X = np.log(load_breast_cancer().data[:, :10] + 0.01)
 X, held_out = train_test_split(X, random_state=0)
@@ -36,9 +35,9 @@ X, held_out = scaler.transform(X), scaler.transform(held_out)
 # A function of rows and a mask
 # -----------------------------
 #
-# Factor analysis is Gaussian, so all that a mask needs is a block of its covariance.
+# Factor analysis is Gaussian, so its conditionals follow from blocks of its covariance.
 # The function returns the log-probability of each hidden feature given the visible
-# ones, and 0 at those.
+# features, and 0 at visible features.
 
 factors = FactorAnalysis(4).fit(X)
 covariance = factors.get_covariance()
@@ -53,9 +52,10 @@ def factor_analysis(X, mask):
 
 
 # %%
-# The nearest neighbours among the training rows, by the visible features, say where a
-# hidden feature may be. No joint density has these conditionals, so every order of the
-# features is another model, and the mark is a bound of the mixture of them.
+# This function predicts hidden features from the nearest neighbours among the training
+# rows, found by the visible features. No joint density has these conditionals. Every
+# order of the features is a model of its own, and the LML in the table is a lower bound
+# for the mixture of these models.
 
 
 def neighbours(X, mask, n_neighbours=15, width=0.3):
@@ -69,8 +69,8 @@ def neighbours(X, mask, n_neighbours=15, width=0.3):
 training = X
 
 # %%
-# A net that is shown some of the features, and which they are, and trained to predict
-# the others.
+# This net gets the visible features and the mask as inputs, and is trained to predict
+# the hidden features.
 
 torch.manual_seed(0)
 net = torch.nn.Sequential(
@@ -97,9 +97,9 @@ for _ in range(1500):
     optimizer.step()
 
 # %%
-# Do they keep the rules? An error would say which one is broken. For information, the
-# check tells how far the log-probabilities of a row differ between orders of the
-# features. For factor analysis, which has a joint density, they do not.
+# ``check_masked_model`` raises an error if a function breaks a rule. It also returns
+# how much the log-probability of a row varies between orders of the features. For
+# factor analysis, which has a joint density, it does not vary.
 
 for model in (factor_analysis, neighbours, module):
     spread = check_masked_model(model, held_out, random_state=0)
@@ -109,7 +109,7 @@ for model in (factor_analysis, neighbours, module):
 # The ranking
 # -----------
 #
-# An estimator scores the rows itself. Functions are asked for their conditionals along
+# An estimator scores the rows itself. Functions are scored by their conditionals along
 # random orders of the features.
 
 table = compare_lml(
@@ -126,8 +126,8 @@ table = compare_lml(
 print(table)
 
 # %%
-# Differences to the best model are paired: a row that is unlikely under all models does
-# not blur them. So they are surer than the marks themselves.
+# Differences to the best model are computed row by row: a row that is unlikely under
+# all models does not affect them. So they are more precise than the LMLs.
 
 table.plot()
 plt.show()

@@ -1,14 +1,15 @@
 r"""
-==============================================
-Evidence of parameters is cross-validation too
-==============================================
+================================================
+Bayesian evidence as cumulative cross-validation
+================================================
 
-Which degree has a polynomial? A Bayesian answer is the evidence: the probability of the
-data when the coefficients are drawn from their prior. `Fong and Holmes (2020)
-<https://doi.org/10.1093/biomet/asz077>`_ showed that its logarithm is a sum of
-cross-validated scores over all sizes of the held-out set. So predictions alone give it,
-by :func:`~sklearn_mpt.cumulative_cv_score`, for any estimator that predicts with
-probabilities. They also show what the prior decides, and what the data.
+Which degree should a polynomial have? A Bayesian answer is the evidence: the
+probability of the data if the coefficients are drawn from their prior. `Fong and Holmes
+(2020) <https://doi.org/10.1093/biomet/asz077>`_ showed that its logarithm is a sum of
+cross-validation scores over all sizes of the validation set. So
+:func:`~sklearn_mpt.cumulative_cv_score` computes it from predictions, for any estimator
+that predicts with probabilities. The scores also show how far the choice depends on the
+prior, and how far on the data.
 """
 
 import matplotlib.pyplot as plt
@@ -57,11 +58,11 @@ X = rng.uniform(-1, 1, size=(40, 1))
 y = 1 - X[:, 0] + 1.2 * X[:, 0] ** 2 - 1.5 * X[:, 0] ** 3 + 0.5 * rng.normal(size=40)
 
 # %%
-# The same number by two routes
-# =============================
+# The same number computed in two ways
+# ====================================
 #
-# From no row on, each row is predicted from those before it. The sum is the evidence,
-# whatever the order of the rows.
+# Each row is predicted from the rows before it, the first one from the prior. The sum
+# of the log-probabilities is the log evidence, for any order of the rows.
 
 result = cumulative_cv_score(
     BayesianPolynomial(3), X, y, n_start=0, n_orders=5, random_state=0
@@ -70,12 +71,12 @@ exact = BayesianPolynomial(3).log_evidence(X, y)
 print(f"closed form {exact:.10f}, along five orders {result.scores.round(10)}")
 
 # %%
-# What it is a sum of
-# ===================
+# Evidence as a sum of cross-validation scores
+# ============================================
 #
-# After k rows the next one is predicted with a certain score. That is leave-p-out
-# cross-validation, with p = n - k. A vague prior loses in the first few rows, which it
-# calls very unlikely. From then on it is as good as the other.
+# The score of the next row after k rows is a score of leave-p-out cross-validation,
+# with p = n - k. Under a vague prior the first few rows are very unlikely. After these
+# rows, its scores equal those of the other prior.
 
 options = {"n_start": 0, "n_orders": 10, "random_state": 0}
 figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
@@ -86,13 +87,14 @@ for variance in (1.0, 1e4):
 axes[0].set_title("Degree 3")
 
 # %%
-# Which degree
-# ============
+# Choosing the degree
+# ===================
 #
-# So the degree that the evidence chooses depends on the prior: the vaguer it is, the
-# lower the degree. If ten rows are seen first, their posterior takes the place of the
-# prior, and the answer hardly moves. That is what ``n_start`` is for; its default,
-# "auto", is a tenth of the rows.
+# So the degree that the evidence chooses depends on the prior: the vaguer the prior,
+# the lower the degree. If scoring starts after ten rows, the posterior given these rows
+# takes the place of the prior, and the choice hardly depends on the prior. The
+# parameter ``n_start`` sets this number of rows; its default, "auto", is a tenth of the
+# rows.
 
 degrees, variances = range(1, 6), [0.1, 1.0, 10.0, 1e3, 1e5, 1e7]
 for n_start, style in ((0, "o-"), (10, "s--")):

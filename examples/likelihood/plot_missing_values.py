@@ -15,20 +15,25 @@ import numpy as np
 from scipy.stats import norm
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.experimental import enable_iterative_imputer  # noqa: F401
-from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import scale
 
 from sklearn_mpt import MPTProbabilisticPCA
 
+try:
+    from sklearn.impute import IterativeImputer
+except ImportError:  # up to scikit-learn 1.9 it is experimental
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+    from sklearn.impute import IterativeImputer
+
 # %%
 # Choose by the likelihood of incomplete rows
 # -------------------------------------------
 #
-# A third of all entries goes missing. ``score`` integrates them out: it is the exact
-# log-density of what is left of a row. Held-out rows, incomplete as well, thus say how
-# many components to take, and nothing complete is needed at any point.
+# A third of all entries is removed. ``score`` integrates missing entries out: it is the
+# exact log-density of the present entries of a row. So incomplete validation rows can
+# choose the number of components, and no complete rows are needed.
 
 digits = load_digits().data[:600]
 datasets = {
@@ -72,9 +77,9 @@ for name, X in complete.items():
 # Compare imputations
 # -------------------
 #
-# Every method sees the incomplete rows only, and three draws of what is missing. The
-# imputers of scikit-learn have their default parameters; the iterative one says that it
-# would like more iterations.
+# Every method gets the same incomplete rows, for three draws of the missing entries.
+# The imputers of scikit-learn have their default parameters; the iterative imputer
+# warns that it has not converged.
 
 imputers = {
     "column means": SimpleImputer(),
@@ -108,9 +113,9 @@ for name, X in complete.items():
     print(f"    ours {means[name][-1]:.3f}, column means {means[name][0]:.3f}")
 
 # %%
-# A linear Gaussian model is the best guess for some data and not for other: the digits
-# form groups, of which near neighbours know more than principal axes do. Error bars are
-# standard deviations over the draws of what is missing.
+# A linear Gaussian model has the smallest error for some data sets and not for others.
+# The digits form groups, which nearest neighbours describe better than principal axes.
+# Error bars are standard deviations over the draws of the missing entries.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 position = np.arange(len(datasets))

@@ -20,7 +20,8 @@ from sklearn.preprocessing import scale
 from sklearn_mpt import MPTMixture
 
 # %%
-# Four measurements of 178 wines, of three growers; a fifth of the entries is lost.
+# The data are four measurements of 178 wines from three growers. A fifth of the entries
+# is removed.
 
 wine = load_wine()
 columns = [wine.feature_names.index(name) for name in ("flavanoids", "color_intensity")]
@@ -31,7 +32,7 @@ X = np.where(rng.random(complete.shape) < 0.2, np.nan, complete)
 print(f"{np.isnan(X).any(axis=1).sum()} of {len(X)} rows have holes")
 
 # %%
-# The score of held-out rows, and the Bayesian information criterion, agree.
+# The score of validation rows and the Bayesian information criterion agree.
 
 folds = KFold(5, shuffle=True, random_state=0)
 search = GridSearchCV(
@@ -47,8 +48,8 @@ agreement = adjusted_rand_score(wine.target, model.predict(X))
 print(f"Best: {model.n_components} components; agreement with growers {agreement:.2f}")
 
 # %%
-# Ellipses hold about two thirds of a component. Rows with a hole in one of the two
-# columns are where `impute` puts them.
+# Ellipses contain about two thirds of each component. Rows with a missing entry in one
+# of the two columns are drawn at the values that `impute` returns.
 
 filled, labels = model.impute(X), model.predict(X)
 is_filled = np.isnan(X[:, :2]).any(axis=1)

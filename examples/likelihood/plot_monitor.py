@@ -32,8 +32,8 @@ model = MPTProbabilisticPCA(n_components=40, random_state=0)
 _ = model.set_callbacks(*callbacks).fit(X_train)
 
 # %%
-# Every record has the epoch, the LML, and which fit it belongs to: a monitor may see
-# many. ``pandas.DataFrame(held_out.log_)`` is a table of them.
+# Every record has the epoch, the LML, and the index of the fit, as a monitor may follow
+# several fits. ``pandas.DataFrame(held_out.log_)`` makes a table of them.
 
 best = max(held_out.log_, key=lambda record: record["lml"])
 print(f"Best on held-out images: {best}")
@@ -41,7 +41,7 @@ print(f"The last of {model.n_iter_} epochs: {held_out.log_[-1]}")
 print(f"On training images: {training.log_[-1]}")
 
 # %%
-# Fewer components, or fewer epochs, would have done better.
+# Fewer components, or fewer epochs, would have a higher LML on validation rows.
 
 figure, ax = plt.subplots(layout="constrained")
 for monitor, label in [(training, "training"), (held_out, "held out")]:

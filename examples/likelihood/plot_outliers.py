@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits
 from sklearn_mpt import MPTProbabilisticPCA, feature_contributions
 
 # %%
-# Learn what digits look like, then damage five that the model has not seen: in each,
-# two by two pixels are inverted.
+# The model is fitted to digits. Then five other digits are damaged: in each, two by two
+# pixels are inverted.
 
 X = load_digits().data / 16
 train, test = X[:1500], X[1500:]
@@ -33,8 +33,8 @@ rows[damage] = 1 - rows[damage]
 rows, damage = rows.reshape(5, 64), damage.reshape(5, 64)
 
 # %%
-# Images with the wrong pixels black or white become the least likely of all; where
-# they were grey, little has changed.
+# Images whose inverted pixels were black or white become the least likely of all. Grey
+# pixels hardly change by inversion.
 
 usual = model.score_samples(test[5:])
 log_prob = model.score_samples(rows)
@@ -56,7 +56,7 @@ found = np.take_along_axis(damage, lowest, axis=1).sum(axis=1)
 print(f"Damaged pixels among the four lowest of each image: {found}")
 
 # %%
-# Each image has a colour scale of its own, as their contributions differ in size.
+# Each image has its own colour scale, because the contributions differ in size.
 
 figure, axes = plt.subplots(2, 5, figsize=(10, 5), layout="constrained")
 for image, (above, below) in enumerate(axes.T):

@@ -26,9 +26,9 @@ for name, model in models.items():
     print(f"{name:6}  held-out LML {log_prob.mean():.3f} ± {error:.3f} nats per row")
 
 # %%
-# The density of either model, and what it draws for the second coordinate at three
-# values of the first. The colours are those of the density in both panels, on one
-# scale; the window holds all draws.
+# The figure shows the density of each model, and draws of the second coordinate at
+# three values of the first. Both panels have the same colour scale, and contain all
+# draws.
 
 horizontal, vertical = np.linspace(-1.7, 2.7, 36), np.linspace(-1.3, 2.0, 27)
 grid = np.stack(np.meshgrid(horizontal, vertical), axis=-1).reshape(-1, 2)
@@ -52,8 +52,8 @@ axes[0].legend(loc="upper right", fontsize="small")
 figure.colorbar(colors, ax=axes, label="density")
 
 # %%
-# The mean of the draws is a poor guess where there are two moons: the row is then
-# between them, where the deep model has no density.
+# If two moons are possible, the mean of the draws is a poor value to fill in: it is
+# between the moons, where the deep model has no density.
 
 filled = models["deep"].impute(gaps)
 for first in np.unique(given):

@@ -35,10 +35,11 @@ def simulate(n_components, noise_variance=0.2):
 
 
 # %%
-# Areas and the exact LML are in nats per row. One mask for each size says nothing of
-# its own standard error, so for P = 1 twenty such curves are drawn with other masks:
-# the band holds nine tenths of them. The rectangles, as wide as the curve, have the
-# areas 200 S(30) and 200 S(170), which is what masks of 15% and of 85% alone give.
+# Areas and the exact LML are in nats per row. With one mask of each size a standard
+# error cannot be estimated, so for P = 1 twenty curves are measured with different
+# masks; the band contains nine tenths of them. The rectangles are as wide as the curve
+# and have the areas 200 S(30) and 200 S(170), which are the estimates from masks of 15%
+# and of 85%.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 4.6), layout="constrained")
 for ax, n_components, n_masks in zip(axes, [5, 5, 50], [1, 100, 5], strict=True):

@@ -75,9 +75,8 @@ errors = {n_features: errors_of_all_sizes(n_features) for n_features in [5, 50]}
 # Masks of 15%
 # ------------
 #
-# With 512 features, always hide 15% of them, as BERT does, and multiply the score by
-# 512. What the error goes to is the bias of that mask rate, on these rows and for this
-# model.
+# Here 15% of 512 features are hidden, as in BERT, and the score is multiplied by 512.
+# The error goes to the bias of this mask rate for these rows and this model.
 
 X_wide, wide_model = simulate(n_samples=1000, n_features=512, n_components=2)
 wide_lml = wide_model.score(X_wide)
@@ -103,8 +102,8 @@ last = [error[-1] for error in fixed_errors]
 print(f"Error with 200 masks    {min(last):.2f} to {max(last):.2f}")
 
 # %%
-# Small masks leave most of a row to predict from, and so promise a likelihood that the
-# model does not have.
+# With small masks, hidden features are predicted from most of the row. So their scores
+# are higher than the likelihood of the model.
 
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
 left, middle, right = axes
@@ -128,8 +127,8 @@ plt.show()
 # Table 1
 # -------
 #
-# P masks of each of 200 sizes estimate the LML of 1000 rows of 200 features, from 5
-# latent variables: mean and standard deviation over five seeds.
+# P masks of each of 200 sizes estimate the LML of 1000 rows of 200 features, generated
+# from 5 latent variables. The table shows mean and standard deviation over five seeds.
 
 X, model = simulate(n_samples=1000, n_features=200, n_components=5)
 print(f"LML      {model.score(X):.3f} nats per row")

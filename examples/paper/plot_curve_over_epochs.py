@@ -45,7 +45,7 @@ closed_form = MPTProbabilisticPCA(n_components=5, init="pca", max_iter=0).fit(X)
 print(f"Closed form: {closed_form.score(X):.2f}")
 
 # %%
-# Later curves are darker. Bands hold 95% of what other masks would give.
+# Later curves are darker. Bands are 95% intervals over masks.
 
 figure, ax = plt.subplots(figsize=(8, 4.2), layout="constrained")
 colors = plt.get_cmap("viridis_r")([0.1, 0.3, 0.5, 0.7, 1.0])

@@ -36,14 +36,14 @@ seeds = range(5 if "--five" in sys.argv else 2)
 # Two ways to train by masks
 # --------------------------
 #
-# With ``n_masks="auto"``, the default, :class:`~sklearn_mpt.MPTDeepVAE` draws no masks
-# for the decoder. The scores of all mask sizes add up to one number, which it computes
-# at once: the same objective with less noise, but no longer masking. With an int, that
-# many masks are drawn in each step, and every pixel that they hide is predicted, as in
-# the paper: here masks of uniform size, and masks of 33%.
+# With ``n_masks="auto"``, the default, :class:`~sklearn_mpt.MPTDeepVAE` does not draw
+# masks for the decoder. It computes the sum of the scores of all mask sizes directly,
+# which is the same objective with less noise. With an int, as many masks are drawn in
+# each step, and all pixels that they hide are predicted, as in the paper. Here these
+# are masks of uniform size, and masks of 33%.
 #
-# The log marginal likelihood (LML) of held-out images is followed in the training with
-# the first seed.
+# For the first seed, the log marginal likelihood (LML) of validation images is recorded
+# during training.
 
 TRAINING = {
     "all mask sizes at once": {},
@@ -75,10 +75,10 @@ linear = MPTLinearVAE(likelihood="bernoulli", random_state=0).fit(X_train)
 print(f"{'a linear decoder':28} {linear.score(X_test):.2f}")
 
 # %%
-# On the left, the training with the first seed. ``fit`` stops where rows that it holds
-# out of the training images gain no more: after different numbers of epochs. On the
-# right, the fitted models: crosses are seeds, points and bars are means and standard
-# deviations. The colours are the same. What differs is mostly the seed.
+# The left panel shows training with the first seed. ``fit`` stops when the loss of its
+# own validation rows no longer falls, after different numbers of epochs. The right
+# panel shows the fitted models: crosses are seeds, points and bars are means and
+# standard deviations. The differences are mostly those between seeds.
 
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(10, 4.2), layout="constrained", width_ratios=[1, 1.1]

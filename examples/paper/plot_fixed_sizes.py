@@ -1,15 +1,15 @@
 """
-=========================
-Masks of one size mislead
-=========================
+=======================================
+The bias of training with one mask size
+=======================================
 
 Training by masks of one size m maximises D S(m), where S(m) is the mean log-probability
 of a hidden feature and D the number of features. The log marginal likelihood (LML) is
 the sum of S(m) over all sizes. The difference of the two, the bias, is the subject of
-Appendix C.1 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_. Here
-it is computed without training, from known parameters. It depends on the size, on the
-model and on the row. So a model that is chosen by masks of one size need not be the one
-of highest LML.
+Appendix C.1 of `Moreno-Muñoz et al. (2023) <https://arxiv.org/abs/2306.00520>`_. This
+example computes the bias from known parameters, without training. It depends on the
+size, on the model and on the row. So masks of one size may choose a model that does not
+have the highest LML.
 """
 
 import matplotlib.pyplot as plt
@@ -37,10 +37,10 @@ def model(n_components, noise_variance):
 # The bias of each size
 # =====================
 #
-# Three models of the same rows: the one that made them, one with two of its six
-# components, and one with a single component. Where little is hidden, the bias of a
-# model that uses what features share is negative: training promises too much. Where
-# nearly all is hidden, it is positive. How large it is differs from model to model.
+# There are three models of the same rows: the model that generated them, one with two
+# of its six components, and one with a single component. If few features are hidden,
+# the bias is negative: the training objective is higher than the LML. If nearly all are
+# hidden, it is positive. Its size differs between models.
 
 models = {
     "6 components": model(6, 1.0),
@@ -62,8 +62,7 @@ axes[0].legend()
 # The bias of each row
 # ====================
 #
-# The bias of the true model at 15%, row by row. It is no constant: each row has its
-# own.
+# The bias of the true model at 15% differs from row to row.
 
 size = max(1, round(0.15 * n_features))
 true = models["6 components"]
@@ -75,12 +74,13 @@ axes[1].set(xlabel="LML of the row (nats)", ylabel="LML less D S(m), 15% hidden"
 plt.show()
 
 # %%
-# What each size chooses
-# ======================
+# The noise variance that each size chooses
+# =========================================
 #
-# Two of the six components are given, and the noise variance is chosen. If a model can
-# be true, all sizes agree on it, as each S(m) is a proper score. This one cannot be,
-# and each size has an optimum of its own. The last column is what it costs, in LML.
+# Two of the six components are given, and the noise variance is estimated. If the
+# family of models contains the true model, all sizes choose it, because each S(m) is a
+# proper score. This family does not contain it, and each size has a different optimum.
+# The last column is the LML that is lost.
 
 variances = np.linspace(3, 8, 41)
 tried = [mpt_curve(model(2, v), X, n_masks=6, random_state=0) for v in variances]

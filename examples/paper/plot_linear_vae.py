@@ -35,7 +35,7 @@ X = X.astype(float)
 # -----
 #
 # The callback computes the LML of the images after every epoch, by quadrature that is
-# refined until it is right.
+# refined until the result no longer changes.
 
 models, curves = {}, {}
 for objective in ["mpt", "elbo", "lml"]:
@@ -55,8 +55,8 @@ print(f"Independent pixels: {independent:.3f}")
 # Measure on a grid
 # -----------------
 #
-# The paper's sum over a uniform grid on :math:`[-5, 5]^2`, here with any number of
-# points, and how far it is from the LML of ``score_samples``.
+# This is the sum of the paper over a uniform grid on :math:`[-5, 5]^2`, with several
+# numbers of points, minus the LML of ``score_samples``.
 
 model = models["mpt"]
 
@@ -80,10 +80,11 @@ for n_points in [4, 8, 16, 32]:
     )
 
 # %%
-# On the left, how far each is below the highest LML that any of them reached, on a
-# logarithmic scale that ends at 0.001. On the right, posteriors of single images, drawn
-# at one and two standard deviations: they fit between the points of the grid. (The
-# error left with many points is that of the weights, which count one cell too many.)
+# The left panel shows the distance of each training from the highest LML of all, on a
+# logarithmic scale down to 0.001. The right panel shows posteriors of single images, at
+# one and two standard deviations: they are narrower than the spacing of the grid. (The
+# error that remains with many points comes from the weights, which count one cell too
+# many.)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
 names = {"mpt": "by masked scores", "elbo": "by the ELBO", "lml": "by the LML"}

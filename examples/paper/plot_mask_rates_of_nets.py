@@ -30,8 +30,9 @@ models = {
 }
 
 # %%
-# The curve of held-out rows: S(m), the log-probability of a hidden pixel with m hidden.
-# A fixed rate is as good as any at its own size, and knows less of the others.
+# The figure shows the curve of validation rows: S(m), the log-probability of a hidden
+# pixel if m are hidden. A net trained at a fixed rate is as good as the others at its
+# own size, and worse at other sizes.
 
 curves = {
     rate: mpt_curve(model, test, n_masks=2, random_state=0)
@@ -45,10 +46,10 @@ ax.legend()
 plt.show()
 
 # %%
-# The bound on the log-density is the area. What the training at one rate promises is D
-# times the score at that rate, which is too much at both of these: with half of the
-# pixels visible, the others are easy. And imputation: errors in pixels that are
-# missing, three quarters of them.
+# The bound on the log-density is the area. The training objective at one rate is D
+# times the score at that rate, which is too high at both of these rates, because hidden
+# pixels are easy to predict if half of the pixels or more are visible. The last column
+# is the error of imputation if three quarters of the pixels are missing.
 
 missing = np.random.default_rng(0).random(test.shape) < 0.75
 gappy = np.where(missing, np.nan, test)

@@ -40,8 +40,8 @@ FULL = "--full" in sys.argv
 # Texts
 # -----
 #
-# A tenth of the sentences is held out. The vocabulary is so small, mostly single
-# letters, that a small model can learn something about it.
+# A tenth of the sentences are validation sentences. The vocabulary is small (mostly
+# single letters), so that a small model can learn it.
 
 SPECIAL = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 
@@ -71,9 +71,9 @@ def train_tokenizer(texts):
 # Model
 # -----
 #
-# ModernBERT is BERT with relative positions, which learns much sooner. After a warm-up
-# on a sixth of the tokens, the size of each mask is drawn uniformly, and its tokens
-# share a weight of one: the objective is the mean of the curve.
+# ModernBERT is BERT with relative positions, and is trained in fewer steps. After a
+# warm-up with a sixth of the tokens hidden, the size of each mask is drawn uniformly,
+# and its tokens share a weight of one: the objective is the mean of the curve.
 
 
 def random_model(tokenizer):
@@ -121,9 +121,9 @@ def train(model, tokenizer, texts, n_steps=700, length=32, n_rows=32):
 # Curves
 # ------
 #
-# On held-out sentences. The paper's areas are scaled to 512 tokens, whatever the length
-# of a text, and so are these. Random weights do a little worse than a uniform guess, as
-# they prefer some tokens for no reason.
+# These are curves of validation sentences. As in the paper, areas are scaled to 512
+# tokens for texts of any length. The model with random weights is slightly worse than a
+# uniform guess, because it prefers some tokens at random.
 
 if FULL:
     from datasets import load_dataset
@@ -156,9 +156,9 @@ for name, model in language_models.items():
     print(f"    area {curve.area(512):.2f}, log-probability of a text {curve.lml:.2f}")
 
 # %%
-# The areas that the authors report for BERT and the sentences of CoLA. They have a
-# vocabulary of 30522 pieces of words, so that they do not compare with those above.
-# Bands hold 95% of what other masks would give.
+# The last lines are the areas in the paper for BERT and the sentences of CoLA. They
+# cannot be compared with those above, because the vocabulary of BERT has 30522 pieces
+# of words. Bands are 95% intervals over masks.
 
 for name, area in {"random weights": -5283.52, "trained": -1657.68}.items():
     print(f"{name}: area {area}, in the paper")

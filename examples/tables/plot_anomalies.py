@@ -20,13 +20,14 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_mpt import MPTLinearVAE, feature_contributions
 
 # %%
-# A detector that has seen sound rows alone
-# -----------------------------------------
+# A detector trained on normal rows
+# ---------------------------------
 #
-# Measurements of 569 tumours. The model is factor analysis, in a pipeline that
-# standardises, and learns from three quarters of the benign ones. Rows that are less
-# likely than 5% of those it has learned from are called odd. The test rows are the
-# other benign ones, of which it should call some 5% odd, and all malignant ones.
+# The data are measurements of 569 tumours. The model is factor analysis, in a Pipeline
+# that standardises, trained on three quarters of the benign tumours. The threshold is
+# the 5% quantile of the scores of the training rows; rows below it are called odd. The
+# test rows are the other benign tumours, of which about 5% should be odd, and all
+# malignant tumours.
 
 data = load_breast_cancer()
 benign, malignant = data.data[data.target == 1], data.data[data.target == 0]
@@ -46,9 +47,9 @@ for name, rows in {"benign": test, "malignant": malignant}.items():
     print(f"{name}: {odd.mean():.1%} of {len(rows)} are odd")
 
 # %%
-# Whatever the threshold, the area under the ROC curve says how well a score ranks
-# malignant rows below benign ones. Beside it that of an isolation forest, over ten ways
-# to split the benign rows.
+# The area under the ROC curve measures, for all thresholds together, how well a score
+# ranks malignant rows below benign rows. It is compared with that of an isolation
+# forest, over ten ways to split the benign rows.
 
 
 def area(model, sound, odd):
@@ -69,20 +70,21 @@ higher = np.count_nonzero(difference > 0)
 print(f"Difference: {difference.mean():.3f}; the likelihood is ahead in {higher} of 10")
 
 # %%
-# Rows that are sound are needed. Where four of ten training rows are malignant, these
-# are no more unlikely than others, and a detector without labels cannot help it.
+# The training rows must be normal. If four of ten training rows are malignant,
+# malignant rows are as likely as others, and a detector without labels cannot find
+# them.
 
 everything = [fit(data.data), IsolationForest(random_state=0).fit(data.data)]
 for name, model in zip(["likelihood", "isolation forest"], everything, strict=True):
     print(f"Fitted to all rows, {name}: {area(model, benign, malignant):.3f}")
 
 # %%
-# The reason
-# ----------
+# The reasons
+# -----------
 #
-# The contributions of the features add up to the score of the row. Less what a feature
-# contributes on average over the training rows, they say what is odd about it: here for
-# the malignant row that is in the middle of its kind.
+# The contributions of the features add up to the score of the row. The contribution of
+# a feature, minus its mean over the training rows, shows how unusual the feature is.
+# Here are those of the malignant row with the median score.
 
 scores = detector.score_samples(malignant)
 row = malignant[np.argsort(scores)[len(scores) // 2]][None]
@@ -99,9 +101,9 @@ for j in lowest:
     print(f"{data.feature_names[j]:24}{blame[j]:7.1f} nats, {z[j]:+.1f} deviations")
 
 # %%
-# The left panel shows which share of each group has a likelihood below a number of
-# nats, on an axis that is linear down to -100 nats and logarithmic below, as the least
-# likely rows are far off. The right panel shows the contributions.
+# The left panel shows the share of each group with a score below a number of nats. The
+# axis is linear down to -100 nats and logarithmic below. The right panel shows the
+# contributions.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6), layout="constrained")
 for rows, label, color in (

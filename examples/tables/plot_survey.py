@@ -23,12 +23,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn_mpt import MPTImputer, MPTLinearVAE
 
 # %%
-# 944 people, before the election of 1996: where they place themselves and the two
-# candidates from left (1) to right (7), their party from Democrat (0) to Republican
-# (6), education, evenings of television news, age, income, and for whom they will vote.
-# The answers are in :download:`anes96.csv <anes96.csv>`.
-# A fifth of all answers goes missing, and half of those in which Democrats (0 to 2) say
-# where they stand.
+# The rows are 944 people before the election of 1996. They placed themselves and the
+# two candidates on a scale from left (1) to right (7). The other columns are their
+# party, from Democrat (0) to Republican (6), education, evenings of television news,
+# age, income, and the candidate they will vote for. The answers are in
+# :download:`anes96.csv <anes96.csv>`. A fifth of all answers is removed, and half of
+# the answers in which Democrats (0 to 2) place themselves.
 
 here = Path(__file__).parent if "__file__" in globals() else Path()
 raw = pd.read_csv(here / "anes96.csv")
@@ -46,8 +46,8 @@ print(gaps.head().to_string(na_rep=""))
 # Fill in, and predict
 # --------------------
 #
-# ``likelihood="from_dtype"`` gives each column a distribution by its dtype. What comes
-# out is a table of the same dtypes, so that the rest of the Pipeline need not know.
+# ``likelihood="from_dtype"`` chooses the distribution of each column by its dtype. The
+# result is a table with the same dtypes, so the rest of the Pipeline stays the same.
 
 model = MPTLinearVAE(n_components=1, likelihood="from_dtype", tol=1e-3, random_state=0)
 pipe = make_pipeline(
@@ -63,11 +63,11 @@ print(f"Accuracy with gaps: {accuracy.mean():.3f}")
 print(f"Without: {cross_val_score(pipe[1:], survey, for_dole, cv=3).mean():.3f}")
 
 # %%
-# What people are like
-# --------------------
+# Interpret the component
+# -----------------------
 #
-# The one component is a scale from left to right that nobody was asked for. The
-# probability of each answer along it:
+# The component is a scale from left to right, which was not a question of the survey.
+# The figure shows the probability of each answer along it.
 
 model = model.fit(gaps)
 ends = np.cumsum(
@@ -95,16 +95,18 @@ axes[0].set_ylabel("Probability of each answer")
 plt.show()
 
 # %%
-# Fill in several times, and infer
-# --------------------------------
+# Multiple imputation
+# -------------------
 #
-# Where do people stand on average? Those who say are further to the right than those
-# who do not, whose other answers tell. Filling in the most probable answer makes the
-# mean surer than it is: filled cells count as if they had been asked. Multiple
-# imputation draws them instead. Each of ten tables comes from a model of other people,
-# drawn with replacement by ``sample_weight``, so that the model's own uncertainty
-# counts too. Rubin's rules pool what the tables say: the estimate is the mean; its
-# variance is the mean of theirs, and 1 + 1 / 10 times that between them.
+# What is the mean position of people on the scale from left to right? People who
+# answered are further to the right than the others, as their other answers show. If
+# missing answers are replaced by the most probable ones, the standard error of the mean
+# is too small, because filled-in answers count as if they had been given. Multiple
+# imputation draws them instead. Each of ten tables comes from a model that is fitted to
+# people drawn with replacement, by ``sample_weight``, so that the uncertainty of the
+# model counts too. Rubin's rules pool the results: the estimate is the mean of the ten
+# estimates; its variance is the mean of their variances, plus 1 + 1 / 10 times the
+# variance between them.
 
 
 def place(answers):

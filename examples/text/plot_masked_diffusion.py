@@ -1,16 +1,17 @@
 """
-=====================================================
-A masked diffusion model beside a left-to-right model
-=====================================================
+==================================================
+Masked diffusion and left-to-right models, in bits
+==================================================
 
 A masked diffusion language model, such as LLaDA or MDLM, is trained to predict masked
-tokens at every mask rate, and writes texts by filling in masks. Its usual figure of
-merit is minus a bound of the log-probability of a text, the NELBO. That is minus the
-score of `~sklearn_mpt.MPTScorer`, which also gives its standard error; and the
-log-probability in one order of the tokens, which is exact.
+tokens at every mask rate, and writes texts by filling in masks. It is usually evaluated
+by the NELBO, which is minus a lower bound of the log-probability of a text. The score
+of `~sklearn_mpt.MPTScorer` is minus the NELBO, with a standard error.
+`~sklearn_mpt.MPTScorer` also computes the log-probability in one order of the tokens,
+which is exact.
 
-Here a small one is trained on sentences of a made-up grammar, and compared with a model
-of the same size that reads from left to right.
+In this example, a small diffusion model is trained on sentences of a simulated grammar,
+and compared with a left-to-right model of the same size.
 
 It needs ``pip install "sklearn-mpt[text]"``.
 """
@@ -28,9 +29,9 @@ from sklearn_mpt import DataCollatorForMPT, MaskedDiffusionLM, MPTScorer, mpt_lo
 # Sentences of known probability
 # ------------------------------
 #
-# Eight words each: articles and verbs agree with their nouns in number, adjectives suit
-# the noun, and so does the adverb the verb. All sentences are equally probable, so the
-# fewest bits per word that any model can need are known.
+# Sentences have eight words. Articles and verbs agree with their nouns in number,
+# adjectives suit the noun, and adverbs suit the verb. All sentences are equally
+# probable, so the smallest possible number of bits per word is known.
 
 ARTICLES = {"singular": ["a", "this"], "plural": ["these", "some"]}
 NOUNS = {
@@ -89,9 +90,9 @@ print(f"{N_SENTENCES} sentences: {least_bits:.3f} bits per word at best")
 # Two models of one size
 # ----------------------
 #
-# A transformer of two layers. The denoiser attends to all words, and takes the time t
-# too: the share of words that are masked. The other model attends to earlier words
-# only, and predicts the next.
+# Both are transformers of two layers. The denoiser attends to all words, and also takes
+# the time t, which is the share of words that are masked. The other model attends to
+# earlier words only, and predicts the next one.
 
 words = sorted({word for text in texts for word in text.split()})
 vocabulary = {w: i for i, w in enumerate(["[PAD]", "[MASK]", *words])}
@@ -174,9 +175,9 @@ train(causal, loss_of_next_words)
 # -------------
 #
 # The NELBO of the denoiser is the mean over orders of its bits in one order. Each order
-# is a model of its own, which can be measured exactly: from left to right, the most
-# certain word first, or four words at a time. The mixture of orders is another one; it
-# needs fewer bits than the mean.
+# is a model of its own, whose bits can be computed exactly: from left to right, the
+# most certain word first, or four words at a time. The mixture of orders is another
+# model, and needs fewer bits than the mean.
 
 bits = {}
 scorer = MPTScorer(diffusion, tokenizer, random_state=0).fit()
@@ -204,9 +205,9 @@ for name, value in bits.items():
 print(f"standard error of the NELBO: {error:.4f}")
 
 # %%
-# Four words at a time cost most: words of a block do not know of each other, so an
-# article does not suit its noun. That is what a diffusion model loses that writes many
-# tokens in one step.
+# Four words at a time need the most bits: the words of a block are predicted
+# independently, so an article may not agree with its noun. A diffusion model that
+# writes many tokens in one step has the same loss.
 
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 names = list(bits)

@@ -29,7 +29,7 @@ from sklearn_mpt import DataCollatorForMPT, MPTScorer, compare_lml, mpt_loss
 # Pairs
 # -----
 #
-# Each paradigm has a rule that its second sentences break in one word.
+# Each paradigm has a rule. The second sentence of a pair breaks it in one word.
 
 NOUNS = {
     "key": "keys",
@@ -87,8 +87,8 @@ for name, examples in pairs.items():
 # Models
 # ------
 #
-# Trained at the uniform mask rate in a plain loop of torch: the collator and the loss
-# do not need a ``Trainer``.
+# The models are trained at the uniform mask rate in a plain torch loop; the collator
+# and the loss do not need a ``Trainer``.
 
 words = sorted({word for text in sentences for word in text.split()})
 vocabulary = {word: i for i, word in enumerate(["[PAD]", "[MASK]", *words])}
@@ -136,10 +136,10 @@ language_models = {"40 steps": train(40), "400 steps": train(400)}
 # Accuracies and differences
 # --------------------------
 #
-# ``method="chain"`` predicts one word after the other in random orders, and so scores a
-# sentence by an estimate of its log-probability. The two sides of the pairs are
-# compared as two models of a pair are: each pipeline scores one of them, and
-# :func:`~sklearn_mpt.compare_lml` pairs the scores. The standard error is over pairs.
+# ``method="chain"`` predicts one word after the other in random orders, which estimates
+# the log-probability of the sentence. One pipeline scores the first sentence of each
+# pair, and another the second. :func:`~sklearn_mpt.compare_lml` compares the two
+# pipelines as if they were two models, with a standard error over pairs.
 
 
 def side(scorer, index):
@@ -166,8 +166,8 @@ for name, scorer in scorers.items():
         )
 
 # %%
-# Which paradigm did longer training help? The two models score the same pairs, so the
-# difference of their differences is paired, too.
+# Which paradigms benefit from longer training? The two models score the same pairs, so
+# their differences are compared pair by pair.
 
 for paradigm in pairs:
     gain = differences["400 steps", paradigm] - differences["40 steps", paradigm]
@@ -175,8 +175,8 @@ for paradigm in pairs:
     print(f"{paradigm}: {gain.mean():.2f} ± {error:.2f} nats gained")
 
 # %%
-# And how much better does it predict sentences without mistakes? Here the models are
-# compared on the same texts, and on the same orders of their words.
+# How much better does the longer training predict sentences without mistakes? Here the
+# models are compared on the same texts and on the same orders of their words.
 
 print(
     compare_lml(
@@ -187,13 +187,14 @@ print(
 )
 
 # %%
-# Where the model sees it
-# -----------------------
+# The word with the mistake
+# -------------------------
 #
-# On the left, the differences from above, with intervals of 95% over pairs. On the
-# right, the log-probability of each word given all others (``method="pll"``), in the
-# good sentence and in the bad one, by the model of 400 steps: words that the others
-# give away are near 0, and the wrong verb is the least likely word.
+# The left panel shows the differences from above, with 95% intervals over pairs. The
+# right panel shows the log-probability of each word given all others
+# (``method="pll"``), in the correct and in the wrong sentence, by the model of 400
+# steps. Words that follow from the others are near 0, and the wrong verb is the least
+# likely word.
 
 good, bad = pairs["attraction"][0]
 scorer = MPTScorer(language_models["400 steps"], tokenizer, method="pll").fit()

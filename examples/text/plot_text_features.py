@@ -36,8 +36,8 @@ from sklearn_mpt import MPTScorer
 # Texts
 # -----
 #
-# The language model learns from two thirds of the sentences. The others come twice:
-# as they are, and with the letters of every word shuffled.
+# The language model is trained on two thirds of the sentences. The others are used
+# twice: unchanged, and with the letters of every word shuffled.
 
 rng = np.random.default_rng(0)
 folder = files("sklearn.datasets.descr").iterdir()
@@ -60,8 +60,8 @@ print("   ", real[1], "\n   ", shuffled[1])
 # Language model
 # --------------
 #
-# A tokenizer of letters and frequent pairs of them, and a small network that learns to
-# predict a sixth of the tokens.
+# The tokenizer knows letters and frequent pairs of letters. The model is a small
+# network, trained to predict a sixth of the tokens.
 
 special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 backend = Tokenizer(models.BPE(unk_token="[UNK]"))
@@ -123,11 +123,12 @@ for name, pipeline in [("letters", by_letters), ("masked scores", by_scores)]:
     print(f"Accuracy by {name}: {mean:.3f} ± {error:.3f}")
 
 # %%
-# Which of the four scores tells the two apart? Context helps most where most of it is
-# visible: there the scores of a sentence and of its shuffled letters lie farthest
-# apart. On the left, the accuracy of a classifier of one score alone and of all four,
-# with standard errors over folds. On the right, boxes hold half of the sentences, their
-# middle lines are medians, and circles are sentences beyond the whiskers.
+# Which of the four scores distinguishes the two kinds of sentences? Context helps most
+# if most of it is visible: there the scores of a sentence and of its shuffled version
+# differ most. The left panel shows the accuracy of classifiers with one score and with
+# all four, with standard errors over folds. In the right panel, boxes contain half of
+# the sentences, middle lines are medians, and circles are sentences beyond the
+# whiskers.
 
 scores = scorer.fit(texts).transform(texts)
 of_scores = make_pipeline(StandardScaler(), LogisticRegression())

@@ -41,9 +41,9 @@ transformers.logging.set_verbosity_error()
 # Texts
 # -----
 #
-# Sentences of seven words, in which the verb agrees with the first noun. Each is as
-# probable as any other, so that the LML of the grammar itself is known: what is below
-# it, the model has yet to learn. 15% of seven words is one.
+# Sentences have seven words, and the verb agrees with the first noun. All sentences are
+# equally probable, so the LML of the grammar itself is known, which is the highest that
+# a model can reach. 15% of seven words is one word.
 
 NOUNS = [("dog", "dogs"), ("child", "children"), ("car", "cars"), ("tree", "trees")]
 ADJECTIVES = ["old", "red", "small", "here"]
@@ -78,7 +78,7 @@ print(f"LML of the grammar: {best:.2f} nats per sentence")
 # Training
 # --------
 #
-# Only the data collator differs. Everything else is the Trainer's: devices, schedules,
+# Only the data collator differs. ``Trainer`` does everything else: devices, schedules,
 # checkpoints.
 
 
@@ -125,9 +125,9 @@ runs = {"15% hidden": train(0.15), "uniform": train("uniform")}
 # Marginal likelihoods
 # --------------------
 #
-# The masks are the same for both models and at every step, so that their noise is
-# common; the error bars are over masks. On the right, the two curves at the end of
-# training: the scores by mask rate.
+# Both models are measured with the same masks after every epoch, so that they have the
+# same errors from masks, which the error bars show. The right panel shows the two
+# curves at the end of training: the scores by mask rate.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
 curves = {}
@@ -151,8 +151,8 @@ for ax in (left, right):
 plt.show()
 
 # %%
-# Curves on the same masks can be subtracted, and what the masks do to both cancels. At
-# the rate of 15% itself the two models are alike.
+# Curves that were measured with the same masks can be subtracted, and the common errors
+# from masks cancel. At the rate of 15%, the two models are equally good.
 
 difference = curves["uniform"] - curves["15% hidden"]
 print(f"difference: {difference.lml:.2f} ± {difference.lml_std_error:.2f} nats")

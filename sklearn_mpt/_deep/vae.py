@@ -68,11 +68,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Number K of latent variables.
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
-        booleans), "categorical" or "poisson" (counts). One name for all columns; a
-        sequence of names, one for each; a dict from columns, by name or number, to
-        names, the others Gaussian; or "from_dtype", as `MPTLinearVAE` takes them. An
-        instance of a likelihood of one's own is that of all columns. Gaussian features
-        share one noise variance, if all are, or have each its own.
+        booleans), "categorical", "ordinal", "partial_credit", "poisson" (counts),
+        "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
+        columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`.
+        An instance of a likelihood of one's own is that of all columns.
+        Gaussian features share one noise variance, if all are, or have each its own.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear. "auto" is ``(128, 128)``, and from
@@ -149,7 +149,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     activation_ : str
         Activation of the hidden layers.
     noise_variance_ : float or ndarray of shape (n_features,)
-        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+        Variance of the noise, NaN for features that have none. Only if some have.
+    dispersion_, thresholds_ : ndarray
+        Of amounts and counts, and of levels in order, as in `MPTLinearVAE`.
     likelihoods_, categories_ : list
         Kind of each feature, and its categories, None where it has none. Only if
         `likelihood` tells kinds of columns.

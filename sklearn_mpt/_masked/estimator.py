@@ -46,11 +46,12 @@ class MPTMaskedAutoencoder(TableMPT):
     ----------
     likelihood : str, sequence of str or dict, default="gaussian"
         Kind of the columns: "gaussian" (numbers, each a mixture of Gaussians),
-        "bernoulli" (0 and 1, or booleans), "categorical" or "poisson" (counts). One
-        name for all columns; a sequence of names, one for each; a dict from columns, by
-        name or number, to names, the others Gaussian; or "from_dtype", as
-        `MPTLinearVAE` takes them. An instance of a likelihood of one's own is that of
-        all columns.
+        "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
+        "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
+        "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
+        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on what is
+        visible, too.
+        An instance of a likelihood of one's own is that of all columns.
     net : torch.nn.Module or callable, default=None
         A net of one's own in place of the residual one, or a function of the numbers of
         inputs and outputs that returns one. It maps tensors of shape (n, n_inputs) to

@@ -142,11 +142,14 @@ class TableMPT(BaseMPT):
                 "not probabilities: likelihood='bernoulli' would.",
             )
 
-    def _as_given(self, rows, X=None):
-        """Return rows of numbers as values of the table, like the rows X if given."""
+    def _as_given(self, rows, X=None, places=None):
+        """Return rows of numbers as values of the table, like the rows X if given.
+
+        places : numbers of the columns of X with gaps, if they are known.
+        """
         if self._is_of_numbers:
             return rows
         if not is_into_dataframe(X):
             return self._coding.decode(rows)
         storage = [Storage(**described) for described in self._storage]
-        return fill_gaps(X, rows, storage, self.categories_)
+        return fill_gaps(X, rows, storage, self.categories_, places)

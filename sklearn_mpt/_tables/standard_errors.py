@@ -56,8 +56,10 @@ class StandardErrorsMixin:
         errors : Bunch
             Standard errors, of the shapes of the fitted attributes: ``components``;
             ``intercept``, or ``mean`` if all features are Gaussian; and
-            ``noise_variance`` if some are. NaN, with a warning, for parameters that
-            these rows, or any number of rows, do not determine; NaN without a warning
+            ``noise_variance``, ``dispersion`` and ``thresholds``, those that the model
+            has, the latter as they stand beside the intercept. NaN, with a warning, for
+            parameters that these rows, or any number of rows, do not determine; NaN
+            without a warning
             for features that are constant. Also ``covariance``, of shape
             (n_locations, n_components + 1, n_components + 1): the covariance of the
             weights and the intercept of each location, from which errors of functions

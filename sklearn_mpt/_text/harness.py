@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import starmap
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_int
@@ -45,6 +46,14 @@ class MPTHarnessLM(LM):
     ------
     ImportError
         If lm-eval is not installed.
+
+    Examples
+    --------
+    >>> from sklearn_mpt import MPTHarnessLM, MPTScorer
+    >>> scorer = MPTScorer("bert-base-uncased").fit()  # doctest: +SKIP
+    >>> model = MPTHarnessLM(scorer)  # doctest: +SKIP
+    >>> import lm_eval  # doctest: +SKIP
+    >>> lm_eval.simple_evaluate(model, tasks=["blimp"])  # doctest: +SKIP
     """
 
     def __init__(
@@ -82,7 +91,7 @@ class MPTHarnessLM(LM):
         if not requests:
             return []
         pairs = list(starmap(self._shortened, (request.args for request in requests)))
-        log_prob = self.scorer.score_samples(pairs).tolist()
+        log_prob = np.asarray(self.scorer.score_samples(pairs)).tolist()
         is_greedy = self.scorer._is_greedy(pairs, self.order)
         answers = list(zip(log_prob, is_greedy, strict=True))
         self._remember("loglikelihood", requests, answers)
@@ -109,7 +118,7 @@ class MPTHarnessLM(LM):
         if not requests:
             return []
         texts = [request.args[0] for request in requests]
-        answers = self.scorer.score_samples(texts).tolist()
+        answers = np.asarray(self.scorer.score_samples(texts)).tolist()
         self._remember("loglikelihood_rolling", requests, answers)
         return answers
 

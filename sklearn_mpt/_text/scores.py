@@ -34,7 +34,7 @@ from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
-UNITS = {"token": None, "character": len, "byte": lambda text: len(text.encode())}
+UNITS = ("token", "character", "byte")
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
 
@@ -42,6 +42,7 @@ class TextScoresMixin:
     """Score texts as a whole and by their tokens."""
 
     _open_again: Callable
+    overflow: str
 
     def score_samples(
         self,
@@ -306,7 +307,9 @@ class TextScoresMixin:
                 "some; set overflow to 'stride' or 'split', or unit to 'token'."
             )
         else:
-            n_units = sum(UNITS[unit](t if isinstance(t, str) else t[1]) for t in texts)
+            n_units = sum(
+                _count(unit, t if isinstance(t, str) else t[1]) for t in texts
+            )
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
             bits = -scores.totals()[0].sum() * per_nat
@@ -394,6 +397,11 @@ class TextScoresMixin:
         verbose = self.verbose if verbose is None else verbose
         scores = score_windows(language_model, windows, draw, n_jobs, verbose)
         return TextScores(windows, scores, draw, first)
+
+
+def _count(unit, text):
+    """Count the characters of a text, or its bytes in UTF-8."""
+    return len(text.encode() if unit == "byte" else text)
 
 
 def count_masks(n_masks, is_chain):

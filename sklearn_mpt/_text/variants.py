@@ -202,7 +202,7 @@ class VariantsMixin:
                 for part in (residues, *(read[i].residues for i in others))
             ]
             results[:, others] = self._against_first(texts, method, length_log_prob)
-        return tuple(results) if return_std else results[0]
+        return (results[0], results[1]) if return_std else results[0]
 
     def _protein(self, residues, variants, separator):
         """Tokenize the wild type, and find the token of each residue."""

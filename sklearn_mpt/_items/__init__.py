@@ -1,0 +1,1 @@
+"""Item response models."""

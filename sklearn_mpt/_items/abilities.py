@@ -1,0 +1,174 @@
+"""Abilities of people: modes of posteriors and likelihoods, and their curvatures."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._items.answers import MISSING
+
+N_STEPS, TOLERANCE = 60, 1e-10
+LONGEST = 1.0
+FAR, EDGE = 1e4, 15.0  # where a likelihood is at its limit; where its mode may be
+N_NODES = 601
+FURTHEST = 20.0  # of a mode of several abilities; beyond, it is infinite
+DIFFERENCE = 1e-4
+BLOCK = 2**21
+
+
+class Abilities(NamedTuple):
+    """Abilities of people and their standard errors.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (n_samples, n_components)
+        Or (n_draws, n_samples, n_components) of plausible values, if there are several.
+    std_error : ndarray of shape (n_samples, n_components)
+    """
+
+    theta: np.ndarray
+    std_error: np.ndarray
+
+
+def log_prob_of(items, point, X, z):
+    """log p(present answers | z), of z for each row, and its gradient.
+
+    X : (n, d). z : (n, k). Returns (n,) and (n, k).
+    """
+    codes, present = X.nan_to_num().long(), ~X.isnan()
+    value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
+    for block in items.blocks:
+        slopes, own = block.split(point)
+        curve = block.kind.curve(own, slopes @ z.T)
+        at = codes[:, block.items].T[:, None]  # shape: (j, 1, n)
+        seen = present[:, block.items].T
+        chosen = curve.log_prob.gather(1, at)[:, 0]
+        slope = curve.eta.gather(1, at)[:, 0]
+        value += torch.where(seen, chosen, 0.0).sum(0)
+        gradient += torch.where(seen, slope, 0.0).T @ slopes
+    return value, gradient
+
+
+def modes(items, point, X, prior, start):
+    """Modes of the likelihood times a normal density, and minus the Hessian there.
+
+    prior : means (n, k) and precisions (n, k), zeros for none. start : (n, k).
+    """
+    mean, precision = prior
+    k = start.shape[1]
+    eye = torch.eye(k, dtype=start.dtype, device=start.device)
+
+    def evaluate(z):
+        value, gradient = log_prob_of(items, point, X, z)
+        off = z - mean
+        value = value - 0.5 * (precision * off**2).sum(1)
+        return value, gradient - precision * off
+
+    def hessian(z):
+        columns = []
+        for i in range(k):
+            ends = [evaluate(z + s * DIFFERENCE * eye[i])[1] for s in (1, -1)]
+            columns.append((ends[1] - ends[0]) / (2 * DIFFERENCE))
+        matrix = torch.stack(columns, 2)
+        return 0.5 * (matrix + matrix.mT)
+
+    z, (value, gradient) = start.clone(), evaluate(start)
+    for _ in range(N_STEPS):
+        curvature = hessian(z)
+        values, vectors = torch.linalg.eigh(curvature)
+        values = values.abs().clamp(min=1e-6)
+        along = (vectors.mT @ gradient[..., None])[..., 0] / values
+        step = (vectors @ along[..., None])[..., 0]
+        length = step.norm(dim=1, keepdim=True)
+        step = step * (LONGEST / length.clamp(min=LONGEST))
+        for _ in range(12):
+            found, _ = evaluate(z + step)
+            worse = found < value - 1e-12
+            if not worse.any():
+                break
+            step = torch.where(worse[:, None], 0.5 * step, step)
+        better = (found >= value - 1e-12)[:, None]
+        z = torch.where(better, z + step, z)
+        value, gradient = evaluate(z)
+        moving = better[:, 0] & (step.abs().amax(1) > TOLERANCE)
+        if not (moving & (z.abs().amax(1) < 4 * EDGE)).any():
+            break
+    return z, hessian(z)
+
+
+def covariances(curvature):
+    """Inverses of minus the Hessians; NaN where there is no maximum."""
+    good = torch.linalg.eigvalsh(curvature).amin(1) > 0
+    eye = torch.eye(curvature.shape[1]).to(curvature)
+    safe = torch.where(good[:, None, None], curvature, eye)
+    return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
+
+
+def posterior_modes(density, X, codes=None):
+    """Modes of the posteriors of rows, and their standard errors; (n, k) each.
+
+    codes : of the groups of rows, (n, 1). None takes a normal distribution with the
+    mean and the variance of all groups together.
+    """
+    population = density.population
+    if codes is not None:
+        group = codes[:, 0].long()
+        mean, variance = population.mean[group], population.deviation[group] ** 2
+    else:
+        share = density.share[:, None]
+        mean = (share * population.mean).sum(0)
+        second = population.deviation**2 + population.mean**2
+        variance = (share * second).sum(0) - mean**2
+        mean, variance = (part.expand(len(X), -1) for part in (mean, variance))
+    start = density.grid.z[density.weights(X).argmax(1)]
+    prior = mean, 1 / variance
+    z, curvature = modes(density.items, density.point, X, prior, start)
+    return _as_seen(density, z, curvature)
+
+
+def likelihood_modes(density, X, codes=None):
+    """Modes of the likelihoods of rows, infinite at a limit; NaN without answers."""
+    items, point = density.items, density.point
+    if items.n_dims == 1:
+        start = likelihood_start(items, point, X)
+    else:
+        start = density.weights(X) @ density.grid.z
+        start = start.masked_fill(X.isnan().all(1, keepdim=True), torch.nan)
+    theta, error = start.clone(), start.abs()  # infinite, or NaN
+    finite = start.isfinite().all(1)
+    none = torch.zeros_like(start[finite])
+    z, curvature = modes(items, point, X[finite], (none, none), start[finite])
+    far = z.abs() > FURTHEST
+    theta[finite], error[finite] = _as_seen(density, z, curvature)
+    if bool(far.any()):
+        sign = torch.where(far, z.sign() * math.inf, theta[finite])
+        theta[finite] = sign
+        error[finite] = torch.where(far, math.inf, error[finite])
+    return theta, error
+
+
+def _as_seen(density, z, curvature):
+    """Abilities as users see them, and their standard errors."""
+    covariance = density.root.T @ covariances(curvature) @ density.root
+    error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    return z @ density.root, error
+
+
+def likelihood_start(items, point, X):
+    """Where likelihoods of one dimension are largest on a grid; infinite at a limit."""
+    inner = torch.linspace(-EDGE, EDGE, N_NODES, dtype=X.dtype, device=X.device)
+    z = torch.cat([inner.new_tensor([-FAR]), inner, inner.new_tensor([FAR])])[:, None]
+    table = items.table(items.curves(point, z))
+    flat = torch.nan_to_num(table, neginf=-1e300).clamp(min=-1e12)
+    total = X.new_zeros(len(X), len(z))
+    codes = torch.where(X.isnan(), torch.tensor(float(MISSING), dtype=X.dtype), X)
+    for c in range(items.most):
+        total += (codes == c).double() @ flat[:, c]
+    best = total[:, 1:-1].amax(1)
+    start = inner[total[:, 1:-1].argmax(1)]
+    up, down = total[:, -1], total[:, 0]
+    start = torch.where(up > best, math.inf, start)
+    start = torch.where((down > best) & (down >= up), -math.inf, start)
+    nothing = X.isnan().all(1)
+    return torch.where(nothing, torch.nan, start)[:, None]

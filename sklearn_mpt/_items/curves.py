@@ -1,0 +1,507 @@
+r"""Item curves: the log-probability of each answer given z, and its derivatives.
+
+A block holds items of one kind with equally many categories; its parameters are a
+matrix with a row for each item: slopes a, unless they are fixed at one, then what the
+kind has of its own. With :math:`\eta = a^\top z`, a kind has the answers 0..C-1 with
+
+graded
+    :math:`P(x \geq c) = \sigma(\eta + d_c)`, :math:`d_1 > d_2 > \ldots` [1]_;
+gpcm
+    :math:`P(x = c) \propto \exp(c \, \eta + d_c)`, :math:`d_0 = 0` [2]_;
+nominal
+    :math:`P(x = c) \propto \exp(s_c z + d_c)`, :math:`s_0 = d_0 = 0` [3]_;
+3pl
+    :math:`P(x = 1) = g + (1 - g) \, \sigma(\eta + d)`, logit of g a parameter [4]_.
+
+References
+----------
+.. [1] F. Samejima, "Estimation of latent ability using a response pattern of graded
+   scores", Psychometrika Monograph 17, 1969.
+.. [2] E. Muraki, "A generalized partial credit model: application of an EM algorithm",
+   Applied Psychological Measurement 16, 1992.
+.. [3] R. D. Bock, "Estimating item parameters and latent ability when responses are
+   scored in two or more nominal categories", Psychometrika 37, 1972.
+.. [4] A. Birnbaum, "Some latent trait models and their use in inferring an examinee's
+   ability", in: Lord and Novick, Statistical Theories of Mental Test Scores, 1968.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import logsigmoid
+
+GUESSING_START = 0.15
+LONGEST_THRESHOLD = 12.0  # in logits, that training starts from
+
+
+class Curve(NamedTuple):
+    """What items say at nodes; derivatives of log-probabilities.
+
+    log_prob, eta : (j, c, s), the latter in eta. own : (j, q, c, s).
+    """
+
+    log_prob: torch.Tensor
+    eta: torch.Tensor
+    own: torch.Tensor
+
+
+class Kind(ABC):
+    """A kind of items with C categories.
+
+    Parameters
+    ----------
+    n_categories : int
+    has_slope : bool
+        Whether slopes are parameters; otherwise they are one.
+    """
+
+    own_slopes = 0  # how many of its own parameters multiply z
+    is_ordered = True
+    is_guessed = False  # whether the last parameter is the logit of guessing
+    is_logistic = False  # whether the logit of the second of two answers is linear
+
+    def __init__(self, n_categories, has_slope=True):
+        self.n_categories = n_categories
+        self.has_slope = has_slope
+
+    @property
+    def n_own(self):
+        return self.n_categories - 1
+
+    @abstractmethod
+    def curve(self, own, eta):
+        """Return the curve; own : (j, q). eta : (j, s)."""
+
+    @abstractmethod
+    def start(self, share, slope):
+        """Return own parameters to start from.
+
+        share : of the categories, (j, c). slope : (j,).
+        """
+
+    def is_valid(self, own):
+        """Whether parameters are those of a curve."""
+        return True
+
+    def guessing(self, own):
+        return np.zeros(len(own))
+
+    def intercept(self, own):
+        return own
+
+    def difficulty(self, slope, own):
+        """Where z is at the thresholds, given lengths of slopes; (j, c - 1)."""
+        return -own / slope[:, None]
+
+    @abstractmethod
+    def own(self, discrimination, intercept, guessing, scores):
+        """Return own parameters of those that users know; arrays."""
+
+
+def _stretched(slope):
+    """How much larger a logit is than that of the share, which is averaged over z."""
+    return np.sqrt(1 + 0.35 * slope**2)[:, None]
+
+
+class Graded(Kind):
+    """Graded responses; with two categories the two-parameter logistic model."""
+
+    @property
+    def is_logistic(self):
+        return self.n_categories == 2
+
+    def curve(self, own, eta):
+        cut = eta[:, None] + own[:, :, None]
+        if self.n_categories == 2:
+            log_prob, slope = cut.new_empty(2, len(own), 2, eta.shape[1])
+            log_prob[:, 1] = logsigmoid(cut[:, 0])
+            torch.sub(log_prob[:, 1], cut[:, 0], out=log_prob[:, 0])
+            torch.exp(log_prob[:, 1], out=slope[:, 1])
+            torch.neg(slope[:, 1], out=slope[:, 0])
+            slope[:, 1].neg_().add_(1)
+            return Curve(log_prob, slope, slope[:, None])
+        low, high = cut, cut  # of categories from 1 on; of those to C - 2
+        gap = (own[:, :-1] - own[:, 1:])[:, :, None]
+        shape = len(own), self.n_categories, eta.shape[1]
+        log_prob = eta.new_zeros(shape)
+        log_prob[:, 1:] += logsigmoid(low)
+        log_prob[:, :-1] += logsigmoid(-high)
+        log_prob[:, 1:-1] += torch.log(-torch.expm1(-gap))
+        of_low, of_high = torch.sigmoid(-low), -torch.sigmoid(high)
+        slope = eta.new_zeros(shape)
+        slope[:, 1:] += of_low
+        slope[:, :-1] += of_high
+        inner = 1 / torch.expm1(gap)
+        each = eta.new_zeros(len(own), self.n_own, *shape[1:])
+        for m in range(self.n_own):
+            each[:, m, m + 1] = of_low[:, m]
+            each[:, m, m] = of_high[:, m]
+            if m > 0:
+                each[:, m, m] -= inner[:, m - 1]
+            if m < self.n_own - 1:
+                each[:, m, m + 1] += inner[:, m]
+        return Curve(log_prob, slope, each)
+
+    def is_valid(self, own):
+        return bool((own[:, :-1] > own[:, 1:]).all())
+
+    def start(self, share, slope):
+        above = share[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+        logit = np.log(above / (1 - above)) * _stretched(slope)
+        return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
+
+    def own(self, discrimination, intercept, guessing, scores):
+        return intercept
+
+
+class PartialCredit(Kind):
+    """Generalised partial credit; logits of adjacent categories are linear in z."""
+
+    def curve(self, own, eta):
+        codes = torch.arange(self.n_categories, dtype=eta.dtype, device=eta.device)
+        zero = own.new_zeros(len(own), 1)
+        free = torch.cat([zero, own], 1)[:, :, None]
+        return self._softmax(codes[:, None] * eta[:, None] + free, codes[None, :, None])
+
+    def _softmax(self, logits, weight):
+        log_prob = logits.log_softmax(1)
+        prob = log_prob.exp()
+        slope = weight - (weight * prob).sum(1, keepdim=True)
+        eye = torch.eye(self.n_categories, dtype=prob.dtype, device=prob.device)
+        own = eye[1:, :, None] - prob[:, 1:, None]
+        return Curve(log_prob, slope, own)
+
+    def start(self, share, slope):
+        logit = np.log(share[:, 1:] / share[:, :1])
+        return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
+
+    def difficulty(self, slope, own):
+        return -np.diff(own, axis=1, prepend=0.0) / slope[:, None]
+
+    def own(self, discrimination, intercept, guessing, scores):
+        return intercept
+
+
+class Nominal(PartialCredit):
+    """Categories without order: a slope and an intercept for each but the first."""
+
+    is_ordered = False
+
+    def __init__(self, n_categories):
+        super().__init__(n_categories, has_slope=False)
+
+    @property
+    def own_slopes(self):
+        return self.n_categories - 1
+
+    @property
+    def n_own(self):
+        return 2 * (self.n_categories - 1)
+
+    def curve(self, own, eta):
+        zero = own.new_zeros(len(own), 1)
+        slopes, free = own.tensor_split([self.n_categories - 1], 1)
+        slopes, free = (
+            torch.cat([zero, part], 1)[:, :, None] for part in (slopes, free)
+        )
+        curve = self._softmax(slopes * eta[:, None] + free, slopes)
+        return curve._replace(
+            own=torch.cat([eta[:, None, None] * curve.own, curve.own], 1)
+        )
+
+    def start(self, share, slope):
+        codes = np.arange(1, self.n_categories)
+        return np.concatenate([slope[:, None] * codes, super().start(share, slope)], 1)
+
+    def intercept(self, own):
+        return own[:, self.n_categories - 1 :]
+
+    def difficulty(self, slope, own):
+        return np.full((len(own), self.n_categories - 1), np.nan)
+
+    def discrimination(self, own):
+        """The slope of the last category, for each step to it."""
+        return own[:, self.n_categories - 2] / (self.n_categories - 1)
+
+    def scores(self, own):
+        """What the categories count, of which the last counts C - 1."""
+        slope = self.discrimination(own)
+        slope = np.where(slope == 0, np.finfo(float).tiny, slope)[:, None]
+        counts = own[:, : self.n_categories - 1] / slope
+        return np.concatenate([np.zeros((len(own), 1)), counts], 1)
+
+    def own(self, discrimination, intercept, guessing, scores):
+        slopes = discrimination[:, :1] * scores[:, 1:]
+        return np.concatenate([slopes, intercept], 1)
+
+
+class Guessed(Kind):
+    """Three parameters: a right answer may be guessed."""
+
+    n_own = 2
+    is_guessed = True
+
+    def __init__(self):
+        super().__init__(2)
+
+    def curve(self, own, eta):
+        cut, logit = eta + own[:, :1], own[:, 1:].expand_as(eta)
+        known, guess = torch.sigmoid(cut), torch.sigmoid(logit)
+        log_right = torch.logaddexp(
+            logsigmoid(logit), logsigmoid(-logit) + logsigmoid(cut)
+        )
+        log_wrong = logsigmoid(-logit) + logsigmoid(-cut)
+        share = torch.exp(log_wrong - log_right)  # odds of a wrong answer
+        slope = torch.stack([-known, share * known], 1)
+        of_guess = torch.stack([-guess, share * guess], 1)
+        return Curve(
+            torch.stack([log_wrong, log_right], 1),
+            slope,
+            torch.stack([slope, of_guess], 1),
+        )
+
+    def start(self, share, slope):
+        known = (share[:, 1] - GUESSING_START) / (1 - GUESSING_START)
+        known = known.clip(0.05, 0.95)
+        cut = np.log(known / (1 - known)) * _stretched(slope)[:, 0]
+        logit = np.log(GUESSING_START / (1 - GUESSING_START))
+        return np.stack([cut, np.full(len(share), logit)], 1)
+
+    def guessing(self, own):
+        return 1 / (1 + np.exp(-own[:, 1]))
+
+    def intercept(self, own):
+        return own[:, :1]
+
+    def difficulty(self, slope, own):
+        return -own[:, :1] / slope[:, None]
+
+    def own(self, discrimination, intercept, guessing, scores):
+        share = guessing.clip(1e-12, 1 - 1e-12)
+        return np.stack([intercept[:, 0], np.log(share / (1 - share))], 1)
+
+
+BINARY = ("rasch", "2pl", "3pl")
+MODELS = (*BINARY, "graded", "partial_credit", "gpcm", "nominal")
+WITHOUT_SLOPE = ("rasch", "partial_credit")
+
+
+def kind_of(name, n_categories):
+    """Return the kind of items that a name of `MODELS` stands for."""
+    if name in ("2pl", "rasch", "graded"):
+        return Graded(n_categories, has_slope=name != "rasch")
+    if name in ("gpcm", "partial_credit"):
+        return PartialCredit(n_categories, has_slope=name == "gpcm")
+    return Guessed() if name == "3pl" else Nominal(n_categories)
+
+
+class Block(NamedTuple):
+    """Items of one kind: their places among all, and where their parameters are."""
+
+    kind: Kind
+    items: torch.Tensor  # shape: (j,)
+    parameters: slice  # of the flat vector
+    n_dims: int
+
+    @property
+    def n_slopes(self):
+        return self.n_dims if self.kind.has_slope else 0
+
+    @property
+    def width(self):
+        return self.n_slopes + self.kind.n_own
+
+    def split(self, point):
+        """Slopes (j, k), ones where they are fixed, and own parameters (j, q)."""
+        values = point[self.parameters].reshape(len(self.items), self.width)
+        slopes, own = values[:, : self.n_slopes], values[:, self.n_slopes :]
+        if not self.kind.has_slope:
+            slopes = values.new_ones(len(values), self.n_dims)
+        return slopes, own
+
+    def curve(self, point, z):
+        slopes, own = self.split(point)
+        return self.kind.curve(own, slopes @ z.T)
+
+    def scores(self, curve, z):
+        """Derivatives of log-probabilities in all parameters; (j, p, c, s)."""
+        if not self.kind.has_slope:
+            return curve.own
+        of_slopes = curve.eta[:, None] * z.T[None, :, None]
+        return torch.cat([of_slopes, curve.own], 1)
+
+    @property
+    def steep(self):
+        """Which parameters multiply z."""
+        return slice(0, self.n_slopes + self.kind.own_slopes)
+
+
+class Items:
+    """All items of a test: blocks, and one flat vector of their parameters.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The model of each item, of `MODELS`.
+    n_categories : sequence of int
+    n_dims : int
+    """
+
+    def __init__(self, names, n_categories, n_dims):
+        self.names = list(names)
+        self.n_categories = np.asarray(n_categories, dtype=int)
+        self.n_dims = n_dims
+        self.most = int(self.n_categories.max())
+        self.blocks = []
+        sorts = list(zip(self.names, self.n_categories.tolist(), strict=True))
+        first = 0
+        for name, count in sorted(set(sorts)):
+            kind = kind_of(name, count)
+            chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
+            width = kind.n_own + (n_dims if kind.has_slope else 0)
+            last = first + width * len(chosen)
+            places = torch.tensor(chosen)
+            self.blocks.append(Block(kind, places, slice(first, last), n_dims))
+            first = last
+        self.n_parameters = first
+
+    def __len__(self):
+        return len(self.names)
+
+    @property
+    def has_fixed_scale(self):
+        """Whether some slopes are fixed, and the variance of z is not."""
+        return any(name in WITHOUT_SLOPE for name in self.names)
+
+    @property
+    def is_ordered(self):
+        return all(block.kind.is_ordered for block in self.blocks)
+
+    def of_item(self, j):
+        """The places of the parameters of item j in the flat vector."""
+        for block in self.blocks:
+            found = (block.items == j).nonzero()
+            if len(found):
+                start = block.parameters.start + int(found[0, 0]) * block.width
+                return np.arange(start, start + block.width)
+        raise IndexError(j)
+
+    def curves(self, point, z):
+        return [block.curve(point, z) for block in self.blocks]
+
+    def table(self, curves):
+        """Log-probabilities of all items, zeros beyond their categories; (d, c, s)."""
+        like = curves[0].log_prob
+        if len(curves) == 1:
+            order = self.blocks[0].items.argsort()
+            return like if bool((order.diff() == 1).all()) else like[order]
+        table = like.new_zeros(len(self), self.most, like.shape[2])
+        for block, curve in zip(self.blocks, curves, strict=True):
+            table[block.items, : block.kind.n_categories] = curve.log_prob
+        return table
+
+    def prob(self, curves):
+        """Probabilities of all answers, zeros beyond their categories; (d, c, s)."""
+        like = curves[0].log_prob
+        prob = like.new_zeros(len(self), self.most, like.shape[2])
+        for block, curve in zip(self.blocks, curves, strict=True):
+            prob[block.items, : block.kind.n_categories] = curve.log_prob.exp()
+        return prob
+
+    def slopes(self, point):
+        """Of all items, ones where they are fixed; (d, k)."""
+        slopes = point.new_ones(len(self), self.n_dims)
+        for block in self.blocks:
+            slopes[block.items] = block.split(point)[0]
+        return slopes
+
+    def of_z(self, curves, point):
+        """Derivatives of log-probabilities in z; (d, k, c, s)."""
+        like = curves[0].log_prob
+        found = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
+        for block, curve in zip(self.blocks, curves, strict=True):
+            slopes, _ = block.split(point)
+            part = slopes[:, :, None, None] * curve.eta[:, None]
+            found[block.items, :, : block.kind.n_categories] = part
+        return found
+
+    def information_of_z(self, curves, point):
+        """Fisher information of each item about z, on the diagonal; (d, k, s)."""
+        like = curves[0].log_prob
+        found = like.new_zeros(len(self), self.n_dims, like.shape[2])
+        for block, curve in zip(self.blocks, curves, strict=True):
+            slopes, _ = block.split(point)
+            of_eta = (curve.log_prob.exp() * curve.eta**2).sum(1)
+            found[block.items] = slopes[:, :, None] ** 2 * of_eta[:, None]
+        return found
+
+    def is_valid(self, point):
+        return bool(point.isfinite().all()) and all(
+            block.kind.is_valid(block.split(point)[1]) for block in self.blocks
+        )
+
+    def start(self, share, slopes):
+        """Parameters to start from.
+
+        share : of the categories of each item, (d, c). slopes : (d, k).
+        """
+        parts = []
+        for block in self.blocks:
+            chosen = block.items.numpy()
+            few = share[chosen, : block.kind.n_categories]
+            length = np.linalg.norm(slopes[chosen], axis=1)
+            if not block.kind.has_slope:
+                length = slopes[chosen, 0]
+            own = block.kind.start(few, length)
+            given = slopes[chosen][:, : block.n_slopes]
+            parts.append(np.concatenate([given, own], 1).ravel())
+        return np.concatenate(parts)
+
+    # What users see
+
+    def describe(self, point):
+        """Attributes of parameters, a flat array; those of z are not among them."""
+        d, steps = len(self), self.most - 1
+        found = {
+            "discrimination": np.ones((d, self.n_dims)),
+            "intercept": np.full((d, steps), np.nan),
+            "difficulty": np.full((d, steps), np.nan),
+            "guessing": np.zeros(d),
+            "category_scores": np.full((d, self.most), np.nan),
+        }
+        tensor = torch.from_numpy(np.asarray(point))
+        for block in self.blocks:
+            slopes, own = (part.numpy() for part in block.split(tensor))
+            kind, chosen = block.kind, block.items.numpy()
+            scores = np.arange(kind.n_categories, dtype=float)
+            if isinstance(kind, Nominal):
+                slopes, scores = kind.discrimination(own)[:, None], kind.scores(own)
+            length = slopes[:, 0]
+            if self.n_dims > 1:
+                length = np.linalg.norm(slopes, axis=1)
+            count = kind.n_categories - 1
+            found["discrimination"][chosen] = slopes
+            found["intercept"][chosen, :count] = kind.intercept(own)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found["difficulty"][chosen, :count] = kind.difficulty(length, own)
+            found["guessing"][chosen] = kind.guessing(own)
+            found["category_scores"][chosen, : count + 1] = scores
+        return found
+
+    def point(self, discrimination, intercept, guessing, category_scores):
+        """The flat array of parameters that users know, of the shapes of `describe`."""
+        parts = []
+        for block in self.blocks:
+            kind, chosen = block.kind, block.items.numpy()
+            count = kind.n_categories - 1
+            own = kind.own(
+                discrimination[chosen],
+                intercept[chosen, :count],
+                guessing[chosen],
+                category_scores[chosen, : count + 1],
+            )
+            given = discrimination[chosen][:, : block.n_slopes]
+            parts.append(np.concatenate([given, own], 1).ravel())
+        return np.concatenate(parts)

@@ -1,0 +1,195 @@
+r"""The density of a fitted item response model.
+
+All rows share the nodes of one grid, so every conditional is a product of two matrices:
+with the posterior weights :math:`r_s` of nodes given the visible answers,
+:math:`p(x_j = c \mid x_R) = \sum_s r_s \, p(x_j = c \mid z_s)`.
+"""
+
+import torch
+
+from sklearn_mpt._items.answers import Answers, log_joint
+from sklearn_mpt._items.nodes import grid_of
+from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
+
+TOLERANCE = 1e-4  # nats: a smaller error of integration counts as none
+FINER = 4  # nodes of which z is drawn, for each node of other integrals
+MOST_DRAWN = 2**14
+LEAST_PROB = 1e-300
+
+
+class ItemDensity(LatentDensity):
+    """Items with given parameters, and the distribution of z.
+
+    Parameters
+    ----------
+    items : Items
+    point : Tensor
+        Parameters of the items; slopes in z, which is standard normal if there are
+        several dimensions.
+    grid : Grid
+    population : Population
+    share : Tensor of shape (g,)
+        Of each group, among rows whose group is not told.
+    root : Tensor of shape (k, k)
+        F, such that z F are the abilities that users see.
+    """
+
+    def __init__(self, items, point, grid, population, share, root):
+        self.items = items
+        self.point = point
+        self.grid = grid
+        self.population = population
+        self.share = share
+        self.root = root
+        curves = items.curves(point, grid.z)
+        self.table = items.table(curves)
+        self.prob = items.prob(curves)
+        self.of_groups = grid.log_weight(population)
+        self.log_weight = (share.log()[:, None] + self.of_groups).logsumexp(0)
+        self._ordered = torch.zeros(len(items), dtype=torch.bool)
+        for block in items.blocks:
+            self._ordered[block.items] = block.kind.is_ordered
+
+    @property
+    def n_items(self):
+        return len(self.items)
+
+    @property
+    def row_bytes(self):
+        n_answers = self.n_items * self.items.most
+        return FLOAT_BYTES * (4 * len(self.grid.z) + 4 * n_answers)
+
+    def log_joint(self, X, observed=None, log_weight=None):
+        """log p(observed answers, z) at nodes; (n, s).
+
+        log_weight : of the nodes for each row, (n, s); None is that of all groups.
+        """
+        if observed is not None:
+            X = torch.where(observed, X, torch.nan)
+        answers = Answers(
+            X.cpu().numpy(), self.items.most, device=X.device, compress=False
+        )
+        every = slice(None)
+        if log_weight is None:
+            return log_joint(answers, every, self.table, self.log_weight[None])
+        none = torch.zeros_like(self.log_weight[None])
+        return log_joint(answers, every, self.table, none) + log_weight
+
+    def lml(self, X):
+        joint = self.log_joint(X)
+        value = joint.logsumexp(1)
+        halves = [
+            joint[:, half].logsumexp(1)
+            for half in (self.grid.is_even, ~self.grid.is_even)
+        ]
+        error = (halves[0] - halves[1]).abs()
+        # the error of the full grid is about the square of that of every other node
+        error = torch.where(error**2 > TOLERANCE, error**2, 0.0)
+        nothing = X.isnan().all(1)
+        return value.masked_fill(nothing, 0.0), error.masked_fill(nothing, 0.0)
+
+    def weights(self, X, observed=None, log_weight=None):
+        """Posterior weights of the nodes; (n, s)."""
+        return self.log_joint(X, observed, log_weight).softmax(1)
+
+    def answer_probs(self, weights):
+        """Probabilities of all answers given weights of nodes; (n, d, c)."""
+        flat = weights @ self.prob.flatten(0, 1).T
+        return flat.unflatten(1, self.prob.shape[:2])
+
+    def conditional_log_prob(self, X, mask):
+        present = ~X.isnan()
+        probs = self.answer_probs(self.weights(X, present & ~mask))
+        return self._log_prob_of(X, probs, present & mask)
+
+    def _log_prob_of(self, X, probs, asked):
+        codes = X.nan_to_num().long()[..., None]
+        chosen = probs.gather(2, codes)[..., 0].clamp(min=LEAST_PROB)
+        return torch.where(asked, chosen.log(), 0.0)
+
+    def expect(self, X):
+        """The median answer, or the most probable one where there is no order."""
+        probs = self.answer_probs(self.weights(X))
+        median = (probs.cumsum(2) < 0.5).sum(2)
+        last = torch.from_numpy(self.items.n_categories - 1).to(X.device)
+        median = torch.minimum(median, last)
+        return torch.where(self._ordered.to(X.device), median, probs.argmax(2)).to(X)
+
+    def decode(self, Z):
+        """Expected answers, as numbers, given abilities."""
+        curves = self.items.curves(self.point, self.of_abilities(Z))
+        prob = self.items.prob(curves)
+        codes = torch.arange(self.items.most, dtype=prob.dtype, device=prob.device)
+        return torch.einsum("dcs,c->sd", prob, codes)
+
+    def of_abilities(self, theta):
+        """z of abilities; (n, k)."""
+        return torch.linalg.solve(self.root, theta, left=False)
+
+    def latent_moments(self, X, log_weight=None):
+        weights = self.weights(X, log_weight=log_weight)
+        z = self.grid.z @ self.root
+        mean = weights @ z
+        outer = (z[:, :, None] * z[:, None]).flatten(1)
+        second = (weights @ outer).unflatten(1, (z.shape[1],) * 2)
+        return mean, second - mean[:, :, None] * mean[:, None]
+
+    def draw(self, X, rng):
+        weights = self.weights(X)
+        chosen = _drawn(weights, X.new_tensor(rng.random((len(X), 1))))
+        prob = self.prob.permute(2, 0, 1)[chosen]  # shape: (n, d, c)
+        level = X.new_tensor(rng.random((len(X), self.n_items, 1)))
+        return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
+
+    def finer(self):
+        """The same on a finer grid, to draw z."""
+        n_dims = self.items.n_dims
+        most = (MOST_DRAWN / len(self.grid.z)) ** (1 / n_dims)
+        factor = max(1.0, min(FINER, most))
+        grid = grid_of([h / factor for h in self.grid.steps], self.population)
+        return ItemDensity(
+            self.items, self.point, grid, self.population, self.share, self.root
+        )
+
+    def draw_latent(self, X, rng, n_draws, log_weight=None):
+        """Draw abilities given the answers: nodes, and places in their cells.
+
+        Shape (n, n_draws, k).
+        """
+        level = self.weights(X, log_weight=log_weight).cumsum(1)
+        drawn = X.new_tensor(rng.random((len(X), n_draws)))
+        chosen = torch.searchsorted(level, drawn).clamp(max=len(self.grid.z) - 1)
+        cell = rng.random((len(X), n_draws, self.items.n_dims)) - 0.5
+        z = self.grid.z[chosen] + X.new_tensor(cell * self.grid.steps)
+        return z @ self.root
+
+    def mean_chain_scores(self, X, orders):
+        return torch.stack([self._chain(X, order) for order in orders], 1)
+
+    def _chain(self, X, order):
+        """Scores along one order of the items, or one for each row; (2, d)."""
+        d = X.shape[1]
+        order = order.expand(X.shape)
+        scores = X.new_zeros(2, d).double()
+        size = max(1, 2**22 // (len(self.grid.z) + 2 * d * self.items.most))
+        for rows, orders in zip(X.split(size), order.split(size), strict=True):
+            rows = rows.double()
+            codes, present = rows.nan_to_num().long(), ~rows.isnan()
+            joint = self.log_weight.expand(len(rows), -1).clone()
+            asked, each = present.clone(), torch.arange(len(rows), device=X.device)
+            for t in range(d):
+                probs = self.answer_probs(joint.softmax(1))
+                log_prob = self._log_prob_of(rows, probs, asked)
+                scores[0, t] += log_prob.sum() / (d - t)
+                item = orders[:, t]
+                scores[1, t] += log_prob[each, item].sum()
+                seen = present[each, item][:, None]
+                joint += torch.where(seen, self.table[item, codes[each, item]], 0.0)
+                asked[each, item] = False
+        return scores / len(X)
+
+
+def _drawn(weights, level):
+    """Nodes drawn by their weights; (n,)."""
+    place = (weights.cumsum(1) < level).sum(1)
+    return place.clamp(max=weights.shape[1] - 1)

@@ -1,0 +1,118 @@
+"""Differential item functioning, by likelihood ratios of models of several groups."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.stats import chi2
+
+from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.curves import Items
+from sklearn_mpt._items.training import Layout, Objective, maximise
+
+
+class DifferentialFunctioning(NamedTuple):
+    """Likelihood-ratio tests of the items; arrays of shape (n_items,).
+
+    Attributes
+    ----------
+    statistic : ndarray
+    p_value : ndarray
+    df : ndarray
+    """
+
+    statistic: np.ndarray
+    p_value: np.ndarray
+    df: np.ndarray
+
+
+def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
+    """Test items; see `MPTItemResponse.dif`.
+
+    An item that differs is one item for each group, missing in the rows of all others.
+    """
+    d, n_groups = X.shape[1], int(group.max()) + 1
+    problem = _Problem(model, X, weight, group, n_groups, priors, device)
+    tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
+    statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)
+    base = frozenset() if anchors is None else frozenset(tested.tolist())
+    value, start = problem.fit(base, problem.first(base))
+    for j in tested.tolist():
+        other = base ^ {j}
+        found, _ = problem.fit(other, problem.moved(start, base, other))
+        statistic[j] = 2 * abs(found - value)
+        if (found < value) == (j in other):  # the larger model is no better
+            statistic[j] = 0.0
+        df[j] = (n_groups - 1) * len(model.items.of_item(j))
+    p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
+    return DifferentialFunctioning(statistic, p, df)
+
+
+class _Problem:
+    """Fits in which some items differ between groups."""
+
+    def __init__(self, model, X, weight, group, n_groups, priors, device):
+        self.model, self.priors, self.device = model, priors, device
+        self.X, self.weight, self.group, self.n_groups = X, weight, group, n_groups
+
+    def split(self, free):
+        """Rows in which items that differ are one for each group, and these items."""
+        d, items = self.X.shape[1], self.model.items
+        columns, owner = [], []
+        for j in range(d):
+            for g in range(self.n_groups) if j in free else [None]:
+                column = self.X[:, j]
+                if g is not None:
+                    column = np.where(self.group == g, column, np.nan)
+                columns.append(column)
+                owner.append(j)
+        owner = np.array(owner)
+        names = [items.names[j] for j in owner]
+        split = Items(names, items.n_categories[owner], items.n_dims)
+        return np.stack(columns, 1), split, owner
+
+    def layout(self, items):
+        later = np.arange(self.n_groups) > 0
+        return Layout(items, later, later | items.has_fixed_scale)
+
+    def first(self, free):
+        """Start from the items of the fitted model."""
+        _, items, owner = self.split(free)
+        point = _taken(self.model.items, self.model.point, items, owner)
+        layout = self.layout(items)
+        variance = np.full(self.n_groups, self.model.variance[0, 0])
+        end = layout.of_population(np.zeros(self.n_groups), variance)
+        return np.concatenate([point, end])
+
+    def moved(self, start, before, after):
+        """Parameters of a fit as the start of one with other items that differ."""
+        _, items, owner = self.split(before)
+        _, others, other_owner = self.split(after)
+        place = np.searchsorted(owner, other_owner)  # the first copy
+        same = np.array([np.count_nonzero(owner == j) for j in other_owner])
+        for j in np.unique(other_owner):
+            copies = np.flatnonzero(other_owner == j)
+            if same[copies[0]] == len(copies):
+                place[copies] = np.flatnonzero(owner == j)
+        point = _taken(items, start[: items.n_parameters], others, place)
+        return np.concatenate([point, start[items.n_parameters :]])
+
+    def fit(self, free, start):
+        X, items, _ = self.split(free)
+        answers = Answers(X, items.most, self.weight, self.group, self.device)
+        seen = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
+        real = np.arange(items.most) < items.n_categories[:, None]
+        unseen = torch.from_numpy(~seen & real).to(self.device)
+        objective = Objective(answers, self.layout(items), self.priors, unseen)
+        point = torch.from_numpy(start).to(self.device)
+        point, _ = maximise(objective, point)
+        _, expected = objective.expect(point)  # the likelihood, without priors
+        return expected.value, point.cpu().numpy()
+
+
+def _taken(items, point, others, place):
+    """The flat parameters of other items, each like one of these."""
+    found = np.empty(others.n_parameters)
+    for j, k in enumerate(place):
+        found[others.of_item(j)] = point[items.of_item(int(k))]
+    return found

@@ -1,0 +1,214 @@
+r"""Observed information of item parameters, and the covariances that it leaves.
+
+By Louis' identity [1]_, minus the second derivatives of the log-likelihood of a row are
+
+.. math:: E[-H(x, z) \mid x] - \mathrm{Cov}[s(x, z) \mid x],
+
+with the gradient s and the Hessian H of :math:`\log p(x, z)` in all parameters.
+
+References
+----------
+.. [1] T. A. Louis, "Finding the observed information matrix when using the EM
+   algorithm", Journal of the Royal Statistical Society B 44, 1982.
+"""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._items.answers import MISSING, log_joint
+
+STEP = 1e-5  # of central differences
+BLOCK = 2**22  # numbers in a tensor over rows and parameters
+MOST_PARAMETERS = 3000  # whose joint information is inverted
+SINGULAR = 1e-7  # relative information in a direction that rows do not determine
+TOUCHED = 1e-6  # share of such a direction in a parameter
+
+
+def observed_information(objective, point):
+    """The information (p, p); or, where there are many items, one matrix for each.
+
+    Then it is a list with an array (j, q, q) for each block of items: z of a row is
+    nearly the same whatever a single item is.
+    """
+    curves, expected = objective.expect(point)
+    items, z = objective.layout.items, objective.grid.z
+    scores = [
+        block.scores(curve, z)
+        for block, curve in zip(items.blocks, curves, strict=True)
+    ]
+    complete = _complete(objective, point, expected)
+    if len(point) > MOST_PARAMETERS:
+        return _by_items(objective, point, curves, expected, scores, complete)
+    p = len(point)
+    total = torch.zeros(p, p, dtype=point.dtype, device=point.device)
+    for block, part in zip(items.blocks, complete, strict=True):
+        _diagonal_blocks(total, block)[:] += part
+    _add_population(total, objective, point, expected)
+    loss, columns, of_z = _score_columns(objective, point, scores)
+    answers = objective.answers
+    table = items.table(curves)
+    log_weight = objective.grid.log_weight(objective.layout.population(point))
+    size = max(1, BLOCK // p)
+    for start in range(0, len(answers), size):
+        rows = slice(start, start + size)
+        r = log_joint(answers, rows, table, log_weight).softmax(1)
+        every = _every_answer(answers, rows)
+        weight, group = answers.weight[rows], answers.group[rows]
+        mean = 0.0
+        for s in range(len(z)):
+            score = torch.cat([every @ columns[s], of_z[group, :, s]], 1)
+            share = r[:, s : s + 1]
+            mean = mean + share * score
+            weighted = score * (weight[:, None] * share)
+            loss += weighted.T @ score
+        loss -= (weight[:, None] * mean).T @ mean
+    return (total - loss).cpu().numpy()
+
+
+def _diagonal_blocks(matrix, block):
+    """A view of the blocks of items on the diagonal of a matrix (p, p)."""
+    j, w = len(block.items), block.width
+    part = matrix[block.parameters, block.parameters].view(j, w, j, w)
+    return part.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+
+
+def _every_answer(answers, rows):
+    """1.0 for each answer, also the first category; (n, d * c)."""
+    codes = answers.codes[rows]
+    steps = torch.arange(answers.n_categories, device=codes.device, dtype=torch.int8)
+    return (codes[..., None] == steps).flatten(1).double()
+
+
+def _score_columns(objective, point, scores):
+    """A zero (p, p), scores of answers (s, d * c, p), and those of z, (g, f, s)."""
+    layout, z = objective.layout, objective.grid.z
+    items, n_items = layout.items, layout.items.n_parameters
+    most, p = items.most, layout.n_parameters
+    columns = point.new_zeros(len(z), len(items), most, n_items)
+    for block, score in zip(items.blocks, scores, strict=True):
+        for i, j in enumerate(block.items.tolist()):
+            first = block.parameters.start + i * block.width
+            part = score[i].permute(2, 1, 0)  # shape: (s, c, q)
+            columns[:, j, : block.kind.n_categories, first : first + block.width] = part
+    return (
+        point.new_zeros(p, p),
+        columns.flatten(1, 2),
+        population_scores(layout, point, z),
+    )
+
+
+def population_scores(layout, point, z):
+    """Derivatives of the log density of z in the free means and log deviations.
+
+    Shape (g, f, s): of rows of each group at nodes.
+    """
+    population = layout.population(point)
+    off = z[:, 0] - population.mean[:, :1]
+    variance = population.deviation[:, :1] ** 2
+    of_mean, of_deviation = off / variance, off**2 / variance - 1
+    n_groups, n_nodes = of_mean.shape
+    means, deviations = layout.free_mean, layout.free_variance
+    found = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
+    for place, g in enumerate(np.flatnonzero(means)):
+        found[g, place] = of_mean[g]
+    for place, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
+        found[g, place] = of_deviation[g]
+    return found
+
+
+def _complete(objective, point, expected):
+    """Minus the second derivatives of complete data, for each block of items."""
+    found = []
+    z = objective.grid.z
+    for block in objective.layout.items.blocks:
+        counts = expected.counts[block.items, : block.kind.n_categories]
+
+        def gradient(at, block=block, counts=counts):
+            curve = block.curve(at, z)
+            return torch.einsum("jpcs,jcs->jp", block.scores(curve, z), counts)
+
+        columns = []
+        for q in range(block.width):
+            place = torch.arange(len(block.items)) * block.width + q
+            place = place + block.parameters.start
+            step = STEP * point[place].abs().clamp(min=1.0)
+            ends = []
+            for sign in (1, -1):
+                at = point.clone()
+                at[place] += sign * step
+                ends.append(gradient(at))
+            columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
+        matrix = torch.stack(columns, 2)
+        found.append(0.5 * (matrix + matrix.mT))
+    return found
+
+
+def _add_population(total, objective, point, expected):
+    """Add what complete data say of means and log deviations of z."""
+    layout = objective.layout
+    population, z = layout.population(point), objective.grid.z[:, 0]
+    means, deviations = (
+        np.flatnonzero(layout.free_mean),
+        np.flatnonzero(layout.free_variance),
+    )
+    first = layout.items.n_parameters
+    for a, g in enumerate(means):
+        off, variance = z - population.mean[g, 0], population.deviation[g, 0] ** 2
+        total[first + a, first + a] += expected.groups[g].sum() / variance
+    for b, g in enumerate(deviations, len(means)):
+        off, variance = z - population.mean[g, 0], population.deviation[g, 0] ** 2
+        total[first + b, first + b] += 2 * (expected.groups[g] @ off**2) / variance
+        if g in means:
+            a = first + int(np.flatnonzero(means == g)[0])
+            cross = 2 * (expected.groups[g] @ off) / variance
+            total[a, first + b] += cross
+            total[first + b, a] += cross
+
+
+def _by_items(objective, point, curves, expected, scores, complete):
+    items, answers = objective.layout.items, objective.answers
+    table = items.table(curves)
+    log_weight = objective.grid.log_weight(objective.layout.population(point))
+    found = []
+    for block, score, part in zip(items.blocks, scores, complete, strict=True):
+        counts = expected.counts[block.items, : block.kind.n_categories]
+        weighted = (score * counts[:, None]).flatten(2)
+        found.append(part - weighted @ score.flatten(2).mT)
+    for rows in answers.blocks(table.shape[2]):
+        r = log_joint(answers, rows, table, log_weight).softmax(1)
+        codes, weight = answers.codes[rows].long(), answers.weight[rows]
+        for k, (block, score) in enumerate(zip(items.blocks, scores, strict=True)):
+            chosen = codes[:, block.items]
+            for q in range(0, len(block.items), 256):
+                few = slice(q, q + 256)
+                mean = torch.einsum("ns,jpcs->njpc", r, score[few])
+                at = chosen[:, few, None, None].clamp(min=0)
+                mean = mean.gather(3, at.expand(*mean.shape[:3], 1))[..., 0]
+                mean = torch.where(chosen[:, few, None] == MISSING, 0.0, mean)
+                found[k][few] += torch.einsum("njp,njq,n->jpq", mean, mean, weight)
+    return [part.cpu().numpy() for part in found]
+
+
+def covariance_of(information, n_free=0):
+    """Invert information; NaN, with a warning, for what rows do not determine.
+
+    n_free : number of directions, such as rotations, that no rows determine.
+    """
+    unit = 1 / np.sqrt(np.diagonal(information).clip(1e-300))
+    values, vectors = np.linalg.eigh(information * unit * unit[:, None])
+    known = values > SINGULAR
+    known[:n_free] = False
+    spread = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
+    covariance = spread @ spread.T
+    lost = ~known
+    lost[:n_free] = False
+    if lost.any():
+        untold = (vectors[:, lost] ** 2).sum(axis=1) > TOUCHED
+        covariance[untold] = covariance[:, untold] = np.nan
+        warn_caller(
+            f"The rows do not determine {np.count_nonzero(untold)} of {len(unit)} "
+            "parameters, or the model is not at a maximum of their likelihood: these "
+            "have no standard errors."
+        )
+    return covariance

@@ -1,0 +1,294 @@
+r"""Fit of items and of people: S-X2, infit, outfit, Zh, residual correlations.
+
+References
+----------
+.. [1] M. Orlando and D. Thissen, "Likelihood-based item-fit indices for dichotomous
+   item response theory models", Applied Psychological Measurement 24, 2000.
+.. [2] T. Kang and T. T. Chen, "An investigation of the performance of the generalized
+   S-X2 item-fit index for polytomous IRT models", ACT Research Report 2007-1.
+.. [3] F. Drasgow, M. V. Levine and E. A. Williams, "Appropriateness measurement with
+   polychotomous item response models and standardized indices", British Journal of
+   Mathematical and Statistical Psychology 38, 1985.
+.. [4] B. D. Wright and G. N. Masters, "Rating scale analysis", MESA Press, 1982.
+.. [5] W. M. Yen, "Effects of local item dependence on the fit and equating performance
+   of the three-parameter logistic model", Applied Psychological Measurement 8, 1984.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+LEAST_EXPECTED = 1.0  # people in a cell
+RARE_ROWS, RARE = 0.1, 0.05  # share of rows in which a category must be expected
+LEAST_VARIANCE = np.sqrt(1e-5)  # of an answer, as mirt has it
+
+
+class ItemFit(NamedTuple):
+    """Fit of each item; arrays of shape (n_items,)."""
+
+    s_x2: np.ndarray
+    df_s_x2: np.ndarray
+    p_s_x2: np.ndarray
+    infit: np.ndarray
+    outfit: np.ndarray
+    zh: np.ndarray
+
+
+class PersonFit(NamedTuple):
+    """Fit of each person; arrays of shape (n_samples,)."""
+
+    zh: np.ndarray
+    infit: np.ndarray
+    outfit: np.ndarray
+
+
+def sum_score_curves(prob, n_categories):
+    """Probability of each sum score at nodes, by recursion (Lord and Wingersky).
+
+    prob : (d, c, s). Returns (1 + largest score, s).
+    """
+    scores = np.ones((1, prob.shape[2]))
+    for curve, count in zip(prob, n_categories, strict=True):
+        longer = np.zeros((len(scores) + count - 1, prob.shape[2]))
+        for c in range(count):
+            longer[c : c + len(scores)] += curve[c] * scores
+        scores = longer
+    return scores
+
+
+def _without(prob, n_categories):
+    """Sum scores of all items but one, for each in turn; prefixes and suffixes."""
+    d = len(prob)
+    before = [np.ones((1, prob.shape[2]))]
+    for j in range(d - 1):
+        before.append(_joined(before[-1], prob[j, : n_categories[j]]))
+    after = np.ones((1, prob.shape[2]))
+    others = [None] * d
+    for j in reversed(range(d)):
+        others[j] = _joined(before[j], after)
+        after = _joined(after, prob[j, : n_categories[j]])
+    return others, after
+
+
+def _joined(one, other):
+    """Distribution of the sum of two scores at each node."""
+    if len(one) < len(other):
+        one, other = other, one
+    found = np.zeros((len(one) + len(other) - 1, one.shape[1]))
+    for c, curve in enumerate(other):
+        found[c : c + len(one)] += curve * one
+    return found
+
+
+def score_tables(X, weight, prob, n_categories, node_weight):
+    """Observed and expected numbers of answers by sum score, for each item.
+
+    Two arrays (scores, c) for each item, of sum scores other than the smallest and the
+    largest. Expected ones are NaN where an answer has no such score.
+    """
+    total = X.sum(axis=1).astype(int)
+    largest = int((n_categories - 1).sum())
+    others, all_scores = _without(prob, n_categories)
+    at_score = np.bincount(total, weight, largest + 1)
+    share = all_scores @ node_weight
+    tables = []
+    for j, rest in enumerate(others):
+        count = n_categories[j]
+        observed = np.zeros((largest + 1, count))
+        np.add.at(observed, (total, X[:, j].astype(int)), weight)
+        expected = np.full((largest + 1, count), np.nan)
+        joint = (prob[j, :count] * node_weight) @ rest.T
+        for c in range(count):
+            expected[c : c + joint.shape[1], c] = joint[c]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            expected *= (at_score / share)[:, None]
+        tables.append((observed[1:-1], expected[1:-1]))
+    return tables
+
+
+def _merge(tables, row, into):
+    """Add a row of both tables to another, and drop it."""
+    for table in tables:
+        table[into] += table[row]
+    return [np.delete(table, row, axis=0) for table in tables]
+
+
+def collapsed(observed, expected):
+    """Collapse cells until at least one person is expected in each; two arrays.
+
+    Scores that some answer cannot have are added to the nearest that all can have; then
+    scores of one person, to the next; then, in a row with fewer expected, adjacent
+    categories; rare categories of all rows; and rows, to the neighbour with fewer
+    people. Cells that collapsed into others are NaN in the expected table.
+    """
+    impossible = np.isnan(expected).any(axis=1)
+    expected, observed = np.nan_to_num(expected), observed.copy()
+    if impossible.any() and not impossible.all():
+        low, high = np.flatnonzero(~impossible)[[0, -1]]
+        for table in (observed, expected):
+            table[low] += table[:low].sum(axis=0)
+            table[high] += table[high + 1 :].sum(axis=0)
+        observed, expected = observed[low : high + 1], expected[low : high + 1]
+    some = observed.sum(axis=1) > 0
+    tables = [observed[some], expected[some]]
+    small = tables[1] < LEAST_EXPECTED
+    tables = _merge_single(tables)
+    if tables[1].shape[1] > 2:
+        tables = _collapse_categories(tables, small)
+    tables = _collapse_rows(tables)
+    tables[1][tables[1] == 0] = np.nan
+    return tables
+
+
+def _merge_single(tables):
+    """Add rows of one person to the next."""
+    observed, _ = tables
+    alone = []
+    for row in range(len(observed) - 1):
+        if observed[row].sum() == 1:
+            alone.append(row)
+            for table in tables:
+                table[row + 1] += table[row]
+    tables = [np.delete(table, alone, axis=0) for table in tables]
+    last = len(tables[0]) - 1
+    if last > 0 and tables[0][last].sum() == 1:
+        tables = _merge(tables, last, last - 1)
+    return tables
+
+
+def _collapse_categories(tables, small):
+    observed, expected = tables
+    width = expected.shape[1]
+    for row in range(len(expected)):
+        if not small[row].any():
+            continue
+        cells = [list(expected[row]), list(observed[row])]
+        while len(cells[0]) > 2:
+            least = min(cells[0])
+            k = max(i for i, value in enumerate(cells[0]) if value == least)
+            if k == 0:
+                into = 1
+            elif k == len(cells[0]) - 1:
+                into = k - 1
+            else:
+                into = k - 1 if cells[0][k - 1] <= cells[0][k + 1] else k + 1
+            for part in cells:
+                part[into] += part[k]
+                del part[k]
+            if min(cells[0]) >= LEAST_EXPECTED:
+                break
+        empty = [0.0] * (width - len(cells[0]))
+        expected[row], observed[row] = cells[0] + empty, cells[1] + empty
+    while expected.shape[1] > 2:
+        rare = LEAST_EXPECTED * np.ceil(RARE_ROWS * len(expected))
+        if expected[:, -1].sum() >= rare:
+            break
+        for table in (expected, observed):
+            table[:, -2] += table[:, -1]
+        expected, observed = expected[:, :-1], observed[:, :-1]
+    kept = np.ones(expected.shape[1], dtype=bool)
+    for c in range(expected.shape[1] - 1, 0, -1):
+        if np.mean(expected[:, c] > 0) < RARE:
+            kept[c] = False
+            for table in (expected, observed):
+                table[:, c - 1] += table[:, c]
+    return [observed[:, kept], expected[:, kept]]
+
+
+def _collapse_rows(tables):
+    while len(tables[1]) > 1:
+        expected = tables[1]
+        small = (expected < LEAST_EXPECTED) & (expected != 0)
+        if not small.any():
+            break
+        row = int(np.flatnonzero(small.any(axis=1))[0])
+        if row == 0:
+            into = 1
+        elif row == len(expected) - 1:
+            into = row - 1
+        else:
+            above, below = tables[0][row - 1].sum(), tables[0][row + 1].sum()
+            into = row - 1 if above <= below else row + 1
+        tables = _merge(tables, row, into)
+    return tables
+
+
+def s_x2(tables, n_parameters):
+    """Statistic and degrees of freedom of each item.
+
+    n_parameters : of each item, those of z included.
+    """
+    statistic, df = [], []
+    for (observed, expected), count in zip(tables, n_parameters, strict=True):
+        observed, expected = collapsed(observed, expected)
+        free = np.count_nonzero(~np.isnan(expected)) - len(expected) - count
+        value = np.nansum((observed - expected) ** 2 / expected)
+        statistic.append(value if free > 0 else np.nan)
+        df.append(max(int(free), 0))
+    return np.array(statistic), np.array(df)
+
+
+class Moments(NamedTuple):
+    """What is expected of the answers of people of given abilities; (n, d) each.
+
+    present : whether there is an answer. residual : answer less expectation. variance,
+    log_prob : of the answer. mean_log_prob, variance_log_prob : of its log-probability.
+    """
+
+    present: np.ndarray
+    residual: np.ndarray
+    variance: np.ndarray
+    log_prob: np.ndarray
+    mean_log_prob: np.ndarray
+    variance_log_prob: np.ndarray
+
+
+def moments_of(X, prob):
+    """prob : of the answers of each person, (n, d, c), zeros beyond the categories."""
+    present = ~np.isnan(X)
+    codes = np.where(present, X, 0).astype(int)
+    steps = np.arange(prob.shape[2])
+    log_prob = np.log(prob.clip(1e-300))
+    mean = prob @ steps
+    variance = prob @ steps**2 - mean**2
+    mean_log = (prob * log_prob).sum(axis=2)
+    variance_log = (prob * log_prob**2).sum(axis=2) - mean_log**2
+    chosen = np.take_along_axis(log_prob, codes[..., None], 2)[..., 0]
+    parts = codes - mean, variance, chosen, mean_log, variance_log
+    return Moments(present, *(np.where(present, part, 0.0) for part in parts))
+
+
+def mean_squares(moments, weight, axis):
+    """Infit and outfit, over people (axis 0) or over items (axis 1).
+
+    weight : of each person, (n,).
+    """
+    w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
+    variance = np.maximum(moments.variance, LEAST_VARIANCE)
+    square = moments.residual**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        infit = (w * square).sum(axis) / (w * variance).sum(axis)
+        outfit = (w * square / variance).sum(axis) / w.sum(axis)
+    return infit, outfit
+
+
+def z_of_log_prob(moments, weight, axis):
+    """Standardised log-probability, over people (axis 0) or items (axis 1)."""
+    w = weight[:, None] if axis == 0 else 1.0
+    off = (w * (moments.log_prob - moments.mean_log_prob)).sum(axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return off / np.sqrt((w * moments.variance_log_prob).sum(axis))
+
+
+def residual_correlations(moments, weight):
+    """Correlations of the residuals of two items, over people with both; (d, d)."""
+    w = weight[:, None] * moments.present
+    residual = moments.residual
+    both = w.T @ moments.present
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = (w * residual).T @ moments.present / both  # of row, beside column
+        cross = (w * residual).T @ residual / both - mean * mean.T
+        square = (w * residual**2).T @ moments.present / both - mean**2
+        found = cross / np.sqrt(square * square.T)
+    np.fill_diagonal(found, 1.0)
+    return found

@@ -1,0 +1,260 @@
+r"""Fit of a model to the moments of one item and of two: M2, C2 and RMSEA.
+
+With the differences e of N observed from expected moments, their covariance
+:math:`\Xi` in N rows of the model, and the derivatives :math:`\Delta` of the moments in
+the parameters,
+
+.. math:: M_2 = N e^\top \bigl(\Xi^{-1} - \Xi^{-1} \Delta (\Delta^\top \Xi^{-1}
+    \Delta)^{-1} \Delta^\top \Xi^{-1} \bigr) e .
+
+Moments are :math:`E[x_i]` and :math:`E[x_i x_j]`: M2 for two answers [1]_, M2* for
+more [2]_. C2 has the share of each answer in the place of :math:`E[x_i]` [3]_.
+
+References
+----------
+.. [1] A. Maydeu-Olivares and H. Joe, "Limited information goodness-of-fit testing in
+   multidimensional contingency tables", Psychometrika 71, 2006.
+.. [2] L. Cai and M. Hansen, "Limited-information goodness-of-fit testing of
+   hierarchical item factor models", British Journal of Mathematical and Statistical
+   Psychology 66, 2013.
+.. [3] L. Cai and S. Monroe, "A new statistic for evaluating item response theory models
+   for ordinal data", CRESST Report 839, 2014.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import brentq
+from scipy.stats import chi2, ncx2
+
+MOST_MOMENTS = 8000
+RANK = 1e-10  # relative singular value of a direction that moments do not see
+
+
+class ModelFit(NamedTuple):
+    """Fit of a model; those with c2 are NaN for items with two answers."""
+
+    m2: float
+    df: int
+    p: float
+    rmsea: float
+    rmsea_interval: tuple[float, float]
+    srmsr: float
+    c2: float
+    df_c2: int | float
+    p_c2: float
+    rmsea_c2: float
+
+
+class Side(NamedTuple):
+    """Functions of the answers to each item that moments are made of, at nodes.
+
+    means : (m, s), of univariate ones. owner : (m,), the item of each. cross : (m, s),
+    covariances of each with the score of its item. among : for each item the
+    covariances of its univariate functions, (k, k, s). observed : (m,), their means.
+    """
+
+    means: np.ndarray
+    owner: np.ndarray
+    cross: np.ndarray
+    among: list
+    observed: np.ndarray
+
+
+def scores_of(prob):
+    """Mean and variance of each score at nodes; (d, s) each."""
+    steps = np.arange(prob.shape[1])
+    mean = np.einsum("dcs,c->ds", prob, steps)
+    return mean, np.einsum("dcs,c->ds", prob, steps**2) - mean**2
+
+
+def univariate(prob, n_categories, X, weight, by_category):
+    """Functions of one item: its score, or an indicator of each answer but one."""
+    mean, variance = scores_of(prob)
+    share = weight / weight.sum()
+    if not by_category:
+        among = [variance[[j]][:, None] for j in range(len(prob))]
+        return Side(mean, np.arange(len(prob)), variance, among, share @ X)
+    means, owner, cross, among, observed = [], [], [], [], []
+    for j, count in enumerate(n_categories):
+        p = prob[j, 1:count]
+        means.append(p)
+        owner += [j] * (count - 1)
+        steps = np.arange(1, count)[:, None]
+        cross.append(p * (steps - mean[j]))
+        eye = np.eye(count - 1)[:, :, None]
+        among.append(eye * p[:, None] - p[:, None] * p[None])
+        observed += [share @ (X[:, j] == c) for c in range(1, count)]
+    return Side(
+        np.concatenate(means), np.array(owner), np.concatenate(cross), among,
+        np.array(observed),
+    )  # fmt: skip
+
+
+def covariance_of_moments(side, mean, variance, node_weight):
+    """Covariance of univariate and bivariate moments of one row; (m, m).
+
+    It is that of conditional means over z, and where two moments share an item, the
+    mean over z of the conditional covariance.
+    """
+    d, m1 = len(mean), len(side.means)
+    first, second = np.triu_indices(d, 1)
+    means = np.concatenate([side.means, mean[first] * mean[second]])
+    weighted = means * node_weight
+    total = weighted @ means.T
+    centre = weighted.sum(axis=1)
+    total -= np.outer(centre, centre)
+    place = np.full((d, d), -1)
+    place[first, second] = place[second, first] = m1 + np.arange(len(first))
+    for i in range(d):
+        own = np.flatnonzero(side.owner == i)
+        total[np.ix_(own, own)] += side.among[i] @ node_weight
+        others = np.delete(np.arange(d), i)
+        pairs = place[i, others]
+        cross = (side.cross[own] * node_weight) @ mean[others].T
+        total[np.ix_(own, pairs)] += cross
+        total[np.ix_(pairs, own)] += cross.T
+        spread = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
+        total[np.ix_(pairs, pairs)] += spread
+    both = m1 + np.arange(len(first))
+    total[both, both] += (variance[first] * variance[second]) @ node_weight
+    return total
+
+
+def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_category):
+    """Derivatives of univariate and bivariate moments in all parameters; (m, p).
+
+    scores : for each block of items the derivatives of log-probabilities, (j, q, c, s).
+    of_z : those of the log density of z, (f, s).
+    """
+    d, n_nodes = mean.shape
+    p_items, p = items.n_parameters, items.n_parameters + len(of_z)
+    counts = items.n_categories
+    slopes = np.zeros((d, p_items, n_nodes))  # of the mean scores
+    steps = np.arange(prob.shape[1])
+    rows = []
+    if by_category:
+        first = np.concatenate([[0], np.cumsum(counts - 1)])
+        rows = np.zeros((first[-1], p_items, n_nodes))
+    for block, score in zip(items.blocks, scores, strict=True):
+        for i, j in enumerate(block.items.tolist()):
+            start = block.parameters.start + i * block.width
+            place = slice(start, start + block.width)
+            of_prob = score[i] * prob[j, : counts[j]]  # shape: (q, c, s)
+            slopes[j, place] = np.einsum("qcs,c->qs", of_prob, steps[: counts[j]])
+            if by_category:
+                rows[first[j] : first[j + 1], place] = of_prob[:, 1:].transpose(1, 0, 2)
+    own = rows if by_category else slopes
+    means = prob_means(prob, counts) if by_category else mean
+    one, two = np.triu_indices(d, 1)
+    weighted = slopes * node_weight
+    # pairs: the slope of one, times the mean of the other
+    cross = np.einsum("dps,es->dep", weighted, mean)
+    pairs = cross[one, two] + cross[two, one]
+    found = np.zeros((len(own) + len(one), p))
+    found[: len(own), :p_items] = own @ node_weight
+    found[len(own) :, :p_items] = pairs
+    every = np.concatenate([means, mean[one] * mean[two]])
+    found[:, p_items:] = (every * node_weight) @ of_z.T
+    return found
+
+
+def prob_means(prob, n_categories):
+    """Probabilities of all answers but the first; (m, s)."""
+    return np.concatenate([prob[j, 1:c] for j, c in enumerate(n_categories)])
+
+
+def statistic(difference, covariance, derivatives, n_rows):
+    """The quadratic form, and the number of directions that parameters take."""
+    basis, size, _ = np.linalg.svd(derivatives, full_matrices=True)
+    rank = int((size > RANK * size[0]).sum())
+    left = basis[:, rank:]
+    if left.shape[1] == 0:
+        return 0.0, 0
+    inner = left.T @ covariance @ left
+    off = left.T @ difference
+    value = off @ cho_solve(cho_factor(inner), off)
+    return float(n_rows * value), left.shape[1]
+
+
+def rmsea(value, df, n_rows):
+    """Root mean square error of approximation."""
+    if df <= 0:
+        return math.nan
+    return math.sqrt(max(value / df - 1, 0.0) / (n_rows - 1))
+
+
+def rmsea_interval(value, df, n_rows, level=0.9):
+    """Limits of an interval, by the noncentral chi-squared distribution."""
+    if df <= 0:
+        return math.nan, math.nan
+
+    def limit(share):
+        def off(centre):
+            return (
+                ncx2.cdf(value, df, centre) - share
+                if centre > 0
+                else chi2.cdf(value, df) - share
+            )
+
+        if off(0.0) <= 0:
+            return 0.0
+        high = max(4 * value, 10.0)
+        while off(high) > 0:
+            high *= 2
+        return math.sqrt(brentq(off, 0.0, high) / (df * (n_rows - 1)))
+
+    return limit(0.5 + level / 2), limit(0.5 - level / 2)
+
+
+class AtNodes(NamedTuple):
+    """A model at nodes of z.
+
+    items : Items. prob : of answers, (d, c, s). scores : for each block of items the
+    derivatives of log-probabilities, (j, q, c, s). of_z : those of the log density of
+    z, (f, s). weight : of the nodes, (s,).
+    """
+
+    items: object
+    prob: np.ndarray
+    scores: list
+    of_z: np.ndarray
+    weight: np.ndarray
+
+
+def moment_statistic(X, weight, fitted, by_category):
+    """M2 (by_category False) or C2, and its degrees of freedom."""
+    items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
+    mean, variance = scores_of(prob)
+    side = univariate(prob, items.n_categories, X, weight, by_category)
+    one, two = np.triu_indices(X.shape[1], 1)
+    share = weight / weight.sum()
+    cross = (X * share[:, None]).T @ X
+    observed = np.concatenate([side.observed, cross[one, two]])
+    expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
+    covariance = covariance_of_moments(side, mean, variance, node_weight)
+    derivatives = derivatives_of_moments(
+        items, fitted.scores, prob, mean, node_weight, fitted.of_z, by_category
+    )
+    return statistic(observed - expected, covariance, derivatives, weight.sum())
+
+
+def srmsr(X, weight, fitted):
+    """Root mean square of observed less expected correlations of scores."""
+    mean, variance = scores_of(fitted.prob)
+    second = (mean * fitted.weight) @ mean.T
+    second[np.diag_indices(len(mean))] = (variance + mean**2) @ fitted.weight
+    centre = mean @ fitted.weight
+    expected = _correlation(second - np.outer(centre, centre))
+    share = weight / weight.sum()
+    off = X - share @ X
+    observed = _correlation((off * share[:, None]).T @ off)
+    pairs = np.triu_indices(len(mean), 1)
+    return float(np.sqrt(np.mean((observed - expected)[pairs] ** 2)))
+
+
+def _correlation(covariance):
+    unit = 1 / np.sqrt(np.diagonal(covariance))
+    return covariance * unit * unit[:, None]

@@ -1,0 +1,166 @@
+r"""Training of item models by masks.
+
+For a row with the items M hidden, m of d, what counts is :math:`(d / m) \sum_{j \in M}
+\log p(x_j \mid x_R)`, whose mean over masks of all sizes is the log marginal
+likelihood.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._items.training import (
+    POWER,
+    SLOW,
+    Evaluation,
+    ItemSolver,
+    solve_metric,
+)
+from sklearn_mpt._items.training import _of_block as of_block
+from sklearn_mpt._measure.masks import draw_masks, training_sizes
+
+AUTO_MASKS = 32
+WINDOW = 5  # steps, of which means are compared
+LEAST_STEPS, MOST_STEPS = 20, 200
+LONGEST = 0.5
+
+
+class MaskedItemSolver(ItemSolver):
+    """Steps by masks, and then on the log marginal likelihood if these estimate it.
+
+    Parameters
+    ----------
+    objective, point, tol, n_before
+        As in `ItemSolver`.
+    rng : numpy.random.Generator
+    mask_rate : "uniform", float or int
+    n_masks : int or "auto"
+    learning_rate : float
+    """
+
+    def __init__(
+        self, objective, point, *, rng, mask_rate, n_masks, learning_rate, **settings
+    ):
+        super().__init__(objective, point, **settings)
+        self.rng = rng
+        self.mask_rate = mask_rate
+        self.finishes = n_masks == "auto" and mask_rate == "uniform"
+        self.n_masks = AUTO_MASKS if n_masks == "auto" else n_masks
+        self.learning_rate = learning_rate
+        self.is_masked = True
+        self._average = None
+
+    @property
+    def result(self):
+        return self.point if self._average is None else self._average
+
+    def init(self, max_iter):
+        self.objective.place_nodes(self.point)
+        if self.objective(self.point) is None:
+            raise FloatingPointError
+
+    def step(self):
+        if not self.is_masked:
+            super().step()
+            return
+        count = len(self.loss_curve)
+        self.objective.place_nodes(self.point)
+        found = self._masked()
+        if not math.isfinite(found.value):
+            raise FloatingPointError
+        direction = solve_metric(self.objective, found, found.gradient)
+        size = self.learning_rate * (1 + count / SLOW) ** -POWER
+        size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
+        items = self.objective.layout.items
+        while not items.is_valid(self.point + size * direction):
+            size *= 0.5
+        self.point = self.point + size * direction
+        self.loss_curve.append(-found.value / self.objective.answers.total)
+        if not self.finishes:
+            share = 2 / (count + 2)
+            before = self.point if self._average is None else self._average
+            self._average = torch.lerp(before, self.point, share)
+
+    def terminate(self):
+        if not self.is_masked:
+            return super().terminate()
+        curve = np.array(self.loss_curve)
+        if len(curve) < LEAST_STEPS or len(curve) % WINDOW:
+            return False
+        half = len(curve) // 2 if not self.finishes else WINDOW
+        before, last = curve[-2 * half : -half], curve[-half:]
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / half)
+        is_flat = before.mean() - last.mean() < noise
+        if not self.finishes:
+            return (is_flat and len(curve) >= 4 * LEAST_STEPS) or len(
+                curve
+            ) >= MOST_STEPS
+        if is_flat or len(curve) >= MOST_STEPS:
+            self.is_masked = False
+            self._evaluate()
+        return False
+
+    def _masked(self):
+        """Value, gradient and metric by one mask for each row."""
+        objective, point = self.objective, self.point
+        items, answers = objective.layout.items, objective.answers
+        d, z = len(items), objective.grid.z
+        sizes = training_sizes(self.mask_rate, self.n_masks, d, self.rng)
+        masks = torch.from_numpy(draw_masks(sizes, d, self.rng)).to(z.device)
+        curves = items.curves(point, z)
+        table, prob = items.table(curves), items.prob(curves)
+        log_weight = objective.grid.log_weight(objective.layout.population(point))
+        pulls = torch.zeros_like(table)  # gradient in log-probabilities
+        rows_at = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
+        of_groups, groups = torch.zeros_like(log_weight), torch.zeros_like(log_weight)
+        value = 0.0
+        parts = np.array_split(self.rng.permutation(len(answers)), len(masks))
+        for mask, rows in zip(masks, parts, strict=True):
+            if len(rows) == 0:
+                continue
+            value += _add_masked(
+                answers, torch.from_numpy(rows).to(z.device), mask, table, prob,
+                log_weight, pulls, rows_at, of_groups, groups,
+            )  # fmt: skip
+        gradient, metric = torch.zeros_like(point), []
+        for block, curve in zip(items.blocks, curves, strict=True):
+            chosen = block.items, slice(block.kind.n_categories)
+            n_rows = rows_at[block.items][:, None] * curve.log_prob.exp()
+            _, information = of_block(block, curve, n_rows, z)
+            scores = block.scores(curve, z)
+            slope = torch.einsum("jpcs,jcs->jp", scores, pulls[chosen[0], chosen[1]])
+            value -= objective._add_priors(block, point, slope, information)
+            gradient[block.parameters] = slope.flatten()
+            metric.append(information)
+        of_population = objective._of_population(point, of_groups, gradient)
+        metric_of = torch.zeros_like(gradient)
+        of_population = objective._of_population(point, groups, metric_of)
+        return Evaluation(value, gradient, metric, of_population)
+
+
+def _add_masked(
+    answers, rows, mask, table, prob, log_weight, pulls, rows_at, of_groups, groups
+):
+    """Add up what rows with one mask say; return their score."""
+    d, most, _ = table.shape
+    codes, weight = answers.codes[rows], answers.weight[rows]
+    group = answers.group[rows]
+    steps = torch.arange(most, device=codes.device, dtype=torch.int8)
+    every = (codes[..., None] == steps).double()  # shape: (n, d, c)
+    seen = (every * (~mask)[:, None]).flatten(1)
+    hidden = every[:, mask].flatten(1)
+    r = torch.addmm(log_weight[group], seen, table.flatten(0, 1)).softmax(1)
+    off = prob[mask].flatten(0, 1)  # shape: (h c, s)
+    average = torch.where(hidden > 0, r @ off.T, 1.0).clamp(min=1e-300)
+    scale = weight * d / mask.sum()
+    gain = scale[:, None] * hidden / average
+    through = r * (gain @ off - (scale * hidden.sum(1))[:, None])
+    pulls[mask] += (off * (gain.T @ r)).unflatten(0, (-1, most))
+    pulls += (seen.T @ through).unflatten(0, (d, most))
+    weighted = weight[:, None] * r
+    rows_at += (codes != MISSING).double().T @ weighted
+    of_groups.index_add_(0, group, through)
+    groups.index_add_(0, group, weighted)
+    return float((scale[:, None] * average.log()).sum())

@@ -1,0 +1,112 @@
+"""From fitted attributes to what computes: items, parameters, population, density."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._items.curves import Items
+from sklearn_mpt._items.density import ItemDensity
+from sklearn_mpt._items.nodes import SCORING, Population, grid_of, steps_for
+from sklearn_mpt._items.rotation import rotated
+from sklearn_mpt._items.training import Layout
+
+
+class ItemModel(NamedTuple):
+    """Items with parameters, in z whose factors are uncorrelated.
+
+    point : flat parameters of the items, (p,). mean, variance : of z in each group,
+    (g, k). share : of the groups, (g,). root : F, (k, k); users see z F.
+    """
+
+    items: Items
+    point: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    share: np.ndarray
+    root: np.ndarray
+
+    @classmethod
+    def of(cls, fitted, names):
+        """That of fitted attributes."""
+        d = len(names)
+        counts = fitted["n_categories_"]
+        discrimination = fitted["discrimination_"].reshape(d, -1)
+        n_dims = discrimination.shape[1]
+        items = Items(names, counts, n_dims)
+        root = np.linalg.cholesky(fitted["factor_correlation_"]).T
+        arrays = {
+            "discrimination": discrimination @ root.T if n_dims > 1 else discrimination,
+            "intercept": fitted["intercept_"].reshape(d, -1),
+            "guessing": fitted["guessing_"],
+            "category_scores": fitted["category_scores_"],
+        }
+        return cls(
+            items,
+            items.point(**arrays),
+            fitted["latent_mean_"],
+            fitted["latent_variance_"],
+            fitted["_group_share"],
+            root,
+        )
+
+    @property
+    def layout(self):
+        """Which parameters are free."""
+        later = np.arange(len(self.mean)) > 0
+        free = later | (self.items.has_fixed_scale and self.items.n_dims == 1)
+        return Layout(self.items, later, free)
+
+    def start(self, device):
+        """The flat vector of all free parameters."""
+        layout = self.layout
+        end = layout.of_population(self.mean[:, 0], self.variance[:, 0])
+        return torch.from_numpy(np.concatenate([self.point, end])).to(device)
+
+    def population(self, device):
+        of = (self.mean, np.sqrt(self.variance))
+        return Population(*(torch.tensor(part, device=device) for part in of))
+
+    def density(self, device):
+        point, population = (
+            torch.tensor(self.point, device=device),
+            self.population(device),
+        )
+        steps = steps_for(self.items, point, population, SCORING)
+        return ItemDensity(
+            self.items,
+            point,
+            grid_of(steps, population),
+            population,
+            torch.tensor(self.share, device=device),
+            torch.tensor(self.root, device=device),
+        )
+
+
+def attributes_of(items, point, rotation, near=None):
+    """Fitted attributes of item parameters, and the sign of z.
+
+    Several abilities are rotated; see `rotated`.
+    """
+    found = items.describe(point)
+    sign, correlation = 1.0, np.eye(items.n_dims)
+    slopes = found["discrimination"]
+    if items.n_dims > 1:
+        slopes, correlation = rotated(slopes, rotation, near)
+        found["discrimination"] = slopes
+    elif slopes.sum() < 0 and not items.has_fixed_scale:
+        sign = -1.0
+        found["discrimination"] = -slopes
+        found["difficulty"] = -found["difficulty"]
+    return shaped(found, items) | {"factor_correlation_": correlation}, sign
+
+
+def shaped(found, items):
+    """Arrays as users see them, with trailing underscores."""
+    found = dict(found)
+    if items.n_dims == 1:
+        found["discrimination"] = found["discrimination"][:, 0]
+    if items.most == 2:
+        for name in ("intercept", "difficulty"):
+            found[name] = found[name][:, 0]
+    return {f"{name}_": value for name, value in found.items()}

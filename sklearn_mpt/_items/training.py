@@ -1,0 +1,433 @@
+r"""Marginal maximum likelihood of item parameters, by quasi-Newton steps.
+
+With the posterior weights :math:`r_{is}` of nodes :math:`z_s` given the answers of row
+i, the gradient of the log marginal likelihood is that of the expected log-likelihood of
+complete data (Fisher's identity): derivatives of item curves, weighted by the expected
+numbers of answers :math:`n_{jcs} = \sum_{i: x_{ij} = c} r_{is}` [1]_. The metric of the
+steps is the Fisher information of complete data, of each item by itself, which the
+M-step of EM inverts; limited-memory BFGS learns from the steps what the missing z takes
+from it [2]_.
+
+References
+----------
+.. [1] R. D. Bock and M. Aitkin, "Marginal maximum likelihood estimation of item
+   parameters: application of an EM algorithm", Psychometrika 46, 1981.
+.. [2] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica Sinica 5,
+   1995.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
+from sklearn_mpt._latent.fit_loop import Solver
+from sklearn_mpt._latent.quadrature import total_and_shares
+
+MEMORY = 15  # pairs of steps and changes of the gradient
+LONGEST = 2.0  # change of a parameter in a step
+ARMIJO, N_HALVINGS = 1e-4, 20
+LARGEST_SCALE = 10.0  # of the metric, by the last step
+RIDGE = 1e-6  # relative, of the information of an item
+LEAST_INFORMATION = 1e-4  # for each row, of a parameter: flat directions
+TOO_COARSE, TOO_FINE = 1.15, 0.6  # spacing, relative to the one that is needed
+# Without a prior, slopes are free up to a length; what they exceed it by is kept small.
+LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
+UNSEEN = 0.5  # of an answer, that a category counts which nobody chose
+SLOW, POWER = 10, 0.6  # steps on parts of a stream fall as (1 + t / SLOW)^-POWER
+
+
+class Priors(NamedTuple):
+    """Normal priors, in the place of bounds where there are none.
+
+    slope : standard deviation, or None. guessing : mean and standard deviation of the
+    logit, or None.
+    """
+
+    slope: float | None = None
+    guessing: tuple[float, float] | None = None
+
+
+NO_PRIORS = Priors()
+
+
+class Layout(NamedTuple):
+    """What the flat vector of parameters holds: items, then what is free of z.
+
+    free_mean, free_variance : bool, (g,): of the groups.
+    """
+
+    items: object
+    free_mean: np.ndarray
+    free_variance: np.ndarray
+
+    @property
+    def n_parameters(self):
+        return self.items.n_parameters + int(
+            self.free_mean.sum() + self.free_variance.sum()
+        )
+
+    @property
+    def places(self):
+        """Of the means and the log deviations that are free."""
+        first = self.items.n_parameters
+        middle = first + int(self.free_mean.sum())
+        return slice(first, middle), slice(middle, self.n_parameters)
+
+    def population(self, point):
+        n_dims, n_groups = self.items.n_dims, len(self.free_mean)
+        mean, deviation = point.new_zeros(n_groups), point.new_ones(n_groups)
+        of_mean, of_deviation = self.places
+        mean[torch.from_numpy(self.free_mean)] = point[of_mean]
+        deviation[torch.from_numpy(self.free_variance)] = point[of_deviation].exp()
+        return Population(
+            mean[:, None].repeat(1, n_dims), deviation[:, None].repeat(1, n_dims)
+        )
+
+    def of_population(self, mean, variance):
+        """The end of the flat array, of means and variances (g,)."""
+        return np.concatenate(
+            [mean[self.free_mean], 0.5 * np.log(variance[self.free_variance])]
+        )
+
+
+class Expected(NamedTuple):
+    """Log-likelihood of rows at a point, and expected numbers at nodes.
+
+    counts : of answers, (d, c, s). groups : of rows, (g, s).
+    """
+
+    value: float
+    counts: torch.Tensor
+    groups: torch.Tensor
+
+
+def expectations(answers, table, log_weight):
+    """The E-step."""
+    n_nodes = table.shape[2]
+    sums = table.new_zeros(answers.columns, n_nodes)
+    groups = table.new_zeros(log_weight.shape)
+    more, base = answers.coefficients(table)
+    value = 0.0
+    for rows in answers.blocks(n_nodes):
+        indicators, group = answers.indicators(rows), answers.group[rows]
+        start = (
+            (base + log_weight)[group] if len(log_weight) > 1 else base + log_weight[0]
+        )
+        total, share = total_and_shares(torch.addmm(start, indicators, more))
+        weight = answers.weight[rows]
+        value += float(weight @ total)
+        share *= weight[:, None]
+        sums.addmm_(indicators.T, share)
+        if len(log_weight) > 1:
+            groups.index_add_(0, group, share)
+        else:
+            groups[0] += share.sum(0)
+    return Expected(value, answers.counts(sums, groups.sum(0)), groups)
+
+
+class Evaluation(NamedTuple):
+    """The objective at a point: value, gradient (p,) and blocks of the metric.
+
+    metric : for each block of items (j, q, q); of means and log deviations (f,).
+    """
+
+    value: float
+    gradient: torch.Tensor
+    metric: list
+    of_population: torch.Tensor
+
+
+class Objective:
+    """The log marginal likelihood of answers, with priors.
+
+    Parameters
+    ----------
+    answers : Answers
+    layout : Layout
+    priors : Priors
+    unseen : Tensor of bool, of shape (d, c)
+        Categories that nobody chose.
+    """
+
+    def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
+        self.answers = answers
+        self.layout = layout
+        self.priors = priors
+        self.unseen = None if unseen is None or not bool(unseen.any()) else unseen
+        self.grid = None
+
+    def place_nodes(self, point):
+        """Place nodes that suit a point; return whether they are others than before."""
+        layout = self.layout
+        population = layout.population(point)
+        steps = steps_for(layout.items, point, population, TRAINING)
+        if self.grid is not None:
+            ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
+            if (
+                max(ratio) < TOO_COARSE
+                and min(ratio) > TOO_FINE
+                and self._reaches(population)
+            ):
+                return False
+        self.grid = grid_of(steps, population)
+        return True
+
+    def _reaches(self, population):
+        """Whether nodes lie as far out as z is."""
+        z = self.grid.z
+        low = (population.mean - 6 * population.deviation).amin(0)
+        high = (population.mean + 6 * population.deviation).amax(0)
+        step = z.new_tensor(self.grid.steps)
+        return bool(
+            (z.amin(0) <= low + step).all() and (z.amax(0) >= high - step).all()
+        )
+
+    def expect(self, point):
+        """Curves and expected numbers at a point."""
+        items = self.layout.items
+        curves = items.curves(point, self.grid.z)
+        log_weight = self.grid.log_weight(self.layout.population(point))
+        expected = expectations(self.answers, items.table(curves), log_weight)
+        if self.unseen is not None:
+            table, weight = items.table(curves), UNSEEN * log_weight[0].exp()
+            more = self.unseen[:, :, None] * weight
+            value = expected.value + float((more * table).sum())
+            expected = expected._replace(value=value, counts=expected.counts + more)
+        return curves, expected
+
+    def __call__(self, point):
+        if not self.layout.items.is_valid(point):
+            return None
+        curves, expected = self.expect(point)
+        value = expected.value
+        gradient, metric = torch.zeros_like(point), []
+        for block, curve in zip(self.layout.items.blocks, curves, strict=True):
+            n = expected.counts[block.items, : block.kind.n_categories]
+            slope, information = _of_block(block, curve, n, self.grid.z)
+            lost = self._add_priors(block, point, slope, information)
+            value -= lost
+            gradient[block.parameters] = slope.flatten()
+            metric.append(information)
+        of_population = self._of_population(point, expected.groups, gradient)
+        if not math.isfinite(value):
+            return None
+        return Evaluation(value, gradient, metric, of_population)
+
+    def _add_priors(self, block, point, slope, information):
+        values = point[block.parameters].reshape(slope.shape)
+        steep = values[:, block.steep]
+        diagonal = information.diagonal(dim1=1, dim2=2)
+        lost = 0.0
+        if steep.shape[1]:
+            pull, curvature, lost = slope_penalty(steep, self.priors.slope)
+            slope[:, block.steep] -= pull
+            diagonal[:, block.steep] += curvature
+        if self.priors.guessing is not None and block.kind.is_guessed:
+            mean, deviation = self.priors.guessing
+            off = (values[:, -1] - mean) / deviation
+            slope[:, -1] -= off / deviation
+            diagonal[:, -1] += deviation**-2
+            lost += 0.5 * float((off**2).sum())
+        return lost
+
+    def _of_population(self, point, groups, gradient):
+        """Fill in the gradient in means and log deviations; return the metric."""
+        layout = self.layout
+        of_mean, of_deviation = layout.places
+        z, population = self.grid.z[:, 0], layout.population(point)
+        mean, deviation = population.mean[:, 0], population.deviation[:, 0]
+        count = groups.sum(1)
+        off = z - mean[:, None]
+        means = (groups * off).sum(1) / deviation**2
+        deviations = (groups * off**2).sum(1) / deviation**2 - count
+        chosen = (
+            torch.from_numpy(layout.free_mean),
+            torch.from_numpy(layout.free_variance),
+        )
+        gradient[of_mean] = means[chosen[0]]
+        gradient[of_deviation] = deviations[chosen[1]]
+        metric = (count / deviation**2)[chosen[0]], (2 * count)[chosen[1]]
+        return torch.cat(metric)
+
+
+def slope_penalty(slopes, deviation):
+    """Gradient, curvature and value of minus the log prior of slopes (j, k)."""
+    free = 0.0
+    if deviation is None:
+        deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
+    length = torch.linalg.norm(slopes, dim=1, keepdim=True)
+    excess = (length - free).clamp(min=0)
+    precision = deviation**-2
+    pull = precision * excess / length.clamp(min=1e-300) * slopes
+    curvature = precision * (length >= free)
+    return pull, curvature, 0.5 * precision * float((excess**2).sum())
+
+
+def _of_block(block, curve, counts, z):
+    """Gradient (j, p) of expected log-probabilities, and information (j, p, p)."""
+    n_rows = counts.sum(1)  # shape: (j, s)
+    if block.kind.is_logistic:
+        return _of_logits(block, curve, counts[:, 1], n_rows, z)
+    prob = curve.log_prob.exp()
+    scores = block.scores(curve, z)
+    gradient = torch.einsum("jpcs,jcs->jp", scores, counts)
+    weighted = scores * (n_rows[:, None] * prob)[:, None]
+    information = weighted.flatten(2) @ scores.flatten(2).mT
+    return gradient, information
+
+
+def _of_logits(block, curve, n_ones, n_rows, z):
+    """The same for two categories whose logit is linear in z, by products."""
+    ones = torch.ones_like(z[:, :1])
+    z1 = torch.cat([z, ones], 1) if block.kind.has_slope else ones
+    wrong, right = curve.eta[:, 1], -curve.eta[:, 0]  # probabilities
+    expected = n_rows * right
+    gradient = (n_ones - expected) @ z1
+    outer = (z1[:, :, None] * z1[:, None]).flatten(1)
+    information = (expected * wrong) @ outer
+    return gradient, information.unflatten(1, (z1.shape[1], -1))
+
+
+class ItemSolver(Solver):
+    """Limited-memory BFGS in the metric of complete data.
+
+    Parameters
+    ----------
+    objective : Objective
+    point : Tensor of shape (p,)
+        Where to start.
+    tol : float
+        Gain, in nats of the whole log-likelihood for each parameter, below which
+        training ends.
+    n_before : int
+        Number of steps on earlier parts of a stream.
+    """
+
+    def __init__(self, objective, point, tol=1e-7, n_before=0):
+        self.objective = objective
+        self.point = point
+        self.tol = tol * len(point)
+        self.loss_curve = []
+        self._pairs = []
+        self._n_steps = n_before
+        self._is_over = False
+        self._now = None
+
+    @property
+    def result(self):
+        return self.point
+
+    def init(self, max_iter):
+        self._evaluate()
+
+    def _evaluate(self):
+        self.objective.place_nodes(self.point)
+        self._now = self.objective(self.point)
+        if self._now is None:
+            raise FloatingPointError
+
+    def step(self):
+        now = self._now
+        direction = self._direction(now)
+        slope = float(now.gradient @ direction)
+        if not slope > 0:
+            self._pairs = []
+            direction = solve_metric(self.objective, now, now.gradient)
+            slope = float(now.gradient @ direction)
+        size = min(1.0, LONGEST / max(float(direction.abs().max()), 1e-300))
+        found = None
+        for _ in range(N_HALVINGS):
+            found = self.objective(self.point + size * direction)
+            if found is not None and found.value >= now.value + ARMIJO * size * slope:
+                break
+            if size * slope < 0.01 * self.tol:  # rounding hides what is left to gain
+                found = None
+                break
+            size *= 0.5
+            found = None
+        n_rows = self.objective.answers.total
+        if found is None:
+            self._is_over = not self._pairs
+            self._pairs = []
+            self.loss_curve.append(-now.value / n_rows)
+            return
+        moved = size * direction
+        change = now.gradient - found.gradient
+        if float(moved @ change) > 1e-10 * float(moved.norm() * change.norm()):
+            self._pairs = [*self._pairs, (moved, change)][-MEMORY:]
+        self.point = self.point + moved
+        gained = found.value - now.value
+        self._now = found
+        self.loss_curve.append(-found.value / n_rows)
+        if self.objective.place_nodes(self.point):
+            self._now = self.objective(self.point)
+        left = 0.5 * float(self._now.gradient @ self._direction(self._now))
+        self._is_over = max(left, 0.0) < self.tol and gained < 10 * self.tol
+
+    def terminate(self):
+        return self._is_over
+
+    def _direction(self, now):
+        """Two-loop recursion of limited-memory BFGS."""
+        q, factors = now.gradient.clone(), []
+        for moved, change in reversed(self._pairs):
+            rho = 1 / float(moved @ change)
+            alpha = rho * float(moved @ q)
+            q -= alpha * change
+            factors.append((rho, alpha))
+        direction = solve_metric(self.objective, now, q)
+        if self._pairs:
+            moved, change = self._pairs[-1]
+            scaled = float(change @ solve_metric(self.objective, now, change))
+            ratio = float(moved @ change) / max(scaled, 1e-300)
+            direction *= min(max(1.0, ratio), LARGEST_SCALE)
+        for (moved, change), (rho, alpha) in zip(
+            self._pairs, reversed(factors), strict=True
+        ):
+            direction += moved * (alpha - rho * float(change @ direction))
+        return direction
+
+    def step_on_part(self):
+        """Take one step of EM, of falling size, on a part of a stream."""
+        self._evaluate()
+        now = self._now
+        direction = solve_metric(self.objective, now, now.gradient)
+        size = (1 + self._n_steps / SLOW) ** -POWER
+        size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
+        for _ in range(N_HALVINGS):
+            if self.objective(self.point + size * direction) is not None:
+                break
+            size *= 0.5
+        self.point = self.point + size * direction
+        self.loss_curve.append(-now.value / self.objective.answers.total)
+
+
+def solve_metric(objective, now, vector):
+    """Multiply a flat vector by the inverse of the metric."""
+    found = torch.empty_like(vector)
+    least = LEAST_INFORMATION * objective.answers.total
+    for block, information in zip(
+        objective.layout.items.blocks, now.metric, strict=True
+    ):
+        damped = information.clone()
+        diagonal = damped.diagonal(dim1=1, dim2=2)
+        diagonal += RIDGE * diagonal + least
+        part = vector[block.parameters].reshape(len(block.items), -1, 1)
+        found[block.parameters] = torch.linalg.solve(damped, part).flatten()
+    first = objective.layout.items.n_parameters
+    found[first:] = vector[first:] / now.of_population
+    return found
+
+
+def maximise(objective, point, tol=1e-7, max_iter=500):
+    """Return the point of the maximum, and the value there."""
+    solver = ItemSolver(objective, point, tol)
+    solver.init(max_iter)
+    for _ in range(max_iter):
+        solver.step()
+        if solver.terminate():
+            break
+    return solver.point, solver._now.value

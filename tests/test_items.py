@@ -1,0 +1,624 @@
+"""Item response models: published figures, and enumeration as a second route."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.special import expit
+from scipy.stats import chi2, norm
+from sklearn.exceptions import ConvergenceWarning
+
+from sklearn_mpt import (
+    InformationDisplay,
+    ItemCurveDisplay,
+    MPTItemResponse,
+    MPTLinearVAE,
+    WrightMapDisplay,
+    mpt_curve,
+)
+from sklearn_mpt._items.curves import MODELS, Items, kind_of
+from sklearn_mpt._items.item_statistics import collapsed
+from sklearn_mpt._items.rotation import rotated
+from sklearn_mpt._items.training import Layout
+
+PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
+# Sections 6 and 7 of the Law School Admission Test (Bock and Lieberman, 1970).
+LSAT6 = np.array(
+    "3 6 2 11 1 1 3 4 1 8 0 16 0 3 2 15 10 29 14 81 3 28 15 80 16 56 21 173 11 61 28 "
+    "298".split(),
+    dtype=float,
+)
+LSAT7 = np.array(
+    "12 19 1 7 3 19 3 17 10 5 3 7 7 23 8 28 7 39 11 34 14 51 15 90 6 25 7 35 18 136 32 "
+    "308".split(),
+    dtype=float,
+)
+NAMES = ("rasch", "2pl", "3pl", "graded", "partial_credit", "gpcm", "nominal")
+
+
+@pytest.fixture(scope="module")
+def lsat7():
+    return MPTItemResponse().fit(PATTERNS, sample_weight=LSAT7)
+
+
+@pytest.fixture(scope="module")
+def lsat6():
+    return MPTItemResponse("rasch").fit(PATTERNS, sample_weight=LSAT6)
+
+
+def mixed_items():
+    """Items of several kinds with given parameters, with two to four answers."""
+    nan = np.nan
+    return MPTItemResponse.from_items(
+        model=["2pl", "3pl", "graded", "gpcm", "nominal"],
+        discrimination=[1.2, 1.5, 0.9, 0.7, 0.6],
+        intercept=[
+            [0.3, nan, nan],
+            [-0.5, nan, nan],
+            [1.0, -0.4, nan],
+            [0.5, 0.2, -0.3],
+            [0.4, -0.1, nan],
+        ],
+        guessing=[0, 0.2, 0, 0, 0],
+        category_scores=[[0, 1, 2, 3]] * 4 + [[0, -0.7, 2, 3]],
+        random_state=0,
+    )
+
+
+def probabilities(model, z):
+    """Of all answers at abilities, by the formulas; a list of arrays (c, s)."""
+    found = []
+    d = len(model.n_categories_)
+    intercepts = model.intercept_.reshape(d, -1)
+    for j, (name, count) in enumerate(
+        zip(model.model, model.n_categories_, strict=True)
+    ):
+        a, b = model.discrimination_[j], intercepts[j, : count - 1]
+        if name in ("2pl", "graded", "3pl", "rasch"):
+            above = expit(a * z + b[:, None])
+            if name == "3pl":
+                above = model.guessing_[j] + (1 - model.guessing_[j]) * above
+            ends = np.ones((1, len(z))), np.zeros((1, len(z)))
+            found.append(-np.diff(np.concatenate([ends[0], above, ends[1]]), axis=0))
+        else:
+            scores = model.category_scores_[j, :count]
+            logits = scores[:, None] * a * z + np.append(0, b)[:, None]
+            share = np.exp(logits)
+            found.append(share / share.sum(axis=0))
+    return found
+
+
+def all_rows(model):
+    return np.array(
+        list(itertools.product(*(range(c) for c in model.n_categories_))), float
+    )
+
+
+def pattern_probabilities(model, rows, mean=0.0, deviation=1.0):
+    """p(row) by a fine grid over z."""
+    z = mean + deviation * np.linspace(-9, 9, 2001)
+    weight = norm.pdf(z, mean, deviation) * (z[1] - z[0])
+    prob = probabilities(model, z)
+    each = [prob[j][rows[:, j].astype(int)] for j in range(rows.shape[1])]
+    return np.prod(each, axis=0) @ weight
+
+
+# Published figures
+
+
+def test_lsat7_is_that_of_mirt(lsat7):
+    weights = {"sample_weight": LSAT7}
+    assert_allclose(lsat7.log_likelihood(PATTERNS, LSAT7), -2658.8051, atol=1e-3)
+    slopes = [0.988, 1.081, 1.706, 0.7651, 0.7358]
+    assert_allclose(lsat7.discrimination_, slopes, atol=2e-3)
+    assert_allclose(lsat7.model_fit(PATTERNS, **weights).m2, 11.93841, atol=1e-3)
+    fit = lsat7.item_fit(PATTERNS, **weights)
+    s_x2 = [4.749440, 14.451071, 1.270381, 5.237400, 0.941125]
+    assert_allclose(fit.s_x2, s_x2, atol=1e-2)
+    assert fit.df_s_x2.tolist() == [2] * 5
+    zh = [1.431838, 6.354917, 5.310844, 5.804449, 0.696139]
+    assert_allclose(fit.zh, zh, atol=1e-2)
+    eap = [-1.8665957, -1.5266920, -1.5134024, -1.1852276, -1.0946830, -0.7666992]
+    assert_allclose(lsat7.transform(PATTERNS[:6])[:, 0], eap, atol=4e-3)
+    modes = [-1.8165552, -1.4946906, -1.4822982, -1.1789899, -1.0958928, -0.7951026]
+    found = lsat7.abilities(PATTERNS[:6], method="map").theta[:, 0]
+    assert_allclose(found, modes, atol=2e-3)
+    errors = lsat7.item_parameters(PATTERNS, LSAT7).discrimination_std_error
+    limits = np.array([1.3354, 1.4119, 2.334, 1.028, 1.032])
+    limits -= [0.6406, 0.7501, 1.0779, 0.5022, 0.4395]
+    assert_allclose(errors, limits / (2 * 1.96), atol=2e-3)
+
+
+def test_lsat6_with_equal_slopes_is_that_of_mirt(lsat6):
+    assert_allclose(lsat6.intercept_, [2.73, 0.999, 0.24, 1.306, 2.099], atol=2e-3)
+    assert_allclose(lsat6.latent_variance_, [[0.57]], atol=2e-3)
+    fit = lsat6.model_fit(PATTERNS, sample_weight=LSAT6)
+    assert_allclose([fit.m2, fit.df], [5.291576, 9], atol=1e-3)
+    two = MPTItemResponse().fit(PATTERNS, sample_weight=LSAT6)
+    assert_allclose(two.item_fit(PATTERNS, LSAT6).p_s_x2[0], 0.7984, atol=1e-3)
+    test = two.likelihood_ratio_test(lsat6, PATTERNS, LSAT6)
+    assert test.df == 4
+    assert_allclose(test.p_value, chi2.sf(test.statistic, 4))
+
+
+def test_abilities_of_mirt_by_maximum_likelihood():
+    model = MPTItemResponse("rasch").fit(PATTERNS, sample_weight=LSAT7)
+    rows = np.repeat(PATTERNS, LSAT7.astype(int), 0)[[0, 12, 33, 39, 999]]
+    theta, error = model.abilities(rows, method="ml")
+    unit = np.sqrt(model.latent_variance_[0, 0])
+    expected = [-np.inf, -2.783489, -1.750890, -2.783489, np.inf]
+    assert_allclose(theta[:, 0] / unit, expected, atol=1e-2)
+    assert np.isinf(error[[0, -1]]).all()
+    assert np.isnan(model.abilities(np.full((1, 5), np.nan), method="ml").theta).all()
+
+
+def test_gaps_are_integrated_out_as_in_mirt():
+    rows = np.repeat(PATTERNS, LSAT7.astype(int), 0)
+    rows[0, 0] = rows[1, 1] = np.nan
+    model = MPTItemResponse().fit(rows)
+    slopes = [0.969, 1.074, 1.717, 0.763, 0.731]
+    assert_allclose(model.discrimination_, slopes, atol=2e-3)
+
+
+def test_linear_models_have_no_hidden_prior(lsat7):
+    start = {
+        "components": lsat7.discrimination_[None],
+        "intercept": lsat7.intercept_,
+    }
+    of = {"likelihood": "bernoulli", "objective": "lml"}
+    linear = MPTLinearVAE(1, init=start, tol=1e-7, **of)
+    linear = linear.fit(PATTERNS, sample_weight=LSAT7)
+    assert_allclose(linear.components_[0], lsat7.discrimination_, atol=2e-3)
+    separated = np.repeat(PATTERNS[[0, 1, 15, 31]], 5, 0)
+    for model in (
+        MPTLinearVAE(1, random_state=0, **of),
+        MPTItemResponse(),
+    ):
+        with pytest.warns(ConvergenceWarning, match="exceed 10"):
+            model.fit(separated)
+        slopes = getattr(model, "components_", getattr(model, "discrimination_", None))
+        assert 10 < np.abs(slopes).max() < 13
+
+
+# Densities
+
+
+def test_rows_of_all_kinds_have_the_probabilities_of_the_formulas():
+    model = mixed_items()
+    rows = all_rows(model)
+    log_prob, error = model.score_samples(rows, return_std=True)
+    assert_allclose(np.exp(log_prob).sum(), 1)
+    assert_allclose(np.exp(log_prob), pattern_probabilities(model, rows), rtol=1e-6)
+    assert (error == 0).all()
+
+
+def test_conditionals_are_ratios_of_sums_of_rows():
+    model = mixed_items()
+    rows, row = all_rows(model), np.array([[1.0, np.nan, 2, 0, 1]])
+    prob = np.exp(model.score_samples(rows))
+    mask = np.array([False, False, True, False, True])
+    seen = (rows[:, 0] == 1) & (rows[:, 3] == 0)
+    found = model.conditional_log_prob(row, mask)[0]
+    for j in (2, 4):
+        expected = prob[seen & (rows[:, j] == row[0, j])].sum() / prob[seen].sum()
+        assert_allclose(np.exp(found[j]), expected)
+    assert_allclose(found[[0, 1, 3]], 0)
+    assert_allclose(mpt_curve(model, rows[:40], n_masks=3).lml, model.score(rows[:40]))
+
+
+def test_gaps_are_filled_with_the_median_and_nominal_ones_with_the_mode():
+    model = mixed_items()
+    rows = all_rows(model)
+    prob = np.exp(model.score_samples(rows))
+    filled = model.impute(np.array([[1, 0, np.nan, np.nan, np.nan]]))[0]
+    seen = (rows[:, 0] == 1) & (rows[:, 1] == 0)
+    for j in (2, 3):
+        below = [
+            prob[seen & (rows[:, j] <= c)].sum() / prob[seen].sum() for c in range(4)
+        ]
+        assert filled[j] == np.argmax(np.array(below) >= 0.5)
+    counts = [prob[seen & (rows[:, 4] == c)].sum() for c in range(3)]
+    assert filled[4] == np.argmax(counts)
+
+
+def test_draws_have_the_probabilities_of_the_model():
+    model = mixed_items()
+    drawn = model.sample(4000, random_state=0)
+    for j, prob in enumerate(_marginals(model)):
+        share = [np.mean(drawn[:, j] == c) for c in range(len(prob))]
+        assert_allclose(share, prob, atol=4 * np.sqrt(0.25 / 4000))
+
+
+def _marginals(model):
+    z = np.linspace(-9, 9, 2001)
+    weight = norm.pdf(z) * (z[1] - z[0])
+    return [prob @ weight for prob in probabilities(model, z)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_of_curves(name):
+    """By central differences, in all parameters and in z."""
+    count = 2 if name in ("rasch", "2pl", "3pl") else 4
+    items, rng = Items([name] * 3, [count] * 3, 1), np.random.default_rng(0)
+    share = rng.dirichlet(np.ones(count), 3)
+    point = torch.from_numpy(items.start(share, rng.uniform(0.5, 2, (3, 1))))
+    z = torch.linspace(-2, 2, 5, dtype=torch.float64)[:, None]
+    (block,) = items.blocks
+    curve = block.curve(point, z)
+    scores, step = block.scores(curve, z), 1e-6
+    for p in range(block.width):
+        at = torch.arange(3) * block.width + p
+        ends = []
+        for sign in (1, -1):
+            moved = point.clone()
+            moved[at] += sign * step
+            ends.append(block.curve(moved, z).log_prob)
+        assert_allclose(scores[:, p], (ends[0] - ends[1]) / (2 * step), atol=1e-7)
+    ends = [block.curve(point, z + s * step).log_prob for s in (1, -1)]
+    found = items.of_z([curve], point)[:, 0]
+    assert_allclose(found, (ends[0] - ends[1]) / (2 * step), atol=1e-7)
+    assert set(MODELS) == set(NAMES)
+    assert kind_of(name, count).n_categories == count
+
+
+# Statistics, by enumeration of all rows
+
+
+def test_m2_and_c2_by_enumeration():
+    """Covariance of moments, and their derivatives, from probabilities of all rows."""
+    model = MPTItemResponse("graded").fit(_graded_rows(300, 4))
+    rows, rng = all_rows(model), np.random.default_rng(1)
+    observed = rng.multinomial(500, np.exp(model.score_samples(rows)) / 1.0).astype(
+        float
+    )
+    fit = model.model_fit(rows, sample_weight=observed)
+    pairs = list(itertools.combinations(range(4), 2))
+    products = [rows[:, i] * rows[:, j] for i, j in pairs]
+    indicators = [rows[:, j] == c for j in range(4) for c in (1, 2)]
+    point = model._model_of(vars(model)).point
+    prob = np.exp(model.score_samples(rows))
+    slopes = _derivatives(model, point, rows)
+    for univariate, found, df in (
+        (list(rows.T), fit.m2, fit.df),
+        (indicators, fit.c2, fit.df_c2),
+    ):
+        T = np.array([*univariate, *products], dtype=float)
+        off = T @ (observed / 500 - prob)
+        xi = (T * prob) @ T.T - np.outer(T @ prob, T @ prob)
+        delta = T @ slopes
+        inverse = np.linalg.inv(xi)
+        if len(T) <= len(point):
+            assert df == 0
+            assert np.isnan(found)
+            continue
+        inner = np.linalg.inv(delta.T @ inverse @ delta)
+        middle = inverse - inverse @ delta @ inner @ delta.T @ inverse
+        assert df == len(T) - len(point)
+        assert_allclose(found, 500 * off @ middle @ off, rtol=1e-4)
+
+
+def _graded_rows(n, d, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 1, 1))
+    cuts = np.array([0.8, -0.8]) + np.linspace(-0.5, 0.5, d)[:, None]
+    chance = expit(np.linspace(1, 1.8, d)[:, None] * z + cuts)
+    return (rng.random((n, d, 1)) < chance).sum(axis=2).astype(float)
+
+
+def _derivatives(model, point, rows, step=1e-5):
+    """Of the probabilities of rows in the flat parameters; (n, p)."""
+    found = []
+    for p in range(len(point)):
+        ends = []
+        for sign in (1, -1):
+            moved = point.copy()
+            moved[p] += sign * step
+            of = model._model_of(vars(model))._replace(point=moved)
+            density = of.density(torch.device("cpu"))
+            ends.append(density.lml(torch.from_numpy(rows))[0].exp().numpy())
+        found.append((ends[0] - ends[1]) / (2 * step))
+    return np.stack(found, 1)
+
+
+def test_expected_answers_by_sum_score_by_enumeration():
+    model = MPTItemResponse("gpcm").fit(_graded_rows(200, 4))
+    rows = all_rows(model)
+    prob, total = np.exp(model.score_samples(rows)), rows.sum(axis=1)
+    weight = np.random.default_rng(0).multinomial(400, prob).astype(float)
+    fit = model.item_fit(rows, sample_weight=weight)
+    for j in range(4):
+        observed, expected = np.zeros((2, 7, 3))
+        for row, k in enumerate(range(1, 8)):
+            here = total == k
+            for c in range(3):
+                chosen = here & (rows[:, j] == c)
+                observed[row, c] = weight[chosen].sum()
+                share = (
+                    prob[chosen].sum() / prob[here].sum() if chosen.any() else np.nan
+                )
+                expected[row, c] = weight[here].sum() * share
+        observed, expected = collapsed(observed, expected)
+        value = np.nansum((observed - expected) ** 2 / expected)
+        df = np.count_nonzero(~np.isnan(expected)) - len(expected) - 3
+        assert fit.df_s_x2[j] == df
+        assert_allclose(fit.s_x2[j], value, rtol=1e-6)
+
+
+def test_cells_collapse_until_one_person_is_expected():
+    observed = np.array([[3.0, 0], [5, 1], [6, 4], [1, 9], [0, 5]])
+    expected = np.array([[2.6, 0.4], [4.8, 1.2], [5.5, 4.5], [1.4, 8.6], [0.3, 4.7]])
+    one, other = collapsed(observed, expected)
+    assert_allclose(other, [[7.4, 1.6], [5.5, 4.5], [1.7, 13.3]])
+    assert_allclose(one, [[8, 1], [6, 4], [1, 14]])
+
+
+def test_infit_outfit_and_zh_by_their_formulas(lsat7):
+    theta = lsat7.transform(PATTERNS)
+    prob = expit(theta * lsat7.discrimination_ + lsat7.intercept_)
+    off, variance = PATTERNS - prob, prob * (1 - prob)
+    fit = lsat7.item_fit(PATTERNS, sample_weight=LSAT7)
+    assert_allclose(fit.outfit, LSAT7 @ (off**2 / variance) / 1000)
+    assert_allclose(fit.infit, LSAT7 @ off**2 / (LSAT7 @ variance))
+    people = lsat7.person_fit(PATTERNS)
+    assert_allclose(people.infit, (off**2).sum(1) / variance.sum(1))
+    log_prob = np.where(PATTERNS == 1, np.log(prob), np.log1p(-prob)).sum(1)
+    mean = (prob * np.log(prob) + (1 - prob) * np.log1p(-prob)).sum(1)
+    spread = (variance * np.log(prob / (1 - prob)) ** 2).sum(1)
+    assert_allclose(people.zh, (log_prob - mean) / np.sqrt(spread))
+    q3 = lsat7.residual_correlations(PATTERNS, LSAT7)
+    centred = off - LSAT7 @ off / 1000
+    cross = (LSAT7[:, None] * centred).T @ centred
+    unit = 1 / np.sqrt(np.diag(cross))
+    assert_allclose(q3, cross * unit * unit[:, None])
+
+
+def test_standard_errors_are_those_of_the_linear_model():
+    rows = MPTItemResponse.from_items(
+        discrimination=np.linspace(0.8, 1.6, 6), intercept=np.linspace(-1, 1, 6)
+    ).sample(400, random_state=0)
+    rows[::7, 2] = np.nan
+    model = MPTItemResponse().fit(rows)
+    arrays = {
+        "components": model.discrimination_[None],
+        "intercept": model.intercept_,
+    }
+    linear = MPTLinearVAE(1, likelihood="bernoulli", init=arrays, max_iter=0).fit(rows)
+    errors = linear.standard_errors(rows)
+    found = model.item_parameters(rows)
+    assert_allclose(found.discrimination_std_error, errors.components[0], rtol=1e-3)
+    assert_allclose(
+        found.covariance[:, :2, :2], errors.covariance, rtol=2e-3, atol=1e-6
+    )
+    a, b = model.discrimination_, model.intercept_
+    gradient = np.column_stack([b / a**2, -1 / a])
+    variance = np.einsum("ji,jik,jk->j", gradient, errors.covariance, gradient)
+    assert_allclose(found.difficulty_std_error, np.sqrt(variance), rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["gpcm", "nominal", "partial_credit"])
+def test_information_is_minus_the_hessian(name):
+    rows = _graded_rows(120, 4, seed=3)
+    model = MPTItemResponse(name).fit(rows)
+    of = model._model_of(vars(model))
+    from sklearn_mpt._items.information import observed_information
+
+    objective, point = model._objective_on(of, rows, None, None)
+    found = observed_information(objective, point)
+    columns = []
+    for p in range(len(point)):
+        ends = []
+        for sign in (1, -1):
+            moved = point.clone()
+            moved[p] += sign * 1e-4
+            ends.append(objective(moved).gradient)
+        columns.append((ends[1] - ends[0]).numpy() / 2e-4)
+    assert_allclose(
+        found, np.array(columns), rtol=1e-4, atol=1e-3 * np.diag(found).max()
+    )
+
+
+# Training
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fits_end_where_no_parameter_gains(name):
+    count = 2 if name in ("rasch", "2pl", "3pl") else 3
+    rows = np.minimum(_graded_rows(300, 5, seed=1), count - 1)
+    rows[np.random.default_rng(0).random(rows.shape) < 0.1] = np.nan
+    prior = (-1.5, 1.0) if name == "3pl" else None
+    model = MPTItemResponse(name, guessing_prior=prior).fit(rows)
+    of = model._model_of(vars(model))
+    objective, point = model._objective_on(of, rows, None, None)
+    objective.priors = model._priors
+    assert float(objective(point).gradient.abs().max()) < 0.02
+    assert model.discrimination_.sum() > 0
+    assert np.isfinite(model.impute(rows)).all()
+
+
+def test_training_by_masks_ends_at_the_same_parameters(lsat7):
+    rows = np.repeat(PATTERNS, LSAT7.astype(int), 0)
+    masked = MPTItemResponse(objective="mpt", random_state=0).fit(rows)
+    assert_allclose(masked.discrimination_, lsat7.discrimination_, atol=2e-3)
+    by_masks = MPTItemResponse(objective="mpt", n_masks=8, random_state=0).fit(rows)
+    gap = lsat7.log_likelihood(rows) - by_masks.log_likelihood(rows)
+    assert 0 < gap < 5
+
+
+def test_groups_differ_in_mean_and_variance():
+    """Against the likelihood itself: moving either parameter gains nothing."""
+    items = MPTItemResponse.from_items(
+        discrimination=np.linspace(0.8, 1.6, 6), intercept=np.linspace(-1, 1, 6)
+    )
+    one = items.sample(300, random_state=0)
+    far = MPTItemResponse.from_items(
+        discrimination=np.linspace(0.8, 1.6, 6),
+        intercept=np.linspace(-1, 1, 6),
+        latent_mean=0.8,
+        latent_variance=1.5,
+    ).sample(300, random_state=1)
+    rows, groups = np.concatenate([one, far]), np.repeat(["a", "b"], 300)
+    model = MPTItemResponse().fit(rows, groups=groups)
+    assert model.latent_mean_[0] == 0
+    assert model.latent_variance_[0] == 1
+    errors = model.item_parameters(rows, groups=groups)
+    distance = (model.latent_mean_[1] - 0.8) / errors.latent_mean_std_error[1]
+    assert abs(distance[0]) < 3
+    named = MPTItemResponse.from_items(
+        model=["2pl"] * 6,
+        discrimination=model.discrimination_,
+        intercept=model.intercept_,
+    )
+    deviation = np.sqrt(model.latent_variance_[1, 0])
+    expected = pattern_probabilities(named, far, model.latent_mean_[1, 0], deviation)
+    expected = np.log(expected).sum() + named.score_samples(one).sum()
+    assert_allclose(model.log_likelihood(rows, groups=groups), expected, rtol=1e-8)
+    assert model._n_parameters == 14
+    there = model.abilities(rows[:1], groups=["b"]).theta
+    assert there > model.abilities(rows[:1], groups=["a"]).theta
+    with pytest.raises(ValueError, match="groups must be among those of fit"):
+        model.abilities(rows[:1], groups=["c"])
+
+
+def test_differential_functioning_is_found():
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1], 500)
+    z = rng.normal(size=(1000, 1)) + 0.5 * group[:, None]
+    difficulty = np.tile(np.linspace(-1, 1, 6), (1000, 1))
+    difficulty[:, 2] += 1.0 * group
+    rows = 1.0 * (rng.random((1000, 6)) < expit(1.2 * (z - difficulty)))
+    model = MPTItemResponse().fit(rows)
+    test = model.dif(rows, group)
+    assert np.argmin(test.p_value) == 2
+    assert test.df.tolist() == [2] * 6
+    anchored = model.dif(rows, group, anchors=[0, 1, 3])
+    assert np.isnan(anchored.p_value[[0, 1, 3]]).all()
+    assert anchored.p_value[2] < 0.01 < np.min(anchored.p_value[[4, 5]])
+
+
+def test_several_abilities_and_their_rotations():
+    slopes = np.zeros((8, 2))
+    slopes[:4, 0] = slopes[4:, 1] = [0.9, 1.2, 1.5, 1.1]
+    true = MPTItemResponse.from_items(
+        discrimination=slopes,
+        intercept=np.linspace(-1, 1, 8),
+        factor_correlation=[[1, 0.5], [0.5, 1]],
+    )
+    rows = true.sample(1500, random_state=0)
+    oblique = MPTItemResponse(n_components=2, rotation="oblimin").fit(rows)
+    assert abs(oblique.factor_correlation_[0, 1] - 0.5) < 0.15
+    small = np.abs(oblique.discrimination_)[slopes[:, ::-1] == 0]
+    plain = MPTItemResponse(n_components=2).fit(rows)
+    few = rows[:50]
+    assert_allclose(oblique.score_samples(few), plain.score_samples(few), atol=1e-3)
+    assert plain._n_parameters == 23
+    axes = plain.discrimination_.T @ plain.discrimination_
+    assert abs(axes[0, 1]) < 1e-8
+    errors = oblique.item_parameters(rows).discrimination_std_error
+    assert errors.shape == (8, 2)
+    assert np.isfinite(errors).all()
+    assert np.median(small / errors[slopes[:, ::-1] == 0]) < 30
+    theta = oblique.abilities(rows[:3], method="map").theta
+    assert_allclose(theta, oblique.transform(rows[:3]), atol=0.4)
+
+
+def test_rotation_finds_simple_structure():
+    simple = np.array([[1.5, 0], [1, 0], [0.5, 0], [0, 1], [0, 0.8], [0, 1.2]])
+    angle = np.array([[np.cos(0.6), -np.sin(0.6)], [np.sin(0.6), np.cos(0.6)]])
+    for method in ("varimax", "quartimax", "oblimin"):
+        found, correlation = rotated(simple @ angle, method)
+        order = np.argsort(-found[0])
+        assert_allclose(found[:, order], simple, atol=1e-4)
+        assert_allclose(correlation, np.eye(2), atol=1e-4)
+
+
+def test_fixed_items_by_difficulty_are_those_by_intercept():
+    slopes, difficulty = [0.8, 1.5], [[-1.0, 0.5], [-0.2, 0.9]]
+    for name in ("graded", "gpcm"):
+        model = MPTItemResponse.from_items(
+            model=name, discrimination=slopes, difficulty=difficulty
+        )
+        assert_allclose(model.difficulty_, difficulty)
+        again = MPTItemResponse.from_items(
+            model=name, discrimination=slopes, intercept=model.intercept_
+        )
+        rows = all_rows(model)
+        assert_allclose(again.score_samples(rows), model.score_samples(rows))
+
+
+def test_plausible_values_have_the_moments_of_the_posterior(lsat7):
+    theta, error = lsat7.abilities(PATTERNS[[5]], n_draws=2000, method="plausible")
+    assert theta.shape == (2000, 1, 1)
+    assert_allclose(theta.mean(), lsat7.transform(PATTERNS[[5]])[0, 0], atol=0.05)
+    assert_allclose(theta.std(), error[0, 0], atol=0.05)
+
+
+def test_information_of_the_test_is_the_variance_of_the_slope(lsat7):
+    theta = np.array([-1.0, 0.3])
+    prob = expit(theta[:, None] * lsat7.discrimination_ + lsat7.intercept_)
+    expected = lsat7.discrimination_**2 * prob * (1 - prob)
+    found = lsat7.information(theta)
+    assert_allclose(found.items, expected)
+    assert_allclose(found.test, expected.sum(axis=1))
+    reliability = lsat7.reliability(PATTERNS, LSAT7)
+    assert 0.4 < reliability.marginal[0] < reliability.empirical[0] < 0.5
+
+
+def test_parameters_as_a_frame(lsat7):
+    frame = lsat7.item_parameters(PATTERNS, LSAT7, as_frame=True)
+    assert frame.shape == (5, 8)
+    assert_allclose(frame["difficulty"], -lsat7.intercept_ / lsat7.discrimination_)
+    assert np.isnan(lsat7.item_parameters().discrimination_std_error).all()
+
+
+# Refusals and displays
+
+
+def test_what_is_not_valid_is_refused(lsat7):
+    gaps = PATTERNS.copy()
+    gaps[3, 2] = np.nan
+    with pytest.raises(ValueError, match="model_fit needs complete rows, but 1 of 32"):
+        lsat7.model_fit(gaps)
+    with pytest.raises(ValueError, match=r"item 4 \(model '2pl'\) must be codes 0..1"):
+        lsat7.transform(PATTERNS + 1)
+    with pytest.raises(ValueError, match="model must be one of 'rasch'"):
+        MPTItemResponse("4pl").fit(PATTERNS)
+    with pytest.raises(
+        ValueError, match="n_components must be 1 where items are 'rasch'"
+    ):
+        MPTItemResponse("rasch", 2).fit(PATTERNS)
+    with pytest.raises(ValueError, match="must be <= 3"):
+        MPTItemResponse(n_components=4).fit(PATTERNS)
+    with pytest.raises(ValueError, match="one name for each of the 5 items, got 2"):
+        MPTItemResponse(["2pl", "2pl"]).fit(PATTERNS)
+    with pytest.raises(ValueError, match="Exactly one of intercept and difficulty"):
+        MPTItemResponse.from_items(discrimination=[1.0])
+    with pytest.raises(ValueError, match="Thresholds of graded items must be in order"):
+        MPTItemResponse.from_items(model="graded", intercept=[[0.0, 1.0]])
+    with pytest.raises(ValueError, match="nested must have fewer parameters"):
+        lsat7.likelihood_ratio_test(lsat7, PATTERNS)
+
+
+def test_displays():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    model = mixed_items()
+    theta = np.array([-1.0, 1.0])
+    display = ItemCurveDisplay.from_estimator(model, items=2, theta=theta)
+    assert_allclose(display.curves.sum(axis=0), 1)
+    display = ItemCurveDisplay.from_estimator(model, theta=theta)
+    mean = [np.arange(len(p)) @ p for p in probabilities(model, theta)]
+    assert_allclose(display.curves, mean)
+    told = InformationDisplay.from_estimator(model, theta=theta)
+    assert_allclose(told.line_.get_ydata(), model.information(theta).test)
+    InformationDisplay.from_estimator(model, kind="items", theta=theta)
+    people = WrightMapDisplay.from_estimator(model, all_rows(model)[::9])
+    assert people.ax_.shape == (2,)
+    with pytest.raises(ValueError, match="items must be among"):
+        ItemCurveDisplay.from_estimator(model, items="age")
+    plt.close("all")
+
+
+def test_layout_of_groups_is_empty_without_them():
+    layout = Layout(Items(["2pl"], [2], 1), np.array([False]), np.array([False]))
+    assert layout.n_parameters == 2
