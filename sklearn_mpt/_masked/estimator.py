@@ -69,7 +69,8 @@ class MPTMaskedAutoencoder(TableMPT):
     dropout : float or "auto", default="auto"
         Share of hidden values in [0, 1) that a step of training leaves out. "auto" is
         D / (D + N / 10) for N rows of D columns, D / (D + 3 N / 10) if all are numbers
-        and between if some are, but 0.02 to 0.5; categories count as columns. Not used with a `net`, which may have layers that drop values.
+        and between if some are, but 0.02 to 0.5; categories count as columns. Not used
+        with a `net`, which may have layers that drop values.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns each mask hides. "uniform" draws the number from 1 to all that
         are present, and trains the bound; a float in (0, 1] is a fixed rate and an int
