@@ -276,7 +276,7 @@ class _Parts:
         features = torch.as_tensor(likelihood.own_features, device=W.device)
         self.own_features = features.long()
         self.own, self.n_own = likelihood.own.detach().to(W), len(features)
-        numbers = torch.arange(n_locations, device=W.device)  # at least one a feature
+        numbers = torch.arange(n_locations, device=W.device)  # each feature has at least one
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
@@ -363,7 +363,7 @@ class _Parts:
         n_coefs, feature = self.n_coefs, self.own_features
         place = _rank_among_equals(feature)
         for turn in range(int(place.max()) + 1):
-            chosen = (place == turn).nonzero()[:, 0]  # at most one of a feature
+            chosen = (place == turn).nonzero()[:, 0]  # at most one for each feature
             total = of_own[..., chosen].sum()
             cross = -share * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)

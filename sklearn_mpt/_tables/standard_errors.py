@@ -145,7 +145,7 @@ def _own_errors(likelihood, covariance, scale):
     for name in likelihood.own_attributes(scale):
         value, slope = _value_and_slope(likelihood, own, scale, name)
         slope = slope.reshape(-1, own.numel()).numpy()
-        moves = slope != 0  # others may have no covariance
+        moves = slope != 0  # the covariance of others may be NaN
         found = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
             for s, m in zip(slope, moves, strict=True)
