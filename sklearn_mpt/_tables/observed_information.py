@@ -276,7 +276,7 @@ class _Parts:
         features = torch.as_tensor(likelihood.own_features, device=W.device)
         self.own_features = features.long()
         self.own, self.n_own = likelihood.own.detach().to(W), len(features)
-        numbers = torch.arange(n_locations, device=W.device)  # each feature has at least one
+        numbers = torch.arange(n_locations, device=W.device)  # one or more a feature
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width

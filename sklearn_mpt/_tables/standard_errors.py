@@ -139,7 +139,7 @@ def _errors(information, covariance, fitted, likelihood):
 
 
 def _own_errors(likelihood, covariance, scale):
-    """Standard errors of the likelihood's own attributes, by the delta method."""
+    """Return standard errors of the own attributes, by the delta method."""
     errors, own = {}, likelihood.own.detach().cpu()
 
     for name in likelihood.own_attributes(scale):
@@ -157,7 +157,7 @@ def _own_errors(likelihood, covariance, scale):
 
 
 def _value_and_slope(likelihood, own, scale, name):
-    """A fitted attribute as a function of the own parameters, and its Jacobian."""
+    """Return a fitted attribute and its Jacobian in the own parameters."""
 
     def attribute(own):
         return likelihood.at(own).own_attributes(scale)[name]
