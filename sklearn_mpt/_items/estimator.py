@@ -539,6 +539,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
 
+    def _measures_of_columns(self):
+        """Say what the contract's `_measures_of_columns` does."""
+        return ["probability"] * self.n_features_in_
+
     def _solver(self, problem):
         model = self._model_of(problem.fitted)
         codes = self._group_codes

@@ -16,12 +16,13 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.density import Units, as_tensor
+from sklearn_mpt._latent.own_module import OwnModule, check_own
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
-from sklearn_mpt._masked.net import ResidualNet
+from sklearn_mpt._masked.net import OwnNet, ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, MaskSizes, Rows
 from sklearn_mpt._seeds import RandomState
@@ -45,14 +46,21 @@ class MPTMaskedAutoencoder(TableMPT):
     ----------
     likelihood : str, sequence of str or dict, default="gaussian"
         Kind of the columns: "gaussian" (numbers, each a mixture of Gaussians),
-        "bernoulli" (0 and 1, or booleans), "categorical" or "poisson" (counts). One
-        name for all columns; a sequence of names, one for each; a dict from columns, by
-        name or number, to names, the others Gaussian; or "from_dtype", as
-        `MPTLinearVAE` takes them.
+        "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
+        "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
+        "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
+        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on what is
+        visible, too.
+        An instance of a likelihood of one's own is that of all columns.
+    net : torch.nn.Module or callable, default=None
+        A net of one's own in place of the residual one, or a function of the numbers of
+        inputs and outputs that returns one. It maps tensors of shape (n, n_inputs) to
+        (n, n_outputs): see Notes. A module is copied, and its weights are where
+        training starts.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the residual blocks, of two layers each. ``()`` is a linear net.
         "auto" is two blocks whose width, 64 to 512, grows with the fourth root of
-        n_samples times n_features.
+        n_samples times n_features. Not used with a `net`.
     n_mixtures : int, default=5
         Number of Gaussians in the conditional of a column of numbers.
     n_orders : int, default=8
@@ -60,8 +68,9 @@ class MPTMaskedAutoencoder(TableMPT):
         one is the one before, reversed.
     dropout : float or "auto", default="auto"
         Share of hidden values in [0, 1) that a step of training leaves out. "auto" is
-        D / (D + N / 10) for N rows of D columns, but 0.02 to 0.5; categories count as
-        columns.
+        D / (D + N / 10) for N rows of D columns, D / (D + 3 N / 10) if all are numbers
+        and between if some are, but 0.02 to 0.5; categories count as columns. Not used
+        with a `net`, which may have layers that drop values.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns each mask hides. "uniform" draws the number from 1 to all that
         are present, and trains the bound; a float in (0, 1] is a fixed rate and an int
@@ -102,15 +111,16 @@ class MPTMaskedAutoencoder(TableMPT):
     Attributes
     ----------
     hidden_layer_sizes_ : list of int
-        Widths of the residual blocks.
+        Widths of the residual blocks. Only without a `net`.
     dropout_ : float
-        Share of hidden values left out in training.
+        Share of hidden values left out in training. Only without a `net`.
     n_mixtures_ : int
         Number of Gaussians for each column of numbers.
     orders_ : ndarray of shape (n_orders, n_features)
         The orders whose mixture is the density.
     module_ : torch.nn.Module
-        A copy of the fitted module, in single precision on the CPU.
+        A copy of the trained net, in single precision on the CPU: of the class of
+        `net`, if one was given.
     likelihoods_ : list of str
         Kind of each feature. Only if `likelihood` tells kinds of columns.
     categories_ : list of ndarray, or None
@@ -160,6 +170,19 @@ class MPTMaskedAutoencoder(TableMPT):
     visible. A pass costs :math:`O(D h + h^2)` for each row, with width h, and
     `score_samples` D passes for each order. Scores are computed in double precision.
 
+    The inputs of a `net` are first the values of the columns, then whether each is
+    visible, 1 or 0. Numbers enter standardised, those that are hidden as factor
+    analysis expects them; 0 and 1 as -1 and 1; counts as log(1 + x); each category by
+    an indicator; what is hidden as 0. The outputs are, for each number, `n_mixtures`
+    logits, as many centres and as many logarithms of widths; the logit of a yes or no;
+    the logits of categories; the logarithm of the rate of a count. What suits each
+    column alone is added to them. Columns of different kinds are grouped, by the names
+    of the kinds and the numbers of categories. The net must also work in double
+    precision, in which scores are computed. In training it is in training mode: layers
+    that drop values or normalise batches do so. Its weights and buffers are kept as
+    arrays, beside `net` itself; `transform` takes its method ``last_hidden`` of the
+    inputs if it has one, and else its outputs.
+
     References
     ----------
     .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
@@ -191,13 +214,14 @@ class MPTMaskedAutoencoder(TableMPT):
     n_mixtures_: int
     orders_: np.ndarray
 
-    _bound_parameters = ("likelihood", "n_mixtures", "n_orders")
+    _bound_parameters = ("likelihood", "net", "n_mixtures", "n_orders")
     _objectives = ("mpt",)
 
     def __init__(
         self,
         *,
         likelihood: LikelihoodNames = "gaussian",
+        net: OwnModule | None = None,
         hidden_layer_sizes: Sequence[int] | str = "auto",
         n_mixtures: int = 5,
         n_orders: int = 8,
@@ -218,6 +242,7 @@ class MPTMaskedAutoencoder(TableMPT):
         n_jobs: int | None = None,
     ):
         self.likelihood = likelihood
+        self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.n_mixtures = n_mixtures
         self.n_orders = n_orders
@@ -239,9 +264,10 @@ class MPTMaskedAutoencoder(TableMPT):
 
     @property
     def module_(self) -> torch.nn.Module:
-        """A copy of the fitted module, in single precision on the CPU."""
+        """A copy of the trained net, in single precision on the CPU."""
         self._check_is_fitted()
-        return self._module(vars(self))
+        net = self._module(vars(self)).net
+        return net.module if isinstance(net, OwnNet) else net
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the last hidden layer of the net, given the present columns.
@@ -263,13 +289,12 @@ class MPTMaskedAutoencoder(TableMPT):
         if isinstance(likelihood, Columns):
             return likelihood
         kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
-        n_features, names = (
-            self.n_features_in_,
-            getattr(self, "feature_names_in_", None),
-        )
+        n_features = self.n_features_in_
+        names = getattr(self, "feature_names_in_", None)
         return Columns([kind] * n_features, [1] * n_features, names)
 
     def _check_parameters(self, n_features):
+        check_own(self.net, "net")
         _check_widths(self.hidden_layer_sizes)
         check_int(self.n_mixtures, "n_mixtures")
         check_int(self.n_orders, "n_orders")
@@ -279,7 +304,9 @@ class MPTMaskedAutoencoder(TableMPT):
 
     def _check_fitted_parameters(self):
         sizes = self.hidden_layer_sizes
-        if not isinstance(sizes, str) and list(sizes) != self.hidden_layer_sizes_:
+        if self.net is not None or isinstance(sizes, str):
+            return
+        if list(sizes) != self.hidden_layer_sizes_:
             raise ValueError(
                 f"hidden_layer_sizes={plain(sizes)!r} differs from the "
                 f"{self.hidden_layer_sizes_} of the fitted model that training "
@@ -289,14 +316,13 @@ class MPTMaskedAutoencoder(TableMPT):
 
     @property
     def _n_features_out(self):
-        if self.hidden_layer_sizes_:
-            return self.hidden_layer_sizes_[-1]
-        return self._net["last.weight"].shape[1]
+        return self._module(vars(self)).net.n_hidden
 
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # numbers by which the columns enter the net, without their indicators
-        recipe = recipe_for(len(X), sum(columns.n_reads_each))
+        n_numbers = columns.kinds.count(NUMBERS)
+        recipe = recipe_for(len(X), sum(columns.n_reads_each), n_numbers)
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
@@ -304,8 +330,6 @@ class MPTMaskedAutoencoder(TableMPT):
         shift, scale = columns.units(X, weight)
         fitted = {
             "lml_method_": "exact",
-            "hidden_layer_sizes_": [int(width) for width in widths],
-            "dropout_": dropout,
             "n_mixtures_": int(self.n_mixtures),
             "orders_": _draw_orders(self.n_orders, X.shape[1], rng),
             "_shift": shift,
@@ -322,9 +346,16 @@ class MPTMaskedAutoencoder(TableMPT):
         else:
             fitted["_linear"] = [np.zeros((0, 0)), np.zeros(0)]
         fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
+        if self.net is None:
+            fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
+            fitted["dropout_"] = dropout
         module = self._empty_module(fitted)
         intercept = module.start(X, weight)
-        net = self._empty_net(module, fitted).initialise(rng, intercept)
+        if self.net is None:
+            net = self._empty_net(module, fitted).initialise(rng, intercept)
+        else:
+            seed = int(rng.integers(2**63))
+            net = OwnNet(self.net, module.n_inputs, intercept, "net", seed)
         return fitted | {"_net": _arrays(net)}
 
     def _empty_module(self, fitted):
@@ -339,6 +370,9 @@ class MPTMaskedAutoencoder(TableMPT):
         )
 
     def _empty_net(self, module, fitted):
+        if self.net is not None:
+            nothing = np.zeros(module.n_outputs)
+            return OwnNet(self.net, module.n_inputs, nothing, "net")
         widths, dropout = fitted["hidden_layer_sizes_"], fitted["dropout_"]
         return ResidualNet(module.n_inputs, module.n_outputs, widths, dropout)
 
@@ -397,7 +431,10 @@ class MPTMaskedAutoencoder(TableMPT):
         return np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
 
     def _trained_attributes(self, module, fitted):
-        return {"_net": _arrays(module.net), "_at_floor": module.share_at_floor()}
+        return {
+            "_net": _arrays(module.net),
+            "_at_floor": module.share_at_floor(),
+        }
 
     def _warn_of_limits(self, fitted, n_samples):
         numbers = [kind == NUMBERS for kind in self._likelihood().kinds]
@@ -418,8 +455,8 @@ class MPTMaskedAutoencoder(TableMPT):
             )
 
 
-def _arrays(net):
-    state = net.state_dict()
+def _arrays(module):
+    state = module.state_dict()
     return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
 
 

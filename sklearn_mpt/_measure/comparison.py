@@ -362,7 +362,7 @@ def _check_measures(named):
     for name, measures in known[1:]:
         other, first = known[0]
         for j, pair in enumerate(zip(first, measures, strict=False)):
-            if set(pair) == {"density", "probability"}:
+            if None not in pair and len(set(pair)) > 1:
                 raise ValueError(
                     "A density and a probability do not compare, as one has units: "
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "

@@ -56,12 +56,11 @@ def order_log_prob(
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
-    order : "left_to_right", int, or array-like of shape (n_features,) or \
-            (n_orders, n_features)
+    order : str, int or array-like, (n_features,) or (n_orders, n_features)
         One order of the features, by index or by the names of columns, first the
-        feature that is predicted from nothing. Or several, in two dimensions, for
-        their mixture. An int is the mixture of so many random orders, no two of them
-        the same where few exist.
+        feature that is predicted from nothing; "left_to_right" is the order of the
+        columns. Or several orders, in two dimensions, for their mixture. An int is the
+        mixture of so many random orders, no two of them the same where few exist.
     return_std : bool, default=False
         Whether to return a standard error too.
     random_state : int, RandomState instance or None, default=None
@@ -458,6 +457,6 @@ def _tolerance(model, rows, sums, tolerance):
     least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
         error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
-    except (AttributeError, TypeError):  # it does not say
+    except (AttributeError, TypeError, ValueError):  # it does not say
         return least
     return np.fmax(least, np.sqrt(rows.shape[1]) * error)
