@@ -49,9 +49,8 @@ class MPTMaskedAutoencoder(TableMPT):
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
         "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
         "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on what is
-        visible, too.
-        An instance of a likelihood of one's own is that of all columns.
+        or "auto", as in `MPTLinearVAE`; or an instance of a likelihood of one's own,
+        for all columns. Thresholds and dispersions depend on what is visible, too.
     net : torch.nn.Module or callable, default=None
         A net of one's own in place of the residual one, or a function of the numbers of
         inputs and outputs that returns one. It maps tensors of shape (n, n_inputs) to
@@ -173,15 +172,16 @@ class MPTMaskedAutoencoder(TableMPT):
     The inputs of a `net` are first the values of the columns, then whether each is
     visible, 1 or 0. Numbers enter standardised, those that are hidden as factor
     analysis expects them; 0 and 1 as -1 and 1; counts as log(1 + x); each category by
-    an indicator; what is hidden as 0. The outputs are, for each number, `n_mixtures`
-    logits, as many centres and as many logarithms of widths; the logit of a yes or no;
-    the logits of categories; the logarithm of the rate of a count. What suits each
-    column alone is added to them. Columns of different kinds are grouped, by the names
-    of the kinds and the numbers of categories. The net must also work in double
-    precision, in which scores are computed. In training it is in training mode: layers
-    that drop values or normalise batches do so. Its weights and buffers are kept as
-    arrays, beside `net` itself; `transform` takes its method ``last_hidden`` of the
-    inputs if it has one, and else its outputs.
+    an indicator, ordered ones by a sign for each step; what is hidden as 0. The outputs
+    are, for each number, `n_mixtures` logits, as many centres and as many logarithms of
+    widths; for other columns the locations, logits or the logarithm of a rate for
+    instance, and what else their kind has, such as thresholds. What suits each column
+    alone is added to them. Columns of different kinds are grouped, by the names of the
+    kinds and the numbers of categories. The net must also work in double precision, in
+    which scores are computed. In training it is in training mode: layers that drop
+    values or normalise batches do so. Its weights and buffers are kept as arrays,
+    beside `net` itself; `transform` takes its method ``last_hidden`` of the inputs if
+    it has one, and else its outputs.
 
     References
     ----------
