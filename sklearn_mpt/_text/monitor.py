@@ -56,14 +56,14 @@ class LMLTrainerCallback(TrainerCallback):
 
     Notes
     -----
-    Where several processes train one model, the first one measures.
+    If several processes train one model, the first one measures.
 
     Trainer's own ``label_smoothing_factor`` has no effect on :func:`mpt_loss`, and the
     callback warns of it.
 
-    Where Trainer evaluates, "lml" is one of its metrics: with
-    ``metric_for_best_model="lml"`` and ``greater_is_better=True`` the parameters of the
-    largest are kept.
+    If Trainer evaluates, "lml" is one of its metrics. With
+    ``metric_for_best_model="lml"`` and ``greater_is_better=True``, the parameters with
+    the largest LML are kept.
 
     Examples
     --------
