@@ -403,6 +403,9 @@ def test_the_recipe_is_smooth_and_bounded():
         assert 64 <= recipe.widths[0] <= more.widths[0] <= 512
         assert 0.5 >= recipe.dropout >= more.dropout >= 0.02
         assert abs(more.widths[0] - recipe.widths[0]) <= 32
+        numbers = recipe_for(n_samples, n_features, n_features)
+        some = recipe_for(n_samples, n_features, n_features // 2)
+        assert numbers.dropout <= some.dropout <= recipe.dropout
 
 
 class Table(MPTMaskedAutoencoder):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -461,14 +462,18 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     def _check_guessing_prior(self):
         prior = self.guessing_prior
-        if not isinstance(prior, tuple | list) or len(prior) != 2:
+        is_pair = isinstance(prior, tuple | list) and len(prior) == 2
+        if not is_pair or isinstance(prior[0], str | bool):
             raise ValueError(
                 "guessing_prior must be None, or the mean and the standard deviation "
                 f"of a logit, got {prior!r}."
             )
-        for value in prior:
-            check_real(abs(value), "guessing_prior", "left")
-        check_real(prior[1], "The standard deviation of guessing_prior", "neither")
+        mean, deviation = prior
+        if not isinstance(mean, Real) or not math.isfinite(mean):
+            raise ValueError(
+                f"The mean of guessing_prior must be a finite number, got {mean!r}."
+            )
+        check_real(deviation, "The standard deviation of guessing_prior", "neither")
 
     def _check_values(self, X):
         names = self._names(X.shape[1])
@@ -531,6 +536,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
+
+    def _measures_of_columns(self):
+        """Say what the contract's `_measures_of_columns` does."""
+        return ["probability"] * self.n_features_in_
 
     def _solver(self, problem):
         model = self._model_of(problem.fitted)
@@ -805,8 +814,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         r"""Return the parameters of the items, with standard errors.
 
         The covariance of the estimates is the inverse of the observed information at
-        the fitted parameters, by Louis' identity [1]_; priors are not in it. Errors of
-        difficulties and guessing follow by the delta method.
+        the fitted parameters, by Louis' identity [1]_, with that of the priors if there
+        are any. Errors of difficulties and guessing follow by the delta method.
 
         Parameters
         ----------
@@ -900,13 +909,13 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         return pd.DataFrame(columns, index=names)
 
     def _objective_on(self, model, X, sample_weight, groups):
-        """The objective of rows, without priors, and the fitted point."""
+        """The objective of rows, and the fitted point."""
         rows = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
         device = check_device(self.device)
         answers = Answers(rows, model.items.most, weight, codes, device)
-        objective = Objective(answers, model.layout, Priors(math.inf))
+        objective = Objective(answers, model.layout, self._priors)
         point = model.start(device)
         objective.place_nodes(point)
         return objective, point
@@ -1139,10 +1148,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             )
         with own_mode():
             fitted = _at_nodes(model, density)
-        m2 = _limited_statistic(rows, weight, fitted, by_category=False)
+        m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
         c2 = (math.nan,) * 2
         if model.items.most > 2:
-            c2 = _limited_statistic(rows, weight, fitted, by_category=True)
+            c2 = limited.moment_statistic(rows, weight, fitted, by_category=True)
         n_rows = weight.sum()
         return limited.ModelFit(
             m2[0],
@@ -1595,9 +1604,6 @@ def _at_nodes(model, density):
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
     of_z = population_scores(layout, whole, grid.z)[0].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
-    return limited.AtNodes(items, density.prob.numpy(force=True), scores, of_z, weight)
-
-
-def _limited_statistic(rows, weight, fitted, by_category):
-    value, df = limited.moment_statistic(rows, weight, fitted, by_category)
-    return (value, df) if df > 0 else (math.nan, 0)
+    prob = density.prob.numpy(force=True)
+    n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
+    return limited.AtNodes(items, prob, scores, of_z, weight, n_free)

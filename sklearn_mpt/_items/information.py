@@ -140,7 +140,9 @@ def _complete(objective, point, expected):
                 ends.append(gradient(at))
             columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
         matrix = torch.stack(columns, 2)
-        found.append(0.5 * (matrix + matrix.mT))
+        matrix = 0.5 * (matrix + matrix.mT)
+        matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
+        found.append(matrix)
     return found
 
 

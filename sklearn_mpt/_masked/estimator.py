@@ -68,8 +68,9 @@ class MPTMaskedAutoencoder(TableMPT):
         one is the one before, reversed.
     dropout : float or "auto", default="auto"
         Share of hidden values in [0, 1) that a step of training leaves out. "auto" is
-        D / (D + N / 10) for N rows of D columns, but 0.02 to 0.5; categories count as
-        columns. Not used with a `net`, which may have layers that drop values.
+        D / (D + N / 10) for N rows of D columns, D / (D + 3 N / 10) if all are numbers
+        and between if some are, but 0.02 to 0.5; categories count as columns. Not used
+        with a `net`, which may have layers that drop values.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns each mask hides. "uniform" draws the number from 1 to all that
         are present, and trains the bound; a float in (0, 1] is a fixed rate and an int
@@ -320,7 +321,8 @@ class MPTMaskedAutoencoder(TableMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # numbers by which the columns enter the net, without their indicators
-        recipe = recipe_for(len(X), sum(columns.n_reads_each))
+        n_numbers = columns.kinds.count(NUMBERS)
+        recipe = recipe_for(len(X), sum(columns.n_reads_each), n_numbers)
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
