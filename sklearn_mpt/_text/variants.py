@@ -123,10 +123,11 @@ class VariantsMixin:
             ``"K3del"`` and ``"K3_D7del"`` are deletions, and ``"K3_D4insGG"`` inserts
             GG. An entry without digits is the whole sequence of a variant; ``""`` is
             the wild type.
-        method : {"joint", "masked-marginal", "wild-type-marginal", \
-                "mutant-marginal", "pseudo-perplexity"}, default="joint"
-            The score. Deletions and insertions have no common sites with the wild type,
-            and need "joint", the difference of `score_samples`, or "pseudo-perplexity".
+        method : str, default="joint"
+            One of "joint", "masked-marginal", "wild-type-marginal", "mutant-marginal"
+            and "pseudo-perplexity". Deletions and insertions have no common sites with the
+            wild type. They need "joint", which is then the difference of
+            `score_samples`, or "pseudo-perplexity".
         n_orders : int, default=24
             Number of orders of the sites for "joint". 24 are all orders of four sites,
             so with up to four sites nothing is random. The wild type is scored in the
