@@ -50,14 +50,9 @@ class MPTMaskedAutoencoder(TableMPT):
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
         "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
         "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-<<<<<<< HEAD
-        or "auto", as in `MPTLinearVAE`; or an instance of a likelihood of one's own,
-        for all columns. Thresholds and dispersions depend on what is visible, too.
-=======
         or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on the
         visible columns too. An instance of a `Likelihood` subclass of your own is used
         for all columns.
->>>>>>> words
     net : torch.nn.Module or callable, default=None
         Your own net in place of the residual net, or a function that takes the numbers
         of inputs and outputs and returns one. It maps tensors of shape (n, n_inputs) to
@@ -180,35 +175,20 @@ class MPTMaskedAutoencoder(TableMPT):
     `score_samples` takes D passes for each order. Scores are computed in double
     precision.
 
-<<<<<<< HEAD
-    The inputs of a `net` are first the values of the columns, then whether each is
-    visible, 1 or 0. Numbers enter standardised, those that are hidden as factor
-    analysis expects them; 0 and 1 as -1 and 1; counts as log(1 + x); each category by
-    an indicator, ordered ones by a sign for each step; what is hidden as 0. The outputs
-    are, for each number, `n_mixtures` logits, as many centres and as many logarithms of
-    widths; for other columns the locations, logits or the logarithm of a rate for
-    instance, and what else their kind has, such as thresholds. What suits each column
-    alone is added to them. Columns of different kinds are grouped, by the names of the
-    kinds and the numbers of categories. The net must also work in double precision, in
-    which scores are computed. In training it is in training mode: layers that drop
-    values or normalise batches do so. Its weights and buffers are kept as arrays,
-    beside `net` itself; `transform` takes its method ``last_hidden`` of the inputs if
-    it has one, and else its outputs.
-=======
     The inputs of a `net` are the values of the columns, followed by 1 or 0 for whether
     each is visible. Numbers are standardised, and hidden numbers are replaced by their
     expectations under factor analysis. Zeros and ones become -1 and 1, counts
-    log(1 + x), and each category an indicator; hidden columns of these kinds are 0. The
-    outputs are, for each number, `n_mixtures` logits, as many centres and as many
-    logarithms of widths; for other kinds, the logit of a binary column, the logits of
-    categories, or the logarithm of the rate of a count. The values that fit each column
-    alone are added to them. Columns are grouped by the names of their kinds and their
+    log(1 + x), and each category an indicator; ordered categories have a sign for each
+    step; hidden columns of these kinds are 0. The outputs are, for each number,
+    `n_mixtures` logits, as many centres and as many logarithms of widths; for other
+    kinds, the locations, such as logits or the logarithm of a rate, and the own
+    parameters of the kind, such as thresholds. The values that fit each column alone
+    are added to them. Columns are grouped by the names of their kinds and their
     numbers of categories. The net must also work in double precision, in which scores
     are computed. During training it is in training mode, so layers such as dropout and
     batch normalisation are active. Its weights and buffers are stored as arrays, in
     addition to `net`. `transform` calls the net's method ``last_hidden`` on the inputs
     if it has one, otherwise it returns the outputs.
->>>>>>> words
 
     References
     ----------
