@@ -16,9 +16,10 @@ Parts:
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
-  rates and at 15 %, on sums of digits and on words in alphabetical order; the mean of
-  the standard errors beside the standard deviation, and how many intervals hold the
-  mean of all ways.
+  rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
+  and noisy walks; the mean of the standard errors beside the standard deviation, and
+  how many intervals hold the mean of all ways. Also the time of scores without
+  variance, and that of minicons' pseudo-log-likelihood.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -397,6 +398,31 @@ def sorted_letters(rng):
     return " ".join(letters if rng.random() < 0.5 else letters[::-1])
 
 
+def nested_brackets(rng):
+    """Brackets of three kinds that are closed in order: "( [ ] ) { }"."""
+    pairs, text, opened = ["()", "[]", "{}"], [], []
+    for left in range(2 * int(rng.integers(3, 7)), 0, -1):
+        if opened and (len(opened) == left or rng.random() < 0.5):
+            text.append(opened.pop())
+        else:
+            kind = pairs[rng.integers(3)]
+            text.append(kind[0])
+            opened.append(kind[1])
+    return " ".join(text)
+
+
+def noisy_steps(rng):
+    """A walk on a ring of twelve letters that mostly goes on in one direction."""
+    place, step, text = int(rng.integers(12)), int(rng.choice([-1, 1])), []
+    for _ in range(int(rng.integers(6, 13))):
+        text.append("abcdefghijkl"[place])
+        place = (place + step if rng.random() < 0.8 else rng.integers(12)) % 12
+    return " ".join(text)
+
+
+CORPORA = (sum_of_digits, sorted_letters, nested_brackets, noisy_steps)
+
+
 def train(write, mask_rate, n_steps):
     """Train a small model on texts that are written on the way."""
     words = sorted(
@@ -408,7 +434,7 @@ def train(write, mask_rate, n_steps):
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    tokenizer = Words(tokenizer_object=backend, **special)
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = BertConfig(vocab_size=len(vocabulary), intermediate_size=128, **sizes)
@@ -445,12 +471,13 @@ WAYS = {
     "independent": {"n_masks": 4, "design": "independent"},
     "next tokens": {"n_masks": 4, "method": "chain"},
 }
+EXACT = {"pll": {"method": "pll"}, "ordered": {"method": "ordered"}}
 
 
 def bench_variance(quick):
     n_seeds, n_texts, n_steps = (4, 10, 50) if quick else (24, 40, 500)
     rows = []
-    for write in (sum_of_digits, sorted_letters):
+    for write in CORPORA:
         texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
         for rate in ("uniform", 0.15):
             model, tokenizer = train(write, rate, n_steps)
@@ -474,12 +501,30 @@ def bench_variance(quick):
                 cells = [*(f"{number:.3g}" for number in numbers)]
                 cells += [f"{np.sqrt(variance):.3f}", f"{errors.mean():.3f}"]
                 of = [write.__name__, str(rate), name]
-                rows.append([*of, *cells, f"{covered.mean():.3f}"])
+                cells += [f"{covered.mean():.3f}", f"{times.mean():.3f}"]
+                rows.append([*of, *cells])
+            for name, time in time_of_exact(model, tokenizer, texts).items():
+                of = [write.__name__, str(rate), name]
+                rows.append([*of, "0", "0", "0", "0", "1", f"{time:.3f}"])
     print_table(
         f"variance: {n_texts} texts, {n_seeds} seeds",
-        "texts|trained at|masks|x rows|x seconds|std over seeds|std error|covered",
+        "texts|trained at|masks|x rows|x seconds|std over seeds|std error|covered|"
+        "seconds",
         rows,
     )
+
+
+def time_of_exact(model, tokenizer, texts):
+    """Time what has no variance: other scores than the bound, and minicons'."""
+    times = {}
+    for name, settings in EXACT.items():
+        scorer = MPTScorer(model, tokenizer, device="cpu", **settings).fit()
+        times[name], _ = seconds(lambda s=scorer: s.score_samples(texts))
+    if MaskedLMScorer is not None:
+        times["pll of minicons"], _ = seconds(
+            lambda: minicons_pll(model, tokenizer, texts)
+        )
+    return times
 
 
 PARTS = {

@@ -79,6 +79,7 @@ def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
     assert_allclose(part.log_prob, shares / 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "too_large"),
     [
@@ -345,7 +346,7 @@ def test_long_texts_after_a_context_keep_it_in_view():
 @pytest.mark.parametrize("overflow", ["truncate", "stride"])
 def test_a_context_longer_than_the_model_is_refused(overflow):
     scorer = make_scorer(max_length=5, overflow=overflow)
-    message = r"texts\[1\] has 6 tokens of context .* no room for text in max_length=5"
+    message = r"texts\[1\] has 6 context and special .* no room for text in max_len"
     with pytest.raises(ValueError, match=message):
         scorer.score_samples([("a", "dog"), ("the cat sat on a mat", "a")])
     scorer.set_params(overflow="error")

@@ -94,7 +94,7 @@ class Settings(NamedTuple):
             "tol": EM_TOL * self.size.n_columns,
             "init_params": "kmeans" if n_components > 1 else "random_from_data",
             "random_state": self.seed,
-            "likelihood": self.layout.likelihood,
+            "likelihood": self.layout.likelihood_among(MPTMixture._kinds_taken),
         }
         return CodedModel(MPTMixture(n_components, **how | params))
 

@@ -46,6 +46,16 @@ class Layout(NamedTuple):
         is_of_numbers = set(self.kinds) == {"gaussian"}
         return "gaussian" if is_of_numbers else list(self.kinds)
 
+    def likelihood_among(self, allowed):
+        """The same, with ordered categories as others where models have no order."""
+        likelihood = self.likelihood
+        if isinstance(likelihood, str):
+            return likelihood
+        return [
+            "categorical" if kind in ORDERED and kind not in allowed else kind
+            for kind in likelihood
+        ]
+
 
 class Units(NamedTuple):
     """What numbers count from, and in; 0 and 1 for columns that are not Gaussian."""

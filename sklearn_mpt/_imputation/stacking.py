@@ -18,7 +18,7 @@ from sklearn_mpt._imputation.layout import (
     codes_of,
 )
 from sklearn_mpt._imputation.selection import mixed, search, with_levels
-from sklearn_mpt._mixture.estimator import MPTMixture
+from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -95,9 +95,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _learn_table(self, X):
         """Learn kinds, categories and dtypes of columns, and the units of numbers."""
         likelihood = "from_dtype" if is_into_dataframe(X) else "gaussian"
-        reader = MPTMixture(
-            1, likelihood=likelihood, covariance_type="diag", max_iter=0
-        )
+        how = {"noise": "per_feature", "init": "pca", "max_iter": 0}
+        reader = MPTLinearVAE(1, likelihood=likelihood, **how)
         self._reader = reader.fit(X)
         n_features = reader.n_features_in_
         kinds = getattr(reader, "likelihoods_", ["gaussian"] * n_features)
@@ -180,7 +179,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 seed = spawn_seeds(state, 1)[0]
                 filled[some] = self._drawn(rows[some], np.random.default_rng(seed))
         filled = np.where(gaps, self._units.restored(filled), read)
-        return self._reader._as_given(filled.astype(read.dtype), X)
+        places = np.flatnonzero(gaps.any(axis=0))
+        return self._reader._as_given(filled.astype(read.dtype), X, places)
 
     def _expected(self, rows, gaps):
         layout = self._layout
