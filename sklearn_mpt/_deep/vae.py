@@ -423,6 +423,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             warn_constant(constant, fitted)
         if has_own_noise:
             low[constant] = False
+            # logarithms of amounts have a floor of their own, far below
+            low &= np.array(self._likelihood().kinds) == "gaussian"
         elif len(constant) == len(fitted["_shift"]):
             return
         if low.any():
