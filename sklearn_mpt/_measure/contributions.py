@@ -46,8 +46,8 @@ def lml_samples(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form. Or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form. Or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out. For `MPTScorer` texts.
@@ -222,8 +222,8 @@ def feature_contributions(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form. Or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form. Or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to explain. Missing entries (NaN, or what a DataFrame has in its place)
         contribute 0. For `MPTScorer` texts.
