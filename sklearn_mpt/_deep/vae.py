@@ -424,7 +424,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         if has_own_noise:
             low[constant] = False
             # logarithms of amounts have a floor of their own, far below
-            low &= np.array(self._likelihood().kinds) == "gaussian"
+            kinds = getattr(self._likelihood(), "kinds", "gaussian")
+            low &= np.array(kinds) == "gaussian"
         elif len(constant) == len(fitted["_shift"]):
             return
         if low.any():
