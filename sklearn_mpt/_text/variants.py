@@ -125,8 +125,8 @@ class VariantsMixin:
             the wild type.
         method : str, default="joint"
             One of "joint", "masked-marginal", "wild-type-marginal", "mutant-marginal"
-            and "pseudo-perplexity". Deletions and insertions have no common sites with the
-            wild type. They need "joint", which is then the difference of
+            and "pseudo-perplexity". Deletions and insertions have no common sites with
+            the wild type. They need "joint", which is then the difference of
             `score_samples`, or "pseudo-perplexity".
         n_orders : int, default=24
             Number of orders of the sites for "joint". 24 are all orders of four sites,
