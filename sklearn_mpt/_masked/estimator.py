@@ -178,11 +178,12 @@ class MPTMaskedAutoencoder(TableMPT):
     The inputs of a `net` are the values of the columns, followed by 1 or 0 for whether
     each is visible. Numbers are standardised, and hidden numbers are replaced by their
     expectations under factor analysis. Zeros and ones become -1 and 1, counts
-    log(1 + x), and each category an indicator; hidden columns of these kinds are 0. The
-    outputs are, for each number, `n_mixtures` logits, as many centres and as many
-    logarithms of widths; for other kinds, the logit of a binary column, the logits of
-    categories, or the logarithm of the rate of a count. The values that fit each column
-    alone are added to them. Columns are grouped by the names of their kinds and their
+    log(1 + x), and each category an indicator; ordered categories have a sign for each
+    step; hidden columns of these kinds are 0. The outputs are, for each number,
+    `n_mixtures` logits, as many centres and as many logarithms of widths; for other
+    kinds, the locations, such as logits or the logarithm of a rate, and the own
+    parameters of the kind, such as thresholds. The values that fit each column alone
+    are added to them. Columns are grouped by the names of their kinds and their
     numbers of categories. The net must also work in double precision, in which scores
     are computed. During training it is in training mode, so layers such as dropout and
     batch normalisation are active. Its weights and buffers are stored as arrays, in

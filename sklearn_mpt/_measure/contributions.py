@@ -47,8 +47,8 @@ def lml_samples(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, a function with these
-        arguments, or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function or torch
+        module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to score. Missing entries (NaN, or the missing value of a DataFrame) are
         integrated out. For `MPTScorer`, texts.
@@ -226,8 +226,8 @@ def feature_contributions(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, a function with these
-        arguments, or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function or torch
+        module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
         Rows to explain. Missing entries (NaN, or the missing value of a DataFrame)
         contribute 0. For `MPTScorer`, texts.

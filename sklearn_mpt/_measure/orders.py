@@ -51,8 +51,8 @@ def order_log_prob(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
@@ -384,8 +384,8 @@ def order_spread(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
