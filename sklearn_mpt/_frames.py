@@ -153,15 +153,18 @@ class Column(NamedTuple):
         return nw.from_native(made, series_only=True)
 
 
-def columns_of(X, is_wanted=lambda dtype: True):
+def columns_of(X, is_wanted=lambda dtype: True, places=None):
     """Return the columns of a DataFrame or of an array.
 
     is_wanted : callable
         Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
+    places : sequence of int
+        Which columns of a DataFrame to read, in order. None reads all.
     """
     if is_into_dataframe(X):
         series = _frame(with_distinct_names(X)).iter_columns()
-        named = zip(column_names(X), series, strict=True)
+        named = list(zip(column_names(X), series, strict=True))
+        named = named if places is None else [named[j] for j in places]
         return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
     missing = X != X
@@ -169,6 +172,10 @@ def columns_of(X, is_wanted=lambda dtype: True):
 
 
 def _of_series(name, series):
+    if series.dtype.is_float():
+        numbers = series.to_numpy()
+        if numbers.dtype.kind == "f":  # nulls are NaN
+            return Column(name, numbers.astype(object), numbers != numbers, series)
     missing = series.is_null()
     if series.dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)

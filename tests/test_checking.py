@@ -127,6 +127,16 @@ def test_discrete_columns_add_up_to_one():
     density = stats.norm(0.5, 0.4).logpdf
     check_masked_model(lambda X, mask: np.where(mask, density(X), 0.0), BINARY)
 
+    def amounts(X, mask):
+        """Zero with probability 0.2, else lognormal; negative ones are refused."""
+        assert np.min(X) >= 0
+        log_prob = np.log(0.8) + stats.lognorm(0.6).logpdf(np.where(X > 0, X, 1.0))
+        return np.where(mask, np.where(X > 0, log_prob, np.log(0.2)), 0.0)
+
+    check_masked_model(amounts, COUNTS)
+    with pytest.raises(ValueError, match="must be normalised"):
+        check_masked_model(lambda X, mask: 0.7 * amounts(X, mask), COUNTS)
+
 
 @pytest.mark.parametrize("power", [2 / 3, 1.5])
 def test_log_probabilities_that_are_scaled_are_named(power):

@@ -105,6 +105,33 @@ def test_every_kind_of_column_is_filled_and_drawn(frame):
     assert not imputer.transform(empty).isna().any(axis=None)
 
 
+def test_ordered_categories_get_their_median():
+    """Beside yes or no, and with a level that no row has."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=150)
+    level = np.digitize(z + 0.3 * rng.normal(size=150), [-0.8, 0.2, 1.0])
+    X = pd.DataFrame(
+        {
+            "score": pd.Categorical.from_codes(level, list("abcde"), ordered=True),
+            "like": pd.Categorical.from_codes(level, list("abcde"), ordered=True),
+            "yes": (z > 0).astype("bool"),
+        }
+    )
+    gaps = X.mask(rng.random(X.shape) < 0.2).astype({"yes": "boolean"})
+    imputer = MPTImputer(budget=3, random_state=0).fit(gaps)
+    assert imputer.estimator_.likelihoods_ == ["ordinal", "ordinal", "bernoulli"]
+    filled = imputer.transform(gaps)
+    assert (filled.dtypes == gaps.dtypes).all()
+    gone = (gaps["score"].isna() & gaps["like"].notna()).to_numpy()
+    steps = np.abs(filled["score"].cat.codes - level)[gone]
+    assert steps.mean() < 0.4
+    model = imputer.estimator_
+    rows = model._read(gaps)
+    hidden = np.isnan(rows)
+    (probs, *_) = category_log_probs(model.estimators_[-1], rows, hidden, model._layout)
+    assert probs.shape == (150, 5)
+
+
 def test_probabilities_of_categories_add_up_to_one(frame):
     model = MPTImputer(budget=4, random_state=0).fit(frame).estimator_
     rows = model._read(frame)

@@ -6,7 +6,7 @@ are standardised; the decoder's fitted arrays are in the units of X.
 
 import torch
 
-from sklearn_mpt._deep.nets import Encoder, Layers
+from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
 from sklearn_mpt._deep.posterior_modes import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._latent.integration import importance
@@ -50,7 +50,7 @@ class DeepModule(torch.nn.Module):
 
     @property
     def width(self):
-        return max(len(intercept) for intercept in self.decoder.intercepts)
+        return self.decoder.width
 
     def location(self, z):
         return self.decoder(z)
@@ -85,21 +85,15 @@ class DeepDensity(IntegratedDensity):
             self.averaging = importance(few, n_dims, device, seed, AVERAGE_TOLERANCE)
 
 
-def module_of(fitted, likelihood, device):
+def module_of(fitted, likelihood, device, own=None):
     """Return the fitted module, in double precision.
 
-    likelihood : of the kinds of features; its parameters are not used.
+    likelihood : of the kinds of features; its parameters are not used. own : the
+        parameter `decoder`.
     """
-    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
-    *coefs, last_coef = fitted["decoder_coefs_"]
-    *intercepts, last = fitted["decoder_intercepts_"]
-    decoder = (
-        [*coefs, last_coef / scale],
-        [*intercepts, (last - shift) / scale],
-    )
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(
-        _layers(*decoder, fitted["activation_"], device),
+        _decoder(fitted, likelihood, device, own),
         Encoder(
             as_tensor(fitted["encoder_information_"], device),
             as_tensor(fitted["encoder_precision_"], device),
@@ -107,6 +101,20 @@ def module_of(fitted, likelihood, device):
         ),
         likelihood.from_attributes(fitted, fitted["_scale"]).to(device),
     )
+
+
+def _decoder(fitted, likelihood, device, own):
+    if own is not None:
+        arrays = fitted["_decoder"]
+        n_dims = len(fitted["encoder_precision_"])
+        decoder = OwnDecoder(own, n_dims, arrays["intercept"], "decoder")
+        return decoder.load(arrays).to(device).double()
+    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
+    *coefs, last_coef = fitted["decoder_coefs_"]
+    *intercepts, last = fitted["decoder_intercepts_"]
+    coefs = [*coefs, last_coef / scale]
+    intercepts = [*intercepts, (last - shift) / scale]
+    return _layers(coefs, intercepts, fitted["activation_"], device)
 
 
 def _layers(coefs, intercepts, activation, device):
@@ -121,19 +129,28 @@ def _layers(coefs, intercepts, activation, device):
 
 def attributes_of(module, shift, scale):
     """Return the fitted arrays of a module."""
+    encoder_coefs, encoder_intercepts = _arrays(module.encoder.net)
+    decoder = _decoder_attributes(module, shift, scale)
+    return (
+        module.likelihood.attributes(scale)
+        | decoder
+        | {
+            "encoder_coefs_": encoder_coefs,
+            "encoder_intercepts_": encoder_intercepts,
+            "encoder_information_": _array(module.encoder.information),
+            "encoder_precision_": _array(module.encoder.precision),
+        }
+    )
+
+
+def _decoder_attributes(module, shift, scale):
+    if isinstance(module.decoder, OwnDecoder):
+        return {"_decoder": module.decoder.arrays()}
     coefs, intercepts = _arrays(module.decoder)
     size = module.likelihood.spread_units(scale)
     coefs[-1] *= size
     intercepts[-1] = size * intercepts[-1] + module.likelihood.spread_units(shift)
-    encoder_coefs, encoder_intercepts = _arrays(module.encoder.net)
-    return module.likelihood.attributes(scale) | {
-        "decoder_coefs_": coefs,
-        "decoder_intercepts_": intercepts,
-        "encoder_coefs_": encoder_coefs,
-        "encoder_intercepts_": encoder_intercepts,
-        "encoder_information_": _array(module.encoder.information),
-        "encoder_precision_": _array(module.encoder.precision),
-    }
+    return {"decoder_coefs_": coefs, "decoder_intercepts_": intercepts}
 
 
 def _arrays(layers):

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sklearn_mpt._latent.own_module import Wrapped
 from sklearn_mpt._latent.quadrature import gaussian_around
-from sklearn_mpt._likelihoods.base import Locations
+from sklearn_mpt._likelihoods.base import FormedLocations, Locations
 
 ACTIVATIONS = {
     "gelu": functional.gelu,
@@ -38,6 +39,11 @@ class Layers(torch.nn.Module):
         self.coefs = torch.nn.ParameterList(coefs)
         self.intercepts = torch.nn.ParameterList(intercepts)
         self.activation = activation
+
+    @property
+    def width(self):
+        """Number of values of the widest layer, the outputs included."""
+        return max(len(intercept) for intercept in self.intercepts)
 
     def forward(self, h):
         hidden = self._hidden(h)
@@ -71,6 +77,35 @@ class Layers(torch.nn.Module):
         h = h.detach().requires_grad_()
         value = ACTIVATIONS[self.activation](h)
         return value.detach(), torch.autograd.grad(value.sum(), h)[0]
+
+
+class OwnDecoder(Wrapped):
+    """A decoder of a user, from z to the locations of standardised rows.
+
+    It is always in evaluation mode: points are shared by rows, and scored again.
+    """
+
+    def forward(self, z):
+        """Return the locations at z of shape (..., k); (..., l)."""
+        return super().forward(z.flatten(0, -2)).unflatten(0, z.shape[:-1])
+
+    def locations(self, z):
+        """Return what `forward` does, for points of shape (m, k)."""
+        return FormedLocations(self(z))
+
+    def value_and_jacobian(self, z):
+        """Outputs, of shape (n, n_out), and their derivatives; (n, k, n_out)."""
+        with torch.enable_grad():
+            z = z.detach().requires_grad_()
+            value = self(z)
+            # the gradient of u' value in z is linear in u; its slopes are wanted
+            u = torch.zeros_like(value, requires_grad=True)
+            (pull,) = torch.autograd.grad(value, z, u, create_graph=True)
+            slopes = [
+                torch.autograd.grad(of_dim.sum(), u, retain_graph=True)[0]
+                for of_dim in pull.unbind(1)
+            ]
+        return value.detach(), torch.stack(slopes, 1)
 
 
 def initial_layers(sizes, rng):

@@ -21,6 +21,7 @@ from sklearn_mpt._deep.comparators import (
 )
 from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
+from sklearn_mpt._deep.nets import OwnDecoder
 from sklearn_mpt._deep.objectives import (
     DRAWN_MASKS,
     BoundGainsLoss,
@@ -34,6 +35,7 @@ from sklearn_mpt._deep.start import start, unexplained
 from sklearn_mpt._latent.base import LatentMixin
 from sklearn_mpt._latent.density import Units, as_tensor
 from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.own_module import OwnModule, check_own
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
@@ -66,14 +68,22 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Number K of latent variables.
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
-        booleans), "categorical" or "poisson" (counts). One name for all columns; a
-        sequence of names, one for each; a dict from columns, by name or number, to
-        names, the others Gaussian; or "from_dtype", as `MPTLinearVAE` takes them.
+        booleans), "categorical", "ordinal", "partial_credit", "poisson" (counts),
+        "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
+        columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`.
+        An instance of a likelihood of one's own is that of all columns.
         Gaussian features share one noise variance, if all are, or have each its own.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear. "auto" is ``(128, 128)``, and from
         256 features on ``(128, 128, 128)``.
+    decoder : torch.nn.Module or callable, default=None
+        A decoder of one's own, or a function of the numbers of inputs and outputs that
+        returns one: convolutions, for instance. It maps z of shape (n, n_components) to
+        locations of shape (n, n_locations) of standardised rows, less those that suit
+        each column alone, in single and in double precision. A module is copied, and
+        its weights are where training starts. It is always in evaluation mode. None is
+        a fully connected net.
     activation : str, default="auto"
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
@@ -126,6 +136,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     decoder_coefs_, decoder_intercepts_ : list of ndarray
         Layers of shapes (n_in, n_out) and (n_out,), from z to locations in the units
         of X: one for each feature, or for each category in the order of `categories_`.
+        Not there with a `decoder`.
+    module_ : torch.nn.Module
+        A copy of the trained decoder, in single precision on the CPU: of the class of
+        `decoder`, if one was given. It maps z to the locations of standardised rows;
+        one that was given does so less those that suit each column alone.
     encoder_coefs_, encoder_intercepts_ : list of ndarray
         Layers of the encoder, empty if linear. Its inputs are standardised rows, 0
         where not observed, and as many indicators of what is observed.
@@ -134,7 +149,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     activation_ : str
         Activation of the hidden layers.
     noise_variance_ : float or ndarray of shape (n_features,)
-        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+        Variance of the noise, NaN for features that have none. Only if some have.
+    dispersion_, thresholds_ : ndarray
+        Of amounts and counts, and of levels in order, as in `MPTLinearVAE`.
     likelihoods_, categories_ : list
         Kind of each feature, and its categories, None where it has none. Only if
         `likelihood` tells kinds of columns.
@@ -176,7 +193,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     activation_: str
     noise_variance_: float | np.ndarray
 
-    _bound_parameters = ("likelihood", "activation")
+    _bound_parameters = ("likelihood", "decoder", "activation")
     _objectives = ("mpt", "elbo", "iwae")
 
     def __init__(
@@ -184,6 +201,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         n_components: int = 2,
         *,
         likelihood: LikelihoodNames = "gaussian",
+        decoder: OwnModule | None = None,
         hidden_layer_sizes: Sequence[int] | str = "auto",
         activation: str = "auto",
         n_importance_samples: int | str = "auto",
@@ -206,6 +224,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     ):
         self.n_components = n_components
         self.likelihood = likelihood
+        self.decoder = decoder
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_importance_samples = n_importance_samples
@@ -225,6 +244,17 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         self.device = device
         self.random_state = random_state
         self.n_jobs = n_jobs
+
+    @property
+    def module_(self) -> torch.nn.Module:
+        """A copy of the trained decoder, in single precision on the CPU.
+
+        It maps z to the locations of standardised rows; that of a user does so up to
+        those that suit each column alone.
+        """
+        self._check_is_fitted()
+        decoder = self._module_of(vars(self), "cpu").float().decoder
+        return decoder.module if isinstance(decoder, OwnDecoder) else decoder
 
     @property
     def _has_chains(self):
@@ -248,6 +278,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         )
 
     def _check_parameters(self, n_features):
+        check_own(self.decoder, "decoder")
         check_architecture(self.hidden_layer_sizes, self.activation)
         check_choice(self.conditional, "conditional", CONDITIONALS)
         check_int_or_auto(self.n_importance_samples, "n_importance_samples")
@@ -256,6 +287,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
 
     def _check_fitted_parameters(self):
         super()._check_fitted_parameters()
+        if self.decoder is not None:
+            return
         widths = tuple(len(each) for each in self.decoder_intercepts_[-2::-1])
         recipe = self._recipe(self._likelihood(), 0, self.n_features_in_)
         if widths != recipe.widths:
@@ -272,10 +305,27 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         own = {"lml_method_": "importance", "_constant": constant}
         recipe = self._recipe(likelihood, *X.shape)
         of = recipe, self.n_components, likelihood, X
-        return own | start(*of, rng, recipe.starts[0], weight)
+        fitted = own | start(*of, rng, recipe.starts[0], weight)
+        if self.decoder is not None:
+            fitted |= self._own_start(fitted, X, rng, weight)
+            del fitted["decoder_coefs_"], fitted["decoder_intercepts_"]
+        return fitted
+
+    def _own_start(self, fitted, X, rng, weight):
+        """Attributes of a decoder of a user."""
+        rows = (X - fitted["_shift"]) / fitted["_scale"]
+        intercept = self._likelihood().start_location(rows, weight)
+        seed = int(rng.integers(2**63))
+        decoder = OwnDecoder(
+            self.decoder, self.n_components, intercept, "decoder", seed
+        )
+        return {"_decoder": decoder.arrays()}
+
+    def _module_of(self, fitted, device):
+        return module_of(fitted, self._likelihood(), device, self.decoder)
 
     def _density_of(self, fitted, device):
-        module = module_of(fitted, self._likelihood(), device)
+        module = self._module_of(fitted, device)
         units = Units.of(fitted, device)
         kind, *_ = CONDITIONALS[self.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
@@ -286,7 +336,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _solver(self, problem):
         fitted, device = problem.fitted, problem.device
         likelihood, units = self._likelihood(), Units.of(fitted, device)
-        module = module_of(fitted, likelihood, device).float()
+        module = self._module_of(fitted, device).float()
         rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each
@@ -306,7 +356,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             )
         n_noises = sum(noise.numel() for noise in module.likelihood.noises())
         sets_noise = recipe.sets_noise and n_noises == 1 and validation is not None
-        kinds = recipe.starts[1:] if problem.is_new and problem.is_all else ()
+        is_new = problem.is_new and problem.is_all and self.decoder is None
+        kinds = recipe.starts[1:] if is_new else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
         of_start = recipe, self.n_components, likelihood, problem.X
         starts = [
@@ -372,6 +423,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             warn_constant(constant, fitted)
         if has_own_noise:
             low[constant] = False
+            # logarithms of amounts have a floor of their own, far below
+            kinds = getattr(self._likelihood(), "kinds", "gaussian")
+            low &= np.array(kinds) == "gaussian"
         elif len(constant) == len(fitted["_shift"]):
             return
         if low.any():

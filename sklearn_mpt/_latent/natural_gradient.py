@@ -40,7 +40,10 @@ class Point(NamedTuple):
 
     coefs: torch.Tensor  # shape: (d, k + 1)
     own: torch.Tensor
-    blocks = None  # as information, a point is that of parameters without blocks
+
+    @property
+    def blocks(self):
+        """None: as information, a point is that of parameters without blocks."""
 
     @property
     def log_noise(self):

@@ -1,15 +1,18 @@
-"""What kinds of positive amounts share: their logarithms, and what they refuse."""
+"""Functions shared by kinds of positive amounts: logarithms, checks, moments."""
 
 import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import totals
 
-LARGEST_LOG = 80.0  # of an expected amount: single precision holds no more
+LARGEST_LOG = 80.0  # largest log of an expected amount in single precision
 
 
 def check_amounts(X, kind, takes, strange):
-    """Refuse rows with strange values; takes : words for what is allowed."""
+    """Refuse rows with values that are not allowed.
+
+    takes : words for the allowed values. strange : bool, True where not allowed.
+    """
     values = X[strange]
     if len(values):
         found = ", ".join(f"{value:.6g}" for value in np.unique(values)[:3])
@@ -20,14 +23,14 @@ def check_amounts(X, kind, takes, strange):
 
 
 def log_of(X):
-    """Logarithms of amounts, as an array or tensor; 0 where they are not positive."""
+    """Return logarithms of amounts, an array or tensor; 0 where not positive."""
     if isinstance(X, np.ndarray):
         return np.log(np.where(X > 0, X, 1.0))
     return torch.where(X > 0, X, 1.0).log()
 
 
 def log_moments(X, weight=None):
-    """Mean and variance of the logarithms of the positive amounts of each column."""
+    """Return mean, variance and count of the logs of positive amounts by column."""
     logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
     total, count = totals(logs, weight)
     mean = total / np.maximum(count, 1e-300)
@@ -36,7 +39,7 @@ def log_moments(X, weight=None):
 
 
 def positive_part_is_constant(X):
-    """Whether the positive amounts of a column, if there are any, are the same."""
+    """Return in which columns all positive amounts, if there are any, are equal."""
     logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
     low = np.fmin.reduce(logs, axis=0, initial=np.inf)
     high = np.fmax.reduce(logs, axis=0, initial=-np.inf)

@@ -1,5 +1,6 @@
-"""What every kind of feature says of itself."""
+"""The base classes of all kinds of features."""
 
+import copy
 import functools
 import math
 from abc import ABC, abstractmethod
@@ -9,22 +10,22 @@ from typing import Self
 import numpy as np
 import torch
 
-LOG_NOISE_STEP = 10.0  # the noise variance has further to go than a coefficient
+LOG_NOISE_STEP = 10.0  # log noise variances take larger steps than coefficients
 
-Scale = float | np.ndarray  # of standardised rows: one, or one for each column
+Scale = float | np.ndarray  # one scale for all columns, or one for each
 
 
 def totals(X, weight=None):
-    """Sums of the present entries of each column, and their numbers.
+    """Return the sum and the number of the present entries of each column.
 
-    weight : what each row counts, (n,); None is 1.
+    weight : weights of the rows, (n,); None is 1.
     """
     weight = np.ones(len(X)) if weight is None else weight
     return weight @ np.nan_to_num(X), weight @ ~np.isnan(X)
 
 
 class Locations:
-    """Those of features at shared points, hidden @ coef + intercept.
+    """Locations of features at shared nodes, hidden @ coef + intercept.
 
     Parameters
     ----------
@@ -38,42 +39,63 @@ class Locations:
         self._has_gradient = torch.is_grad_enabled()
 
     def every(self, step):
-        """Those at one in so many of the points."""
+        """Return the locations at every `step`-th node."""
         if step == 1:
             return self
         return Locations(self.hidden[::step], self.coef, self.intercept)
 
     @functools.cached_property
     def product(self):
-        """They, of shape (m, l); with a gradient if the hidden values have one."""
+        """The locations, (m, l); with a gradient if it was enabled at creation."""
         with torch.set_grad_enabled(self._has_gradient):
             return torch.addmm(self.intercept, self.hidden, self.coef)
+
+
+class FormedLocations(Locations):
+    """Those that a decoder of a user gives, which has no last layer to factor out.
+
+    Parameters
+    ----------
+    product : Tensor of shape (m, l)
+    """
+
+    def __init__(self, product):
+        super().__init__(product, product.new_empty(0, 0), product.new_empty(0))
+
+    def every(self, step):
+        return FormedLocations(self.hidden[::step])
+
+    @property
+    def product(self):
+        return self.hidden
 
 
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
-    Entries X are tensors (..., d) and locations (..., l) that broadcast, unless a
-    method says otherwise. Most kinds of features have one location each, and l = d.
-    Rows that training starts from are arrays, NaN where missing. What concerns these
-    an instance says whatever its parameters are.
+    Unless a method says otherwise, entries X are tensors (..., d) and locations
+    (..., l), which broadcast. Most kinds have one location for each feature, and l = d.
+    Training rows are arrays, NaN where missing; methods that take them do not depend on
+    the parameters of the instance.
 
-    Beside its locations a kind may have parameters of its own, `own`: the logarithm of
-    a noise variance, or of the gaps between thresholds. They are one vector, and step
-    with the locations in training. `OwnParameters` is the base of such kinds.
+    In addition to its locations a kind may have parameters `own`: the logarithm of a
+    noise variance, or of the gaps between thresholds. They form one vector, and are
+    trained together with the locations. `OwnParameters` is the base class of such
+    kinds.
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
-    values: tuple[float, ...] | None = None  # of a feature, if they are few
+    values: tuple[float, ...] | None = None  # all values of a feature, if they are few
     is_separable = True  # whether each feature has one location
-    own_features: Sequence[int] = ()  # the feature that each own parameter is of
-    n_own = 0  # own parameters of a feature
-    n_means = 1  # numbers that `mean` returns for a feature
-    # Whether their information is a block with that of the location, not a diagonal.
+    own_features: Sequence[int] = ()  # the feature to which each own parameter belongs
+    n_own = 0  # number of own parameters of a feature
+    n_means = 1  # how many numbers `mean` returns for a feature
+    # Whether own parameters have cross information with the location.
     has_blocks = False
-    measure: str | None = None  # what an entry has: "density" or "probability"
+    measure: str | None = None  # whether entries have a "density" or a "probability"
     has_density = False  # whether a constant feature has no finite maximum likelihood
-    # Whether an entry may tell z more closely than nodes of the others are spaced.
+    # Whether an entry may determine z more closely than the spacing of nodes in the
+    # posterior given the other entries.
     is_sharp = False
 
     @classmethod
@@ -91,19 +113,20 @@ class Likelihood(torch.nn.Module, ABC):
         return None if self.values is None else [self.values] * n_features
 
     def unseen(self, X: np.ndarray) -> np.ndarray:
-        """Return levels that features may have and none of the rows has; (r, d).
+        """Return the levels of features that occur in none of the rows; (r, d).
 
-        Each row holds one of them for some features, NaN for the others.
+        Each row of the result has such levels for some features, and NaN for the
+        others.
         """
         return np.empty((0, X.shape[1]))
 
     @staticmethod
     @abstractmethod
     def check_rows(X: np.ndarray) -> None:
-        """Refuse rows, NaN where missing, that hold what is no value of a feature."""
+        """Refuse rows with values that a feature cannot have; NaN is missing."""
 
     def check_columns(self, X: np.ndarray, names: Sequence) -> None:
-        """Do so column by column, and name the first that does."""
+        """Call `check_rows` for each column; the error names the column."""
         for j, name in enumerate(names):
             try:
                 self.check_rows(X[:, [j]])
@@ -114,29 +137,29 @@ class Likelihood(torch.nn.Module, ABC):
     def units(
         X: np.ndarray, weight: np.ndarray | None = None
     ) -> tuple[np.ndarray, Scale]:
-        """Return the shift of each column, and the scale, that standardise X.
+        """Return the shift of each column and the scale that standardise X.
 
-        weight : of each row, (n,); None is 1.
+        weight : weights of the rows, (n,); None is 1.
         """
         return np.zeros(X.shape[1]), 1.0
 
     @staticmethod
     def constant(X: np.ndarray) -> np.ndarray:
-        """Return whether each column is constant and its density therefore unbounded.
+        """Return which columns are constant, so that their density is unbounded.
 
-        Bool, (d,). False for all kinds of features that have no density.
+        Bool, (d,). False for all kinds of features without a density.
         """
         return np.zeros(X.shape[1], dtype=bool)
 
     @staticmethod
     @abstractmethod
     def start_location(X: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
-        """Return the locations that suit X best, of shape (l,)."""
+        """Return the locations at which training starts, (l,); they fit X best."""
 
     def start_attributes(
         self, X: np.ndarray, scale: Scale, weight: np.ndarray | None = None
     ) -> dict:
-        """Return the fitted attributes of its own from which training starts.
+        """Return the fitted attributes of `own` at which training starts.
 
         X : standardised rows, NaN where missing.
         """
@@ -144,25 +167,25 @@ class Likelihood(torch.nn.Module, ABC):
 
     def from_attributes(self, fitted: Mapping, scale: Scale) -> Self:
         """Return the likelihood of standardised rows, from fitted attributes."""
-        return type(self)()
+        return copy.deepcopy(self)
 
     def check_attributes(
         self, fitted: Mapping, columns: Sequence = (), names: Sequence = ()
     ) -> None:
-        """Refuse fitted attributes of its own that stand for no distribution.
+        """Refuse fitted attributes of `own` that do not define a distribution.
 
-        columns : numbers of its features in a table. names : of these.
+        columns : indices of the features of this kind in a table. names : their names.
         """
 
     def own_attributes(self, scale: Scale) -> dict[str, torch.Tensor]:
-        """Return the fitted attributes of its own, in the units of the rows.
+        """Return the fitted attributes of `own`, in the units of the rows.
 
-        Tensors that are functions of `own`.
+        They are tensors that are functions of `own`.
         """
         return {}
 
     def attributes(self, scale: Scale) -> dict:
-        """Return the same as arrays, or as a float if all features share it."""
+        """Return `own_attributes` as arrays, or as floats if features share them."""
         found = self.own_attributes(scale)
         arrays = {k: v.detach().double().cpu().numpy() for k, v in found.items()}
         return {k: v if v.ndim else float(v) for k, v in arrays.items()}
@@ -175,16 +198,16 @@ class Likelihood(torch.nn.Module, ABC):
     def pair_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, location: torch.Tensor
     ) -> torch.Tensor:
-        """Return that of the observed entries of each row at each of shared locations.
+        """Return the log-probability of each row at each shared location; (n, m).
 
-        X : shape (n, d), 0.0 where not observed; observed : the same, 1.0 or 0.0, or
-        ones of shape (1, d); location : (m, d) -> (n, m).
+        X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
+        of shape (1, d). location : (m, l).
         """
 
     def shared_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, locations: Locations
     ) -> torch.Tensor:
-        """Return `pair_log_prob`, forming the locations only if it needs them.
+        """Return `pair_log_prob`, without computing all locations if possible.
 
         observed : bool, (n, d).
         """
@@ -194,8 +217,8 @@ class Likelihood(torch.nn.Module, ABC):
     def expected_prob(self, X, r, location):
         """Return the mean probability of each entry over shared locations; (n, d).
 
-        r : weights of the locations for each row, (n, m); location : (m, d). For
-        features that take few `values`.
+        r : weights of the locations for each row, (n, m). location : (m, d). It is used
+        for features with few `values`.
         """
         average = torch.zeros_like(X)
         for value in self.values or ():
@@ -207,40 +230,40 @@ class Likelihood(torch.nn.Module, ABC):
     def derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the slope of `entry_log_prob` in locations, and Fisher information.
+        """Return the derivative of `entry_log_prob` in locations, and the information.
 
-        Both are (..., l). In the place of Fisher information may stand minus the second
-        derivative, if it is never negative: its mean is the same. Where a feature has
-        several locations, information is a diagonal matrix that is at least as large as
-        that of the feature.
+        Both are (..., l). The information is the Fisher information, or minus the
+        second derivative if that is never negative; both have the same mean. If a
+        feature has several locations, it is a diagonal matrix at least as large as the
+        information matrix of the feature.
         """
 
     def spread(self, entries: torch.Tensor) -> torch.Tensor:
-        """Repeat what is said of features for each of their locations; (..., l)."""
+        """Repeat the number of each feature for each of its locations; (..., l)."""
         return entries
 
     def spread_units(self, array: Scale) -> Scale:
-        """Return the shift or the scale of each location, from that of the rows."""
+        """Return the shift or scale of each location from that of the columns."""
         if np.ndim(array) == 0:
             return array
         return self.spread(torch.from_numpy(array)).numpy()
 
     def inputs(self, X: torch.Tensor) -> torch.Tensor:
-        """Return what a net reads of entries; (..., l).
+        """Return the inputs of an encoder for these entries; (..., l).
 
-        `derivatives` are linear in it.
+        `derivatives` are linear functions of them.
         """
         return X
 
     @property
     def n_reads(self) -> int:
-        """Numbers that `reads` returns for a feature."""
+        """How many numbers `reads` returns for a feature."""
         return 1
 
-    standardises_reads = False  # whether nets read them standardised
+    standardises_reads = False  # whether `reads` are standardised before use
 
     def reads(self, X: torch.Tensor) -> torch.Tensor:
-        """Return what a net reads of entries that knows no latent variables."""
+        """Return the inputs, for these entries, of a net without latent variables."""
         return self.inputs(X)
 
     def precision(
@@ -248,8 +271,8 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return the Fisher information of the observed entries on z; (n, k, k).
 
-        information : what `derivatives` says, (n, l). observed : (n, d), 1.0 or 0.0.
-        jacobian : of the locations, (k, l), or (n, k, l).
+        information : as `derivatives` returns it, (n, l). observed : 1.0 or 0.0,
+        (n, d). jacobian : derivatives of the locations in z, (k, l) or (n, k, l).
         """
         weight = self.spread(observed) * information
         if jacobian.ndim == 3:
@@ -262,37 +285,40 @@ class Likelihood(torch.nn.Module, ABC):
         return torch.ones_like(location)
 
     def at(self, own: torch.Tensor) -> Self:
-        """Return the likelihood with given parameters of its own, (..., g).
+        """Return the likelihood with these own parameters, (..., g).
 
-        They may differ from entry to entry: what broadcasts with locations will do.
+        They may differ between entries, if they broadcast with locations.
         """
         return self
 
     @property
     def own(self) -> torch.Tensor:
-        """Parameters of its own, of shape (g,)."""
+        """Own parameters, (g,)."""
         return torch.empty(0, device="cpu", dtype=torch.float64)
 
     @property
     def own_floor(self) -> torch.Tensor:
-        """Least values of these, (g,)."""
+        """Smallest values of the own parameters, (g,)."""
         return self.own
 
     @property
     def own_is_log(self) -> torch.Tensor:
-        """Whether each is the logarithm of a positive number, which steps; bool."""
+        """Whether own parameters are logarithms of numbers in which steps are taken."""
         return self.own.bool()
 
     @property
     def own_lengths(self) -> torch.Tensor:
-        """Size of a unit step in each, in units of the location; 0 is no bound."""
+        """Size of a unit step of each own parameter in units of the location.
+
+        0 means that steps are not bounded.
+        """
         return self.own
 
     def noises(self) -> list[torch.nn.Parameter]:
-        """Return torch parameters that say how widely entries scatter.
+        """Return the torch parameters of noise variances and dispersions.
 
-        They are logarithms over LOG_NOISE_STEP, and deep models change them so that
-        they suit rows held out.
+        They are logarithms divided by LOG_NOISE_STEP. Deep models refit them to
+        validation rows.
         """
         return []
 
@@ -304,7 +330,7 @@ class Likelihood(torch.nn.Module, ABC):
         known: torch.Tensor,
         z: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return slope and information in `own`, summed over rows and nodes.
+        """Return gradient and information of `own`, summed over rows and nodes.
 
         X : (n, 1, d). location : (n, s, l). share : weights of slopes, (n, s, d).
         known : weights of information, (n, s, d). z : nodes with a one at the end,
@@ -313,26 +339,27 @@ class Likelihood(torch.nn.Module, ABC):
         Returns
         -------
         slope : Tensor of shape (g,)
-        information : Tensor of shape (g,), or (g, q + k + 1) if it `has_blocks`
-            In the latter, q columns for the own parameters of the same feature, then
-            the cross information with the coefficients of its first location.
+        information : Tensor of shape (g,), or (g, q + k + 1) if `has_blocks`
+            With blocks, the first q columns are for the own parameters of the same
+            feature, the others for the coefficients of its first location.
         """
         none = location.new_zeros(0)
         return none, none
 
     def centre(self, location: torch.Tensor) -> torch.Tensor:
-        """Return the locations, or coefficients of theirs, that stand for the same.
+        """Return the centred locations, or coefficients, of the same distribution.
 
-        Of those that do, they are in the middle; (..., l).
+        If several locations give the same distribution, these have mean zero in each
+        feature; (..., l).
         """
         return location
 
     @abstractmethod
     def mean(self, location: torch.Tensor) -> torch.Tensor:
-        """Return what `fill` needs of entries, to be averaged over z; (..., m)."""
+        """Return the expectations that `fill` needs; callers average them over z."""
 
     def fill(self, mean: torch.Tensor) -> torch.Tensor:
-        """Return what a hidden entry is filled in with, given its mean; (..., d)."""
+        """Return the values to fill in, given averages of `mean`; (..., d)."""
         return mean.clamp(*self.bounds)
 
     @abstractmethod
@@ -341,12 +368,12 @@ class Likelihood(torch.nn.Module, ABC):
 
 
 class OwnParameters(Likelihood):
-    """Base of kinds with parameters of their own, `n_own` for each feature.
+    """Base class of kinds with own parameters, `n_own` for each feature.
 
     Parameters
     ----------
     own : Tensor of shape (g,)
-        Of the features in turn. Training starts from there.
+        Values at which training starts, feature by feature.
     """
 
     def __init__(self, own):
@@ -355,16 +382,16 @@ class OwnParameters(Likelihood):
         self.register_buffer("given", None)
 
     def _raw(self, own):
-        """Return what nets are trained on."""
+        """Return the transformed own parameters on which nets are trained."""
         return own
 
     def _own(self, raw):
-        """The inverse of `_raw`."""
+        """Invert `_raw`."""
         return raw
 
     @abstractmethod
     def _empty(self) -> Self:
-        """Return a likelihood of this kind, whatever its own parameters are."""
+        """Return a likelihood of this kind with any own parameters."""
 
     @property
     def own(self):
@@ -384,18 +411,18 @@ class OwnParameters(Likelihood):
 
 
 class OfScale(OwnParameters):
-    """Base of kinds with one own parameter, the logarithm of how entries scatter.
+    """Base class of kinds whose own parameter is a log noise variance or dispersion.
 
-    A noise variance or a dispersion, whose information with the location is zero.
+    Its cross information with the location is zero.
 
     Parameters
     ----------
     scatter : Tensor of shape (d,)
-        The positive number. It stays above `floor`.
+        Noise variances or dispersions at which training starts.
     """
 
     n_own = 1
-    floor: float  # of the positive number
+    floor: float  # smallest noise variance or dispersion
     has_bound = True  # whether a step of the logarithm is at most 1
 
     def __init__(self, scatter):
@@ -413,7 +440,7 @@ class OfScale(OwnParameters):
 
     @property
     def scatter(self):
-        """The positive number, a noise variance or dispersion."""
+        """Noise variances or dispersions, (d,)."""
         return self._scatter(self.raw) if self.given is None else self.given.exp()
 
     @property
@@ -435,7 +462,7 @@ class OfScale(OwnParameters):
     def own_derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return slope and Fisher information in `own`; (..., d) each."""
+        """Return derivative and Fisher information in `own`; (..., d) each."""
 
     def own_sums(self, X, location, share, known, z):
         slope, information = self.own_derivatives(X, location)

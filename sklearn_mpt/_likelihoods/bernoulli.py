@@ -28,7 +28,7 @@ class Bernoulli(Likelihood):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Log odds of a one, half an observation of each value added: always finite."""
+        """Return the log odds of 1, with half an observation of each value added."""
         ones, present = totals(X, weight)
         return logit((ones + 0.5) / (present + 1))
 
@@ -36,7 +36,7 @@ class Bernoulli(Likelihood):
         return logsigmoid((2 * X - 1) * location)
 
     def pair_log_prob(self, X, observed, location):
-        # no term is above 0, so that none cancels another where logits are large
+        # All terms are at most 0, so large logits cause no cancellation.
         zeros = observed - X
         return X @ logsigmoid(location).T + zeros @ logsigmoid(-location).T
 

@@ -1,7 +1,7 @@
 """Features that are one of C categories, with C locations each: a softmax.
 
-The Fisher information of a feature on its locations is diag(p) - p p'. For steps in the
-locations diag(p) stands for it: it is larger, and leads to the same step.
+The Fisher information of a feature on its locations is diag(p) - p p'. Steps use the
+larger matrix diag(p) in its place, which gives the same step.
 """
 
 import numpy as np
@@ -11,12 +11,13 @@ from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 
 class Categorical(Likelihood):
-    """Features that are codes 0..C-1, given the logits of each, up to a constant.
+    """Features that are codes 0..C-1, given the logits of all codes up to a constant.
 
     Parameters
     ----------
     n_categories : int
-        C, of all features alike. The C locations of a feature follow each other.
+        Number of categories C, the same for all features. The C locations of a feature
+        are neighbours.
     """
 
     is_separable = False
@@ -55,7 +56,7 @@ class Categorical(Likelihood):
             )
 
     def start_location(self, X, weight=None):
-        """Log shares, half an observation of each category added: always finite."""
+        """Return centred log shares; half an observation of each category is added."""
         codes = range(self.n_categories)
         counts = np.stack([totals(X == c, weight)[0] for c in codes], 1)
         shares = (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
@@ -78,7 +79,7 @@ class Categorical(Likelihood):
         return self.inputs(X) - prob, prob
 
     def inputs(self, X):
-        """Return 1.0 for the category that each feature is of, else 0.0."""
+        """Return 1.0 for the category of each entry, else 0.0."""
         return self._indicators(X).flatten(-2)
 
     @property
@@ -99,7 +100,7 @@ class Categorical(Likelihood):
         return (by_feature - by_feature.mean(-1, keepdim=True)).flatten(-2)
 
     def mean(self, location):
-        """Return the probability of each category; (..., d * C)."""
+        """Return the probability of each category, (..., d * C)."""
         return self._by_feature(location).softmax(-1).flatten(-2)
 
     def fill(self, mean):

@@ -1,5 +1,6 @@
-"""Features of several kinds beside each other: the columns of a table."""
+"""The likelihood of a table with columns of several kinds."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -32,15 +33,22 @@ LIKELIHOODS = {
 """Kinds of features by their names."""
 
 
-class Columns(Likelihood):
-    """Features of several kinds, each with own parameters as its kind has them.
+def likelihood_of(kind, n_categories, n_features):
+    """Return the likelihood of all columns of a kind, by its name or an instance."""
+    if isinstance(kind, Likelihood):
+        return copy.deepcopy(kind)
+    return LIKELIHOODS[kind].of_columns(n_categories, n_features)
 
-    Those of one kind, and of one number of categories, form a part: a likelihood of its
-    own. The locations of features follow each other as the features do.
+
+class Columns(Likelihood):
+    """Features of several kinds, with the own parameters of their kinds.
+
+    Features of one kind and one number of categories form a part, with its own
+    likelihood. Locations are in the order of the features.
 
     Parameters
     ----------
-    kinds : sequence of str
+    kinds : sequence of str or Likelihood
         Of each feature.
     n_categories : sequence of int
         Number of categories of each feature; 1 for those of another kind.
@@ -57,10 +65,11 @@ class Columns(Likelihood):
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
         groups = sorted(set(of_feature))
         self.parts = torch.nn.ModuleList(
-            LIKELIHOODS[kind].of_columns(count, of_feature.count((kind, count)))
+            likelihood_of(kind, count, of_feature.count((kind, count)))
             for kind, count in groups
         )
-        self.n_locations_each = [LIKELIHOODS[k].n_locations(c) for k, c in of_feature]
+        part_of = dict(zip(groups, self.parts, strict=True))
+        self.n_locations_each = [part_of[f].n_locations(f[1]) for f in of_feature]
         self.is_separable = max(self.n_locations_each) == 1
         if noise_variance is not None and "gaussian" in self.kinds:
             place = groups.index(("gaussian", 1))
@@ -80,7 +89,7 @@ class Columns(Likelihood):
         return any(part.has_blocks for part in self.parts)
 
     def _place(self, groups):
-        """Find the features and locations of each part, and the way back."""
+        """Store the features and locations of each part, and the inverse order."""
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
         ends = np.concatenate([[0], np.cumsum(self.n_locations_each)])
         spans = [np.arange(*span) for span in pairwise(ends)]
@@ -96,7 +105,7 @@ class Columns(Likelihood):
         self.register_buffer("feature_of", torch.from_numpy(features))
 
     def _each(self):
-        """Each part, with its features and its locations."""
+        """Yield each part with the indices of its features and of its locations."""
         for i, part in enumerate(self.parts):
             yield part, getattr(self, f"columns_{i}"), getattr(self, f"locations_{i}")
 
@@ -108,7 +117,7 @@ class Columns(Likelihood):
 
     @property
     def n_reads_each(self):
-        """Numbers that nets without latent variables read of each feature."""
+        """How many inputs nets without latent variables have for each feature."""
         found = [0] * len(self.kinds)
         for part, columns, _ in self._each():
             for j in columns.tolist():
@@ -145,8 +154,8 @@ class Columns(Likelihood):
     def units(self, X, weight=None):
         """Return a shift and a scale of each column.
 
-        A constant column has no scale of its own. It takes the geometric mean of those
-        of the other Gaussian columns, or 1.
+        The scale of a constant column is the geometric mean of those of the other
+        Gaussian columns, or 1.
         """
         shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
         for part, columns, _ in self._each():
@@ -189,7 +198,7 @@ class Columns(Likelihood):
         )
 
     def _placed(self, parts):
-        """What parts say of their columns, as tensors of all; NaN for others."""
+        """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
         found: dict[str, torch.Tensor] = {}
         for columns, of_part in parts:
             for name, tensor in of_part.items():
@@ -245,9 +254,9 @@ class Columns(Likelihood):
         return self._of_own(part.own_lengths for part in self.parts)
 
     def _of_own(self, parts):
-        """Join what parts say of their own parameters; empty of those that have none.
+        """Join tensors of the own parameters of all parts.
 
-        The precision is that of the others.
+        Empty tensors are left out, so that the result has the dtype of the others.
         """
         found = [each for each in parts if each.numel()]
         return torch.cat(found, -1) if found else torch.empty(0, dtype=torch.float64)
@@ -327,7 +336,7 @@ class Columns(Likelihood):
         )
 
     def mean(self, location):
-        """Return what each part needs, part after part."""
+        """Return the expectations that each part needs, part by part."""
         means = (part.mean(location[..., places]) for part, _, places in self._each())
         return torch.cat(list(means), -1)
 
@@ -344,13 +353,13 @@ class Columns(Likelihood):
 
 
 def _widened(tensor, width):
-    """Add columns of NaN at the end."""
+    """Append columns of NaN up to a width."""
     more = width - tensor.shape[1]
     return torch.nn.functional.pad(tensor, (0, more), value=torch.nan)
 
 
 def _as_blocks(information, n_own, n_coefs):
-    """Information of a part in the columns that `own_sums` has where there are blocks.
+    """Return the information of a part in the columns of `own_sums` with blocks.
 
     information : (g,), or (g, q + k + 1) with q at most `n_own`.
     """

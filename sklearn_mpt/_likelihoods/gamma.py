@@ -7,6 +7,8 @@ shape is :math:`\alpha = 1 / \phi`:
     \delta = \log x - \log m.
 """
 
+import math
+
 import numpy as np
 import torch
 from scipy.stats import gamma
@@ -21,7 +23,7 @@ from sklearn_mpt._likelihoods.amounts import (
 from sklearn_mpt._likelihoods.base import OfScale, totals
 
 DISPERSION_FLOOR = 1e-7
-LARGEST_EXCESS = 50.0  # of a logarithm: log-probabilities fall along lines beyond
+LARGEST_EXCESS = 50.0  # of log(x / m); beyond it log-densities are linear
 
 
 class Gamma(OfScale):
@@ -30,7 +32,7 @@ class Gamma(OfScale):
     Parameters
     ----------
     dispersion : Tensor of shape (d,)
-        Variance over the squared mean.
+        Variance divided by the squared mean.
     """
 
     measure = "density"
@@ -61,7 +63,10 @@ class Gamma(OfScale):
         return np.log(total / count)
 
     def start_attributes(self, X, scale, weight=None):
-        """Nearly the maximum of the likelihood of each column, by its two means."""
+        """Return nearly the maximum likelihood dispersion of each column.
+
+        It is computed from the mean and the mean logarithm.
+        """
         mean_log, _, _ = log_moments(X, weight)
         s = np.maximum(self.start_location(X, weight) - mean_log, 1e-12)
         dispersion = 12 * s / (3 - s + np.sqrt((s - 3) ** 2 + 24 * s))
@@ -79,7 +84,10 @@ class Gamma(OfScale):
         return 1 / self.scatter
 
     def _constant(self, like):
-        """c(alpha) of each feature, in double precision, as large terms cancel."""
+        """Return c(alpha) of each feature, computed in double precision.
+
+        Large terms cancel in it.
+        """
         shape = self._shape.double()
         return (shape * shape.log() - shape - torch.lgamma(shape)).to(like.dtype)
 
@@ -87,12 +95,12 @@ class Gamma(OfScale):
         logs = log_of(X)
         excess = logs - location
         capped = excess.clamp(max=LARGEST_EXCESS)
-        beyond = (excess - capped) * torch.expm1(torch.tensor(LARGEST_EXCESS)).to(X)
+        beyond = (excess - LARGEST_EXCESS).clamp(min=0) * math.expm1(LARGEST_EXCESS)
         cost = torch.expm1(capped) - capped + beyond
         return self._constant(location) - logs - self._shape * cost
 
     def pair_log_prob(self, X, observed, location):
-        # in double precision, as large terms cancel
+        # Double precision, because large terms cancel.
         seen, at, shape = observed.double(), location.double(), self._shape.double()
         logs = log_of(X.double())
         centre = at.detach().mean(0)
@@ -103,7 +111,7 @@ class Gamma(OfScale):
         return (offset - ratio + (seen * each).sum(1, keepdim=True)).to(location.dtype)
 
     def _ratio(self, X, location):
-        """Amounts over their means."""
+        """Return amounts divided by their means."""
         return (log_of(X) - location).clamp(max=LARGEST_EXCESS).exp()
 
     def derivatives(self, X, location):
@@ -111,7 +119,7 @@ class Gamma(OfScale):
         return shape * (self._ratio(X, location) - 1), shape.expand_as(location)
 
     def own_derivatives(self, X, location):
-        """In the logarithm of the dispersion, minus that of the shape."""
+        """Return derivatives in the log dispersion, which is minus the log shape."""
         shape, excess = self._shape, log_of(X) - location
         capped = excess.clamp(max=LARGEST_EXCESS)
         slope = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)

@@ -1,4 +1,4 @@
-"""Real features with Gaussian noise; their locations are means."""
+"""Real features with Gaussian noise; locations are means."""
 
 import math
 
@@ -8,16 +8,15 @@ import torch
 from sklearn_mpt._likelihoods.base import OfScale, totals
 
 LOG_2PI = math.log(2 * math.pi)
-BLOCK_BYTES = 2**24  # of rows at a time
-NOISE_FLOOR = 1e-5  # of the noise variance of standardised rows: single precision
-# Rounding errors, relative to the largest value, within which values are the same.
-SAME = 16
+BLOCK_BYTES = 2**24  # memory for rows at a time
+NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
+SAME = 16  # values are equal if they differ by at most so many rounding errors
 
 
 def row_blocks(X, weight=None):
-    """Yield double precision blocks of the rows, so that no copy of all is made.
+    """Yield blocks of rows in double precision, and their weights (1 for None).
 
-    And the weight of each row, which is 1 where None is given.
+    So all rows are never copied at once.
     """
     weight = np.ones(len(X)) if weight is None else weight
     n_rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
@@ -27,7 +26,7 @@ def row_blocks(X, weight=None):
 
 
 def _range(X):
-    """Least and largest value of each column, ignoring NaN; (d,) each."""
+    """Return the smallest and largest value of each column, ignoring NaN; (d,)."""
     ends = [
         (np.fmin.reduce(b, initial=np.inf), np.fmax.reduce(b, initial=-np.inf))
         for b, _ in row_blocks(X)
@@ -43,7 +42,7 @@ def _are_same(low, high, dtype):
 
 def _shift_and_scale(X, weight, low, high):
     with np.errstate(over="ignore", invalid="ignore"):
-        # the mean of a constant column may round to another number
+        # Rounding may move the mean of a constant column off its value.
         shift = Gaussian.start_location(X, weight).clip(low, high)
         if _are_same(low, high, X.dtype).all():
             return shift, 1.0
@@ -85,13 +84,13 @@ class Gaussian(OfScale):
 
     @staticmethod
     def check_rows(X):
-        """Any real number is a value."""
+        """All real numbers are allowed."""
 
     @staticmethod
     def units(X, weight=None):
-        """Mean of each column, and one standard deviation for all, ignoring NaN.
+        """Return the mean of each column and one standard deviation, ignoring NaN.
 
-        The standard deviation is 1 where all columns are constant.
+        The standard deviation is 1 if all columns are constant.
         """
         low, high = _range(X)
         shift, scale = _shift_and_scale(X, weight, low, high)
@@ -110,7 +109,7 @@ class Gaussian(OfScale):
 
     @staticmethod
     def constant(X):
-        """Whether the values of each column are the same but for rounding errors."""
+        """Return which columns are constant up to rounding errors."""
         return _are_same(*_range(X), X.dtype)
 
     @staticmethod
@@ -126,8 +125,8 @@ class Gaussian(OfScale):
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def own_attributes(self, scale):
-        square = torch.as_tensor(scale, device=self.own.device) ** 2
-        return {"noise_variance_": self.noise_variance * square}
+        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.own.device)
+        return {"noise_variance_": self.noise_variance * unit**2}
 
     @property
     def noise_variance(self):
@@ -145,7 +144,10 @@ class Gaussian(OfScale):
         return fit - 0.5 * size.sum(1, keepdim=True)
 
     def shared_log_prob(self, X, observed, locations):
-        """Many features take fewer products from the factors of their locations."""
+        """Return `pair_log_prob`, from the factors of the locations if that is cheaper.
+
+        It is, if there are more features than hidden units.
+        """
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)
@@ -154,11 +156,12 @@ class Gaussian(OfScale):
         X, coef = (X - seen * locations.intercept) / size, coef / size
         if observed.all():
             product = coef @ coef.detach().T
-            # of the same value, and as symmetric, for half of the gradient's work
+            # The detached terms halve the cost of the gradient; by symmetry, value and
+            # gradient are the same.
             square = ((hidden @ (2 * product - product.detach())) * hidden).sum(1)
         else:
             product = hidden @ coef
-            # new memory costs more than squares do
+            # Allocating memory would cost more than the squares.
             place = None if product.requires_grad else product
             square = seen @ torch.square(product, out=place).T
         constant = (X**2 + seen * (LOG_2PI + variance.log())).sum(1, keepdim=True)

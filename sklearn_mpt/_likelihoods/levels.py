@@ -1,4 +1,4 @@
-"""What kinds of features with ordered levels share: their codes, counts and medians."""
+"""Base class of kinds of features with ordered levels."""
 
 from abc import abstractmethod
 
@@ -9,7 +9,7 @@ from sklearn_mpt._likelihoods.base import OwnParameters, totals
 
 
 def check_codes(X, n_categories, kind):
-    """Refuse rows, NaN where missing, that hold anything but codes 0..C-1."""
+    """Refuse rows with entries that are neither codes 0..C-1 nor NaN."""
     strange = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
     if len(strange):
         found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
@@ -20,21 +20,24 @@ def check_codes(X, n_categories, kind):
 
 
 def smoothed_shares(X, n_categories, weight=None):
-    """Share of each category, half an observation of each added; (d, C)."""
+    """Return the share of each category, (d, C).
+
+    Half an observation of each category is added.
+    """
     counts = np.stack([totals(X == c, weight)[0] for c in range(n_categories)], 1)
     return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
 
 
 class Levels(OwnParameters):
-    """Base of kinds whose features are codes 0..C-1 of levels in order.
+    """Base class of kinds whose features are codes 0..C-1 of ordered levels.
 
-    A feature has one location, and C - 2 own parameters that say how the levels lie
-    beside each other.
+    A feature has one location, and C - 2 own parameters for the distances between
+    levels.
 
     Parameters
     ----------
     n_categories : int
-        C, of all features alike.
+        Number of levels C, the same for all features.
     own : Tensor of shape (d * (C - 2),)
     n_features : int
     """
@@ -89,12 +92,12 @@ class Levels(OwnParameters):
         """Return the own parameters of thresholds (d, C - 1); (d, C - 2)."""
 
     def _each_own(self):
-        """Own parameters of each feature; (..., d, C - 2)."""
+        """Return the own parameters of each feature, (..., d, C - 2)."""
         shape = self.own.shape
         return self.own.reshape(*shape[:-1], -1, self.n_own) if self.n_own else None
 
     def inputs(self, X):
-        """Return codes from -1 to 1."""
+        """Return codes scaled to -1..1."""
         return 2 * X / (self.n_categories - 1) - 1
 
     @property
@@ -102,7 +105,7 @@ class Levels(OwnParameters):
         return self.n_categories - 1
 
     def reads(self, X):
-        """Return whether entries are at each level but the first or more, by signs."""
+        """Return 1 or -1 for each level c >= 1: whether the entry is at least c."""
         levels = torch.arange(1, self.n_categories, device=X.device)
         return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)
 
@@ -113,9 +116,9 @@ class Levels(OwnParameters):
         return is_level.flatten(1) @ log_prob.flatten(1).T
 
     def fill(self, mean):
-        """Return medians, from the probabilities of each level but the first or more.
+        """Return medians, computed from the probabilities P(x >= c) for c >= 1.
 
-        No other level is nearer to what may stand there, in expected steps.
+        The median minimises the expected number of levels between it and the entry.
         """
         above = mean.unflatten(-1, (-1, self.n_means))
         return (above > 0.5).sum(-1).to(mean.dtype)

@@ -15,7 +15,7 @@ from sklearn_mpt._likelihoods.amounts import (
 from sklearn_mpt._likelihoods.base import OfScale
 
 LOG_2PI = math.log(2 * math.pi)
-VARIANCE_FLOOR = 1e-7  # of a logarithm: single precision
+VARIANCE_FLOOR = 1e-7  # of a logarithm in single precision
 
 
 class Lognormal(OfScale):
@@ -24,7 +24,7 @@ class Lognormal(OfScale):
     Parameters
     ----------
     noise_variance : Tensor of shape (d,)
-        Of the logarithms.
+        Noise variances of the logarithms.
     """
 
     measure = "density"
@@ -103,8 +103,8 @@ def normal_log_prob(values, location, variance):
 
 
 def normal_pairs(values, observed, location, variance):
-    """Log-densities of observed values of rows at each of shared locations; (n, m)."""
-    centre = location.detach().mean(0)  # products of large numbers would cancel
+    """Return log-densities of observed values at each shared location; (n, m)."""
+    centre = location.detach().mean(0)  # without centring, large numbers would cancel
     location = location - centre
     values = torch.where(observed > 0, values - centre, 0.0)
     scaled = location / variance

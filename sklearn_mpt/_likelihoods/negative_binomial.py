@@ -1,4 +1,4 @@
-r"""Counts that vary more than Poisson ones; locations are logarithms of means.
+r"""Counts that vary more than Poisson counts; locations are logarithms of means.
 
 With the mean m and the dispersion :math:`\phi = 1 / r`, the variance is
 :math:`m + \phi m^2`, and with :math:`t = \log m - \log r`
@@ -24,7 +24,7 @@ class NegativeBinomial(OfScale):
     Parameters
     ----------
     dispersion : Tensor of shape (d,)
-        Excess of the variance over the mean, over the squared mean.
+        Variance minus mean, divided by the squared mean.
     """
 
     measure = "probability"
@@ -47,7 +47,7 @@ class NegativeBinomial(OfScale):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Log of the mean count, half a count added: always finite."""
+        """Return the log of the mean count; half a count is added, so it is finite."""
         total, present = totals(X, weight)
         return np.log((total + 0.5) / (present + 0.5))
 
@@ -66,14 +66,14 @@ class NegativeBinomial(OfScale):
 
     @property
     def _size(self):
-        """r of each feature."""
+        """The parameter r of each feature."""
         return 1 / self.scatter
 
     def _constant(self, X, size):
         return torch.lgamma(X + size) - torch.lgamma(size) - torch.lgamma(X + 1)
 
     def entry_log_prob(self, X, location):
-        # in double precision, as large terms cancel
+        # Double precision, because large terms cancel.
         counts, size = X.double(), self._size.double()
         t = location.double() - size.log()
         log_prob = counts * logsigmoid(t) + size * logsigmoid(-t)
@@ -87,13 +87,13 @@ class NegativeBinomial(OfScale):
         return (log_prob + constant).to(location.dtype)
 
     def derivatives(self, X, location):
-        """Return the slope, and minus the second derivative."""
+        """Return the first derivative, and minus the second."""
         size = self._size
         share = torch.sigmoid(location - size.log())
         return X - (X + size) * share, (X + size) * share * (1 - share)
 
     def own_derivatives(self, X, location):
-        """In the logarithm of the dispersion; the information is a squared slope."""
+        """Return derivatives in the log dispersion; information is their squares."""
         size = self._size
         t = location - size.log()
         of_location = X - (X + size) * torch.sigmoid(t)

@@ -1,10 +1,10 @@
-r"""Features that are levels in order, by cumulative logits: proportional odds.
+r"""Features with ordered levels, by cumulative logits: proportional odds.
 
 With the location l and thresholds :math:`t_1 = 0 > t_2 > \dots > t_{C-1}`,
 
 .. math:: P(x \geq c) = \sigma(l + t_c), \qquad t_c = -\sum_{i < c} g_i,
 
-the log-probability of a level is concave in the location and the gaps g together [1]_:
+the log-probability of a level is jointly concave in the location and the gaps g [1]_:
 
 .. math:: \log P(x = c) = \log \sigma(l + t_c) + \log \sigma(-l - t_{c+1})
     + \log(1 - e^{-g_c}).
@@ -26,11 +26,11 @@ from torch.nn.functional import logsigmoid
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 LEAST_GAP = 1e-6
-BEYOND = 1e30  # the thresholds before the first one and after the last
+BEYOND = 1e30  # thresholds below the first level and above the last
 
 
 class Ordinal(Levels):
-    """Features that are codes 0..C-1, given the logits of 1 or more.
+    """Features that are codes 0..C-1, given the logits of P(x >= 1).
 
     Own parameters are the logarithms of the gaps between thresholds.
     """
@@ -43,7 +43,10 @@ class Ordinal(Levels):
         return logits - logits[:, :1]
 
     def start_location(self, X, weight=None):
-        """Logits of the share above the first level, with half of each level more."""
+        """Return the logits of the shares above the first level.
+
+        Half an observation of each level is added.
+        """
         return logit(1 - smoothed_shares(X, self.n_categories, weight)[:, 0])
 
     def check_attributes(self, fitted, columns=(), names=()):
@@ -74,19 +77,19 @@ class Ordinal(Levels):
         return self.own.exp().detach()
 
     def _thresholds(self):
-        """Those of each feature, beside its location; (..., d, C - 1)."""
+        """Return the thresholds of each feature, (..., d, C - 1)."""
         if not self.n_own:
             return self.own.new_zeros(self.n_features, 1)
         return torch.nn.functional.pad(-self._each_own().exp().cumsum(-1), (1, 0))
 
     def _taken(self, table, X):
-        """Entries of a table (..., d, m) at the codes X; what broadcasts with both."""
+        """Return the entries of a table (..., d, m) at the codes X, broadcast."""
         shape = torch.broadcast_shapes(X.shape, table.shape[:-1])
         codes = X.long().expand(shape)[..., None]
         return table.expand(*shape, -1).gather(-1, codes)[..., 0]
 
     def _around(self, X, location):
-        """Logits of being at the level of each entry or above, and of being above."""
+        """Return the logits of P(x >= c) and P(x > c), for the level c of entries."""
         inner = self._thresholds().to(location.dtype)
         table = torch.nn.functional.pad(inner, (1, 0), value=BEYOND)
         table = torch.nn.functional.pad(table, (0, 1), value=-BEYOND)
@@ -103,13 +106,13 @@ class Ordinal(Levels):
         return log_prob + self._taken(table, X)
 
     def derivatives(self, X, location):
-        """Return the slope, and minus the second derivative."""
+        """Return the first derivative, and minus the second."""
         above, beyond = self._around(X, location)
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         return below - over, below * (1 - below) + over * (1 - over)
 
     def own_sums(self, X, location, share, known, z):
-        """By the derivatives in the gaps, of which the log-probability is concave."""
+        """Use second derivatives in the gaps, where the log-probability is concave."""
         if not self.n_own:
             return super().own_sums(X, location, share, known, z)
         above, beyond = self._around(X, location)
@@ -119,7 +122,7 @@ class Ordinal(Levels):
         code = X[:, 0, :, None]
         is_past, is_at = (code > inner).to(X.dtype), (code == inner).to(X.dtype)
         reaches = is_past + is_at  # shape: (n, d, q)
-        at_gap = gaps / torch.expm1(gaps)  # times the gap, of its own term
+        at_gap = gaps / torch.expm1(gaps)  # gap times derivative of log(1 - exp(-gap))
         slope = (
             is_past * (share * (over - below)).sum(1)[..., None]
             + is_at * (share * over).sum(1)[..., None]
@@ -137,7 +140,7 @@ class Ordinal(Levels):
         return slope.flatten(), rows.flatten(0, 1)
 
     def mean(self, location):
-        """Return the probabilities of each level but the first, or more."""
+        """Return the probabilities P(x >= c) for c >= 1."""
         return torch.sigmoid(location[..., None] + self._thresholds()).flatten(-2)
 
     def draw(self, location, uniform):
@@ -146,6 +149,6 @@ class Ordinal(Levels):
 
 
 def _nested(indicators, weight):
-    """Sum over rows of weighted products of indicators; (d, q, q)."""
+    """Return the sum over rows of weighted products of indicators; (d, q, q)."""
     weighted = indicators * weight[..., None]
     return torch.einsum("ndq,ndp->dqp", weighted, indicators)

@@ -1,4 +1,4 @@
-r"""Features that are levels in order, by adjacent categories: partial credit.
+r"""Features with ordered levels, by adjacent categories: partial credit.
 
 With the location l and thresholds :math:`t_1, \dots, t_{C-1}` of mean zero [1]_,
 
@@ -18,10 +18,10 @@ from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 
 class PartialCredit(Levels):
-    """Features that are codes 0..C-1, given the mean logit of each against the last.
+    """Features that are codes 0..C-1, given the mean logit of neighbouring levels.
 
     Own parameters are the constants b of the levels between the first and the last,
-    whose own are zero.
+    where b is zero.
     """
 
     kind = "partial_credit"
@@ -32,7 +32,10 @@ class PartialCredit(Levels):
         return steps - steps.mean(axis=1, keepdims=True)
 
     def start_location(self, X, weight=None):
-        """Logits of neighbours, on average, with half of each level more."""
+        """Return the mean logits of neighbouring levels.
+
+        Half an observation of each level is added.
+        """
         shares = np.log(smoothed_shares(X, self.n_categories, weight))
         return (shares[:, -1] - shares[:, 0]) / (self.n_categories - 1)
 
@@ -66,13 +69,13 @@ class PartialCredit(Levels):
         return torch.ones_like(self.own).detach()
 
     def _constants(self):
-        """Those of each level; (..., d, C)."""
+        """Return the constants b of all levels, (..., d, C)."""
         if not self.n_own:
             return self.own.new_zeros(self.n_features, 2)
         return torch.nn.functional.pad(self._each_own(), (1, 1))
 
     def _log_prob(self, location):
-        """Log-probability of each level; (..., d, C)."""
+        """Return the log-probability of each level, (..., d, C)."""
         constants = self._constants().to(location.dtype)
         return (location[..., None] * self._codes(location) + constants).log_softmax(-1)
 
@@ -108,7 +111,7 @@ class PartialCredit(Levels):
         return slope.flatten(), torch.cat([blocks, cross], -1).flatten(0, 1)
 
     def mean(self, location):
-        """Return the probabilities of each level but the first, or more."""
+        """Return the probabilities P(x >= c) for c >= 1."""
         prob = self._log_prob(location).exp()
         return prob.flip(-1).cumsum(-1).flip(-1)[..., 1:].flatten(-2)
 

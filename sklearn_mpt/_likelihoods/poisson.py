@@ -8,14 +8,14 @@ from scipy.stats import poisson
 
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 
-# Beyond this logarithm of a rate the mean stays as it is, and log-probabilities fall
-# along lines, so that no rate is infinite.
+# Rates are capped at the exponential of this, so that none is infinite. Beyond,
+# log-probabilities are linear in the location.
 LARGEST_LOG_RATE = 50.0
 MAX_RATE = math.exp(LARGEST_LOG_RATE)
-# Counts from here on are scored one by one: a product of matrices would round by more
-# than 1e-4 nats.
+# From here on counts are scored one by one, because a product of matrices would have
+# rounding errors of more than 1e-4 nats.
 LARGEST_IN_PRODUCT = 2.0**32
-SMALLEST_BY_SERIES = 16.0  # Stirling's series is good to 1e-11 from here on
+SMALLEST_BY_SERIES = 16.0  # from here on Stirling's series has errors below 1e-11
 
 
 class Poisson(Likelihood):
@@ -37,16 +37,15 @@ class Poisson(Likelihood):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Log of the mean count, half a count added: always finite."""
+        """Return the log of the mean count; half a count is added, so it is finite."""
         total, present = totals(X, weight)
         return np.log((total + 0.5) / (present + 0.5))
 
     def entry_log_prob(self, X, location):
-        """Return -(rate - X + X log(X / rate)) - c(X), which is never above 0.
+        """Return -(rate - X + X log(X / rate)) - c(X).
 
-        X log(rate), the rate and log X! nearly cancel where counts are large; the two
-        terms here have the same sign. c(X) is the value, with its sign changed, where
-        the rate is the count.
+        For large counts X log(rate), the rate and log X! nearly cancel. The two terms
+        here have the same sign. -c(X) is the log-probability at rate X.
         """
         capped = location.clamp(max=LARGEST_LOG_RATE)
         excess = capped - torch.where(X > 0, X, 1.0).log()
@@ -57,7 +56,7 @@ class Poisson(Likelihood):
         return line - distance - _least_cost(X)
 
     def pair_log_prob(self, X, observed, location):
-        # in double precision, as large terms cancel
+        # Double precision, because large terms cancel.
         counts, at, seen = X.double(), location.double(), observed.double()
         constant = torch.lgamma(counts + 1).sum(1, keepdim=True)
         log_prob = counts @ at.T - seen @ _cumulant(at).T - constant
@@ -92,12 +91,12 @@ def _rate(location):
 
 
 def _cumulant(location):
-    """The rate, on a line beyond the largest one."""
+    """Return the rate; beyond the largest rate, its linear continuation."""
     return _rate(location) + MAX_RATE * (location - LARGEST_LOG_RATE).clamp(min=0)
 
 
 def _least_cost(X):
-    """log X! + X - X log X, without cancellation; 0 for X = 0."""
+    """Return log X! + X - X log X without cancellation; 0 for X = 0."""
     large = X.clamp(min=SMALLEST_BY_SERIES)
     u = 1 / large
     series = u * (1 / 12 - u**2 * (1 / 360 - u**2 / 1260))

@@ -1,6 +1,7 @@
-r"""Amounts that are zero, or else positive with Gaussian logarithms: two locations.
+r"""Amounts that are zero, or positive with a Gaussian logarithm.
 
-The first is the logit of a positive amount, the second the mean of its logarithm:
+A feature has two locations: the logit of the probability of a positive amount, and the
+mean of its logarithm:
 
 .. math:: P(x > 0) = \sigma(l_1), \qquad \log x \mid x > 0 \sim N(l_2, \sigma^2).
 """
@@ -24,20 +25,21 @@ from sklearn_mpt._likelihoods.lognormal import (
     normal_pairs,
 )
 
-FEW = 2  # positive amounts, below which the noise variance starts at 1
+FEW = 2  # with fewer positive amounts the noise variance starts at 1
 
 
 class ZeroLognormal(OfScale):
-    """Amounts that may be zero, given logit and mean logarithm of a positive one.
+    """Amounts that may be zero, given the logit and mean logarithm of positive ones.
 
-    The two locations of a feature follow each other.
+    The two locations of a feature are neighbours.
 
     Parameters
     ----------
     noise_variance : Tensor of shape (d,)
-        Of the logarithms of positive amounts.
+        Noise variances of the logarithms of positive amounts.
     """
 
+    measure = "density and probability"  # of zero
     bounds = (0.0, np.inf)
     is_separable = False
     is_sharp = True
@@ -66,7 +68,10 @@ class ZeroLognormal(OfScale):
 
     @staticmethod
     def start_location(X, weight=None):
-        """Log odds of a positive amount, with half of each more; mean logarithm."""
+        """Return the log odds of a positive amount, and the mean logarithm.
+
+        Half an observation of zero and half of a positive amount are added.
+        """
         positive, present = totals(np.where(np.isnan(X), np.nan, X > 0), weight)
         mean, _, _ = log_moments(X, weight)
         return np.stack([logit((positive + 0.5) / (present + 1)), mean], 1).ravel()
@@ -98,7 +103,7 @@ class ZeroLognormal(OfScale):
         return signs + pairs - (positive * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):
-        """Return slopes, and minus the second derivatives."""
+        """Return first derivatives, and minus the second derivatives."""
         chance, mean = _two(location)
         prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
         of_mean = is_positive / self.scatter
@@ -120,7 +125,7 @@ class ZeroLognormal(OfScale):
     standardises_reads = True
 
     def inputs(self, X):
-        """Return whether amounts are positive, and their logarithms, 0 for zero."""
+        """Return 1.0 for positive amounts, and their logarithms (0 for zero)."""
         return _paired((X > 0).to(X.dtype), log_of(X))
 
     def mean(self, location):
@@ -139,7 +144,7 @@ class ZeroLognormal(OfScale):
 
 
 def _two(location):
-    """The logit and the mean logarithm of each feature; (..., d) each."""
+    """Return the logit and the mean logarithm of each feature, (..., d) each."""
     return location.unflatten(-1, (-1, 2)).unbind(-1)
 
 

@@ -1,23 +1,23 @@
-r"""The maths of a linear Gaussian latent variable model, on tensors.
+r"""Density of a linear Gaussian latent variable model.
 
 The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
-epsilon; `components` is W here, of shape (K, D). Everything goes through the K x K
-posterior precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed features
-R, so no D x D matrix is ever built for a mask.
+epsilon; `components` is W here, of shape (K, D). All results are computed from the
+K x K posterior precision :math:`I + W_R W_R^\top / \sigma^2` of z given the observed
+features R, so no mask needs a D x D matrix.
 
-Along an order, features become visible one after the other. The posterior covariance P
-of z given those before follows from one place to the next by a rank-one update, and
-with it the residual and the variance of every later feature j,
+Along an order, features become visible one after the other. Let t be the next feature.
+A rank-one update gives the posterior covariance P of z, and the residual and the
+variance of every later feature j,
 
 .. math:: c_j = w_j^\top P w_t, \quad e_j \leftarrow e_j - c_j e_t / v_t, \quad
           v_j \leftarrow v_j - c_j^2 / v_t.
 
-Complete rows that share an order need no rows at all: their second moments suffice.
+For complete rows that share an order, the second moments of the rows suffice.
 
-What features vary by, over the noise, decides how many digits these forms lose: that
-ratio squared times the rounding error in second moments, and the ratio itself times the
-rounding error in K x K precisions and in covariances that follow from place to place.
-Where that is too much, slower forms are taken that lose the square root of it.
+Rounding errors grow with the ratio of the variance of features to the noise: with the
+square of the ratio in computations from second moments, and with the ratio itself in
+K x K precisions and in rank-one updates. If that is too much, slower computations are
+used, whose errors grow with the square root.
 """
 
 import math
@@ -28,15 +28,15 @@ from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
 from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 
 LOG_2PI = math.log(2 * math.pi)
-BLOCK_BYTES = 2**22  # of one tensor over places, components and features
-ROWS_BYTES = 2**19  # of one tensor over rows and features: several stay in caches
-# Largest variance of a feature over the noise, for about 1e-6 of a score at worst: by
-# second moments, by precisions, and by covariances from place to place.
+BLOCK_BYTES = 2**22  # size of a tensor over places, components and features
+ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches
+# Largest ratio of a feature's variance to the noise for which scores have an error of
+# about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
 LARGEST_BY_MOMENTS, LARGEST_BY_PRECISION, LARGEST_BY_UPDATES = 1e5, 1e7, 1e8
 
 
 def _second_moment_about(mean, moments, V):
-    """V C and the diagonal of C = E (x - mean)(x - mean)', for V of shape (..., d)."""
+    """Return V C and the diagonal of C = E (x - mean)(x - mean)'; V is (..., d)."""
     offset = moments.mean - mean
     product = moments.product(V)
     if offset.any():
@@ -49,12 +49,12 @@ def _identity(W):
 
 
 def _signal(components, noise_variance):
-    """Largest variance of a feature over the noise."""
+    """Return the largest ratio of a feature's variance to the noise."""
     return float((components.detach() ** 2).sum(0).max() / noise_variance.detach())
 
 
 def _posterior_root(observed, components, noise_variance):
-    """F with F' F the covariance of z given each set of observed features; (n, k, k).
+    """Return F, where F' F is the covariance of z given observed features; (n, k, k).
 
     observed : shape (n, d), 1.0 where observed.
     """
@@ -70,9 +70,10 @@ def _posterior_root(observed, components, noise_variance):
 
 
 def _precision_root_by_rows(observed, scaled):
-    """Lower L with L L' = I + sum_j o_j w_j w_j', which is never formed; (n, k, k).
+    """Return lower triangular L with L L' = I + sum_j o_j w_j w_j'; (n, k, k).
 
-    scaled : the w_j, as columns. The sum would round the identity away.
+    scaled : the w_j, as columns. The sum is not formed, because rounding would remove
+    the identity from it.
     """
     eye = _identity(scaled).expand(len(observed), -1, -1)
     rows = torch.cat([observed[..., None] * scaled.T, eye], 1)
@@ -82,12 +83,12 @@ def _precision_root_by_rows(observed, scaled):
 
 
 def _log_determinant(root):
-    """log det F' F."""
+    """Return log det F' F."""
     return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
 def _observed(X, hidden=None):
-    """Which entries are seen, as numbers: one row if all rows see the same."""
+    """Return 1.0 where entries are observed, else 0.0; one row if all rows agree."""
     present = ~torch.isnan(X)
     if present.all():
         present = present[:1]
@@ -100,22 +101,23 @@ def _residual(X, observed, mean):
 
 
 def _finite(log_prob):
-    """The lowest number there is where squares of a row's entries overflow."""
+    """Replace NaN and -inf, from squares that overflow, by the lowest number."""
     lowest = torch.finfo(log_prob.dtype).min
     return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
 
 
 def _column_norms(matrices):
-    """Squared length of each column; (n, k, d) -> (n, d)."""
+    """Return the squared length of each column; (n, k, d) -> (n, d)."""
     return (matrices**2).sum(1)
 
 
 def expected_information(coefs, log_noise, seen):
-    """Fisher information of a row on coefficients and log noise variances; (p, p).
+    """Return the Fisher information of a row on all parameters, (p, p).
 
-    coefs : shape (d, k + 1), weights and mean. log_noise : shape () or (d,). seen :
-    bool, (d,). With P the inverse covariance of what is seen, 0 elsewhere, the weights
-    (j, a) and (l, b) have P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
+    coefs : weights and mean, (d, k + 1). log_noise : logarithms of noise variances, ()
+    or (d,). seen : bool, (d,). Let P be the inverse covariance of the observed
+    features, with 0 elsewhere. The information of the weights (j, a) and (l, b) is
+    P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
     """
     W, is_shared = coefs[:, :-1], log_noise.ndim == 0
     n_features, n_dims = W.shape
@@ -139,7 +141,7 @@ def expected_information(coefs, log_noise, seen):
 
 
 class LinearGaussian(LatentDensity):
-    """A fitted model.
+    """Density of a fitted linear Gaussian model.
 
     Parameters
     ----------
@@ -163,7 +165,7 @@ class LinearGaussian(LatentDensity):
         return log_prob, torch.zeros_like(log_prob)
 
     def log_prob(self, X):
-        """Log density of the present entries of each row; (n,)."""
+        """Return the log-density of the present entries of each row, (n,)."""
         observed = _observed(X)
         z, root = self.posterior(X, observed)
         # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
@@ -174,7 +176,8 @@ class LinearGaussian(LatentDensity):
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
-        # no NaN even where it is not selected: it would spoil the gradient
+        # NaN must not occur even in entries that are not selected: it would make the
+        # gradient NaN.
         residual = torch.nan_to_num(X) - self.mean - z @ self.components
         variance = self.noise_variance + _column_norms(root @ self.components)
         log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
@@ -207,7 +210,7 @@ class LinearGaussian(LatentDensity):
         return chain_scores(X, orders, self)
 
     def posterior(self, X, observed):
-        """Mean (n, k) and root F (n or 1, k, k) of z given the observed entries."""
+        """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
         if self._signal > LARGEST_BY_PRECISION:
@@ -217,7 +220,7 @@ class LinearGaussian(LatentDensity):
         return z, root
 
     def _solve(self, root, vectors):
-        """Covariance F' F of z times vectors; (n, k)."""
+        """Multiply vectors by the covariance F' F of z; (n, k)."""
         return (root.mT @ (root @ vectors[..., None]))[..., 0]
 
     @property
@@ -228,7 +231,7 @@ class LinearGaussian(LatentDensity):
         return _posterior_root(observed, self.components, self.noise_variance)
 
     def mean_log_prob(self, moments):
-        """Average of `log_prob` over complete rows, from their moments."""
+        """Return the mean of `log_prob` over complete rows, from their moments."""
         root = self._root(torch.ones_like(self.mean)[None])[0]
         V = root @ self.components
         product, variance = _second_moment_about(self.mean, moments, V)
@@ -238,11 +241,11 @@ class LinearGaussian(LatentDensity):
         return -0.5 * (log_scale - _log_determinant(root) + distance)
 
     def moment_scores(self, moments, masks):
-        """Masked score averaged over complete rows, from their moments; (n_masks,).
+        """Return masked scores averaged over complete rows, from moments; (n_masks,).
 
-        O(d^2 k) per mask whatever the number of rows. With u = F^-T z, whose posterior
-        covariance is the identity, and V = F W, the expected squared error of feature j
-        is C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
+        The cost is O(d^2 k) for each mask and any number of rows. Let u = F^-T z, whose
+        posterior covariance is the identity, and V = F W. The expected squared error of
+        feature j is C_jj - 2 v_j' E[u x_j] + v_j' E[u u'] v_j.
         """
         observed = (~masks).to(self.components.dtype)
         V = self._root(observed) @ self.components
@@ -256,9 +259,9 @@ class LinearGaussian(LatentDensity):
 
 
 def chain_scores(X, orders, model):
-    """Average over rows what is scored along the orders; (2, n_orders, d).
+    """Return `mean_chain_scores` of the contract, (2, n_orders, d).
 
-    X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d), as in the contract.
+    X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
     signal = _signal(model.components, model.noise_variance)
     if orders.ndim == 3 or torch.isnan(X).any() or signal > LARGEST_BY_MOMENTS:
@@ -270,7 +273,7 @@ def chain_scores(X, orders, model):
 
 
 def _by_moments(second, order, model):
-    """Score one order by the second moments of the rows; O(d^2 k^2)."""
+    """Score one order from the second moments of the rows, at a cost of O(d^2 k^2)."""
     W, second = model.components[:, order], second[order][:, order]
     n_components, n_features = W.shape
     gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
@@ -280,7 +283,7 @@ def _by_moments(second, order, model):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
-        # with as many places as components, W alone would be taken for vectors
+        # With as many places as components, torch would take W for a batch of vectors.
         each = W.expand(len(grams), -1, -1)
         p = torch.linalg.solve(grams + model.noise_variance * _identity(W), each)
         variance = model.noise_variance * (1 + (W * p).sum(1))
@@ -292,7 +295,7 @@ def _by_moments(second, order, model):
 
 
 def _sums_before(total, terms):
-    """Sums of the terms before each place, and of all."""
+    """Return the sum of the terms before each place, and of all terms."""
     sums = torch.cat([total[None], terms]).cumsum(0)
     return sums[:-1], sums[-1]
 
@@ -302,7 +305,7 @@ def _log_density(squared_error, variance):
 
 
 def _along(log_prob, places):
-    """The mean over features from each place on, and the one at the place; (2, t)."""
+    """Return the mean over features from each place on, and the place's own; (2, t)."""
     n_features = log_prob.shape[1]
     later = torch.arange(n_features, device=places.device) >= places[:, None]
     scores = torch.where(later, log_prob, 0.0).sum(1) / (n_features - places)
@@ -311,9 +314,10 @@ def _along(log_prob, places):
 
 
 def _by_rows(X, orders, model, score_rows):
-    """Score rows along orders, or orders for each.
+    """Score blocks of rows along orders, or along orders of their own.
 
-    score_rows : `_score_rows`, at O(n d (d + k) k) an order, or `_score_places`.
+    score_rows : `_score_rows`, which costs O(n d (d + k) k) for an order, or
+    `_score_places`.
     """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
@@ -326,10 +330,10 @@ def _by_rows(X, orders, model, score_rows):
 
 
 def _score_rows(X, order, model):
-    """Score rows, each along its order; (d, 2, n)."""
+    """Score each row along its own order, by rank-one updates; (d, 2, n)."""
     W, noise = model.components, model.noise_variance
     n_features = W.shape[1]
-    # of the features to come, in the order of each row
+    # Residuals and variances of the features to come, in the order of each row.
     error = (X - model.mean).gather(1, order)
     present = (~torch.isnan(error)).to(error.dtype)
     error = error.nan_to_num_()
@@ -340,9 +344,9 @@ def _score_rows(X, order, model):
         log_prob = _log_density(error**2, variance).mul_(present)
         scores[t, 0] = log_prob.sum(1) / (n_features - t)
         scores[t, 1] = log_prob[:, 0]
-        # a missing feature tells nothing
+        # A missing feature does not change the posterior.
         gain = present[:, :1] / variance[:, :1]
-        # small matrices: faster than batched products
+        # For small matrices this is faster than batched products.
         p = (covariance * W.T[order[:, t], None]).sum(2)
         change = (p @ W).gather(1, order[:, t + 1 :])
         error = torch.addcmul(error[:, 1:], change, gain * error[:, :1], value=-1)
@@ -354,9 +358,9 @@ def _score_rows(X, order, model):
 
 
 def _score_places(X, order, model):
-    """Score rows, each along its order, place by place; (d, 2, n).
+    """Score each row along its own order, with no updates between places; (d, 2, n).
 
-    Nothing follows from one place to the next. O(n d^2 k^2).
+    The cost is O(n d^2 k^2).
     """
     n_features, places = X.shape[1], order.argsort(1)
     scores = X.new_empty(n_features, 2, len(X), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Base of linear models with Gaussian noise, whose integrals have a closed form."""
+"""Base class of linear models with Gaussian noise, which have closed-form integrals."""
 
 import numpy as np
 import torch
@@ -30,19 +30,20 @@ from sklearn_mpt._tables.observed_information import Information, information_by
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
 AUTO_MASKS = 64
-START_NOISE = 0.01  # of components that start near those of other factors
-# Random starts of factors are the best of short runs, the others from random noise.
+START_NOISE = 0.01  # random part of the first components, in standard deviations
+# Short runs of factor analysis from random noise variances, beside the one from the
+# principal components: their number, epochs and rows.
 N_RANDOM_RUNS, N_SHORT_EPOCHS, SHORT_ROWS = 4, 15, 2000
-MOST_PATTERNS = 100  # of gaps, by which it is judged what rows can tell
-DEPENDENT = 1e-6  # share of a feature's variance that others leave
-LEAST_UNEXPLAINED = 0.05  # of a feature's variance, where training starts
+MOST_PATTERNS = 100  # patterns of gaps over which expected information is added up
+DEPENDENT = 1e-6  # share of a feature's variance unexplained by other features
+LEAST_UNEXPLAINED = 0.05  # smallest share of noise in a feature at the start
 
 
 class GaussianLinear(LatentMixin, BaseMPT):
-    """Base of linear models with Gaussian noise.
+    """Base class of linear models with Gaussian noise.
 
-    `noise` is "shared" by the features or "per_feature". All objectives but "mpt" are
-    the log marginal likelihood.
+    `noise` is "shared" or "per_feature". All objectives other than "mpt" are the log
+    marginal likelihood.
     """
 
     init: str | dict
@@ -157,7 +158,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         )
 
     def _pose(self, problem):
-        """Return what is maximised: rows with masks of their own, or their moments."""
+        """Return the objective: of rows with a mask each, or of second moments."""
         n_features, n_dims = problem.X.shape[1], self.n_components
         floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
         floor = as_tensor(floor, problem.device)
@@ -215,10 +216,10 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
 
 def _best_factors(X, fitted, rng, weight):
-    """Attributes from which a few steps come farthest: factors have local maxima.
+    """Return the attributes after the best of several short runs of factor analysis.
 
-    Runs start near the principal components, and at factors that are hardly there,
-    with noise variances drawn at random.
+    The likelihood has local maxima. One run starts near the principal components, the
+    others at very small factors with random noise variances.
     """
     few = rng.permutation(len(X))[:SHORT_ROWS]
     weight = None if weight is None else weight[few]
@@ -243,9 +244,10 @@ def _best_factors(X, fitted, rng, weight):
 
 
 def _are_dependent(weights):
-    """Whether features without noise, (k, q), are linear functions of each other.
+    """Return whether features without noise are linear functions of each other.
 
-    Their joint density is then infinite; other features may well have no noise.
+    weights : their components, (k, q). If they are, their joint density is infinite; if
+    they are not, noise variances of zero are valid.
     """
     n_components, n_features = weights.shape
     unit = weights / np.maximum(np.linalg.norm(weights, axis=0), 1e-300)
@@ -254,7 +256,7 @@ def _are_dependent(weights):
 
 
 class ClosedForm(Solver):
-    """The maximum likelihood solution of complete rows, in one step."""
+    """Solver that computes the maximum likelihood of complete rows in one step."""
 
     def __init__(self, problem, n_components):
         self.problem = problem
@@ -282,7 +284,7 @@ class ClosedForm(Solver):
 
 
 class Rescaled(LatentDensity):
-    """The density of rows whose columns have units, by that of rows without.
+    """Density of rows whose columns are scaled, from the density of unscaled rows.
 
     Parameters
     ----------
@@ -299,7 +301,10 @@ class Rescaled(LatentDensity):
         return self.density.row_bytes
 
     def _standard(self, X):
-        """Rows without units; gaps have no gradient in them, where NaN would be one."""
+        """Return rows divided by the scale.
+
+        Gaps are not divided, because NaN would make the gradient NaN.
+        """
         gaps = torch.isnan(X)
         return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
 

@@ -1,15 +1,15 @@
-r"""Masked scores of rows under a linear Gaussian model, and what a natural step needs.
+r"""Masked scores of linear Gaussian models, with gradients and information.
 
-With the posterior covariance C and mean z of the latent variables given the entries R
-that are seen, and :math:`h_j = w_j^\top C w_j / \sigma^2`, an entry has given those
-seen, without itself, the residual and the variance
+Let C and z be the posterior covariance and mean of the latent variables given the seen
+entries R, and :math:`h_j = w_j^\top C w_j / \sigma^2`. Given the seen entries other
+than itself, entry j has the residual and the variance
 
 .. math:: e_j, \; \sigma^2 (1 + h_j) \text{ if hidden}, \qquad
           \frac{e_j}{1 - h_j}, \; \frac{\sigma^2}{1 - h_j} \text{ if seen},
           \qquad e = x - \mu - W z.
 
 Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
-written out: they are a few products of matrices. O(n d k^2).
+written out, as they are a few products of matrices. The cost is O(n d k^2).
 """
 
 import functools
@@ -21,9 +21,9 @@ import torch
 from sklearn_mpt._latent.natural_gradient import Point, Sums, law_of
 
 LOG_2PI = math.log(2 * math.pi)
-BLOCK_BYTES = 2**22  # of rows in double precision
-LARGEST_RATIO = 1e4  # of a conditional variance to the noise, as a difference
-LEAST = 1e-12  # ratio of a conditional variance to the noise that is told from 0
+BLOCK_BYTES = 2**22  # size of a block of rows in double precision
+LARGEST_RATIO = 1e4  # of a conditional variance, computed as a difference, to the noise
+LEAST = 1e-12  # smallest ratio of a conditional variance to the noise
 
 
 class Moments(NamedTuple):
@@ -34,7 +34,7 @@ class Moments(NamedTuple):
     covariance_factors: tuple[torch.Tensor, ...]  # their product has shape (d, d)
 
     def product(self, V):
-        """V C, for V of shape (..., d)."""
+        """Return V C, for V of shape (..., d)."""
         flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
         return flat.reshape(V.shape)
 
@@ -44,12 +44,12 @@ def _n_rows(X):
 
 
 def raised(X):
-    """Blocks of rows to be raised to double precision: one, of those that are in it."""
+    """Split rows into blocks to convert to double precision; one block if they are."""
     return X.split(len(X) if X.dtype == torch.float64 else _n_rows(X))
 
 
 def moments_of(X, weight=None):
-    """Return the moments of complete rows X, (n, d); weight : of each, of mean 1."""
+    """Return the moments of complete rows X, (n, d); weight : weights of mean 1."""
     if weight is None:
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
     parts = weight.split([len(block) for block in raised(X)])
@@ -72,7 +72,7 @@ class Symmetric:
         rows, columns = self.indices = torch.triu_indices(n_dims, n_dims, device=device)
         self.upper = rows * n_dims + columns
         twice = torch.where(rows == columns, 1.0, 2.0)
-        self.twice = twice.to(torch.float64)  # each entry stands for so many
+        self.twice = twice.to(torch.float64)  # number of matrix entries of each number
         where = torch.zeros(n_dims, n_dims, dtype=torch.long, device=device)
         where[rows, columns] = torch.arange(len(twice), device=device)
         self.where = (where + where.T - where.diag().diag()).flatten()
@@ -89,9 +89,10 @@ class Symmetric:
         return rows * columns
 
     def covariance(self, seen, scaled):
-        """Posterior covariances given each set of entries seen, (n, d); (n, k, k).
+        """Return posterior covariances of z given the seen entries; (n, k, k).
 
-        scaled : weights over the deviations of the noise, (d, k).
+        seen : 1.0 where seen, (n, d). scaled : weights divided by the standard
+        deviations of the noise, (d, k).
         """
         precision = self.unpack(seen @ self.outer(scaled))
         precision.diagonal(dim1=1, dim2=2).add_(1)
@@ -100,13 +101,13 @@ class Symmetric:
         return torch.cholesky_inverse(root)
 
     def ratio(self, covariance, seen, scaled):
-        """Conditional variance of each entry over the noise, or the inverse if seen."""
+        """Return conditional variances divided by the noise; if seen, the inverse."""
         share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
         return (1 + (1 - 2 * seen) * share).clamp_(min=LEAST)
 
 
 class Model:
-    """A `Point` taken apart: weights (d, k), mean (d,), noise variances (d,)."""
+    """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
 
     def __init__(self, point):
         self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
@@ -116,20 +117,20 @@ class Model:
         self.scaled = self.W / self.noise.sqrt()[:, None]
 
     def of_noise(self, of_features):
-        """What features say of their noise, as of the noise that they share."""
+        """Add up derivatives over features if they share the noise variance."""
         return of_features.sum() if self.is_shared else of_features
 
 
 def masked_sums(X, present, seen, target, point, symmetric, informed=True, weight=None):
-    """The masked score of rows; each target is given the entries seen but itself.
+    """Return sums of masked scores, each target given the seen entries but itself.
 
     X : shape (n, d), any number where missing. present, seen, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
-    information, too. weight : of each row, (n,).
+    information too. weight : weight of each row, (n,).
 
-    A target may be given what is seen in two ways: hidden itself, or seen but left out.
-    In the second its variance is a difference, which rounding spoils where it is far
-    larger than the noise: there the first stands for both.
+    A target is either hidden, or seen and left out. The conditional variance of a seen
+    target is a difference. If it is much larger than the noise, rounding makes it
+    inaccurate; then only hidden targets are used, with larger weights.
     """
     m, weight = Model(point), _weight(weight, X)
     target = target * weight[:, None]
@@ -159,12 +160,12 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
 
 
 def _resolved(target, seen, ratio):
-    """Score targets whose variance is far larger than the noise while hidden only.
+    """Score targets with a variance much larger than the noise only where hidden.
 
-    Given r of d features, a target is hidden itself in d - r of d + 1 masks.
+    Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
     is_far = torch.where(seen > 0, 1 / ratio, ratio) > LARGEST_RATIO
-    if not is_far.any() or not (target * seen > 0).any():  # all hidden: a fixed size
+    if not is_far.any() or not (target * seen > 0).any():  # with a fixed size, all are
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
     n_hidden = ((target > 0) & (seen == 0)).sum(1, keepdim=True)
@@ -178,14 +179,14 @@ def _weight(weight, X):
 
 
 def _curved(C, G, b, seen, m, symmetric):
-    """What the targets' variances say of the weights."""
+    """Return the derivative in the weights through the variances of the targets."""
     packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G)
     curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
     return 2 / m.noise[:, None] * curved
 
 
 class Spread(NamedTuple):
-    """What the targets say of variances: of their own noise, and through that of z."""
+    """Derivatives in variances: in the noise of the targets, and through that of z."""
 
     own: torch.Tensor
     b: torch.Tensor
@@ -195,10 +196,10 @@ class Spread(NamedTuple):
 
 
 def _noise_slope(spread, pull, of_z, m, symmetric):
-    """Derivative in the log noise that features share, or in that of each.
+    """Return the derivative in the shared log noise, or in that of each feature.
 
-    pull : how an entry that is seen moves its own fit through z; of_z : their sum over
-    the noise, without cancellation.
+    pull : effect of a seen entry on its own fit through z. of_z : sum of the pulls
+    divided by the noise, computed without cancellation.
     """
     own, b, ratio, seen, G = spread
     if m.is_shared:
@@ -213,7 +214,7 @@ def _trace(matrices):
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
-    """The log density of rows; a natural step on it is a step of EM."""
+    """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
     m, weight = Model(point), _weight(weight, X)
     share = present * weight[:, None]
     residual = (X - m.mean) * present
@@ -243,24 +244,24 @@ def _symmetrised(matrix):
 
 
 def explained_axes(scaled):
-    """Principal axes of the weights over the noise, and what they explain: a / (1 + a).
+    """Return the principal axes Q of scaled weights U, and a / (1 + a).
 
-    Without cancellation, the covariance of rows over the noise, I + U U', has the
-    inverse I - Q diag(a / (1 + a)) Q'.
+    a : squared lengths of the axes. The covariance of rows divided by the noise,
+    I + U U', has the inverse I - Q diag(a / (1 + a)) Q', without cancellation.
     """
     axes, lengths, _ = torch.linalg.svd(scaled, full_matrices=False)
     return axes, lengths**2 / (1 + lengths**2)
 
 
 def whitened_precision(scaled):
-    """Inverse of the covariance of complete rows over the noise; (d, d)."""
+    """Return the inverse of the covariance of complete rows divided by the noise."""
     axes, explained = explained_axes(scaled)
     eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
     return eye - (axes * explained) @ axes.T
 
 
 def mean_slopes(X, present, point, symmetric):
-    """Slopes of the log density of rows in their locations; (n, d)."""
+    """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = Model(point)
     residual = (X - m.mean) * present
     C = symmetric.covariance(present, m.scaled)
@@ -273,9 +274,9 @@ def _point(weights, mean, log_noise):
 
 
 def _information(C, z, share, m, symmetric):
-    """Sum over rows where an entry is present of E (z, 1)(z, 1)' / noise.
+    """Return the sum of E (z, 1)(z, 1)' / noise over the rows with each entry.
 
-    share : weights of the rows where it is, (n, d).
+    share : weights of rows where the entry is present, else 0, (n, d).
     """
     second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
@@ -289,10 +290,11 @@ def _bordered(second, first, count):
 
 
 def moment_sums(product, variance, seen, target, point, symmetric):
-    """`masked_sums` of complete rows about their mean, a mask in place of each row.
+    """Return `masked_sums` of complete rows from their second moments, by masks.
 
-    product : from V, of shape (p, q, d), to V times the second moments of the rows.
-    variance : of each feature. Two products for each of p masks, however many rows.
+    product : maps V, of shape (p, q, d), to V times the second moments about the mean.
+    variance : variance of each feature. Each of the p masks takes two products, for any
+    number of rows.
     """
     m = Model(point)
     C = symmetric.covariance(seen, m.scaled)
@@ -302,7 +304,7 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
     z_z = z_x @ V.mT
-    z_e = z_x - z_z @ m.W.T  # e = x - W z, and U e is the slope of the score in z
+    z_e = z_x - z_z @ m.W.T  # e = x - W z; U e is the gradient of the score in z
     fit = weight * (variance - (m.W.T * (z_x + z_e)).sum(1))
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
     value = -0.5 * (target * log_scale + fit).sum(1)
@@ -324,14 +326,14 @@ def moment_sums(product, variance, seen, target, point, symmetric):
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
-    """`likelihood_sums` of complete rows about their mean, by their second moments."""
+    """Return `likelihood_sums` of complete rows from their second moments."""
     m, d = Model(point), len(variance)
     C = symmetric.covariance(variance.new_ones(1, d), m.scaled)[0]
     V = (C @ m.W.T) / m.noise
     z_x = product(V)
     z_z = z_x @ V.T
     explained = (m.W.T * z_x).sum(0)
-    e_x = variance - explained  # x' C^-1 x without cancellation is that over the noise
+    e_x = variance - explained  # divided by the noise, it is x' C^-1 x
     log_scale = d * LOG_2PI + m.log_noise.sum() - torch.linalg.slogdet(C)[1]
     value = -0.5 * n_rows * (log_scale + (e_x / m.noise).sum())
     second = C + z_z

@@ -1,4 +1,4 @@
-"""What a linear Gaussian model is trained on: rows, or their second moments."""
+"""Objectives of linear Gaussian models: of rows, or of their second moments."""
 
 import copy
 import functools
@@ -28,17 +28,17 @@ from sklearn_mpt._linear.gaussian_sums import (
 from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-MIN_PAIRS = 2048  # of a row and a mask in a step: few rows have several masks each
-BLOCK_BYTES = 2**24  # of what is held for a block of rows: caches are not much larger
-MAX_BATCH = 2**17  # rows of a step, if they are not told
-MOST_JOINT_NOISES = 500  # whose information is a matrix, to be solved in each step
-NOISE_ROWS = 1000  # that tell the information of the noise
-SLOPE_NUMBERS = 2**24  # of the rows that tell what components miss
-FEW = 0.2  # of the latent dimensions, in observed features: see UniformMasks
+MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks
+BLOCK_BYTES = 2**24  # memory for a block of rows, about the size of the caches
+MAX_BATCH = 2**17  # rows of a step if batch_size is "auto"
+MOST_JOINT_NOISES = 500  # noise variances whose information is inverted as a matrix
+NOISE_ROWS = 1000  # rows from which the information of the noise is estimated
+SLOPE_NUMBERS = 2**24  # entries of rows in which unexplained directions are looked for
+FEW = 0.2  # observed features per latent dimension that count as few: UniformMasks
 
 
 class Batch(NamedTuple):
-    """Rows of a step, and what their masks are drawn from."""
+    """Rows of a step, and the seeds of their masks."""
 
     rows: torch.Tensor
     turn: int
@@ -47,15 +47,15 @@ class Batch(NamedTuple):
 
 
 class UniformMasks:
-    """Sets R of uniform size, with every entry a target given the others in R.
+    """Draw seen sets of uniform size; every entry is a target given the other seen.
 
-    Each entry is seen with the probability u of its row: as u is uniform, so is the
-    size, over 0..d. From row to row and from turn to turn u follows sequences that
-    cover the interval evenly; the sets of odd turns are complements of those before.
+    Each entry is seen with the probability u of its row. As u is uniform, so is the
+    size, over 0..d. From row to row and from turn to turn, u follows sequences that
+    cover the interval evenly. Sets of odd turns are complements of those before.
 
     few : float, default=None
-        If given, half the draws have a density as 1 / (u + few), since what few
-        features say of z varies most; weights make up for it.
+        If given, half the draws of u have a density proportional to 1 / (u + few),
+        because scores given few features vary most. Weights correct for this.
     """
 
     is_uniform = True
@@ -83,7 +83,7 @@ class UniformMasks:
 
 
 class FixedMasks:
-    """Hidden sets of one size as targets; those of successive turns are disjoint."""
+    """Draw hidden sets of one size as targets, disjoint in successive turns."""
 
     is_uniform = False
 
@@ -100,7 +100,10 @@ class FixedMasks:
 
 
 def _uniform(batch, first, like):
-    """Draw uniform numbers for the rows of a batch from the first on."""
+    """Draw uniform numbers for a block of the rows of a batch.
+
+    first : place of the first row of the block in the batch.
+    """
     state = np.random.SeedSequence([batch.seed, first]).generate_state(1, np.uint64)
     generator = torch.Generator(like.device).manual_seed(int(state[0] >> np.uint64(1)))
     single = {"dtype": torch.float32, "device": like.device}
@@ -108,17 +111,17 @@ def _uniform(batch, first, like):
 
 
 class GaussianRows:
-    """Rows, NaN where missing, each with masks of its own; see `ascent`.
+    """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
-        In single or double precision; blocks are computed with in double.
+        Rows in single or double precision; blocks are converted to double.
     n_dims : int
     masks : callable, or None for the log marginal likelihood
     batch_size : int or "auto"
     floor : Tensor
-        Least log noise.
+        Smallest log noise variance.
     weight : ndarray of shape (n,), or None
     """
 
@@ -126,7 +129,7 @@ class GaussianRows:
     expand = True
     least = 10
     idle = IDLE
-    n_turns = 1  # that a step takes together, the second of complements
+    n_turns = 1  # turns in each step; a second one uses the complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
@@ -170,9 +173,11 @@ class GaussianRows:
         return torch.tensor_split(order, self.n_batches)
 
     def sums(self, point, batch):
-        """Sums of a batch, by orthogonal weights: so that precisions are near diagonal.
+        """Return the sums of a batch.
 
-        Otherwise strong and weak components would mix, and the weak ones be lost.
+        They are computed with components on orthogonal axes, so that precisions are
+        nearly diagonal. Otherwise rounding errors of strong components would affect
+        weak ones.
         """
         rotation = axes_of(point)
         turned = point._replace(coefs=point.coefs @ rotation)
@@ -187,14 +192,14 @@ class GaussianRows:
         return sums.turned(rotation.T)
 
     def _noise_information(self, point):
-        r"""Observed information of the log noise variances, per row.
+        r"""Return the information of the log noise variances, per row.
 
-        That of EM takes z as known, and most of the noise is not, where components
-        explain nearly all of a feature. If all share their noise, this is
-        :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}` of the covariance C of what
-        is present. Otherwise it is a matrix, :math:`\frac{1}{2} (\Psi^{1/2} C^{-1}
-        \Psi^{1/2})^2` entry by entry, that of complete rows times the share of the rows
-        in which two features are present.
+        The information in EM takes z as known. It is much too large if components
+        explain nearly all of a feature. With a shared noise variance, this is
+        :math:`\frac{1}{2} \sigma^4 \mathrm{tr} \, C^{-2}`, with the covariance C of the
+        present entries. Otherwise it is a matrix: the entrywise square of
+        :math:`\Psi^{1/2} C^{-1} \Psi^{1/2}` for complete rows, times 1/2 and the share
+        of rows in which both features are present.
         """
         present, weight = self._patterns
         of = Model(point)
@@ -207,7 +212,7 @@ class GaussianRows:
 
     @functools.cached_property
     def _patterns(self):
-        """Which entries of some rows are present, and the shares of these rows."""
+        """Which entries of some rows are present, and the weights of these rows."""
         places = np.linspace(0, len(self.X) - 1, min(len(self.X), NOISE_ROWS))
         rows = torch.from_numpy(places.astype(int)).to(self.X.device)
         weight = self.weights.each[rows]
@@ -226,12 +231,15 @@ class GaussianRows:
         if self.masks is None:
             return likelihood_sums(X, present, point, self.symmetric, weight)
         seen, target = self.masks(present, batch, first)
-        informed = batch.turn % 2 == 0  # that of the complements is much the same
+        informed = batch.turn % 2 == 0  # complements have about the same information
         of = X, present, seen, target, point, self.symmetric
         return masked_sums(*of, informed, weight)
 
     def without_masks(self):
-        """Return the same objective as a sum over all sizes, if masks estimate that."""
+        """Return the objective summed over all sizes, without masks.
+
+        None if masks do not estimate that sum.
+        """
         if self.masks is None or not self.masks.is_uniform:
             return None
         exact = copy.copy(self)
@@ -241,9 +249,10 @@ class GaussianRows:
         return exact
 
     def slopes(self, point):
-        """Return V -> the mean of s s' V over rows, and the information of locations.
+        """Return a function from V to the mean of s s' V over rows, and information.
 
-        s are the posterior means of the slopes in the locations; see `saddles`.
+        s : posterior means of the gradient of a row in its locations; see `saddles`.
+        The information is that of the locations.
         """
         rows = self._some_rows()
         X, weight = self.X[rows].double(), self.weights.each[rows]
@@ -255,17 +264,17 @@ class GaussianRows:
         return (lambda V: slopes.T @ (share * (slopes @ V))), information
 
     def _some_rows(self):
-        """Evenly spaced rows, all unless they are many."""
+        """Return the indices of all rows, or of evenly spaced rows if they are many."""
         n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
         places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
         return torch.from_numpy(places).to(self.X.device)
 
 
 class GaussianMoments(GaussianRows):
-    """Complete rows through their second moments: masks stand where rows stood."""
+    """Objective of complete rows, computed from their second moments for each mask."""
 
-    least = 20  # steps cost little
-    n_rows = math.inf  # so noise is worth removing to the end
+    least = 20  # steps are cheap
+    n_rows = math.inf  # noise from masks is removed whatever the number of rows
     is_worth_trials = False
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
@@ -280,25 +289,25 @@ class GaussianMoments(GaussianRows):
         self._turn = 0
 
     def start(self, point):
-        """The mean of the rows is where the score of every mask is largest."""
+        """Set the mean to that of the rows, which maximises the score of every mask."""
         weights, mean = point.coefs[:, :-1], self.moments.mean[:, None]
         return point._replace(coefs=torch.cat([weights, mean], 1))
 
     def slopes(self, point):
-        """Return what `GaussianRows.slopes` does, by the moments."""
+        """Return the result of `GaussianRows.slopes`, computed from the moments."""
         of = Model(point)
         size = of.noise.sqrt()[:, None]
         axes, explained = explained_axes(of.scaled)
 
         def inverse(V):
-            """The inverse of the model's covariance, times V."""
+            """Multiply V by the inverse of the model's covariance."""
             V = V / size
             return (V - axes @ (explained[:, None] * (axes.T @ V))) / size
 
         return (lambda V: inverse(self.moments.product(inverse(V).T).T)), 1 / of.noise
 
     def _masks(self, batch):
-        """Those of a step: in two turns, the second half complements the first."""
+        """Return the masks of a step; with two turns, half of them are complements."""
         halves = self.all.tensor_split(self.n_turns)
         turns = [batch._replace(turn=batch.turn + i) for i in range(self.n_turns)]
         parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
@@ -330,9 +339,9 @@ def uniform_or_fixed(mask_rate, n_features, few=None):
 
 
 def closed_form(X, units, n_components, noise_floor, weight=None):
-    """The maximum likelihood solution on mean-imputed rows (Tipping and Bishop).
+    """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
 
-    units : mean of each column, and the scale to divide it by, or None.
+    units : mean of each column, and its scale or None.
     """
     total = len(X) if weight is None else weight.sum()
     blocks = (
@@ -356,7 +365,7 @@ def _standard(X, mean, scale):
 
 
 def principal_axes(components):
-    """Rotate components to orthogonal ones, longest first, with definite signs."""
+    """Rotate components to orthogonal ones, longest first, and fix their signs."""
     U, lengths, axes = np.linalg.svd(components, full_matrices=False)
     _, axes = svd_flip(U, axes, u_based_decision=False)
     rotated = np.zeros_like(components)  # more components than features: zero rows
@@ -365,7 +374,7 @@ def principal_axes(components):
 
 
 def simple_axes(components, rotation):
-    """Rotate to the principal axes, or on to those of "varimax" or "quartimax"."""
+    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
     components = principal_axes(components)
     if rotation is None or len(components) == 1:
         return components

@@ -1,4 +1,4 @@
-"""Base of linear models that are integrated over z: features of any likelihood."""
+"""Base class of linear models with any likelihood, integrated over z numerically."""
 
 from abc import abstractmethod
 
@@ -38,21 +38,24 @@ from sklearn_mpt._tables.observed_information import (
     typical_rows,
 )
 
-# In each replicate, around the mode and from the prior.
+# Samples around the mode and from the prior, in each replicate, of each rule.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
-# Grids over the prior: in standard deviations of the narrowest posterior; radii; nodes.
+# Shared grids over the prior: spacing in standard deviations of the narrowest
+# posterior, and the radii of the two grids.
 SCORING_SPACING, SCORING_RADII = 1.0, (7.0, 6.0)
-MAX_SHARED, MAX_TABLE = 2**16, 2**23  # numbers of nodes, and with those of features
+MAX_SHARED, MAX_TABLE = 2**16, 2**23  # largest number of nodes, and nodes x features
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
-CONDITIONAL_RULES = 4  # of quadrature; then two likelihoods are easier
-# A random start is the best of short runs, from components of rows drawn at random.
+# Quadrature rules tried for a conditional, before it is computed as a difference of
+# two log-likelihoods.
+CONDITIONAL_RULES = 4
+# A random start is the best of short runs, from components of resampled rows.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
-LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
-START_ROWS, START_NOISE = 5000, 0.1
+LEAST_INFORMATION = 1e-12  # smallest mean information of a location
+START_ROWS, START_NOISE = 5000, 0.1  # rows, and random part, of first components
 
 
 class IntegratedLinear(LatentMixin, BaseMPT):
-    """Base of linear models with a likelihood whose integrals have no closed form."""
+    """Base class of linear models whose integrals over z have no closed form."""
 
     _scale: np.ndarray
     init: str | dict
@@ -69,7 +72,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     @abstractmethod
     def _likelihood(self) -> Likelihood:
-        """Return the likelihood of the features; its own parameters do not matter."""
+        """Return the likelihood of the features, with any values of its parameters."""
 
     def _check_parameters(self, n_features):
         check_init(self.init)
@@ -110,9 +113,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return fitted | own | self._restored(components, intercept, fitted)
 
     def _given(self, own, n_locations):
-        """Fitted attributes of initial arrays, in the units of the rows.
+        """Return the initial arrays of the user as fitted attributes.
 
-        own : attributes of the likelihood itself, which have initial arrays, too.
+        own : attributes of the likelihood, which have initial arrays too.
         """
         shapes = {
             "components": (self.n_components, n_locations),
@@ -127,7 +130,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return arrays
 
     def _restored(self, components, intercept, fitted):
-        """Attributes in the units of the rows."""
+        """Return the fitted attributes in the units of the rows."""
         shift, scale = self._units(fitted)
         return {
             "components_": components * scale,
@@ -135,16 +138,19 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         }
 
     def _units(self, fitted):
-        """Shift and scale of the locations."""
+        """Return shift and scale of the locations."""
         names = ("_shift", "_scale")
         likelihood = self._likelihood()
         return (likelihood.spread_units(fitted[name]) for name in names)
 
     def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
-        """Components of which a few steps come farthest: there are local maxima."""
+        """Return the components after the best of several short runs.
+
+        The likelihood has local maxima.
+        """
         K = self.n_components
         few = rng.permutation(len(X))[:SHORT_ROWS]
-        if X.shape[1] >= MANY_FEATURES:  # a run would cost as much as it saves
+        if X.shape[1] >= MANY_FEATURES:  # short runs would cost as much as they save
             return first_components(X, intercept, K, likelihood, weight)
         given = Circumstances(weight=_taken(weight, few))
         rows = torch.from_numpy(np.array(X[few], float))
@@ -169,7 +175,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             predicting = scoring.coarse(CONDITIONAL_RULES)
             return IntegratedDensity(joint, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
-        if joint.n_dims > joint.components.shape[1]:  # blocks would not hold z
+        if joint.n_dims > joint.components.shape[1]:  # blocks of rows must also hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedDensity(joint, units, scoring, predicting, seed)
@@ -190,7 +196,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         )
 
     def _joint_of(self, fitted, device):
-        """The joint distribution of z and standardised rows."""
+        """Return the joint distribution of z and standardised rows."""
         shift, scale = self._units(fitted)
         arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
         likelihood = self._likelihood().from_attributes(fitted, fitted["_scale"])
@@ -248,7 +254,7 @@ def warn_separated(locations):
 
 
 def _expected_information(X, density):
-    """What rows of the model say; None where sampling is too rough to tell."""
+    """Return the information of rows drawn from the model; None without quadrature."""
     if not density.scoring.is_quadrature:
         return None
     rows = rows_of(typical_rows(X, density))
@@ -261,10 +267,10 @@ def _mean_log_scale(X, units, weight):
 
 
 def _shared_first(joint, accuracy):
-    """Try grids that all rows share before those around each row, where they are few.
+    """Try two grids that all rows share before those around each row.
 
-    The two grids have different radii, so that they differ where a posterior reaches
-    the edge.
+    This is done if features have few values and the grids have few nodes. The two grids
+    have different radii, so their results differ if a posterior reaches the edge.
     """
     if joint.likelihood.values is None:
         return accuracy
@@ -280,16 +286,16 @@ def _shared_first(joint, accuracy):
         yield PriorGrids(grids)
         yield from accuracy.rules()
 
-    n_shared = len(grids[0][0]) // n_features  # a node for each feature counts once
+    n_shared = len(grids[0][0]) // n_features  # n_nodes counts nodes x features
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
 
 
 def first_components(X, intercept, n_components, likelihood, weight=None):
-    """Components under which the features correlate as they do, to first order.
+    """Return components that give features their observed correlations, approximately.
 
-    With small weights, the slopes of entries at the intercepts, divided by the square
-    roots s_j of their information, have the correlations s_i w_i' w_j s_j; steep
-    components are cut at length 3.
+    With small weights w_j, the slopes of entries at the intercepts, divided by the
+    square roots s_j of their information, have the correlations s_i w_i' w_j s_j. The
+    weights of a feature are cut at length 3.
     """
     missing = np.isnan(X)
     entries, location = map(torch.from_numpy, (np.where(missing, 0.0, X), intercept))
@@ -309,9 +315,9 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
 
 
 def mean_information(information, spread):
-    """Information of each location; the mean, where entries have their own; (l,).
+    """Return the information of each location, averaged over present entries; (l,).
 
-    information : (l,) or (n, l). spread : which locations are of present entries.
+    information : (l,) or (n, l). spread : bool, True for locations of present entries.
     """
     if information.ndim == 1:
         return information.numpy()
@@ -324,7 +330,7 @@ def _taken(weight, rows):
 
 
 def _varies(X, likelihood):
-    """1.0 for locations of features that are not constant."""
+    """Return 1.0 for locations of features that are not constant, else 0.0."""
     low = np.where(np.isnan(X), np.inf, X).min(axis=0)
     varies = low < np.where(np.isnan(X), -np.inf, X).max(axis=0)
     return likelihood.spread(torch.from_numpy(varies.astype(float))).numpy()

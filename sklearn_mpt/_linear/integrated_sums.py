@@ -1,14 +1,15 @@
-r"""Masked scores of rows under a linear model integrated over z, and natural steps.
+r"""Masked scores of linear models integrated over z, with gradients and information.
 
-With the posterior weights r_s of nodes z_s given the entries that are seen, and
-:math:`p_{js} = p(x_j \mid z_s)`, an entry has given those seen, without itself,
+Let r_s be the posterior weights of nodes z_s given the seen entries, and
+:math:`p_{js} = p(x_j \mid z_s)`. The log-probability of entry j given the seen entries
+other than itself is
 
 .. math:: \log \sum_s r_s p_{js} \text{ if hidden}, \qquad
           -\log \sum_s r_s / p_{js} \text{ if seen}.
 
-The second is the conditional predictive ordinate of [1]_. Nodes have no gradient:
-moving one does not change the integral that it stands for. A gradient in locations is
-one in log p times the likelihood's slope, so that every likelihood will do.
+The second is the conditional predictive ordinate of [1]_. Nodes have no gradient,
+because the integral does not depend on where they are. The gradient in the locations is
+the gradient in log p times the slope of the likelihood, so any likelihood can be used.
 
 References
 ----------
@@ -30,17 +31,17 @@ from sklearn_mpt._linear.map import (
     variational_posterior,
 )
 
-BLOCK_ROWS = 2**14  # to find features that vary
-LEAST_LOG_PROB = -30.0  # of an entry at a shared node: so that 1 / p is finite
+BLOCK_ROWS = 2**14  # rows at a time in searches for features that vary
+LEAST_LOG_PROB = -30.0  # of an entry at a shared node; it keeps 1 / p finite
 
 
 class Circumstances(NamedTuple):
-    """What else is known of rows that are trained on.
+    """Facts about the training rows.
 
-    seed : of points around posteriors of many dimensions. weight : of each row, (n,).
-    units : of the rows, if they are not standardised. log_scale : what these add to a
-    row's value, on average. is_all : whether a feature that is constant here is so
-    everywhere.
+    seed : seed of samples of posteriors in many dimensions. weight : weights of the
+    rows, (n,). units : units of the rows, if they are not standardised. log_scale :
+    mean over rows of the logarithm that the units add to the objective. is_all :
+    whether these are all rows, so that a feature that is constant in them is constant.
     """
 
     seed: tuple[int, ...] = (0,)
@@ -50,7 +51,7 @@ class Circumstances(NamedTuple):
     is_all: bool = True
 
     def standardise(self, X):
-        """Rows in double precision, without units."""
+        """Return standardised rows in double precision."""
         return X.double() if self.units is None else self.units.standardise(X.double())
 
 
@@ -58,14 +59,14 @@ ORDINARY = Circumstances()
 
 
 class Targets(NamedTuple):
-    """What a target counts: a hidden entry, and one that is seen, given the others."""
+    """Weights of targets: of hidden entries, and of seen entries given the others."""
 
     hidden: float
     seen: float
 
 
 class Table(NamedTuple):
-    """What every value of a feature says at each shared node; (s, v, d) each."""
+    """Log-probabilities and derivatives of all values at shared nodes; (s, v, d)."""
 
     z: torch.Tensor  # shape: (s, k + 1), with a column of ones
     log_weight: torch.Tensor  # shape: (s,)
@@ -89,12 +90,12 @@ def table_of(z, log_weight, point, likelihood):
 
 
 def indicators(X, likelihood):
-    """Which value each entry has; (n, v, d), zeros where missing."""
+    """Return 1.0 for the value that each entry has, else 0.0; (n, v, d)."""
     return torch.stack([X == value for value in likelihood.values], 1).to(X.dtype)
 
 
 def distinct(X, weight=None):
-    """Distinct rows, and how often each occurs, or the sum of its weights."""
+    """Return the distinct rows, and the number or total weight of each."""
     coded = torch.nan_to_num(X, nan=torch.inf)
     rows, which = coded.unique(dim=0, return_inverse=True)
     weight = _weight(weight, X.double())
@@ -103,7 +104,7 @@ def distinct(X, weight=None):
 
 
 def varying(X, is_all):
-    """1.0 for features that may vary; others keep their coefficients."""
+    """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
         return torch.ones_like(X[0]).double()
     blocks = X.split(BLOCK_ROWS)
@@ -113,10 +114,10 @@ def varying(X, is_all):
 
 
 def shared_masked_sums(it, mask, table, targets, weight=None):
-    """Masked score of rows that share a mask, by products of two matrices.
+    """Return sums of masked scores of rows that share a mask, at shared nodes.
 
-    it : indicators of the rows. mask : bool (d,), True where hidden. weight : of each
-    row, (n,).
+    it : indicators of the rows. mask : bool (d,), True where hidden. weight : weights
+    of the rows, (n,).
     """
     weight = _weight(weight, it)
     off, on = it[..., mask].flatten(1), it[..., ~mask].flatten(1)
@@ -137,10 +138,10 @@ def shared_masked_sums(it, mask, table, targets, weight=None):
 
 
 def _target_terms(r, it, ratio, weight):
-    """Targets of one kind: sums of logs, shares of nodes, and what reaches r.
+    """Return log scores of targets, and their derivatives in log p and in log r.
 
-    ratio : p for hidden entries, 1 / p for those seen, of shape (s, columns). weight :
-    of each row, (n,).
+    ratio : p for hidden targets, 1 / p for seen targets, (s, columns). weight : weights
+    of the rows, (n,).
     """
     average = torch.where(it > 0, r @ ratio, 1.0)
     gain = weight[:, None] * it / average
@@ -149,7 +150,7 @@ def _target_terms(r, it, ratio, weight):
 
 
 def shared_likelihood_sums(it, table, weight=None):
-    """Log marginal likelihood of rows, at shared nodes."""
+    """Return sums of the log marginal likelihoods of rows, at shared nodes."""
     weight = _weight(weight, it)
     r, value = _weights(it.flatten(1), table.log_prob.flatten(1), table.log_weight)
     share = ((weight[:, None] * r).T @ it.flatten(1)).unflatten(1, it.shape[1:])
@@ -161,13 +162,13 @@ def _weight(weight, X):
 
 
 def _weights(seen, log_prob, log_weight):
-    """Posterior weight of each shared node, (n, s), and log p(seen)."""
+    """Return the posterior weight of each shared node, (n, s), and log p(seen)."""
     total, share = total_and_shares(torch.addmm(log_weight, seen, log_prob.T))
     return share, total
 
 
 def shared_sums(value, share, r, it, table, weight):
-    """Turn shares of nodes and values, (s, v, d), into gradient and information."""
+    """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
     gradient = (table.slope * share).sum(1).T @ table.z
     present, r = it.sum(1), weight[:, None] * r
     count = r.T @ present if (present == 0).any() else r.sum(0)[:, None]
@@ -176,13 +177,16 @@ def shared_sums(value, share, r, it, table, weight):
 
 
 def _outer_sums(weight, z):
-    """Sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
+    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
     outer = (z[:, :, None] * z[:, None]).flatten(1)
     return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
 
 
 def sums_of(value, weight, gradient, information, own=None):
-    """own : slope, information and blocks of own parameters, if features have any."""
+    """Return `Sums`.
+
+    own : slope, information and blocks of the likelihood's own parameters, or None.
+    """
     slope, of_own, blocks = own or (gradient.new_zeros(0),) * 2 + (None,)
     curvature = Point(information, of_own)
     if blocks is not None:
@@ -191,9 +195,10 @@ def sums_of(value, weight, gradient, information, own=None):
 
 
 def own_sums(rows, nodes, point, likelihood, targets, weight=None):
-    """Masked score of rows with nodes of their own, or the log marginal likelihood.
+    """Return sums of masked scores, or of log marginal likelihoods, with nodes by row.
 
-    targets : None for the likelihood of what is observed. weight : of each row.
+    targets : None for the log marginal likelihood of the observed entries. weight :
+    weights of the rows.
     """
     z, X, weight = with_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
@@ -220,9 +225,10 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
 
 
 def mean_slopes(rows, nodes, point, likelihood, weight):
-    """Posterior means of the slopes in the locations, (n, d), times root weights.
+    """Return posterior means of the slopes in the locations, and the information.
 
-    And the information of the locations, summed over rows with weights, (d,).
+    Slopes are multiplied by the square roots of the weights, (n, l). The information of
+    the locations is added up over rows with weights, (l,).
     """
     location = with_one(nodes.z) @ point.coefs.T
     X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
@@ -235,10 +241,10 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
 
 
 def _own_parameters(likelihood, X, location, share, known, z):
-    """Slope, information and blocks of own parameters, summed over rows and nodes.
+    """Return sums over rows and nodes for the likelihood's own parameters.
 
-    share : derivatives in the log-probabilities of entries; known : weights of nodes
-    for entries that are present; (n, s, d) each.
+    They are slope, information and blocks. share : derivatives in the log-probabilities
+    of entries. known : weights of nodes for present entries. Both are (n, s, d).
     """
     if not len(likelihood.own_features):
         return None
@@ -247,7 +253,10 @@ def _own_parameters(likelihood, X, location, share, known, z):
 
 
 def blocks_of(likelihood, n_locations):
-    """How own parameters belong to features; None if their information is diagonal."""
+    """Return which own parameters belong to which features, as `Blocks`.
+
+    None if their information is diagonal.
+    """
     if not likelihood.has_blocks:
         return None
     of_own = likelihood.own
@@ -264,7 +273,7 @@ def blocks_of(likelihood, n_locations):
 
 
 def _own_shares(log_prob, log_r, on, off, targets):
-    """Value, and its derivative in log p(x_j | z) at each node; (n,), (n, s, d)."""
+    """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
     sign, gain = off - on, targets.hidden * off + targets.seen * on
     joint = log_r[..., None] + sign[:, None] * log_prob
     average, share = total_and_shares(joint)
@@ -276,10 +285,11 @@ def _own_shares(log_prob, log_r, on, off, targets):
 
 
 def bound_sums(rows, joint, grid, weight=None):
-    """Evidence lower bound of rows, each with its best Gaussian posterior (nearly).
+    """Return sums of the evidence lower bounds of rows.
 
-    The gradient is that at fixed posteriors, which are best. By Stein's identity the
-    mean of slope times z needs the means of slope and information alone.
+    Each row has the Gaussian posterior that nearly maximises its bound, so the gradient
+    is taken at fixed posteriors. By Stein's identity, the mean of slope times z follows
+    from the means of slope and information.
     """
     posterior, weight = (
         variational_posterior(rows, joint, grid),

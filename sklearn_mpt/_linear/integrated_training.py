@@ -1,7 +1,7 @@
-"""What a linear model that is integrated over z is trained on: rows, and nodes.
+"""Objectives of linear models that are integrated over z.
 
-Where one grid over the prior resolves every posterior, rows share its nodes, and all
-sums are products of two matrices; otherwise each row has nodes around its posterior.
+If one grid over the prior resolves every posterior, all rows share its nodes, and sums
+are products of two matrices. Otherwise each row has nodes around its posterior.
 """
 
 import functools
@@ -45,24 +45,27 @@ from sklearn_mpt._measure.masks import (
 )
 
 AUTO_MASKS = 32
-MANY_FEATURES = 200  # whose posteriors are nearly Gaussian
-OWN_MASKS = 256  # in a step, at least
-OWN_COST = 12  # of a node of its own row, in shared ones
-SPACING, EXACT_SPACING = 1.75, 1.5  # in standard deviations of the narrowest posterior
-BLOCK = 2**19  # numbers in a tensor over rows, nodes and features: for caches to hold
-STEP, STEP_IF_SLOW = 2**21, 2**19  # and in a step, at least: rows come several times
+MANY_FEATURES = 200  # from here on posteriors are nearly Gaussian
+OWN_MASKS = 256  # smallest number of masks in a step with many features
+OWN_COST = 12  # cost of a node of a single row, in nodes that rows share
+# Spacing of shared grids in standard deviations of the narrowest posterior, with masks
+# and without.
+SPACING, EXACT_SPACING = 1.75, 1.5
+BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
+STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
-MOST_SLOPE_ROWS = 2000  # that tell what components miss
-MAX_ENUMERATED = 2**10  # pairs of a distinct row and a mask
-UNSEEN = 0.5  # observations that each level counts which no row has
-# Without a prior slopes are free up to this length, in locations per unit of z, and
-# what they exceed it by is kept small: features may separate the rows.
+MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
+MAX_ENUMERATED = 2**10  # largest number of pairs of a distinct row and a mask
+UNSEEN = 0.5  # observations added to each level that no row has
+# Without `slope_prior`, slopes have no prior up to this length (change of a location
+# per unit of z). The excess has a normal prior with this standard deviation, because
+# slopes of features that separate the rows would be infinite.
 LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
-LONGEST = 1.0  # step of a coefficient: a location is no longer quadratic beyond
+LONGEST = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 
 
 class Training(NamedTuple):
-    """Parameters of an estimator that say what is maximised, and by which masks."""
+    """Parameters of the estimator that determine the objective and the masks."""
 
     objective: str
     mask_rate: str | float
@@ -72,7 +75,7 @@ class Training(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of a step, and the masks that they get in turn."""
+    """Rows of a step, and the masks among which they are divided."""
 
     rows: np.ndarray
     masks: np.ndarray | None
@@ -80,12 +83,12 @@ class Batch(NamedTuple):
 
 
 class IntegratedRows:
-    """Rows of any likelihood, NaN where missing, by masks; see `ascent`.
+    """Masked objective of rows with any likelihood, NaN where missing; see `ascent`.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
-        In single or double precision; blocks are computed with in double.
+        Rows in single or double precision; blocks are converted to double.
     likelihood : Likelihood
     training : Training
     n_dims : int
@@ -126,7 +129,10 @@ class IntegratedRows:
         self._turn = 0
 
     def without_masks(self):
-        """Return the same objective as a sum over all sizes, if masks estimate that."""
+        """Return the objective summed over all sizes, without masks.
+
+        None if masks do not estimate that sum.
+        """
         if self.mask_rate != "uniform" or not self.is_noisy:
             return None
         of = self.X, self.likelihood, self.training, self.n_dims, self.given
@@ -134,9 +140,10 @@ class IntegratedRows:
         return None if exact.is_noisy else exact
 
     def slopes(self, point):
-        """Return V -> the mean of s s' V over rows, and the information of locations.
+        """Return a function from V to the mean of s s' V over rows, and information.
 
-        s are the posterior means of the slopes in the locations; see `saddles`.
+        s : posterior means of the gradient of a row in its locations; see `saddles`.
+        The information is that of the locations.
         """
         of = self.X, self.likelihood, self.training, self.n_dims, self.given
         exact = self if self.targets is None else LikelihoodRows(*of)
@@ -156,7 +163,7 @@ class IntegratedRows:
         )
 
     def batches(self, rng):
-        """Batches of rows in random order; those of odd turns have complements."""
+        """Yield batches of rows in random order; odd turns have complementary masks."""
         if self._turn % 2 == 0:
             order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
             self._order = np.array_split(np.concatenate(order), self.n_batches)
@@ -174,7 +181,7 @@ class IntegratedRows:
         return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
-        few = self.n_features < MANY_FEATURES  # else rows may have nodes of their own
+        few = self.n_features < MANY_FEATURES  # otherwise each row may have its nodes
         count = self.n_masks if few else max(self.n_masks, OWN_MASKS)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
@@ -195,9 +202,10 @@ class IntegratedRows:
         return self._kept_finite(functools.reduce(operator.add, parts), point)
 
     def _kept_finite(self, sums, point):
-        """Add priors, of slopes and of levels that no row has; keep constant features.
+        """Add the priors of slopes and of levels that no row has.
 
-        The latter stay where they are.
+        Gradients of constant features are set to 0, so that they keep their
+        coefficients.
         """
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
@@ -220,7 +228,7 @@ class IntegratedRows:
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
     def _with_unseen(self, sums, point):
-        """Add a share of an observation, at z = 0, of each level that no row has."""
+        """Add `UNSEEN` observations, at z = 0, of each level that no row has."""
         size = len(self.unseen.X)
         z = point.coefs.new_zeros(size, 1, self.n_dims)
         nodes = Nodes(z, z[0, :, 0])
@@ -243,7 +251,7 @@ class IntegratedRows:
         return LinearMap(W, b, self.likelihood.at(point.own))
 
     def _shared_parts(self, batch, table):
-        """Sums of groups of rows with a mask each."""
+        """Yield sums of groups of rows; each group has a mask."""
         n_groups = len(batch.masks)
         size = math.ceil(len(batch.rows) / n_groups)
         n_parts = math.ceil(size * len(table.z) / BLOCK)
@@ -255,23 +263,23 @@ class IntegratedRows:
                 yield shared_masked_sums(it, mask, table, self.targets, weight)
 
     def _taken(self, rows):
-        """Indicators and weights of some rows."""
+        """Return indicators and weights of some rows."""
         X, weight = self._standard(rows)
         return indicators(X, self.likelihood), weight
 
     def _standard(self, rows):
-        """Standardised rows, and their weights."""
+        """Return some rows, standardised, and their weights."""
         index = torch.from_numpy(rows)
         return self.given.standardise(self.X[index]), self.weights.each[index]
 
     def _own_parts(self, batch, point, joint):
-        """Sums of blocks of rows with nodes of their own."""
+        """Yield sums of blocks of rows that have nodes of their own."""
         for rows, weight in self._blocks(batch, len(point.coefs) * self.own.n_nodes):
             nodes = self.own.place(rows, joint, batch.turn)
             yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
 
     def _blocks(self, batch, width):
-        """Rows and their weights, few at a time; width : numbers that a row takes."""
+        """Yield blocks of rows and their weights; width : entries that a row takes."""
         size = max(1, BLOCK // width)
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
@@ -282,7 +290,7 @@ class IntegratedRows:
 
 
 class LikelihoodRows(IntegratedRows):
-    """The log marginal likelihood of rows, or its evidence lower bound."""
+    """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
     ratio = EXACT_SPACING
 
@@ -325,7 +333,7 @@ class LikelihoodRows(IntegratedRows):
 
 
 class EnumeratedRows(IntegratedRows):
-    """Every mask of every distinct row, where there are few: nothing is random."""
+    """Masked objective over every mask of every distinct row; nothing is random."""
 
     is_noisy = False
     ratio = EXACT_SPACING
@@ -357,9 +365,11 @@ class EnumeratedRows(IntegratedRows):
 
 
 def pose(X, likelihood, training, n_dims, given=ORDINARY):
+    """Return the objective for these rows."""
     arguments = X, likelihood, training, n_dims, given
-    # Scores of all sizes along an order add up to the likelihood of the row. Its nodes
-    # are around what all entries say: those around what some say miss a sharp one.
+    # Scores of all sizes along an order add up to the LML of the row, whose nodes are
+    # in the posterior given all entries. Nodes in the posterior given some of them
+    # would be too coarse for an entry that determines z more closely.
     whole = training.mask_rate == "uniform" and likelihood.is_sharp
     if training.objective != "mpt" or whole:
         return LikelihoodRows(*arguments)

@@ -1,4 +1,4 @@
-"""Maps from z to the locations of features, linear in z: axes, posteriors, grids."""
+"""Joint distributions with locations linear in z: posteriors, grids, initial arrays."""
 
 import math
 
@@ -14,19 +14,20 @@ from sklearn_mpt._latent.quadrature import (
     normal_points,
 )
 
-PROPOSAL_STEPS = 6  # to where importance sampling draws
-LONG = 10.0  # change of a location in a step, beyond which it is tried whole
-WIDENING = 0.4  # of what is drawn from, over the root of the number of dimensions
-RADIUS, CORE = 5.5, 3.0  # of the shared grid, and of where posteriors are resolved
-N_CELLS = 12  # across the core, in each of which the information is bounded
-WIDEST = 0.8  # spacing of the shared grid
+PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
+LONG = 10.0  # change of a location beyond which the whole Newton step is tried
+WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
+RADIUS, CORE = 5.5, 3.0  # radii of the shared grid, and of where it must be fine enough
+N_CELLS = 12  # cells across the core; the information is bounded in each
+WIDEST = 0.8  # largest spacing of the shared grid
 
 MAX_QUADRATURE_DIMS = 3
-POSITIVE = ("noise_variance", "dispersion")  # initial arrays
-OWN_GRID = {1: 15, 2: 7, 3: 5}  # nodes in each of so many dimensions
-OWN_GRID_IF_MANY = 5  # features
-OWN_POINTS, N_OWN_GROUPS = (64, 8), 16  # beyond: around the mode, from the prior
-OWN_TOLERANCE = 1e-2  # of the mode, in units of z
+POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
+OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimension
+OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
+# In more dimensions: samples around the mode and from the prior; number of groups.
+OWN_POINTS, N_OWN_GROUPS = (64, 8), 16
+OWN_TOLERANCE = 1e-2  # accuracy of the mode, in units of z
 BOUND_NODES, BOUND_POINTS = 7, 256
 
 
@@ -58,7 +59,7 @@ class LinearMap:
         return z @ self.components + self.intercept
 
     def entry_log_prob(self, X, z):
-        """log p(x_j | z) at nodes of each row, of shape (n, s, d)."""
+        """Return log p(x_j | z) at nodes of each row, (n, s, d)."""
         return self.likelihood.entry_log_prob(X[:, None], self.location(z))
 
     def propose(self, rows):
@@ -67,12 +68,12 @@ class LinearMap:
 
 
 def laplace(rows, joint, max_iter=100, tol=1e-9):
-    r"""Mode and curvature of the posterior of z given what is observed, by Newton.
+    r"""Return the Laplace approximation of the posterior of z, by Newton's method.
 
-    A step that changes locations by at most d is shortened to the share
-    :math:`\log(1 + d) / d`, which makes every step an ascent [1]_ for logits. Locations
-    whose information is constant do not count, and a long step is taken whole where it
-    gains enough. Rows at rest stay where they are, whatever the others need.
+    A step that changes locations by at most d is multiplied by
+    :math:`\log(1 + d) / d`, so that every step is an ascent [1]_ for logits. Locations
+    whose information is constant do not count for d. A long step is taken whole if it
+    gains enough. Rows that have converged are not changed any more.
 
     References
     ----------
@@ -102,7 +103,7 @@ def laplace(rows, joint, max_iter=100, tol=1e-9):
 
 
 def _gains(rows, joint, z, step, gradient):
-    """Whether a step gains a tenth of what its slope promises; (n, 1)."""
+    """Return whether a step gains a tenth of its first-order prediction; (n, 1)."""
 
     def log_joint(z):
         log_prob = joint.likelihood.entry_log_prob(rows.X, joint.location(z))
@@ -114,18 +115,18 @@ def _gains(rows, joint, z, step, gradient):
 
 
 def _precision_root(information, observed, joint):
-    """Cholesky factors of the precision of z given what is observed; (n, k, k)."""
+    """Return Cholesky factors of the posterior precision of z; (n, k, k)."""
     precision = joint.likelihood.precision(information, observed, joint.components)
     precision.diagonal(dim1=1, dim2=2).add_(1)
     return torch.linalg.cholesky(precision)
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
-    """The Gaussian that maximises the evidence lower bound of each row.
+    """Return the Gaussian that nearly maximises the evidence lower bound of each row.
 
-    Newton's method on the expected log joint, from the Laplace approximation.
-    Expectations are sums over a grid: of each location on its own, in one dimension;
-    or of z, where features have several locations.
+    It is found by Newton's method on the expected log joint density, starting at the
+    Laplace approximation. Expectations are sums over a grid: of each location in one
+    dimension, or of z if features have several locations.
     """
     W, weight = joint.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
@@ -142,10 +143,12 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
 
 
 def proposal(rows, joint):
-    """A Gaussian to draw from: the better of two by its evidence lower bound, widened.
+    """Return the Gaussian from which importance sampling draws.
 
-    At the mode of a steep posterior the curvature tells little of its width. Where the
-    Gaussian is exact, widening costs the same in any number of dimensions.
+    It is the better, by the evidence lower bound, of the Laplace approximation and the
+    variational posterior, because the curvature at the mode of a steep posterior may
+    not match its width. It is then widened. If the Gaussian is exact, the loss from
+    widening is about the same in any number of dimensions.
     """
     grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
     other = variational_posterior(rows, joint, grid, PROPOSAL_STEPS, peak)
@@ -160,18 +163,18 @@ def proposal(rows, joint):
 
 
 def location_points(posterior, joint, grid):
-    """Values of the locations under the posterior, at the points; (n, t, l)."""
+    """Return the locations under the posterior at the nodes of a grid; (n, t, l)."""
     if not joint.likelihood.is_separable:
         return joint.location(posterior.mean[:, None] + grid[0] @ posterior.root)
     mean = joint.location(posterior.mean)
     variance = ((posterior.root @ joint.components) ** 2).sum(1)
-    # the square root has no gradient at zero
+    # The square root has no finite gradient at zero.
     std = variance.clamp(min=1e-20).sqrt()
     return mean[:, None] + std[:, None] * grid[0]
 
 
 def evidence_lower_bound(rows, posterior, joint, grid):
-    """E_q log p(x | z) - KL(q, prior) of each row, of shape (n,)."""
+    """Return E_q log p(x | z) - KL(q, prior) of each row, (n,)."""
     points = location_points(posterior, joint, grid)
     log_prob = joint.likelihood.entry_log_prob(rows.X[:, None], points)
     expected = torch.where(rows.observed, grid[1].exp() @ log_prob, 0.0).sum(1)
@@ -181,9 +184,9 @@ def evidence_lower_bound(rows, posterior, joint, grid):
 
 
 class OwnNodes:
-    """Places nodes of rows of their own, around the modes of their posteriors.
+    """Place nodes for each row, around the mode of its posterior.
 
-    many : whether there are many features, whose posteriors are nearly Gaussian.
+    many : whether there are many features, so that posteriors are nearly Gaussian.
     """
 
     def __init__(self, n_dims, device, seed, many):
@@ -202,7 +205,7 @@ class OwnNodes:
 
 
 def bound_grid(joint, seed):
-    """Nodes of the standard normal, of a location or of z, and their log weights."""
+    """Return nodes of the standard normal, and log weights, for `location_points`."""
     device = joint.components.device
     if joint.likelihood.is_separable:
         return grids((BOUND_NODES,), 1, device).groups[0]
@@ -214,9 +217,10 @@ def bound_grid(joint, seed):
 
 
 def spacing(joint, ratio):
-    """Spacing of a grid over the prior on which no posterior is too narrow; (k,).
+    """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
-    On a grid of spacing h, a Gaussian of deviation s has a relative error of
+    ratio : spacing in standard deviations of the narrowest posterior. The integral of a
+    Gaussian of standard deviation s on a grid of spacing h has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
     """
     axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
@@ -228,9 +232,10 @@ def spacing(joint, ratio):
 
 
 def _largest_information(joint, z, radius):
-    """Information of each feature within a distance of each z; (n, d).
+    """Return the largest information of each feature within a radius of each z; (n, d).
 
-    It is largest at an end of the interval of locations, or where that is nearest 0.
+    Within the interval of locations, the information is largest at one of the ends or
+    at the location nearest 0.
     """
     location = joint.location(z)
     slack = radius * joint.components.abs().sum(0)
@@ -240,15 +245,15 @@ def _largest_information(joint, z, radius):
 
 
 def n_nodes_of(steps, radius=RADIUS):
-    """Number of nodes of `prior_grid`, roughly."""
+    """Return the approximate number of nodes of `prior_grid`."""
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
     return ball * math.prod(radius / h for h in steps)
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):
-    """Equally spaced nodes in a ball, and log weights of the standard normal.
+    """Return equally spaced nodes in a ball, with log weights of the standard normal.
 
-    shift : of the nodes, in steps.
+    shift : offset of the nodes, in steps.
     """
     counts = [math.ceil(radius / h) for h in steps]
     axes = [
@@ -267,9 +272,10 @@ def check_init(init):
 
 
 def initial_arrays(init, shapes, **used):
-    """Return the fitted attributes that a dict of initial arrays stands for.
+    """Check a dict of initial arrays and return them as fitted attributes.
 
-    shapes : shape that the array of each key must have. used : where it matters.
+    shapes : required shape of the array of each key. used : which entries of an array
+    must be finite; all by default.
     """
     if set(init) != set(shapes):
         raise ValueError(

@@ -10,14 +10,15 @@ from sklearn_mpt._seeds import RandomState
 class MPTProbabilisticPCA(GaussianLinear):
     r"""Probabilistic PCA trained by masked pre-training (MPT).
 
-    The model is :math:`x = W z + \mu + \sigma \epsilon` with standard normal z
-    (`n_components` of them) and :math:`\epsilon`. Training hides random features and
-    maximises the mean log-probability of the hidden ones given the others. With a
-    uniform mask rate that objective is, in expectation over masks, the log marginal
-    likelihood (LML) ([1]_, Proposition 1), so the fit is the maximum likelihood
-    solution of [2]_; unlike the closed form it takes missing values and minibatches.
-    With ``n_masks="auto"`` and a uniform rate, masks are drawn until their noise hides
-    what is left to gain; the last epochs sum the scores of all mask sizes at once.
+    The model is :math:`x = W z + \mu + \sigma \epsilon`, where the `n_components`
+    entries of z, and those of :math:`\epsilon`, are standard normal. Training hides
+    random features and maximises the mean log-probability of the hidden features given
+    the others. With a uniform mask rate, the expectation of this objective over masks
+    is the log marginal likelihood (LML) ([1]_, Proposition 1), so the fit is the
+    maximum likelihood solution of [2]_. Unlike the closed form, it allows missing
+    values and minibatches. With ``n_masks="auto"`` and a uniform rate, masks are drawn
+    until the remaining gain is smaller than their noise; the last epochs use the sum of
+    the scores of all mask sizes, without masks.
 
     Parameters
     ----------
@@ -28,50 +29,49 @@ class MPTProbabilisticPCA(GaussianLinear):
         1..n_features alike and is unbiased for the LML; a float in (0, 1] is a fixed
         rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        Masks per step on complete rows; with missing entries, and in `partial_fit`,
-        each row has a mask of its own in every step, and several where rows are few.
-        An int trains by masks alone. "auto" is 64, and for a uniform rate ends with
-        epochs without masks, on the sum of the scores of all sizes.
+        Number of masks in each step, for complete rows. With missing entries, and in
+        `partial_fit`, each row has its own mask in every step, or several if rows are
+        few. With an int, all epochs use masks. "auto" is 64 masks; with a uniform rate,
+        the last epochs then use the sum of the scores of all sizes, without masks.
     objective : {"mpt", "lml"}, default="mpt"
-        What is maximised: the masked scores, or the LML itself, for comparison: in
-        closed form on complete rows, else by EM with parameter expansion.
+        What training maximises: the masked scores; or, for comparison, the LML, in
+        closed form for complete rows, else by EM with parameter expansion.
     init : {"random", "pca"} or dict, default="random"
-        Where training starts: random components; the closed-form solution (on
-        mean-imputed rows if entries are missing); or given arrays `components`
-        (n_components, n_features), `mean` (n_features,) and `noise_variance` (a
-        positive number).
+        Starting values: random components; the closed-form solution (on mean-imputed
+        rows if entries are missing); or a dict of arrays `components` (n_components,
+        n_features), `mean` (n_features,) and `noise_variance` (a positive number).
     max_iter : int, default=1000
-        Largest number of epochs. 0 keeps the initial parameters.
+        Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
-        Size of the first steps; 1 is a full one, as EM takes it.
+        Size of the first steps; 1 is a full step, as in EM.
     batch_size : int or "auto", default="auto"
-        Rows per step when entries are missing; "auto" is all of them, up to 131072.
-        Complete rows enter every step of `fit` through their second moments, at no
-        extra cost.
+        Number of rows in each step, if entries are missing. "auto" is all rows, up to
+        131072. If rows are complete, every step of `fit` uses the second moments of all
+        rows.
     tol : float, default=1e-4
-        Training by masks ends where going on for `n_iter_no_change` epochs would gain
-        less, in nats per row, or less than a small share of the statistical error.
-        Epochs without masks end where all epochs to come would gain less than 0.005 of
-        it.
+        Training with masks ends when the expected gain of another `n_iter_no_change`
+        epochs is less than this, in nats per row, or less than a small share of the
+        statistical error. Epochs without masks end when all epochs to come are expected
+        to gain less than 0.005 of this.
     n_iter_no_change : int, default=2
-        Number of epochs whose gain is weighed against `tol`.
+        Number of epochs whose expected gain is compared with `tol`.
     warm_start : bool, default=False
-        Whether `fit` goes on from the parameters of the previous call.
+        Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
         Whether to print the loss of each epoch.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     random_state : int, RandomState instance or None, default=None
         Determines the initial components and the masks.
     n_jobs : int, default=None
-        Joblib workers of `mpt_curve` and `feature_contributions`, if these are not
-        given a number; `fit` does not use it.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number; `fit` does not use it.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_features)
-        Transpose of W, rotated to the principal axes: its rows are orthogonal,
-        longest first. (Not rotated if ``max_iter=0``.)
+        Transpose of W, rotated to the principal axes: its rows are orthogonal, in the
+        order of decreasing length. (Not rotated if ``max_iter=0``.)
     mean_ : ndarray of shape (n_features,)
         Mean of the features.
     noise_variance_ : float
@@ -79,27 +79,27 @@ class MPTProbabilisticPCA(GaussianLinear):
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective in each epoch, in nats per row: a noisy, unbiased
-        estimate of minus the LML if `mask_rate` is "uniform".
+        Minus the training objective in each epoch, in nats per row. If `mask_rate` is
+        "uniform", it is an unbiased estimate of minus the LML.
     lml_method_ : str
         How `score_samples` computes the LML: "exact".
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, where all are strings.
+        Names of the features, if all are strings.
 
     See Also
     --------
-    sklearn.decomposition.PCA : The closed-form solution for complete data.
-    sklearn.decomposition.FactorAnalysis : One noise variance per feature.
+    sklearn.decomposition.PCA : The closed-form solution for complete rows.
+    sklearn.decomposition.FactorAnalysis : A noise variance for each feature.
     mpt_curve : The masked scores whose sum is the LML.
 
     Notes
     -----
-    Features share one noise variance, so their scales matter as they do for PCA.
+    All features have the same noise variance, so their scales matter, as in PCA.
 
-    How steps are computed and when they end, and what an epoch and a score cost, stands
-    in the :ref:`user guide <training>`.
+    The :ref:`user guide <training>` describes the steps, when training ends, and the
+    cost of an epoch and of a score.
 
     References
     ----------

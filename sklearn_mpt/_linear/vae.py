@@ -16,14 +16,15 @@ from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
 class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLinear):
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
-    Each feature has a :term:`location` that is linear in z, standard normal. With zeros
-    and ones alone that is logistic principal components, and with one component the
-    two-parameter item response model; with numbers alone it is `MPTProbabilisticPCA`,
-    or factor analysis. Training maximises the log-probability of hidden features given
-    visible ones; with a uniform mask rate that is, in expectation over masks, the log
-    marginal likelihood (LML) ([1]_, Proposition 1). With ``n_masks="auto"`` the last
-    epochs draw no masks, but sum the scores of all mask sizes at once; with counts, or
-    numbers beside columns of other kinds, all epochs do.
+    Each feature has a :term:`location` that is a linear function of the standard normal
+    z. With binary features only, the model is logistic principal components, and with
+    one component the two-parameter item response model. With numbers only it is
+    `MPTProbabilisticPCA` or factor analysis. Training maximises the log-probability of
+    hidden features given visible ones. With a uniform mask rate, the expectation of
+    this objective over masks is the log marginal likelihood (LML) ([1]_, Proposition
+    1). With ``n_masks="auto"``, the last epochs use the sum of the scores of all mask
+    sizes, without masks; with counts, or numbers together with columns of other kinds,
+    all epochs do.
 
     Parameters
     ----------
@@ -31,95 +32,110 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Number K of latent variables; at most n_features with a Gaussian likelihood.
     likelihood : str, sequence of str or dict, default="gaussian"
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
-        booleans), "categorical" or "poisson" (counts). One name for all columns; a
+        booleans), "categorical", "ordinal" or "partial_credit" (levels in order),
+        "poisson" or "negative_binomial" (counts), "lognormal" or "gamma" (positive
+        amounts), "zero_lognormal" (amounts that may be 0). One name for all columns; a
         sequence of names, one for each; or a dict from columns, by name or number, to
-        names, the others Gaussian. "from_dtype" takes a DataFrame: booleans are
-        "bernoulli"; categories, strings and objects "categorical"; other numbers
-        "gaussian". In arrays categories are codes 0, 1, 2, ...
+        names, ``...`` for the others, which else are Gaussian. "from_dtype" takes a
+        DataFrame: booleans are "bernoulli"; ordered categories "ordinal"; other
+        categories, strings and objects "categorical"; other numbers "gaussian". "auto"
+        chooses for these by their values, too: see :doc:`/tables`. Categories and
+        levels are codes 0, 1, 2, ... in arrays.
     noise : {"shared", "per_feature"}, default="shared"
-        Whether Gaussian features have one noise variance, or each its own, which is
-        factor analysis. Beside other kinds each has its own.
+        Whether all Gaussian features have one noise variance, or each has its own,
+        which is factor analysis. In tables with other kinds each has its own.
     rotation : {"varimax", "quartimax"}, default=None
-        Rotation of the components after training, to few large ones for each feature;
-        None leaves the principal axes. The density of the rows does not change.
+        Rotation of the components after training, so that each feature has few large
+        slopes. None is the principal axes. The density of the rows does not change.
     slope_prior : float, default=None
-        Standard deviation of a normal prior of the components, in locations per unit of
-        z, for features that are not all Gaussian. None is no prior, maximum likelihood,
-        but for features that separate the rows: what a slope exceeds 10 by has a normal
-        prior of standard deviation 1, and a warning says so.
+        Standard deviation of a normal prior of the slopes (changes of the location per
+        unit of z), if some features are not Gaussian. None is maximum likelihood, with
+        one exception: if a feature separates the rows and a slope exceeds 10, the
+        excess has a normal prior of standard deviation 1, and `fit` warns.
     mask_rate : "uniform", float or int, default="uniform"
         Share of hidden features, or their number if an int. "uniform" weighs all
         numbers alike and is unbiased for the LML.
     n_masks : int or "auto", default="auto"
-        Masks per step, which rows get in turn. "auto" is 32, or 64 for a Gaussian
-        likelihood, and for a uniform rate ends with epochs without masks. An int trains
-        by masks alone.
+        Number of masks in each step; the rows are divided among them. "auto" is 32, or
+        64 if all features are Gaussian; with a uniform rate the last epochs then use no
+        masks. With an int, all epochs use masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
-        What is maximised: the masked scores; or for comparison the evidence lower
-        bound, or the LML itself, by EM or in closed form.
+        What training maximises: the masked scores; or, for comparison, the evidence
+        lower bound, or the LML, by EM or in closed form.
     init : {"random", "pca"} or dict, default="random"
-        Where training starts: random components, or the best of several short runs;
+        Starting values: random components, or the best of several short runs;
         principal components; or arrays `components` (n_components, n_locations),
-        `intercept` (n_locations,) and, if some features are Gaussian, `noise_variance`
-        (n_features,). If all are: `components`, `mean` (n_features,), `noise_variance`.
+        `intercept` (n_locations,) and, as far as the likelihood has them, the fitted
+        attributes `noise_variance`, `dispersion` and `thresholds`. If all features are
+        Gaussian: `components`, `mean` (n_features,), `noise_variance`.
     max_iter : int, default=1000
-        Largest number of epochs. 0 keeps the initial parameters.
+        Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
-        Size of the first steps; 1 is a full one, as EM takes it.
+        Size of the first steps; 1 is a full step, as in EM.
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all, up to 131072 if all are Gaussian, else 65536.
     tol : float, default=1e-4
-        Training by masks ends where going on for `n_iter_no_change` epochs would gain
-        less, in nats per row, or less than a small share of the statistical error.
+        Training with masks ends when the expected gain of another `n_iter_no_change`
+        epochs is less than this, in nats per row, or than a small share of the
+        statistical error.
     n_iter_no_change : int, default=2
-        Number of epochs whose gain is weighed against `tol`.
+        Number of epochs whose expected gain is compared with `tol`.
     warm_start : bool, default=False
-        Whether `fit` goes on from the parameters of the previous call.
+        Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
         Whether to print the loss of each epoch.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial components, minibatches, masks and points of integration.
+        Determines initial components, minibatches, masks and samples for integrals.
     n_jobs : int, default=None
-        Joblib workers of `mpt_curve` and `feature_contributions`, if these are not
-        given a number; `fit` does not use it.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number; `fit` does not use it.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_locations)
-        Slopes of the locations in z, on the principal axes, longest first, or as
-        `rotation` says. (Not rotated if ``max_iter=0``.) A feature has one location, a
-        categorical one C, of mean zero, in the order of `categories_`.
+        Slopes of the locations in z, on the principal axes (longest first) or rotated
+        by `rotation`. (Not rotated if ``max_iter=0``.) A feature has one location; a
+        categorical one C, of mean zero, in the order of `categories_`; a
+        "zero_lognormal" one the logit of more than 0, then the mean logarithm.
     mean_ : ndarray of shape (n_features,)
         Mean of the features. Only if all are Gaussian; else there is `intercept_`.
     intercept_ : ndarray of shape (n_locations,)
         Locations at z = 0. Only if some feature is not Gaussian.
     noise_variance_ : float or ndarray of shape (n_features,)
-        Variance of the noise, NaN for features that are not Gaussian. Only if some are.
+        Variance of the noise: of the logarithms, for "lognormal" and "zero_lognormal".
+        NaN for features of other kinds, as in the next two; only if some have it.
+    dispersion_ : ndarray of shape (n_features,)
+        With the mean m, the variance is dispersion times m^2 for "gamma", and m more
+        for "negative_binomial".
+    thresholds_ : ndarray of shape (n_features, n_levels - 1)
+        Added to the location: it is then the logit of level c or above for "ordinal"
+        (the first is 0, and they fall), of level c against c - 1 for "partial_credit"
+        (their mean is 0), for c = 1, 2, ... NaN beyond the levels of a feature.
     likelihoods_, categories_ : list
-        Kind of each feature, and its categories, None where it has none. Only if
-        `likelihood` tells kinds of columns.
+        Kind of each feature, and its categories (None for other kinds). Only if
+        `likelihood` gives kinds of columns.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
         Minus the training objective in each epoch, in nats per row.
     lml_method_ : str
-        "exact" with a Gaussian likelihood, else "quadrature" for up to three components
-        and "importance" for more.
+        How `score_samples` computes the LML: "exact" if all features are Gaussian, else
+        "quadrature" for up to three components and "importance" for more.
     n_features_in_ : int
         Number of features in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
-    MPTProbabilisticPCA : The same model with a Gaussian likelihood.
+    MPTProbabilisticPCA : The same model for numbers with one noise variance.
 
     Notes
     -----
-    Except for `MPTProbabilisticPCA`, the LML has local maxima. Where the last tenth of
-    a nat matters, fit from several `random_state`, and keep the highest `score`. How
-    training and scores are computed, and what they cost, stands in the :ref:`user guide
-    <training>`.
+    The LML can have local maxima, except in the case of `MPTProbabilisticPCA`. If a
+    tenth of a nat matters, fit from several `random_state` and keep the model with the
+    highest `score`. The :ref:`user guide <training>` describes training and scores, and
+    their cost.
 
     References
     ----------
@@ -131,7 +147,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     >>> from sklearn.datasets import load_digits
     >>> from sklearn_mpt import MPTLinearVAE
     >>> X = (load_digits().data[:200] > 7).astype(float)
-    >>> model = MPTLinearVAE(n_components=1, likelihood="bernoulli", random_state=0)
+    >>> model = MPTLinearVAE(
+    ...     n_components=1, likelihood="bernoulli", slope_prior=4.0, random_state=0
+    ... )
     >>> model.fit(X).transform(X).shape, model.lml_method_
     ((200, 1), 'quadrature')
     """
@@ -142,7 +160,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "noise")
-    # for a Gaussian likelihood the evidence lower bound is the LML
+    # If all features are Gaussian, the evidence lower bound is the LML.
     _objectives = ("mpt", "elbo", "lml")
 
     def __init__(
@@ -190,7 +208,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
 
     @property
     def _kind(self):
-        """The base class whose methods suit the likelihood."""
+        """The base class whose methods to call for this likelihood."""
         is_gaussian = isinstance(self._likelihood(), Gaussian)
         return GaussianLinear if is_gaussian else IntegratedLinear
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods import likelihood_of
 
 LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
@@ -64,8 +64,8 @@ class LikelihoodHead(Head):
 
     Parameters
     ----------
-    kind : str
-        A key of LIKELIHOODS.
+    kind : str or Likelihood
+        A key of LIKELIHOODS, or a likelihood of a user.
     n_categories : int
         Number of categories of a column; 1 if it has none.
     n_features : int
@@ -74,7 +74,7 @@ class LikelihoodHead(Head):
 
     def __init__(self, kind, n_categories, n_features):
         super().__init__()
-        likelihood = LIKELIHOODS[kind].of_columns(n_categories, n_features)
+        likelihood = likelihood_of(kind, n_categories, n_features)
         self.likelihood = likelihood.at(likelihood.own.detach())
         self.n_locations = likelihood.n_locations(n_categories)
         self.width = self.n_locations + likelihood.n_own
@@ -169,11 +169,8 @@ class MixtureHead(Head):
         logits, centres, log_widths = each.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
         widths = deviation * log_widths.clamp(-12, 6).exp()
-        return (
-            logits.log_softmax(-1),
-            mean + deviation * centres,
-            (widths**2 + WIDTH_FLOOR**2).sqrt(),
-        )
+        widths = (widths**2 + WIDTH_FLOOR**2).sqrt()
+        return logits.log_softmax(-1), mean + deviation * centres, widths
 
     def log_prob(self, X, parameters, moments):
         log_weights, centres, widths = self._components(parameters, moments)

@@ -30,7 +30,9 @@ class MaskedDensity:
     def row_bytes(self):
         """Memory that scoring a row takes, about."""
         module = self.module
-        return FLOAT_BYTES * (2 * module.n_inputs + 4 * module.n_outputs + 2048)
+        return FLOAT_BYTES * (
+            2 * module.n_inputs + 4 * module.n_outputs + 4 * module.net.width
+        )
 
     def _given(self, rows, visible):
         """Conditionals of standardised rows without gaps, on the visible entries."""

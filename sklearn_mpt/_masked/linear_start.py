@@ -56,11 +56,9 @@ class LinearGaussian(torch.nn.Module):
         A = (precision @ outer).unflatten(1, (k, k)) + torch.eye(k).to(W)
         root = torch.linalg.cholesky(A)
         pull = (precision * X.double()) @ W
-        z = torch.cholesky_solve(pull[..., None], root)[..., 0]
-        # shape: (n, k, d), whose squares sum to w_j' A^-1 w_j
-        right = W.T.expand(len(X), -1, -1)
-        spread = torch.linalg.solve_triangular(root, right, upper=False)
-        variance = noise + (spread**2).sum(1)
+        covariance = torch.cholesky_inverse(root)
+        z = (covariance @ pull[..., None])[..., 0]
+        variance = noise + covariance.flatten(1) @ outer.T
         return (z @ W.T).to(X.dtype), variance.sqrt().to(X.dtype)
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from sklearn_mpt._latent.own_module import Wrapped, seeded
+
 
 class ResidualNet(torch.nn.Module):
     """A residual net with normalised blocks; no parameter is drawn by torch.
@@ -48,6 +50,8 @@ class ResidualNet(torch.nn.Module):
             }
         )
         self.last = linear(sizes[-1], n_outputs)
+        self.width = max(sizes)
+        self.n_hidden = sizes[-1]
 
     @torch.no_grad()
     def initialise(self, rng, intercept):
@@ -93,6 +97,36 @@ class ResidualNet(torch.nn.Module):
             return h
         kept = torch.empty_like(h).bernoulli_(1 - self.dropout, generator=generator)
         return h * kept / (1 - self.dropout)
+
+
+class OwnNet(Wrapped):
+    """A net of a user between inputs and outputs of a `MaskedModule`.
+
+    Where a generator is given it is in training mode, and torch's own generators, from
+    which its layers may draw, are seeded for the time.
+    """
+
+    def forward(self, inputs, generator=None):
+        """Return the outputs; (n, n_outputs)."""
+        if generator is None:
+            self.module.eval()
+            return super().forward(inputs)
+        seed = torch.randint(2**31, (), generator=generator, device=generator.device)
+        self.module.train()
+        with seeded(int(seed), inputs.device):
+            return super().forward(inputs)
+
+    def last_hidden(self, inputs, generator=None):
+        """Return what its method of that name does, or else the outputs."""
+        self.module.eval()
+        return getattr(self.module, "last_hidden", self.module)(inputs)
+
+    @property
+    def n_hidden(self):
+        """Number of values that `last_hidden` returns for each row."""
+        n_inputs = self.n_inputs
+        with torch.no_grad():
+            return self.last_hidden(self.intercept.new_zeros(1, n_inputs)).shape[1]
 
 
 def _normalised(h):

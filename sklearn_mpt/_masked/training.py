@@ -182,9 +182,11 @@ class MaskedSolver(Solver):
             lr=learning_rate,
             weight_decay=WEIGHT_DECAY,
             betas=(0.9, 0.99),
+            fused=True,
         )
         self.average = copy.deepcopy(module)
-        self.best = self._vector(self.average)
+        self._averaged = list(self.average.parameters()), list(module.parameters())
+        self.best = self._snapshot()
         self.lowest = np.inf
         self.n_steps = 0
         self.loss_curve: list[float] = []
@@ -226,14 +228,14 @@ class MaskedSolver(Solver):
 
     def recover(self):
         """Give the result the best weights."""
-        self._show(self.best)
+        self.average.load_state_dict(self.best)
 
     def close(self):
         """Give the result its best weights, and the module those of the result."""
         if self._held_out is not None:
-            self._show(self.best)
+            self.average.load_state_dict(self.best)
         self._look_at_floor()
-        vector_to_parameters(self._vector(self.average), self.module.parameters())
+        self.module.load_state_dict(self.average.state_dict())
 
     @torch.no_grad()
     def _look_at_floor(self):
@@ -319,22 +321,25 @@ class MaskedSolver(Solver):
     @torch.no_grad()
     def _average_weights(self):
         share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
+        means, values = self._averaged
+        torch._foreach_lerp_(means, values, share)
+        # of nets of users: moving averages already
         for mean, value in zip(
-            self.average.parameters(), self.module.parameters(), strict=True
+            self.average.net.buffers(), self.module.net.buffers(), strict=True
         ):
-            mean.lerp_(value, share)
+            mean.copy_(value)
 
     def _judge(self):
         """Keep the averaged weights that suit the rows held out best."""
         if self._held_out is None:
-            self.best = self._vector(self.average)
+            self.best = self._snapshot()
             return
         loss = self._held_out.loss(self.average)
         if not math.isfinite(loss):
             raise FloatingPointError
         self.validation_curve.append(loss + self.log_scale)
         if loss < self.lowest:
-            self.lowest, self.best = loss, self._vector(self.average)
+            self.lowest, self.best = loss, self._snapshot()
 
     def _is_flat(self, patience, tol):
         curve = self.validation_curve
@@ -344,20 +349,20 @@ class MaskedSolver(Solver):
 
     @torch.no_grad()
     def _restart_from_best(self):
-        vector_to_parameters(self.best, self.module.parameters())
-        self._show(self.best)
+        for module in (self.module, self.average):
+            module.load_state_dict(self.best)
 
-    def _vector(self, module):
-        return parameters_to_vector(module.parameters()).detach().clone()
-
-    def _show(self, vector):
-        vector_to_parameters(vector, self.average.parameters())
+    def _snapshot(self):
+        """A copy of all numbers of the averaged module."""
+        state = self.average.state_dict()
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def state(self):
         """Return what `load` takes, as NumPy arrays."""
+        vector = parameters_to_vector(self.module.parameters())
         arrays = {
             "n_steps": np.array(self.n_steps),
-            "iterate": self._vector(self.module).cpu().numpy(),
+            "iterate": vector.detach().cpu().numpy().copy(),
         }
         states = [self.optimizer.state[p] for p in self.parameters]
         if all("exp_avg" in state for state in states):

@@ -30,7 +30,8 @@ TOLERANCE = 1e-6  # relative, or of a nat
 MOST_VALUES = 20  # of a discrete column
 SUM_TOLERANCE = 1e-3  # of probabilities, which may be integrals
 DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
-FEATURES_PER_MASK = 3  # whose probabilities are added up
+VALUES_PER_MASK = 12  # of features whose probabilities are added up
+ROWS_TO_SUM = 10
 BEYOND = 200  # integers beyond those seen that a count may reach
 
 
@@ -54,8 +55,8 @@ def check_masked_model(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows that the model takes, of any kinds of columns; the first 50 are used. NaN,
         or what a DataFrame has in its place, marks missing entries.
@@ -92,8 +93,9 @@ def check_masked_model(
     -----
     A column is discrete if it holds booleans, categories or strings, or no more than
     20 different integers. A column of integers passes too if the model gives it a
-    density, which integrates to one over all numbers, or if probabilities add up to one
-    with integers that were not seen. A column whose categories the rows do not all
+    density, which integrates to one over all numbers or, with a probability of zero,
+    over positive ones; or if probabilities add up to one with integers that were not
+    seen. A column whose categories the rows do not all
     show may add up to less.
 
     Examples
@@ -135,7 +137,7 @@ def check_masked_model(
         _check_same(log_prob[:1], alone, mask, "without the other rows", limit)
         _check_reading(conditional, rows, mask, log_prob, rng, limit)
         hidden = rng.permutation([j for j in discrete if mask[j]]).astype(int)
-        for j in hidden[:FEATURES_PER_MASK].tolist():
+        for j in _some_features(hidden.tolist(), discrete):
             _check_sum(conditional, rows, mask, j, discrete[j])
     if n_orders < 2 or n_features < 2:
         return None
@@ -202,7 +204,7 @@ def _move(rows, columns):
 def _discrete_columns(rows, measures):
     """Return by feature the discrete columns: rows that show its values.
 
-    measures : what the model says of each feature; columns with a density are none.
+    measures : what the model says of each feature; those with a density are left out.
     """
     entries, columns = as_objects(rows.values), {}
     for j, measure in enumerate(measures):
@@ -213,9 +215,19 @@ def _discrete_columns(rows, measures):
         for i in present:
             first.setdefault(entries[i, j], i)
         is_integer = all(isinstance(v, str) or v == int(v) for v in _numbers_of(first))
-        if measure != "density" and is_integer and 2 <= len(first) <= MOST_VALUES:
+        if (
+            measure in (None, "probability")
+            and is_integer
+            and 2 <= len(first) <= MOST_VALUES
+        ):
             columns[j] = _Discrete(list(first.values()), list(first), measure)
     return columns
+
+
+def _some_features(features, columns):
+    """Return the first features, as many as have few values together, one at least."""
+    n_values = np.cumsum([len(columns[j].values) for j in features])
+    return features[: max(1, int((n_values <= VALUES_PER_MASK).sum()))]
 
 
 def _numbers_of(values):
@@ -247,10 +259,7 @@ class _Discrete(NamedTuple):
 def _check_sum(conditional, rows, mask, j, column):
     """Check that the probabilities of a column add up to one over its values."""
     log_prob = np.stack(
-        [
-            _ask(conditional, Rows.of(with_value_of_row(rows.values, j, i)), mask)[:, j]
-            for i in column.rows
-        ]
+        [_ask(conditional, _some_rows(rows, j, i), mask)[:, j] for i in column.rows]
     )
     total = np.exp(log_prob).sum(axis=0)
     i = int(np.abs(total - 1).argmax())
@@ -273,6 +282,12 @@ def _check_sum(conditional, rows, mask, j, column):
     )
 
 
+def _some_rows(rows, j, i):
+    """Return the first rows, with the value of a feature that row i has."""
+    moved = Rows.of(with_value_of_row(rows.values, j, i))
+    return moved.slice(0, min(ROWS_TO_SUM, len(moved)))
+
+
 def _is_explained(conditional, rows, mask, i, j, column):
     """Whether a row's feature has a density, or is likely to take integers not seen."""
     low, high = int(min(column.values)), int(max(column.values))
@@ -286,14 +301,22 @@ def _is_explained(conditional, rows, mask, i, j, column):
             return np.full(len(values), np.nan)
         return np.exp(log_prob)
 
-    if column.measure is None:
-        reach = 10 * (high - low + 1)
-        grid = np.linspace(low - reach, high + reach, 8001)
-        if abs(np.trapezoid(densities(grid), grid) - 1) < DENSITY_TOLERANCE:
-            return True
+    if column.measure is None and _is_density(densities, low, high):
+        return True
     least = max(0, low - BEYOND) if low >= 0 else low - BEYOND
     ranges = [(low, high), (low, high + 1), (low, high + 2), (least, high + BEYOND)]
     return any(
         abs(densities(np.arange(a, b + 1)).sum() - 1) <= SUM_TOLERANCE
         for a, b in ranges
     )
+
+
+def _is_density(densities, low, high):
+    """Whether densities integrate to one, with a probability of zero if any."""
+    reach = 10 * (high - low + 1)
+    grids = [np.linspace(low - reach, high + reach, 2001)]
+    if low >= 0:  # amounts, where a model may refuse what is negative
+        grids.append(np.geomspace(1e-6, 1e3, 2001) * (high + 1))
+    integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
+    totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]
+    return bool((np.abs(np.array(totals) - 1) < DENSITY_TOLERANCE).any())

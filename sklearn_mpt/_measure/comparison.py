@@ -235,7 +235,8 @@ def compare_lml(
         Each a fitted density estimator (of this package, a `MPTScorer`, or another
         with ``score_samples``, such as `sklearn.mixture.GaussianMixture`,
         `sklearn.neighbors.KernelDensity` or `sklearn.decomposition.PCA`), an object
-        with ``conditional_log_prob(X, mask)``, or a function of that form.
+        with ``conditional_log_prob(X, mask)``, or a function or torch module of that
+        form.
     X : array-like of shape (n_samples, n_features), or list of str
         Rows, or for `MPTScorer` texts.
     n_orders : int, default=10
@@ -362,7 +363,7 @@ def _check_measures(named):
     for name, measures in known[1:]:
         other, first = known[0]
         for j, pair in enumerate(zip(first, measures, strict=False)):
-            if set(pair) == {"density", "probability"}:
+            if None not in pair and len(set(pair)) > 1:
                 raise ValueError(
                     "A density and a probability do not compare, as one has units: "
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "

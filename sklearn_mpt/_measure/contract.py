@@ -23,7 +23,8 @@ missing, that function is called in a loop. The array X that they get is read-on
 One more says what the log-probabilities are; without it nothing is known:
 
 ``_measures_of_columns()``
-    For each feature "density", "probability", or None if it is not known.
+    For each feature "density", "probability", "density and probability" if some values
+    have one and some the other, or None if it is not known.
 
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
 It answers what it can by methods of its own, with arguments of the public functions:
@@ -233,7 +234,7 @@ def _gaps(rows, i):
 
 
 def measures_of_columns(model, n_features):
-    """Say of each feature "density", "probability", or None if it is not known."""
+    """Say of each feature what the contract's `_measures_of_columns` does."""
     ask = getattr(model, "_measures_of_columns", None)
     return [None] * n_features if ask is None else ask()
 

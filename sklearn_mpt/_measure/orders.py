@@ -51,17 +51,16 @@ def order_log_prob(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
-    order : "left_to_right", int, or array-like of shape (n_features,) or \
-            (n_orders, n_features)
+    order : str, int or array-like, (n_features,) or (n_orders, n_features)
         One order of the features, by index or by the names of columns, first the
-        feature that is predicted from nothing. Or several, in two dimensions, for
-        their mixture. An int is the mixture of so many random orders, no two of them
-        the same where few exist.
+        feature that is predicted from nothing; "left_to_right" is the order of the
+        columns. Or several orders, in two dimensions, for their mixture. An int is the
+        mixture of so many random orders, no two of them the same where few exist.
     return_std : bool, default=False
         Whether to return a standard error too.
     random_state : int, RandomState instance or None, default=None
@@ -218,7 +217,8 @@ class OrderSpread:
         Standard deviation over orders.
     gap : ndarray of shape (n_samples,)
         Log-density of the mixture of the orders less the mean over orders, 0 or more:
-        what the bound of :func:`lml_samples` loses.
+        what the bound of :func:`lml_samples` loses. With more orders it is larger on
+        average, as a mixture of few orders misses the best ones.
     gap_std_error : ndarray of shape (n_samples,)
         Standard error of `gap` over orders, by the jackknife.
     mean_gap, mean_gap_std_error : float
@@ -385,8 +385,8 @@ def order_spread(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
@@ -458,6 +458,6 @@ def _tolerance(model, rows, sums, tolerance):
     least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
         error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
-    except (AttributeError, TypeError):  # it does not say
+    except (AttributeError, TypeError, ValueError):  # it does not say
         return least
     return np.fmax(least, np.sqrt(rows.shape[1]) * error)

@@ -51,7 +51,8 @@ class MPTMixture(TableMPT):
         Number of components.
     likelihood : str, sequence of str or dict, default="gaussian"
         Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
-        name for all columns or one for each, or "from_dtype", as in `MPTLinearVAE`.
+        name for all columns or one for each, a dict, "from_dtype" or "auto", as in
+        `MPTLinearVAE`; ordered categories are "categorical" there.
         With "categorical" the model is a latent class analysis, with several kinds a
         latent profile analysis.
     covariance_type : {"full", "tied", "diag", "spherical", "low_rank"}, default="full"

@@ -1,5 +1,6 @@
 """Estimators whose parameter `likelihood` says what kinds of columns rows have."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from sklearn_mpt._checks import check_choice, warn_caller
 from sklearn_mpt._frames import columns_of, readable_numbers, with_distinct_names
 from sklearn_mpt._latent.base import BaseMPT
-from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
+from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.filling import Storage, fill_gaps
 from sklearn_mpt._tables.table_coding import (
@@ -25,15 +26,15 @@ from sklearn_mpt._tables.table_coding import (
 OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
 AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
 
-LikelihoodNames = str | Sequence[str] | Mapping[Any, str]
+LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
 
 
 class TableMPT(BaseMPT):
     """Base of models of rows whose features may be of several kinds.
 
-    Where `likelihood` is the name of a kind whose values are numbers, rows are arrays
-    as everywhere. Otherwise they are read as a table, and `likelihoods_` and
-    `categories_` tell how.
+    Where `likelihood` is the name of a kind whose values are numbers, or an instance of
+    a likelihood of a user, rows are arrays as everywhere. Otherwise they are
+    read as a table, and `likelihoods_` and `categories_` tell how.
     """
 
     likelihood: LikelihoodNames
@@ -45,6 +46,8 @@ class TableMPT(BaseMPT):
 
     def _likelihood(self):
         """Return the likelihood of the features; its own parameters do not matter."""
+        if isinstance(self.likelihood, Likelihood):
+            return copy.deepcopy(self.likelihood)
         if self._is_of_numbers:
             return LIKELIHOODS[self.likelihood]()
         coding = self._coding
@@ -56,6 +59,8 @@ class TableMPT(BaseMPT):
 
     def _measures_of_columns(self):
         """Say what the contract's `_measures_of_columns` does."""
+        if isinstance(self.likelihood, Likelihood):
+            return [self.likelihood.measure] * self.n_features_in_
         kinds = [self.likelihood] * self.n_features_in_
         if not self._is_of_numbers:
             kinds = self.likelihoods_
@@ -64,7 +69,7 @@ class TableMPT(BaseMPT):
     @property
     def _is_of_numbers(self):
         if not isinstance(self.likelihood, str):
-            return False
+            return isinstance(self.likelihood, Likelihood)
         choices = [*self._kinds_taken, FROM_DTYPE, AUTO]
         check_choice(self.likelihood, "likelihood", choices)
         return self.likelihood in OF_NUMBERS
@@ -137,11 +142,14 @@ class TableMPT(BaseMPT):
                 "not probabilities: likelihood='bernoulli' would.",
             )
 
-    def _as_given(self, rows, X=None):
-        """Return rows of numbers as values of the table, like the rows X if given."""
+    def _as_given(self, rows, X=None, places=None):
+        """Return rows of numbers as values of the table, like the rows X if given.
+
+        places : numbers of the columns of X with gaps, if they are known.
+        """
         if self._is_of_numbers:
             return rows
         if not is_into_dataframe(X):
             return self._coding.decode(rows)
         storage = [Storage(**described) for described in self._storage]
-        return fill_gaps(X, rows, storage, self.categories_)
+        return fill_gaps(X, rows, storage, self.categories_, places)

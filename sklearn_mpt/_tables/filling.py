@@ -156,7 +156,7 @@ def _bounds(dtype):
     return -(2 ** (n_bits - 1)), 2 ** (n_bits - 1) - 1
 
 
-def fill_gaps(X, rows, storage, categories):
+def fill_gaps(X, rows, storage, categories, places=None):
     """Fill the gaps of a DataFrame.
 
     Parameters
@@ -168,6 +168,8 @@ def fill_gaps(X, rows, storage, categories):
         Storage of each column in `fit`.
     categories : list of ndarray or None
         Categories of each column in the order of their codes; None for numbers.
+    places : sequence of int
+        Columns with gaps, if they are known.
 
     Returns
     -------
@@ -177,7 +179,8 @@ def fill_gaps(X, rows, storage, categories):
         values, the library chooses a dtype.
     """
     filled = []
-    for j, column in enumerate(columns_of(X)):
+    places = range(len(storage)) if places is None else places
+    for j, column in zip(places, columns_of(X, places=places), strict=True):
         if column.missing.any():
             fill = _with_numbers if categories[j] is None else _with_categories
             filled.append(fill(column, rows[:, j], storage[j], categories[j]))

@@ -1,0 +1,170 @@
+"""The masked autoencoder beside other models, at equal processor time.
+
+Held-out nats per row of models that had as many seconds of one core each. What a model
+does not take, it skips: MADE is for 0 and 1, GaussianMixture for numbers::
+
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py             # minutes
+    OMP_NUM_THREADS=1 python benchmarks/bench_masked.py --small     # one minute
+"""
+
+import argparse
+import itertools
+import time
+import warnings
+
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import scale
+from torch.nn import functional
+
+from sklearn_mpt import MPTDeepVAE, MPTMaskedAutoencoder
+
+warnings.simplefilter("ignore")
+
+
+def chain(n_samples=2000, n_sites=40):
+    """Sites with three states, one-hot: most are like the site before."""
+    rng = np.random.default_rng(0)
+    state = np.empty((n_samples, n_sites), dtype=int)
+    state[:, 0] = rng.integers(0, 3, n_samples)
+    for j in range(1, n_sites):
+        is_new = rng.random(n_samples) < 0.15
+        state[:, j] = np.where(is_new, rng.integers(0, 3, n_samples), state[:, j - 1])
+    return np.eye(3)[state].reshape(n_samples, -1)
+
+
+def ring(n_samples=2000):
+    rng = np.random.default_rng(0)
+    angle = rng.uniform(0, 2 * np.pi, n_samples)
+    points = np.column_stack([np.cos(angle), np.sin(angle)])
+    return points + 0.1 * rng.normal(size=points.shape)
+
+
+def tables(small):
+    """Names, kinds and rows."""
+    yield "ring", "gaussian", ring()
+    yield "chain of sites, one-hot", "bernoulli", chain()
+    if small:
+        return
+    yield "binary digits", "bernoulli", (load_digits().data > 7).astype(float)
+    yield "breast cancer", "gaussian", scale(load_breast_cancer().data)
+    yield "wine", "gaussian", scale(load_wine().data)
+
+
+def within(make, train, seconds):
+    """Fit a model with as many epochs as there is time for."""
+    started = time.process_time()
+    make(max_iter=1).fit(train)
+    once = time.process_time() - started
+    make(max_iter=3).fit(train)
+    epoch = max((time.process_time() - started - 2 * once) / 2, 1e-4)
+    left = seconds - (time.process_time() - started)
+    return make(max_iter=max(1, int(left / epoch))).fit(train)
+
+
+def masked(kind, train, test, seconds):
+    def make(max_iter):
+        return MPTMaskedAutoencoder(likelihood=kind, max_iter=max_iter, random_state=0)
+
+    return within(make, train, seconds).score(test)
+
+
+def deep(kind, train, test, seconds):
+    def make(max_iter):
+        return MPTDeepVAE(2, likelihood=kind, max_iter=max_iter, random_state=0)
+
+    return within(make, train, seconds).score(test)
+
+
+class MADE(torch.nn.Module):
+    """Logits of each feature given those before it, by layers with masks."""
+
+    def __init__(self, n_features, width=256):
+        super().__init__()
+        degrees = torch.arange(1, n_features + 1)
+        hidden = torch.randint(1, max(2, n_features), (2, width)).sort(1).values
+        sizes = [degrees, hidden[0], hidden[1], degrees]
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Linear(len(a), len(b)) for a, b in itertools.pairwise(sizes)
+        )
+        masks = [
+            hidden[0][:, None] >= degrees,
+            hidden[1][:, None] >= hidden[0],
+            degrees[:, None] > hidden[1],
+        ]
+        for i, mask in enumerate(masks):
+            self.register_buffer(f"mask_{i}", mask.float())
+
+    def forward(self, X):
+        h = X
+        for i, layer in enumerate(self.layers):
+            mask = getattr(self, f"mask_{i}")
+            h = functional.linear(h, layer.weight * mask, layer.bias)
+            h = functional.relu(h) if i < 2 else h
+        return functional.logsigmoid((2 * X - 1) * h).sum(1)
+
+
+def made(kind, train, test, seconds):
+    """Adam until the time is over; the weights that suit validation rows best."""
+    if kind != "bernoulli":
+        return np.nan
+    started = time.process_time()
+    torch.manual_seed(0)
+    train, test = (torch.tensor(X, dtype=torch.float32) for X in (train, test))
+    validation, train = train[: len(train) // 10], train[len(train) // 10 :]
+    net, best, score = MADE(train.shape[1]), -np.inf, np.nan
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.01)
+    while time.process_time() - started < seconds:
+        for rows in train[torch.randperm(len(train))].split(64):
+            optimizer.zero_grad()
+            (-net(rows).mean()).backward()
+            optimizer.step()
+        with torch.no_grad():
+            if net(validation).mean() > best:
+                best, score = net(validation).mean(), float(net(test).mean())
+    return score
+
+
+def mixture(kind, train, test, seconds):
+    """The number of components by validation rows, doubled until the time is over."""
+    if kind != "gaussian":
+        return np.nan
+    started, n_components, best, score = time.process_time(), 1, -np.inf, np.nan
+    fitted, validation = train_test_split(train, test_size=0.1, random_state=0)
+    while time.process_time() - started < seconds and n_components < len(fitted) // 4:
+        how = {"n_components": n_components, "reg_covar": 1e-3, "random_state": 0}
+        model = GaussianMixture(**how).fit(fitted)
+        if model.score(validation) > best:
+            best = model.score(validation)
+            score = GaussianMixture(**how).fit(train).score(test)
+        n_components *= 2
+    return score
+
+
+MODELS = {
+    "masked": masked,
+    "deep latent": deep,
+    "MADE": made,
+    "GaussianMixture": mixture,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--small", action="store_true", help="two tables, 6 seconds")
+    parser.add_argument("--seconds", type=float, help="for each model and table")
+    arguments = parser.parse_args()
+    seconds = arguments.seconds or (6 if arguments.small else 60)
+    print(f"Held-out nats per row after {seconds:g} processor seconds each")
+    print(f"{'':26s}" + "".join(f"{name:>17s}" for name in MODELS))
+    for name, kind, X in tables(arguments.small):
+        train, test = train_test_split(X, test_size=0.2, random_state=0)
+        found = [fit(kind, train, test, seconds) for fit in MODELS.values()]
+        print(f"{name:26s}" + "".join(f"{value:17.2f}" for value in found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Torch modules of users: made, tried once, and kept as arrays."""
+
+import copy
+from collections.abc import Callable
+from contextlib import contextmanager
+
+import torch
+
+OwnModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
+
+
+@contextmanager
+def seeded(seed, device="cpu"):
+    """Let torch's own generators start from a seed; set them back afterwards."""
+    device = torch.device(device)
+    state = torch.get_rng_state()
+    if device.type == "cuda":
+        state_of_device = torch.cuda.get_rng_state(device)
+    try:
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(state_of_device, device)
+
+
+def check_own(own, name):
+    """Refuse what is neither None nor a module nor a factory of modules."""
+    if own is not None and not isinstance(own, torch.nn.Module) and not callable(own):
+        raise TypeError(
+            f"{name} must be None, a torch.nn.Module, or a function that makes one of "
+            f"the numbers of inputs and outputs, got {type(own).__name__}."
+        )
+
+
+class Wrapped(torch.nn.Module):
+    """A module of a user, whose outputs are added to an intercept.
+
+    It is a copy, in single precision on the CPU. It is tried on two rows of zeros, in
+    single and in double precision, and must map each row to all outputs.
+
+    Parameters
+    ----------
+    own : torch.nn.Module or callable
+        A module, whose weights are where training starts, or a function of the numbers
+        of inputs and outputs that returns one.
+    n_inputs : int
+    intercept : ndarray of shape (n_outputs,)
+    name : str
+        Of the parameter, for messages.
+    seed : int
+        What torch draws a function's weights from.
+    """
+
+    def __init__(self, own, n_inputs, intercept, name, seed=0):
+        super().__init__()
+        self.n_inputs = n_inputs
+        sizes = n_inputs, len(intercept)
+        with seeded(seed):
+            module = _made(own, sizes, name)
+            self.module = module.to(device="cpu").float().eval()
+            start = torch.tensor(intercept, dtype=torch.float32, device="cpu")
+            self.register_buffer("intercept", start)
+            # of the values that a row has in the module, for memory
+            self.width = self._try(*sizes, name)
+        if not any(p.requires_grad for p in self.module.parameters()):
+            raise ValueError(f"{name} must have parameters that can be trained.")
+
+    @torch.no_grad()
+    def _try(self, n_inputs, n_outputs, name):
+        sizes = [n_outputs]
+
+        def note(module, inputs, output):
+            if isinstance(output, torch.Tensor):
+                sizes.append(output.numel() // 2)
+
+        wanted = (
+            f"{name} must map tensors of shape (n, {n_inputs}) to tensors of shape "
+            f"(n, {n_outputs}), in single and in double precision"
+        )
+        hooks = [part.register_forward_hook(note) for part in self.module.modules()]
+        for dtype in (torch.float64, torch.float32):
+            rows = torch.zeros(2, n_inputs, dtype=dtype, device="cpu")
+            try:
+                found = self.module.to(dtype)(rows)
+            except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                raise ValueError(f"{wanted}; it raised: {error}") from error
+            if not isinstance(found, torch.Tensor):
+                raise TypeError(f"{wanted}; it gave {type(found).__name__}.")
+            if found.shape != (2, n_outputs) or found.dtype != dtype:
+                raise ValueError(
+                    f"{wanted}; 2 rows of {dtype} gave shape {tuple(found.shape)} of "
+                    f"{found.dtype}."
+                )
+        for hook in hooks:
+            hook.remove()
+        return max(sizes)
+
+    def forward(self, inputs):
+        """Return the outputs; (n, n_outputs)."""
+        return self.intercept + self.module(inputs)
+
+    def arrays(self):
+        """Return all that it has learned, by name, as NumPy arrays."""
+        return {
+            name: tensor.detach().cpu().numpy().copy()
+            for name, tensor in self.state_dict().items()
+        }
+
+    def load(self, arrays):
+        """Restore what `arrays` returned; return the module."""
+        self.load_state_dict(
+            {name: torch.tensor(array) for name, array in arrays.items()}
+        )
+        return self
+
+
+def _made(own, sizes, name):
+    module = own if isinstance(own, torch.nn.Module) else own(*sizes)
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(
+            f"{name}{sizes} must return a torch.nn.Module, got {type(module).__name__}."
+        )
+    return copy.deepcopy(module)

@@ -1,0 +1,483 @@
+"""What every kind of column must be: a distribution, its derivatives, its draws."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from numpy.testing import assert_allclose
+from scipy import stats
+from scipy.integrate import trapezoid
+
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixture
+
+torch = pytest.importorskip("torch")
+
+from sklearn_mpt._latent.integration import quadrature, rows_of  # noqa: E402
+from sklearn_mpt._latent.natural_gradient import Point, divide, move_of  # noqa: E402
+from sklearn_mpt._latent.quadrature import Nodes  # noqa: E402
+from sklearn_mpt._likelihoods import LIKELIHOODS, Columns  # noqa: E402
+from sklearn_mpt._linear.integrated_sums import blocks_of, own_sums  # noqa: E402
+from sklearn_mpt._linear.map import LinearMap  # noqa: E402
+from sklearn_mpt._tables.observed_information import information_by_nodes  # noqa: E402
+
+N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
+AMOUNTS = np.concatenate([[0.0], np.geomspace(1e-9, 1e6, 40001)])
+VALUES = {
+    "gaussian": np.linspace(-40, 40, 40001),
+    "lognormal": AMOUNTS[1:],
+    "gamma": AMOUNTS[1:],
+    "zero_lognormal": AMOUNTS,
+    "poisson": np.arange(300.0),
+    "negative_binomial": np.arange(3000.0),
+    "bernoulli": np.arange(2.0),
+    "categorical": np.arange(3.0),
+    "ordinal": np.arange(4.0),
+    "partial_credit": np.arange(4.0),
+}
+DENSITIES = ("gaussian", "lognormal", "gamma", "zero_lognormal")
+KINDS = list(LIKELIHOODS)
+OWN = [kind for kind in KINDS if kind not in ("bernoulli", "categorical", "poisson")]
+
+
+def columns_of(*kinds):
+    """A likelihood of such columns, with own parameters that are not the first ones."""
+    columns = Columns(kinds, [N_LEVELS.get(kind, 1) for kind in kinds])
+    own = np.random.default_rng(1).normal(scale=0.5, size=len(columns.own)) - 0.4
+    return columns.at(torch.from_numpy(own))
+
+
+def draws(kind, n_draws, location, likelihood):
+    uniform = np.random.default_rng(0).random((n_draws, 1))
+    places = location.expand(n_draws, -1)
+    return likelihood.draw(places, torch.from_numpy(uniform))
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def likelihood(kind):
+    return columns_of(kind)
+
+
+@pytest.fixture
+def location(likelihood):
+    size = len(likelihood.feature_of)
+    return torch.from_numpy(np.random.default_rng(2).normal(scale=0.7, size=(1, size)))
+
+
+def test_probabilities_add_up_to_one(kind, likelihood, location):
+    values = VALUES[kind]
+    log_prob = likelihood.entry_log_prob(torch.from_numpy(values)[:, None], location)
+    prob = log_prob[:, 0].exp().numpy()
+    if kind not in DENSITIES:
+        assert_allclose(prob.sum(), 1)
+        return
+    mass = prob[0] if kind == "zero_lognormal" else 0
+    positive = slice(1, None) if kind == "zero_lognormal" else slice(None)
+    assert_allclose(mass + trapezoid(prob[positive], values[positive]), 1, rtol=1e-5)
+
+
+def test_log_probabilities_are_those_of_scipy():
+    kinds = ["ordinal", "gamma", "negative_binomial", "lognormal", "zero_lognormal"]
+    likelihood = columns_of(*kinds)
+    location = np.random.default_rng(3).normal(size=6)
+    X = np.array([[0, 0.3, 0, 2.0, 0.0], [3, 4.0, 7, 0.1, 2.5], [1, 1, 1, 1, 1.0]])
+    found = likelihood.entry_log_prob(torch.from_numpy(X), torch.from_numpy(location))
+    own = {name: a.numpy() for name, a in likelihood.own_attributes(np.ones(5)).items()}
+    shape = 1 / own["dispersion_"][1]
+    size = 1 / own["dispersion_"][2]
+    mean = np.exp(location)
+    deviation = np.sqrt(own["noise_variance_"])
+    above = 1 / (1 + np.exp(-location[0] - own["thresholds_"][0]))
+    levels = -np.diff([1, *above, 0])
+    assert_allclose(
+        found[:, :4].numpy(),
+        np.stack(
+            [
+                np.log(levels[X[:, 0].astype(int)]),
+                stats.gamma.logpdf(X[:, 1], shape, scale=mean[1] / shape),
+                stats.nbinom.logpmf(X[:, 2], size, size / (size + mean[2])),
+                stats.lognorm.logpdf(X[:, 3], deviation[3], scale=mean[3]),
+            ],
+            1,
+        ),
+    )
+    positive = stats.lognorm.logpdf(X[1:, 4], deviation[4], scale=mean[5])
+    signs = stats.bernoulli.logpmf([0, 1, 1], 1 / (1 + np.exp(-location[4])))
+    assert_allclose(found[:, 4].numpy(), signs + np.append(0, positive))
+
+
+def test_pairs_are_sums_of_entries(kind, likelihood, location):
+    X = torch.from_numpy(VALUES[kind][[0, 1, -1]])[:, None]
+    if kind in DENSITIES:
+        X = torch.tensor([[0.0 if kind == "zero_lognormal" else 0.5], [1.0], [30.0]])
+    X, both = X.double(), torch.cat([location, location + 0.3])
+    observed = torch.tensor([[1.0], [0.0], [1.0]]).double()
+    pairs = likelihood.pair_log_prob(X * observed, observed, both)
+    expected = (likelihood.entry_log_prob(X[:, None], both) * observed[:, None]).sum(2)
+    assert_allclose(pairs, expected, atol=1e-12)
+
+
+def test_slopes_are_those_of_autograd_and_curves_are_concave(
+    kind, likelihood, location
+):
+    X = draws(kind, 50, location, likelihood)
+    places = location.expand(50, -1).clone().requires_grad_()
+    total = likelihood.entry_log_prob(X, places).sum()
+    (expected,) = torch.autograd.grad(total, places, create_graph=True)
+    slope, information = likelihood.derivatives(X, places)
+    assert_allclose(slope.detach(), expected.detach(), atol=1e-10)
+    assert (information >= 0).all()
+    for j in range(places.shape[1]):
+        (second,) = (
+            torch.autograd.grad(expected[:, j].sum(), places, retain_graph=True)
+            if expected.requires_grad
+            else (torch.zeros(1),)
+        )
+        assert (second[..., j : j + 1] <= 1e-12).all()
+
+
+def summed(likelihood, X, z, coefs):
+    """Slopes and information of rows at a node each."""
+    rows = rows_of(X)
+    nodes = Nodes(z[:, None], torch.zeros(len(X), 1).double())
+    return own_sums(rows, nodes, Point(coefs, likelihood.own), likelihood, None)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_slopes_in_own_parameters_are_those_of_autograd(kind, likelihood, location):
+    X = draws(kind, 40, location, likelihood)
+    z = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 1)))
+    coefs = torch.cat([torch.full_like(location, 0.6), location]).T.contiguous()
+    sums = summed(likelihood, X, z, coefs)
+    own = likelihood.own.clone().requires_grad_()
+    places = z @ coefs[:, :1].T + coefs[:, 1]
+    total = likelihood.at(own).entry_log_prob(X, places).sum()
+    (expected,) = torch.autograd.grad(total, own)
+    assert_allclose(sums.gradient.own, expected)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_information_is_the_mean_square_of_slopes(kind, likelihood, location):
+    """With that of the location, and across; of rows that the model draws."""
+    n_draws = 40000
+    X = draws(kind, n_draws, location, likelihood)
+    z = torch.zeros(n_draws, 1).double()
+    coefs = torch.cat([torch.zeros_like(location), location]).T.contiguous()
+    sums = summed(likelihood, X, z, coefs)
+    own = likelihood.own.expand(n_draws, -1).clone().requires_grad_()
+    log_prob = likelihood.at(own).entry_log_prob(X, location)
+    (of_own,) = torch.autograd.grad(log_prob.sum(), own)
+    slope, _ = likelihood.derivatives(X, location)
+    scores = torch.cat([slope[:, :1], of_own], 1)
+    expected = scores.T @ scores / n_draws
+    found = torch.zeros_like(expected)
+    information = sums.information
+    found[0, 0] = information.coefs[0, 1, 1]
+    if information.blocks is None:
+        found[1:, 1:] = torch.diag_embed(information.own)
+    else:
+        q = likelihood.n_own
+        found[1:, 1:] = information.own[:, :q]
+        found[1:, 0] = found[0, 1:] = information.own[:, -1]
+    found /= n_draws
+    assert (torch.linalg.eigvalsh(found) > -1e-12).all()
+    assert_allclose(found, expected, rtol=0.06, atol=0.02)
+
+
+def test_draws_are_distributed_as_said(kind, likelihood, location):
+    n_draws = 20000
+    drawn = draws(kind, n_draws, location, likelihood)[:, 0].numpy()
+    values = torch.from_numpy(VALUES[kind])[:, None]
+    prob = likelihood.entry_log_prob(values, location)[:, 0].exp().numpy()
+    values = VALUES[kind]
+    if kind not in DENSITIES:
+        counts = np.bincount(drawn.astype(int), minlength=len(values))[: len(values)]
+        error = np.sqrt(prob * (1 - prob) / n_draws)
+        assert (np.abs(counts / n_draws - prob) < 5 * error + 1e-4).all()
+        return
+    if kind == "zero_lognormal":
+        assert abs((drawn == 0).mean() - prob[0]) < 0.02
+        drawn, values, prob = drawn[drawn > 0], values[1:], prob[1:] / (1 - prob[0])
+    width = np.diff(values)
+    level = np.concatenate([[0], np.cumsum(width * (prob[1:] + prob[:-1]) / 2)])
+    result = stats.kstest(drawn, lambda x: np.interp(x, values, level))
+    assert result.pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "gamma", "zero_lognormal"])
+def test_amounts_are_filled_in_with_what_is_expected(kind, likelihood, location):
+    drawn = draws(kind, 100000, location, likelihood)
+    filled = likelihood.fill(likelihood.mean(location))
+    assert_allclose(filled.item(), drawn.mean(), rtol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["ordinal", "partial_credit"])
+def test_levels_are_filled_in_with_medians(kind, likelihood):
+    """No other level is nearer on average."""
+    for location in torch.linspace(-4, 4, 9).double().reshape(-1, 1):
+        values = torch.arange(4.0).double()[:, None]
+        prob = likelihood.entry_log_prob(values, location)[:, 0].exp()
+        steps = (values - values.T).abs() @ prob
+        filled = likelihood.fill(likelihood.mean(location))
+        assert steps[int(filled)] == pytest.approx(steps.min().item())
+
+
+def test_steps_solve_for_own_parameters_and_coefficients_together():
+    kinds = ["ordinal", "gaussian", "partial_credit", "gamma"]
+    likelihood = columns_of(*kinds)
+    rng = np.random.default_rng(6)
+    coefs = torch.from_numpy(rng.normal(size=(4, 2)))
+    X = torch.from_numpy(
+        np.column_stack(
+            [rng.integers(4, size=60), rng.normal(size=60), rng.integers(4, size=60),
+             rng.gamma(1, size=60)]
+        )
+    ).double()  # fmt: skip
+    z = torch.from_numpy(rng.normal(size=(60, 1)))
+    sums = summed(likelihood, X, z, coefs)
+    step = divide(sums.gradient, sums.information)
+    slots, places, *_ = blocks_of(likelihood, 4)
+    for own, place in zip(slots, places, strict=True):
+        own = own[own >= 0]
+        rows = sums.information.own[own]
+        q = len(own)
+        cross = rows[:, -2:]
+        matrix = torch.cat(
+            [
+                torch.cat([sums.information.coefs[place], cross.T], 1),
+                torch.cat([cross, rows[:, :q]], 1),
+            ]
+        )
+        moved = torch.cat([step.coefs[place], step.own[own]])
+        slope = torch.cat([sums.gradient.coefs[place], sums.gradient.own[own]])
+        assert_allclose(matrix @ moved, slope, atol=1e-6 * slope.abs().max())
+    point = Point(coefs, likelihood.own)
+    move = move_of(sums, point, sums.information.times(1 / 60), longest=1e-3)
+    assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
+
+
+def some_rows(kinds, n_rows, seed=0):
+    """Rows of a model of one component with gaps, and the likelihood behind them."""
+    likelihood, rng = columns_of(*kinds), np.random.default_rng(seed)
+    size = len(likelihood.feature_of)
+    location = rng.normal(size=(n_rows, 1)) * np.linspace(1.2, 0.6, size) + 0.2
+    uniform = torch.from_numpy(rng.random((n_rows, len(kinds))))
+    X = likelihood.draw(torch.from_numpy(location), uniform).numpy()
+    return np.where(rng.random(X.shape) < 0.1, np.nan, X), likelihood
+
+
+MIXED = ["ordinal", "partial_credit", "gamma", "negative_binomial", "zero_lognormal"]
+
+
+def log_prob_at(theta, rows, likelihood):
+    """By a fixed rule of quadrature, of coefficients and own parameters in a row."""
+    z, weight = np.polynomial.hermite_e.hermegauss(60)
+    z = torch.from_numpy(z)[:, None]
+    size = len(likelihood.feature_of)
+    slopes, intercept, own = theta.split([size, size, len(theta) - 2 * size])
+    entries = likelihood.at(own).entry_log_prob(rows.X[:, None], z * slopes + intercept)
+    joint = torch.where(rows.observed[:, None], entries, 0.0).sum(2)
+    return torch.logsumexp(joint + torch.from_numpy(weight / weight.sum()).log(), 1)
+
+
+def test_a_fit_comes_to_the_maximum_of_the_likelihood():
+    X, _ = some_rows(MIXED, 120)
+    model = MPTLinearVAE(
+        1, likelihood=MIXED, objective="lml", tol=1e-5, slope_prior=None, random_state=0
+    ).fit(X)
+    joint = model._joint_of(vars(model), "cpu")
+    rows, likelihood = rows_of(torch.from_numpy(X)), joint.likelihood
+    parts = [joint.components[0], joint.intercept, likelihood.own.detach()]
+    theta = torch.cat(parts).clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [theta], max_iter=100, line_search_fn="strong_wolfe", tolerance_change=1e-10
+    )
+
+    def closure():
+        optimizer.zero_grad()
+        loss = -log_prob_at(theta, rows, likelihood).mean()
+        loss.backward()
+        return loss
+
+    first = closure().item()
+    optimizer.step(closure)
+    assert_allclose(-first, model.score(X), atol=1e-4)
+    assert first - closure().item() < 5e-4
+
+
+def test_information_is_minus_the_second_derivative():
+    X, likelihood = some_rows(MIXED, 30)
+    rows, weight = rows_of(torch.from_numpy(X)), torch.linspace(0.5, 2, 30).double()
+    rng, size = np.random.default_rng(5), len(likelihood.feature_of)
+    theta = torch.cat(
+        [torch.from_numpy(rng.normal(scale=0.5, size=2 * size)), likelihood.own]
+    )
+    joint = LinearMap(theta[None, :size], theta[size : 2 * size], likelihood)
+    found = information_by_nodes(rows, weight, joint, quadrature(1, "cpu"))
+    expected = -torch.autograd.functional.hessian(
+        lambda t: weight @ log_prob_at(t, rows, likelihood), theta
+    )
+    order = [*np.arange(2 * size).reshape(2, size).T.ravel()]
+    order += range(2 * size, len(theta))
+    expected = expected[order][:, order]
+    assert_allclose(found, expected, atol=2e-4 * expected.abs().max())
+
+
+def test_standard_errors_have_the_shapes_of_the_attributes():
+    X, _ = some_rows(MIXED, 150)
+    model = MPTLinearVAE(1, likelihood=MIXED, random_state=0, tol=1e-3).fit(X)
+    errors = model.standard_errors(X)
+    for name in ("thresholds", "dispersion", "noise_variance"):
+        values, found = getattr(model, f"{name}_"), errors[name]
+        assert found.shape == values.shape
+        assert (np.isnan(found) == np.isnan(values)).all()
+    assert (
+        errors.thresholds[:2, 0] == [0, pytest.approx(errors.thresholds[1, 0])]
+    ).all()
+    assert (errors.dispersion[2:4] > 0).all()
+
+
+def moods(n_rows=60):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=n_rows)
+    names = np.array(["bad", "fair", "good"])
+    level = (z[:, None] + 0.5 * rng.normal(size=(n_rows, 1)) > [-0.5, 0.5]).sum(1)
+    categories = [*names, "splendid"]
+    mood = pd.Categorical(names[level], categories=categories, ordered=True)
+    return pd.DataFrame({"mood": mood, "size": z}), categories
+
+
+def test_ordered_categories_are_ordinal_with_levels_that_no_row_has():
+    table, categories = moods()
+    model = MPTLinearVAE(1, likelihood="from_dtype", random_state=0, tol=1e-3)
+    model.fit(table)
+    assert model.likelihoods_ == ["ordinal", "gaussian"]
+    assert model.categories_[0].tolist() == categories
+    best = table.iloc[[0]].assign(mood=pd.Categorical(["splendid"], categories))
+    score = model.conditional_log_prob(best, np.array([True, False]))[0, 0]
+    assert -20 < score < -3
+    other = pl.DataFrame(
+        {
+            "mood": pl.Series(table["mood"].tolist(), dtype=pl.Enum(categories)),
+            "size": table["size"].to_numpy(),
+        }
+    )
+    again = MPTLinearVAE(1, likelihood="from_dtype", random_state=0, tol=1e-3)
+    again.fit(other)
+    assert_allclose(again.thresholds_, model.thresholds_)
+    gap = other.with_columns(pl.lit(None, dtype=pl.Enum(categories)).alias("mood"))
+    filled = again.impute(gap)
+    assert filled["mood"].dtype == pl.Enum(categories)
+
+
+def test_strings_have_no_order():
+    table = pd.DataFrame({"mood": ["bad", "good"] * 5, "size": np.arange(10.0)})
+    with pytest.raises(TypeError, match="Column 'mood' holds strings, which have no"):
+        MPTLinearVAE(1, likelihood={"mood": "ordinal"}).fit(table)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("lognormal", -1.0),
+        ("gamma", 0.0),
+        ("negative_binomial", 1.5),
+        ("zero_lognormal", -0.1),
+    ],
+)
+def test_values_that_a_kind_does_not_take_are_named(kind, value):
+    X = np.column_stack([np.arange(1.0, 9), np.arange(8.0)])
+    X[3, 0] = value
+    with pytest.raises(ValueError, match=f"Column 0: likelihood='{kind}' .* {value:g}"):
+        MPTLinearVAE(1, likelihood={0: kind}).fit(X)
+
+
+def test_fitted_attributes_are_initial_arrays():
+    X, _ = some_rows(MIXED, 60)
+    model = MPTLinearVAE(1, likelihood=MIXED, random_state=0, max_iter=2)
+    with pytest.warns(UserWarning, match="Maximum iterations"):
+        model.fit(X)
+    names = ("components", "intercept", "noise_variance", "dispersion", "thresholds")
+    init = {name: getattr(model, f"{name}_") for name in names}
+    same = MPTLinearVAE(1, likelihood=MIXED, init=init, max_iter=0).fit(X)
+    assert_allclose(same.score_samples(X), model.score_samples(X))
+    wrong = init | {"thresholds": -init["thresholds"] - 1}
+    with pytest.raises(ValueError, match="of column 0, which is 'ordinal', must"):
+        MPTLinearVAE(1, likelihood=MIXED, init=wrong, max_iter=0).fit(X)
+
+
+@pytest.mark.parametrize("kind", ["ordinal", "partial_credit", "zero_lognormal"])
+def test_nets_take_all_kinds(kind):
+    kinds = [kind, "gamma", "lognormal", "negative_binomial"]
+    X, _ = some_rows(kinds, 80)
+    for model in (
+        MPTDeepVAE(1, hidden_layer_sizes=(4,), likelihood=kinds, max_iter=0),
+        MPTMaskedAutoencoder(hidden_layer_sizes=(4,), likelihood=kinds, max_iter=1),
+    ):
+        model.set_params(random_state=0, early_stopping=False)
+        model.fit(X)
+        assert np.isfinite(model.score_samples(X[:5])).all()
+        filled = model.impute(X, method="sample", random_state=0)
+        assert (filled >= 0).all()
+        assert (filled[:, 1:3] > 0).all()
+
+
+def test_mixtures_name_the_kinds_that_they_take():
+    table, _ = moods()
+    with pytest.raises(ValueError, match="'poisson', 'from_dtype', 'auto', got 'ord"):
+        MPTMixture(2, likelihood={"mood": "ordinal"}).fit(table)
+    model = MPTMixture(2, likelihood="from_dtype", random_state=0).fit(table)
+    assert model.likelihoods_ == ["categorical", "gaussian"]
+
+
+def values_of_kinds(n_rows=300):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "number": rng.normal(size=n_rows),
+            "age": rng.integers(18, 90, n_rows),
+            "scale": rng.integers(1, 6, n_rows),
+            "visits": rng.poisson(3, n_rows),
+            "calls": rng.negative_binomial(1, 0.1, n_rows),
+            "income": np.exp(10 + rng.normal(size=n_rows)),
+            "wait": rng.gamma(1.0, 3, n_rows),
+            "spent": np.where(rng.random(n_rows) < 0.4, 0, rng.lognormal(size=n_rows)),
+            "member": rng.integers(0, 2, n_rows),
+            "place": rng.choice(list("abc"), n_rows),
+        }
+    )
+
+
+def test_auto_chooses_by_values():
+    model = MPTLinearVAE(1, likelihood="auto", max_iter=0).fit(values_of_kinds())
+    assert model.likelihoods_ == [
+        "gaussian", "gaussian", "ordinal", "poisson", "negative_binomial", "lognormal",
+        "gamma", "zero_lognormal", "bernoulli", "categorical",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("id", np.arange(300)),
+        ("who", [f"person {i}" for i in range(300)]),
+        ("when", pd.date_range("2020", periods=300)),
+    ],
+)
+def test_auto_refuses_names_of_rows_and_dates(name, values):
+    table = values_of_kinds().assign(**{name: values})
+    with pytest.raises((ValueError, TypeError), match=f"Column '{name}'"):
+        MPTLinearVAE(1, likelihood="auto", max_iter=0).fit(table)
+
+
+def test_a_dict_says_what_the_other_columns_are():
+    table = values_of_kinds()
+    likelihood = {"visits": "poisson", "wait": "auto", ...: "from_dtype"}
+    model = MPTLinearVAE(1, likelihood=likelihood, max_iter=0).fit(table)
+    expected = ["gaussian"] * 9 + ["categorical"]
+    expected[3], expected[6] = "poisson", "gamma"
+    assert model.likelihoods_ == expected

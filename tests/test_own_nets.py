@@ -1,0 +1,234 @@
+"""Nets and likelihoods of users inside the estimators."""
+
+import copy
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import geom
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from torch.func import jacrev
+from torch.nn import functional
+
+from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder
+from sklearn_mpt._deep.nets import OwnDecoder
+from sklearn_mpt._likelihoods.base import Likelihood, totals
+
+DIGITS = (load_digits().data[:400] > 7).astype(float)
+
+
+class ConvNet(torch.nn.Module):
+    """Two channels, values and what is visible, to a logit for each pixel."""
+
+    def __init__(self, n_inputs, n_outputs):
+        super().__init__()
+        assert (n_inputs, n_outputs) == (128, 64)
+        self.first = torch.nn.Conv2d(2, 8, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.drop = torch.nn.Dropout(0.1)
+        self.last = torch.nn.Conv2d(8, 1, 3, padding=1)
+
+    def last_hidden(self, inputs):
+        hidden = self.norm(self.first(inputs.view(-1, 2, 8, 8)))
+        return self.drop(functional.relu(hidden)).flatten(1)
+
+    def forward(self, inputs):
+        return self.last(self.last_hidden(inputs).view(-1, 8, 8, 8)).flatten(1)
+
+
+class ConvDecoder(torch.nn.Module):
+    """From z by upsampling and a convolution to a location for each pixel."""
+
+    def __init__(self, n_components, n_locations):
+        super().__init__()
+        assert n_locations == 64
+        self.first = torch.nn.Linear(n_components, 4 * 4 * 4)
+        self.up = torch.nn.ConvTranspose2d(4, 4, 2, stride=2)
+        self.last = torch.nn.Conv2d(4, 1, 3, padding=1)
+
+    def forward(self, z):
+        hidden = functional.silu(self.first(z)).view(-1, 4, 4, 4)
+        return self.last(functional.silu(self.up(hidden))).flatten(1)
+
+
+def fit(model, X=DIGITS):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return model.fit(X)
+
+
+def masked(**parameters):
+    defaults = {"max_iter": 1, "batch_size": 64, "n_orders": 1, "random_state": 0}
+    return MPTMaskedAutoencoder(
+        likelihood="bernoulli", **defaults | {"net": ConvNet} | parameters
+    )
+
+
+def deep(**parameters):
+    defaults = {"max_iter": 3, "random_state": 0, "likelihood": "bernoulli"}
+    return MPTDeepVAE(2, **defaults | {"decoder": ConvDecoder} | parameters)
+
+
+@pytest.mark.parametrize("make", [masked, deep])
+def test_own_nets_learn_and_are_given_back(make):
+    torch_state = torch.get_rng_state()
+    start, model = fit(make(max_iter=0)), fit(make())
+    rows = DIGITS[:20]
+    assert model.score(rows) > start.score(rows) + 0.1
+    again = fit(clone(model))
+    assert_array_equal(again.score_samples(rows[:4]), model.score_samples(rows[:4]))
+    kept = pickle.loads(pickle.dumps(model))
+    assert_array_equal(kept.score_samples(rows[:4]), model.score_samples(rows[:4]))
+    assert kept.partial_fit(DIGITS[:64]).n_iter_ == model.n_iter_ + 1
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    module = model.module_
+    assert type(module) in (ConvNet, ConvDecoder)
+    assert all(p.dtype == torch.float32 for p in module.parameters())
+    holds = [v for v in vars(model).values() if isinstance(v, torch.nn.Module)]
+    assert holds == []  # what is fitted are arrays
+    # a trained module is where training starts
+    name = "net" if make is masked else "decoder"
+    given = fit(make(**{name: module}, max_iter=0))
+    for before, after in zip(
+        module.state_dict().values(), given.module_.state_dict().values(), strict=True
+    ):
+        assert torch.equal(before, after)
+    fit(make(**{name: module}, max_iter=1))
+    for before, after in zip(
+        module.state_dict().values(), model.module_.state_dict().values(), strict=True
+    ):
+        assert torch.equal(before, after)  # a copy was trained
+    with pytest.raises(ValueError, match=f"(?s){name}=.* differs from"):
+        model.set_params(**{name: module}).score(rows)
+
+
+def test_layers_of_own_nets_are_trained_as_such_and_scored_without_noise():
+    model = fit(masked(max_iter=1))
+    module = model.module_
+    assert int(module.norm.num_batches_tracked) > 0
+    rows = np.where(np.random.default_rng(0).random((6, 64)) < 0.3, np.nan, DIGITS[:6])
+    hidden = model.transform(rows)
+    assert hidden.shape == (6, 512)
+    assert len(model.get_feature_names_out()) == 512
+    seen = torch.tensor(~np.isnan(rows))
+    inputs = torch.cat([torch.tensor(2 * np.nan_to_num(rows) - 1) * seen, seen], 1)
+    assert_allclose(hidden, module.double().last_hidden(inputs).detach())
+
+
+def test_the_derivatives_of_own_decoders():
+    decoder = OwnDecoder(ConvDecoder, 2, np.linspace(-1, 1, 64), "decoder").double()
+    z = torch.tensor(np.random.default_rng(0).normal(size=(3, 2)))
+    value, slope = decoder.value_and_jacobian(z)
+    assert_allclose(value.detach(), decoder(z).detach())
+    for row, found in zip(z, slope, strict=True):
+        assert_allclose(
+            found.T.detach(), jacrev(decoder)(row[None])[:, :, 0][0].detach()
+        )
+    assert decoder(z[:, None]).shape == (3, 1, 64)
+
+
+def test_own_decoders_of_numbers_fill_gaps():
+    X = load_digits().data[:200] / 16
+    model = fit(deep(likelihood="gaussian"), X)
+    gaps = np.where(np.random.default_rng(0).random((5, 64)) < 0.3, np.nan, X[:5])
+    assert np.isfinite(model.impute(gaps)).all()
+    locations = model.inverse_transform(np.zeros((1, 2)))
+    assert_allclose(
+        locations[0],
+        model.module_(torch.zeros(1, 2)).detach().numpy()[0] * model._scale
+        + model._scale * model._decoder["intercept"]
+        + model._shift,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("net", "error", "message"),
+    [
+        (3, TypeError, "must be None, a torch.nn.Module, or a function"),
+        (lambda n, m: None, TypeError, r"\(.*64\) must return a torch.nn.Module"),
+        (torch.nn.Linear(5, 64), ValueError, "it raised: .*cannot be multiplied"),
+        (
+            lambda n, m: torch.nn.Linear(n, m + 1),
+            ValueError,
+            r"gave shape \(2, 65\) of torch.float64",
+        ),
+        (torch.nn.Identity(), ValueError, r"must map tensors of shape \(n, "),
+    ],
+)
+def test_nets_that_do_not_fit_are_refused(net, error, message):
+    for model in (masked(net=net), deep(decoder=net)):
+        with pytest.raises(error, match=message):
+            model.fit(DIGITS)
+
+
+class Geometric(Likelihood):
+    """Numbers of failures before a success, given the logit of the latter."""
+
+    bounds = (0.0, np.inf)
+
+    def __init__(self, name="failures"):
+        super().__init__()
+        self.name = name
+
+    def check_rows(self, X):
+        if (X[~np.isnan(X)] < 0).any():
+            raise ValueError(f"{self.name} must not be negative.")
+
+    @staticmethod
+    def start_location(X, weight=None):
+        total, n_present = totals(X, weight)
+        return np.log(n_present + 0.5) - np.log(total + 0.5)
+
+    def entry_log_prob(self, X, location):
+        return functional.logsigmoid(location) + X * functional.logsigmoid(-location)
+
+    def pair_log_prob(self, X, observed, location):
+        success, failure = (functional.logsigmoid(sign * location) for sign in (1, -1))
+        return observed.expand_as(X) @ success.T + X @ failure.T
+
+    def derivatives(self, X, location):
+        prob = torch.sigmoid(location)
+        return 1 - prob * (1 + X), 1 - prob
+
+    def mean(self, location):
+        return torch.exp(-location)
+
+    def draw(self, location, uniform):
+        log_miss = functional.logsigmoid(-location)
+        return torch.floor(torch.log1p(-uniform) / log_miss)
+
+
+@pytest.mark.parametrize("kind", [MPTMaskedAutoencoder, MPTDeepVAE, MPTLinearVAE])
+def test_likelihoods_of_ones_own(kind):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(150, 1))
+    X = rng.geometric(1 / (1 + np.exp(z * [1, -1, 1]))) - 1.0
+    own = Geometric("Misses")
+    model = fit(kind(likelihood=own, max_iter=3, random_state=0), X)
+    grid = np.arange(30.0)
+    rows = np.repeat(X[:1], len(grid), 0)
+    rows[:, 1] = grid
+    prob = np.exp(model.conditional_log_prob(rows, [False, True, False])[:, 1])
+    assert 0.8 < prob.sum() < 1 + 1e-3
+    gaps = np.where(rng.random((4, 3)) < 0.3, np.nan, X[:4])
+    assert np.isfinite(model.impute(gaps)).all()
+    assert set(np.unique(model.sample(50, random_state=0) % 1)) == {0.0}
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert_array_equal(other.score_samples(X[:3]), model.score_samples(X[:3]))
+    with pytest.raises(ValueError, match="Misses must not be negative"):
+        clone(model).fit(-X)
+
+
+def test_a_likelihood_of_ones_own_is_the_distribution():
+    X = np.array([[0.0, 3.0], [1.0, 0.0], [2.0, 5.0], [0.0, 1.0]])
+    model = fit(
+        MPTMaskedAutoencoder(likelihood=Geometric(), max_iter=0, random_state=0), X
+    )
+    rate = (4 + 0.5) / (4 + X.sum(0) + 1)
+    expected = geom.logpmf(X + 1, rate).sum(1)
+    assert_allclose(model.score_samples(X), expected, rtol=1e-6)
