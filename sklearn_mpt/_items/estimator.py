@@ -249,9 +249,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     more than 32768 nodes, `score_samples` says what error that leaves.
 
     An answer that nobody gave has no finite maximum likelihood: it counts half a
-    person, with a warning. Rows are not told their group after training:
-    `score_samples`, `transform` and all that is conditional take z from all groups
-    together, in the shares of training; `abilities` takes `groups`.
+    person, with a warning. With several groups, `score_samples`, `transform`,
+    `conditional_log_prob` and `impute` do not know the group of a row: z has the
+    distribution of all groups together, in their shares of the training rows.
+    `abilities` and `log_likelihood` take `groups`.
 
     `impute` fills in the median answer, the most probable one for nominal items;
     `inverse_transform` gives the expected answers, as numbers.
@@ -561,7 +562,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         answers = Answers(
             problem.X, model.items.most, problem.weight, codes, problem.device
         )
-        unseen = _unseen(problem.X, model.items) if problem.is_all else None
+        unseen = None
+        if problem.is_all:
+            unseen = _unseen(problem.X, model.items).to(problem.device)
         objective = Objective(answers, model.layout, self._priors, unseen)
         point = model.start(problem.device)
         settings = {"tol": self.tol, "n_before": problem.fitted["n_iter_"]}
@@ -1351,8 +1354,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
         Notes
         -----
-        The model is fitted anew, with this estimator's parameters: items that were
-        fitted to one group or to all stay as they are.
+        The models are fitted again, from the items of this estimator, which does not
+        change.
         """
         self._check_is_fitted()
         rows = self._validate_rows(X).astype(float)
