@@ -10,6 +10,7 @@ from sklearn.neighbors import KernelDensity
 
 from sklearn_mpt import (
     LMLComparison,
+    MPTItemResponse,
     MPTLinearVAE,
     MPTProbabilisticPCA,
     MPTScorer,
@@ -67,10 +68,14 @@ def test_a_density_and_a_probability_do_not_compare():
     with pytest.warns(UserWarning, match="densities, not probabilities"):
         gaussian = MPTLinearVAE(1, init="pca", max_iter=0).fit(X)
     ppca = MPTProbabilisticPCA(1, init="pca", max_iter=0).fit(X)
+    items = MPTItemResponse.from_items(
+        discrimination=np.ones(4), difficulty=np.zeros(4)
+    )
     message = "column 0 has a probability in 'binary' and a density in 'other'"
-    for other in (gaussian, ppca):
+    for one, other in ((binary, gaussian), (binary, ppca), (items, ppca)):
         with pytest.raises(ValueError, match=message):
-            compare_lml({"binary": binary, "other": other}, X)
+            compare_lml({"binary": one, "other": other}, X)
+    assert_allclose(compare_lml([items, binary], X).lml_diff, 0, atol=1e-3)
     assert compare_lml([gaussian, ppca, PCA(1).fit(X)], X).names
     assert compare_lml([binary, normal(1.0)], X).names  # which does not say
 

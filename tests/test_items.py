@@ -1,6 +1,7 @@
 """Item response models: published figures, and enumeration as a second route."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -163,23 +164,22 @@ def test_gaps_are_integrated_out_as_in_mirt():
 
 
 def test_linear_models_have_no_hidden_prior(lsat7):
-    start = {
-        "components": lsat7.discrimination_[None],
-        "intercept": lsat7.intercept_,
-    }
-    of = {"likelihood": "bernoulli", "objective": "lml"}
-    linear = MPTLinearVAE(1, init=start, tol=1e-7, **of)
-    linear = linear.fit(PATTERNS, sample_weight=LSAT7)
-    assert_allclose(linear.components_[0], lsat7.discrimination_, atol=2e-3)
+    """The optimum of item models is one of linear models, which stay there."""
     separated = np.repeat(PATTERNS[[0, 1, 15, 31]], 5, 0)
-    for model in (
-        MPTLinearVAE(1, random_state=0, **of),
-        MPTItemResponse(),
-    ):
-        with pytest.warns(ConvergenceWarning, match="exceed 10"):
-            model.fit(separated)
-        slopes = getattr(model, "components_", getattr(model, "discrimination_", None))
-        assert 10 < np.abs(slopes).max() < 13
+    with pytest.warns(ConvergenceWarning, match="exceed 10"):
+        steep = MPTItemResponse().fit(separated)
+    assert 10 < np.abs(steep.discrimination_).max() < 13
+    for items, rows, weight in ((lsat7, PATTERNS, LSAT7), (steep, separated, None)):
+        start = {
+            "components": items.discrimination_[None],
+            "intercept": items.intercept_,
+        }
+        linear = MPTLinearVAE(1, likelihood="bernoulli", objective="lml", init=start)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            linear.fit(rows, sample_weight=weight)
+        assert_allclose(linear.components_[0], items.discrimination_, rtol=0.01)
+        assert (items is steep) == any("exceed 10" in str(w.message) for w in caught)
 
 
 # Densities
@@ -598,6 +598,36 @@ def test_what_is_not_valid_is_refused(lsat7):
         MPTItemResponse.from_items(model="graded", intercept=[[0.0, 1.0]])
     with pytest.raises(ValueError, match="nested must have fewer parameters"):
         lsat7.likelihood_ratio_test(lsat7, PATTERNS)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("model", ["4pl", 1, None, np.nan, ["2pl"] * 4, ["2pl"] * 4 + [1], {"2pl"}]),
+        ("n_components", [0, 4, 1.5, True, None]),
+        ("rotation", ["promax", 1, True]),
+        ("slope_prior", [0, -1.0, "1", np.inf, True]),
+        ("guessing_prior", [1, "ab", (1,), (0, 0), ("a", 1), (np.nan, 1), (0, None)]),
+        ("objective", ["elbo", None]),
+        ("mask_rate", [0.0, 9]),
+        ("n_masks", [0, "all"]),
+        ("max_iter", [-1, 1.5]),
+        ("learning_rate", [0.0, "1"]),
+        ("tol", [-1.0, None]),
+        ("warm_start", [1]),
+        ("verbose", ["a"]),
+        ("device", ["toaster"]),
+        ("random_state", [-1, "a"]),
+        ("n_jobs", [0]),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(name, values):
+    for value in values:
+        model = MPTItemResponse().set_params(**{name: value})
+        for method in (model.fit, model.partial_fit):
+            with pytest.raises((ValueError, TypeError), match=name):
+                method(PATTERNS)
+        assert not hasattr(model, "n_features_in_")
 
 
 def test_displays():

@@ -29,73 +29,76 @@ from sklearn_mpt._seeds import RandomState, spawn_seeds
 class MPTImputer(
     OneToOneFeatureMixin, TransformerMixin, VersionedPickleMixin, BaseEstimator
 ):
-    r"""Fill gaps in by models of the rows, for use in a Pipeline.
+    r"""Fill in missing entries by models of the rows, for use in a Pipeline.
 
-    Which models, is chosen by entries that are known and hidden on purpose. A gap gets
-    what these expect there given the rest of the row, or a draw of all gaps of a row
-    from :math:`p(x_{missing} \mid x_R)`. `transform_multiple` makes several tables, for
-    estimates whose standard errors know what was missing [1]_.
+    The models are chosen by how well they predict present entries that are hidden for
+    this purpose. A missing entry is replaced by its expectation given the rest of the
+    row; or all missing entries of a row are drawn from
+    :math:`p(x_{missing} \mid x_R)`. `transform_multiple` returns several tables, for
+    estimates whose standard errors account for the missing entries [1]_.
 
     Parameters
     ----------
     estimator : estimator, default=None
-        What fills in: anything with `fit` and `impute`, such as `MPTLinearVAE`. None
-        chooses among columns that are independent, Gaussians that shrink more or less,
+        Model that fills in: any estimator with `fit` and `impute`, such as
+        `MPTLinearVAE`. With None, several models are tried and the useful ones are
+        mixed: independent columns, Gaussians with different amounts of shrinkage,
         mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with 1, 2, 4, ...
-        components, and if the budget allows it, `MPTMaskedAutoencoder` and
-        `MPTDeepVAE`; and mixes those that are worth it. Columns of DataFrames are what
-        their dtypes say (``likelihood="from_dtype"``).
+        components and, if the budget allows it, `MPTMaskedAutoencoder` and
+        `MPTDeepVAE`. The kinds of the columns of a DataFrame follow from their dtypes
+        (``likelihood="from_dtype"``).
     method : {"mean", "sample"}, default="mean"
-        What `transform` fills in: "mean" the expected number, the median of ordered
-        categories and the most probable of others; "sample" one draw.
+        Values that `transform` fills in. "mean": expected numbers, medians of ordered
+        categories, the most probable of other categories. "sample": one draw.
     n_imputations : int, default=1
         Number of tables that `transform_multiple` returns.
     budget : "auto", int or float, default="auto"
-        What may be spent to choose, if `estimator` is None: a number of models (int);
-        seconds of processor time (float), by which results depend on the machine; or
-        "auto", by formulas for the time that models take, at most about half of what
-        `IterativeImputer` with forests takes, a quarter of a second on small tables.
+        Limit for the choice of models, if `estimator` is None: a number of models
+        (int); seconds of processor time (float), which makes results depend on the
+        machine; or "auto", a time computed from the size of the table, at most about
+        half of that of `IterativeImputer` with forests, and a quarter of a second for
+        small tables.
     delta : dict or array-like of shape (n_features,), default=None
-        What is added to numbers that are filled in, in units of their column: from
-        columns, by name or number, to shifts. If values are missing for what they are,
-        incomes that are high for instance, no model of those present can tell; repeat
-        the analysis with several shifts to see what of it depends on that.
+        Numbers that are added to the values filled in, in units of their column; a dict
+        maps columns, by name or number, to them. Use it if entries may be missing
+        because of their values (for example, high incomes), which no model can detect:
+        repeat the analysis with several shifts to see which results depend on them.
     unknown : {"error", "missing"}, default="error"
-        Whether `transform` refuses categories that no row of `fit` had, or fills them
-        in as if they were missing.
+        Whether `transform` refuses categories that did not occur in `fit`, or treats
+        them as missing.
     random_state : int, RandomState instance or None, default=None
-        Determines what is hidden to choose, the fits and the draws. None takes the own
-        one of `estimator`.
+        Determines the entries that are hidden to choose models, the fits and the draws.
+        None takes the `random_state` of `estimator`.
 
     Attributes
     ----------
     estimator_ : estimator
-        The fitted clone of `estimator`, or what was chosen: ``estimators_``, fitted
-        models of columns without units, and their ``weights_``.
+        The fitted clone of `estimator`, or the mixture of the chosen models, with their
+        ``weights_`` and ``estimators_``, which are fitted to standardised columns.
     selection_ : dict of ndarrays
-        What was tried, if `estimator` is None, an entry for each model: ``name``;
-        ``log_prob`` of hidden entries, mean in nats, numbers in standard deviations;
-        ``rmse`` of numbers, in the same; share of ``wrong`` categories; ``steps``
-        between ordered ones; ``gain`` of the log-probability of all models so far;
-        ``seconds`` of processor time; ``weight``, 0 where not chosen.
-        ``pandas.DataFrame(imputer.selection_)`` shows it.
+        Results of all models that were tried, if `estimator` is None: ``name``; mean
+        ``log_prob`` of hidden entries in nats, with numbers standardised; ``rmse`` of
+        standardised numbers; share of ``wrong`` categories; mean number of ``steps``
+        between predicted and true ordered categories; ``gain`` in the log-probability
+        of the mixture of all models so far; ``seconds`` of processor time; ``weight``,
+        0 if not chosen. ``pandas.DataFrame(imputer.selection_)`` makes a table.
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, where all are strings.
+        Names of the features, if all are strings.
 
     See Also
     --------
-    pool_estimates : Pools what several tables say.
-    sklearn.impute.IterativeImputer : Fills in by regressions in turn.
+    pool_estimates : Pool estimates from several tables.
+    sklearn.impute.IterativeImputer : Fill in by regressions of each column in turn.
 
     Notes
     -----
-    A fifth of the present entries is hidden from all models (of up to 2000 rows). They
-    are tried cheapest first, each started from the smaller one before it; a kind of
-    model is given up when a larger one is not better. Conditionals are mixed, with the
-    weights that give the hidden entries the largest log-probability [2]_. All models of
-    some weight are then fitted to all rows.
+    A fifth of the present entries, of up to 2000 rows, is hidden from all models. The
+    cheapest models are tried first, and each starts from the smaller model before it. A
+    kind of model is no longer tried when a larger one is not better. The conditionals
+    of the models are mixed, with the weights that maximise the log-probability of the
+    hidden entries [2]_. All models with positive weights are then fitted to all rows.
 
     References
     ----------

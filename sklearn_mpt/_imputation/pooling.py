@@ -10,20 +10,27 @@ from sklearn_mpt._checks import check_real
 
 
 class PooledEstimate(NamedTuple):
-    """What several imputed tables say together of a quantity; see `pool_estimates`.
+    """Result of `pool_estimates`: an estimate pooled over several imputed tables.
 
-    All are floats, or arrays of the shape of one estimate.
+    All attributes are floats, or arrays of the shape of one estimate.
 
     Attributes
     ----------
     estimate : float or ndarray
         Mean of the estimates.
     std_error : float or ndarray
-        Standard error of it, that of missing values included.
+        Standard error of the estimate, including the error from missing values.
     df : float or ndarray
         Degrees of freedom of Student's t.
     fraction_missing : float or ndarray
-        Fraction of the information that missing values cost.
+        Fraction of the information that is lost by missing values.
+
+    Examples
+    --------
+    >>> from sklearn_mpt import PooledEstimate
+    >>> pooled = PooledEstimate(2.0, 0.5, float("inf"), 0.2)
+    >>> [round(end, 2) for end in pooled.interval(0.95)]
+    [1.02, 2.98]
     """
 
     estimate: float | np.ndarray
@@ -37,12 +44,12 @@ class PooledEstimate(NamedTuple):
         Parameters
         ----------
         level : float, default=0.95
-            Share of such intervals that hold the true value.
+            Probability that such an interval contains the true value.
 
         Returns
         -------
         low, high : float or ndarray
-            By Student's t with `df` degrees of freedom.
+            Ends of the interval, by Student's t with `df` degrees of freedom.
         """
         check_real(level, "level", "neither", most=1.0)
         half = stats.t.ppf(0.5 + level / 2, self.df) * self.std_error
@@ -63,8 +70,8 @@ def pool_estimates(
         Their squared standard errors, each computed as if its table were complete.
     df : float, default=None
         Degrees of freedom that an estimate would have without missing values, such as
-        ``n_samples - 2`` for a slope. None stands for many; with few rows intervals are
-        then too short.
+        ``n_samples - 2`` for a slope. None means that there are many; with few rows,
+        intervals are then too short.
 
     Returns
     -------

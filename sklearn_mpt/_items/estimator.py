@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array
+from sklearn.utils import check_array, gen_batches
 
 from sklearn_mpt._checks import (
     check_bool,
@@ -48,6 +49,8 @@ from sklearn_mpt._seeds import RandomState
 
 METHODS = ("eap", "map", "ml", "plausible")
 STEP = 1e-5  # of central differences
+BLOCK = 2**22  # probabilities of answers that are computed at a time
+MOST_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
 
 
 class ItemParameters(NamedTuple):
@@ -461,14 +464,18 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     def _check_guessing_prior(self):
         prior = self.guessing_prior
-        if not isinstance(prior, tuple | list) or len(prior) != 2:
+        is_pair = isinstance(prior, tuple | list) and len(prior) == 2
+        if not is_pair or isinstance(prior[0], str | bool):
             raise ValueError(
                 "guessing_prior must be None, or the mean and the standard deviation "
                 f"of a logit, got {prior!r}."
             )
-        for value in prior:
-            check_real(abs(value), "guessing_prior", "left")
-        check_real(prior[1], "The standard deviation of guessing_prior", "neither")
+        mean, deviation = prior
+        if not isinstance(mean, Real) or not math.isfinite(mean):
+            raise ValueError(
+                f"The mean of guessing_prior must be a finite number, got {mean!r}."
+            )
+        check_real(deviation, "The standard deviation of guessing_prior", "neither")
 
     def _check_values(self, X):
         names = self._names(X.shape[1])
@@ -531,6 +538,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     def _density_of(self, fitted, device):
         return self._model_of(fitted).density(device)
+
+    def _measures_of_columns(self):
+        """Say what the contract's `_measures_of_columns` does."""
+        return ["probability"] * self.n_features_in_
 
     def _solver(self, problem):
         model = self._model_of(problem.fitted)
@@ -692,10 +703,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             odd; `infit` and `outfit`, mean squares of residuals, 1 where they are as
             expected. Arrays of shape (n_samples,).
         """
-        moments, _ = self._moments(X, None, theta)
-        weight = np.ones(len(moments.residual))
-        infit, outfit = statistics.mean_squares(moments, weight, 1)
-        zh = statistics.z_of_log_prob(moments, weight, 1)
+        sums = [statistics.sums_of(*part, 1) for part in self._moments(X, None, theta)]
+        infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
         return statistics.PersonFit(zh, infit, outfit)
 
     def reliability(
@@ -805,8 +814,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         r"""Return the parameters of the items, with standard errors.
 
         The covariance of the estimates is the inverse of the observed information at
-        the fitted parameters, by Louis' identity [1]_; priors are not in it. Errors of
-        difficulties and guessing follow by the delta method.
+        the fitted parameters, by Louis' identity [1]_, with that of the priors if there
+        are any. Errors of difficulties and guessing follow by the delta method.
 
         Parameters
         ----------
@@ -900,13 +909,13 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         return pd.DataFrame(columns, index=names)
 
     def _objective_on(self, model, X, sample_weight, groups):
-        """The objective of rows, without priors, and the fitted point."""
+        """The objective of rows, and the fitted point."""
         rows = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
         device = check_device(self.device)
         answers = Answers(rows, model.items.most, weight, codes, device)
-        objective = Objective(answers, model.layout, Priors(math.inf))
+        objective = Objective(answers, model.layout, self._priors)
         point = model.start(device)
         objective.place_nodes(point)
         return objective, point
@@ -991,21 +1000,26 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     # Fit
 
-    def _moments(self, X, sample_weight, theta=None, codes=None):
-        """Moments of the answers at EAP abilities, and weights of the rows."""
+    def _moments(self, X, sample_weight, theta=None):
+        """Yield moments of the answers of blocks of people, and their weights.
+
+        theta : abilities; None takes those of `transform`.
+        """
         rows = self._validate_rows(X).astype(float)
         weight = check_sample_weight(sample_weight, rows)
         density = self._density()
         if theta is None:
-            theta = self._posterior_abilities(rows, density, codes).theta
+            theta = self._posterior_abilities(rows, density, None).theta
         theta = check_array(theta, ensure_all_finite="allow-nan")
         if np.shape(theta) != (len(rows), self._n_features_out):
             raise ValueError(
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        prob = self._prob_of(density, theta)
-        return statistics.moments_of(rows, prob), weight
+        size = max(1, BLOCK // (rows.shape[1] * density.items.most))
+        for part in gen_batches(len(rows), size):
+            prob = self._prob_of(density, theta[part])
+            yield statistics.moments_of(rows[part], prob), weight[part]
 
     def _complete_rows(self, X, sample_weight, what):
         rows = self._validate_rows(X).astype(float)
@@ -1053,30 +1067,42 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         """
         rows = self._validate_rows(X).astype(float)
         weight = check_sample_weight(sample_weight, rows)
+        value, df = self._s_x2(rows, weight)
+        p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
+        sums = sum(statistics.sums_of(*part, 0) for part in self._moments(rows, weight))
+        infit, outfit, zh = statistics.fit_of(sums)
+        return statistics.ItemFit(value, df, p, infit, outfit, zh)
+
+    def _s_x2(self, rows, weight):
+        """S-X2 of the complete rows and its degrees of freedom, for each item."""
+        density, model = self._density(), self._model_of(vars(self))
+        n_items, largest = rows.shape[1], int((self.n_categories_ - 1).sum())
+        if n_items * largest * len(density.grid.z) > MOST_SUM_SCORES:
+            warn_caller(
+                f"S-X2 is not computed for {n_items} items: the distributions of sum "
+                "scores up to "
+                f"{largest} would not fit the memory. Take fewer items.",
+            )
+            return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
         whole = ~np.isnan(rows).any(axis=1) & (weight > 0)
         if not whole.any():
             raise ValueError(
                 "item_fit needs some complete rows for S-X2, but all rows have missing "
                 "answers."
             )
-        full, full_weight = self._complete_rows(rows[whole], weight[whole], "item_fit")
-        density = self._density()
-        model = self._model_of(vars(self))
-        prob, node_weight = density.prob.numpy(force=True), density.log_weight.exp()
+        rows, weight = self._complete_rows(rows[whole], weight[whole], "item_fit")
         tables = statistics.score_tables(
-            full, full_weight, prob, model.items.n_categories,
-            node_weight.numpy(force=True),
-        )  # fmt: skip
-        of_z = model.layout.n_parameters - model.items.n_parameters
-        counts = np.zeros(len(model.items), dtype=int)
+            rows,
+            weight,
+            density.prob.numpy(force=True),
+            model.items.n_categories,
+            density.log_weight.exp().numpy(force=True),
+        )
+        counts = np.zeros(n_items, dtype=int)
         for block in model.items.blocks:
             counts[block.items.numpy()] = block.width
-        value, df = statistics.s_x2(tables, counts + of_z)
-        p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
-        moments, weight = self._moments(rows, weight)
-        infit, outfit = statistics.mean_squares(moments, weight, 0)
-        zh = statistics.z_of_log_prob(moments, weight, 0)
-        return statistics.ItemFit(value, df, p, infit, outfit, zh)
+        of_z = model.layout.n_parameters - model.items.n_parameters
+        return statistics.s_x2(tables, counts + of_z)
 
     def residual_correlations(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -1096,8 +1122,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             Of answers less what is expected at EAP abilities. Large values show items
             that depend on each other beyond z; without any, they are slightly negative.
         """
-        moments, weight = self._moments(X, sample_weight)
-        return statistics.residual_correlations(moments, weight)
+        parts = self._moments(X, sample_weight)
+        sums = sum(statistics.pair_sums(*part) for part in parts)
+        return statistics.residual_correlations(sums)
 
     def model_fit(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -1139,10 +1166,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             )
         with own_mode():
             fitted = _at_nodes(model, density)
-        m2 = _limited_statistic(rows, weight, fitted, by_category=False)
+        m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
         c2 = (math.nan,) * 2
         if model.items.most > 2:
-            c2 = _limited_statistic(rows, weight, fitted, by_category=True)
+            c2 = limited.moment_statistic(rows, weight, fitted, by_category=True)
         n_rows = weight.sum()
         return limited.ModelFit(
             m2[0],
@@ -1595,9 +1622,6 @@ def _at_nodes(model, density):
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
     of_z = population_scores(layout, whole, grid.z)[0].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
-    return limited.AtNodes(items, density.prob.numpy(force=True), scores, of_z, weight)
-
-
-def _limited_statistic(rows, weight, fitted, by_category):
-    value, df = limited.moment_statistic(rows, weight, fitted, by_category)
-    return (value, df) if df > 0 else (math.nan, 0)
+    prob = density.prob.numpy(force=True)
+    n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
+    return limited.AtNodes(items, prob, scores, of_z, weight, n_free)

@@ -45,7 +45,8 @@ def observed_information(objective, point):
     for block, part in zip(items.blocks, complete, strict=True):
         _diagonal_blocks(total, block)[:] += part
     _add_population(total, objective, point, expected)
-    loss, columns, of_z = _score_columns(objective, point, scores)
+    loss, columns = torch.zeros_like(total), _Columns(items, scores, point)
+    of_z = population_scores(objective.layout, point, z)
     answers = objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
@@ -57,7 +58,7 @@ def observed_information(objective, point):
         weight, group = answers.weight[rows], answers.group[rows]
         mean = 0.0
         for s in range(len(z)):
-            score = torch.cat([every @ columns[s], of_z[group, :, s]], 1)
+            score = torch.cat([every @ columns.at(s), of_z[group, :, s]], 1)
             share = r[:, s : s + 1]
             mean = mean + share * score
             weighted = score * (weight[:, None] * share)
@@ -80,22 +81,26 @@ def _every_answer(answers, rows):
     return (codes[..., None] == steps).flatten(1).double()
 
 
-def _score_columns(objective, point, scores):
-    """A zero (p, p), scores of answers (s, d * c, p), and those of z, (g, f, s)."""
-    layout, z = objective.layout, objective.grid.z
-    items, n_items = layout.items, layout.items.n_parameters
-    most, p = items.most, layout.n_parameters
-    columns = point.new_zeros(len(z), len(items), most, n_items)
-    for block, score in zip(items.blocks, scores, strict=True):
-        for i, j in enumerate(block.items.tolist()):
-            first = block.parameters.start + i * block.width
-            part = score[i].permute(2, 1, 0)  # shape: (s, c, q)
-            columns[:, j, : block.kind.n_categories, first : first + block.width] = part
-    return (
-        point.new_zeros(p, p),
-        columns.flatten(1, 2),
-        population_scores(layout, point, z),
-    )
+class _Columns:
+    """Scores of all answers at one node after the other, matrices (d * c, p)."""
+
+    def __init__(self, items, scores, like):
+        self.matrix = like.new_zeros(len(items) * items.most, items.n_parameters)
+        rows, columns, values = [], [], []
+        for block, score in zip(items.blocks, scores, strict=True):
+            j, q, c, _ = score.shape
+            first = block.items.to(like.device)[:, None, None] * items.most
+            row = first + torch.arange(c, device=like.device)
+            column = torch.arange(j * q, device=like.device).reshape(j, q, 1)
+            rows.append(row.expand(j, q, c).flatten())
+            columns.append((block.parameters.start + column).expand(j, q, c).flatten())
+            values.append(score.flatten(0, 2))
+        self.rows, self.columns = torch.cat(rows), torch.cat(columns)
+        self.values = torch.cat(values)  # shape: (d c q, s)
+
+    def at(self, s):
+        self.matrix[self.rows, self.columns] = self.values[:, s]
+        return self.matrix
 
 
 def population_scores(layout, point, z):
@@ -130,7 +135,7 @@ def _complete(objective, point, expected):
 
         columns = []
         for q in range(block.width):
-            place = torch.arange(len(block.items)) * block.width + q
+            place = torch.arange(len(block.items), device="cpu") * block.width + q
             place = place + block.parameters.start
             step = STEP * point[place].abs().clamp(min=1.0)
             ends = []
@@ -140,7 +145,9 @@ def _complete(objective, point, expected):
                 ends.append(gradient(at))
             columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
         matrix = torch.stack(columns, 2)
-        found.append(0.5 * (matrix + matrix.mT))
+        matrix = 0.5 * (matrix + matrix.mT)
+        matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
+        found.append(matrix)
     return found
 
 

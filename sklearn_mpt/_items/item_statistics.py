@@ -258,37 +258,48 @@ def moments_of(X, prob):
     return Moments(present, *(np.where(present, part, 0.0) for part in parts))
 
 
-def mean_squares(moments, weight, axis):
-    """Infit and outfit, over people (axis 0) or over items (axis 1).
+def sums_of(moments, weight, axis):
+    """What fit statistics are made of, over people (axis 0) or over items (axis 1).
 
-    weight : of each person, (n,).
+    weight : of each person, (n,). Returns (6, d) or (6, n); those of people add up over
+    blocks of them.
     """
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
     variance = np.maximum(moments.variance, LEAST_VARIANCE)
     square = moments.residual**2
+    off = moments.log_prob - moments.mean_log_prob
+    parts = square, variance, square / variance, 1.0, off, moments.variance_log_prob
+    return np.stack([(w * part).sum(axis) for part in parts])
+
+
+def fit_of(sums):
+    """Infit, outfit and Zh of `sums_of`."""
+    square, variance, ratio, count, off, spread = sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        infit = (w * square).sum(axis) / (w * variance).sum(axis)
-        outfit = (w * square / variance).sum(axis) / w.sum(axis)
-    return infit, outfit
+        return square / variance, ratio / count, off / np.sqrt(spread)
 
 
-def z_of_log_prob(moments, weight, axis):
-    """Standardised log-probability, over people (axis 0) or items (axis 1)."""
-    w = weight[:, None] if axis == 0 else 1.0
-    off = (w * (moments.log_prob - moments.mean_log_prob)).sum(axis)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return off / np.sqrt((w * moments.variance_log_prob).sum(axis))
-
-
-def residual_correlations(moments, weight):
-    """Correlations of the residuals of two items, over people with both; (d, d)."""
-    w = weight[:, None] * moments.present
+def pair_sums(moments, weight):
+    """Sums over people for pairs of items, which add up over blocks; (4, d, d)."""
+    w, present = weight[:, None] * moments.present, 1.0 * moments.present
     residual = moments.residual
-    both = w.T @ moments.present
+    weighted = w * residual
+    return np.stack(
+        [
+            w.T @ present,
+            weighted.T @ present,  # of the item of the row, beside that of the column
+            weighted.T @ residual,
+            (weighted * residual).T @ present,
+        ]
+    )
+
+
+def residual_correlations(sums):
+    """Correlations of the residuals of two items, of `pair_sums`; (d, d)."""
+    both, first, cross, square = sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = (w * residual).T @ moments.present / both  # of row, beside column
-        cross = (w * residual).T @ residual / both - mean * mean.T
-        square = (w * residual**2).T @ moments.present / both - mean**2
-        found = cross / np.sqrt(square * square.T)
+        mean = first / both
+        variance = square / both - mean**2
+        found = (cross / both - mean * mean.T) / np.sqrt(variance * variance.T)
     np.fill_diagonal(found, 1.0)
     return found

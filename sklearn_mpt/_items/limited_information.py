@@ -25,12 +25,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 MOST_MOMENTS = 8000
-RANK = 1e-10  # relative singular value of a direction that moments do not see
+SINGULAR = 1e-12  # relative variance of a moment that follows from others
 
 
 class ModelFit(NamedTuple):
@@ -166,17 +166,28 @@ def prob_means(prob, n_categories):
     return np.concatenate([prob[j, 1:c] for j, c in enumerate(n_categories)])
 
 
-def statistic(difference, covariance, derivatives, n_rows):
-    """The quadratic form, and the number of directions that parameters take."""
-    basis, size, _ = np.linalg.svd(derivatives, full_matrices=True)
-    rank = int((size > RANK * size[0]).sum())
-    left = basis[:, rank:]
-    if left.shape[1] == 0:
-        return 0.0, 0
-    inner = left.T @ covariance @ left
-    off = left.T @ difference
-    value = off @ cho_solve(cho_factor(inner), off)
-    return float(n_rows * value), left.shape[1]
+def statistic(difference, covariance, derivatives, n_free):
+    """The quadratic form for one row.
+
+    n_free : number of parameters, of which some, such as rotations, may do nothing.
+    """
+    white = _whitened(covariance, np.column_stack([difference, derivatives]))
+    off, slopes = white[:, 0], white[:, 1:]
+    length = np.linalg.norm(slopes, axis=0)
+    basis, _, _ = np.linalg.svd(
+        slopes / np.maximum(length, 1e-300), full_matrices=False
+    )
+    return float(off @ off - np.sum((basis[:, :n_free].T @ off) ** 2))
+
+
+def _whitened(covariance, columns):
+    """Columns times a root of the inverse of a covariance."""
+    try:
+        return solve_triangular(np.linalg.cholesky(covariance), columns, lower=True)
+    except np.linalg.LinAlgError:  # moments that follow from others
+        values, vectors = np.linalg.eigh(covariance)
+        told = values > SINGULAR * values[-1]
+        return (vectors[:, told] / np.sqrt(values[told])).T @ columns
 
 
 def rmsea(value, df, n_rows):
@@ -214,7 +225,8 @@ class AtNodes(NamedTuple):
 
     items : Items. prob : of answers, (d, c, s). scores : for each block of items the
     derivatives of log-probabilities, (j, q, c, s). of_z : those of the log density of
-    z, (f, s). weight : of the nodes, (s,).
+    z, (f, s). weight : of the nodes, (s,). n_free : number of parameters, without
+    rotations.
     """
 
     items: object
@@ -222,6 +234,7 @@ class AtNodes(NamedTuple):
     scores: list
     of_z: np.ndarray
     weight: np.ndarray
+    n_free: int
 
 
 def moment_statistic(X, weight, fitted, by_category):
@@ -238,7 +251,12 @@ def moment_statistic(X, weight, fitted, by_category):
     derivatives = derivatives_of_moments(
         items, fitted.scores, prob, mean, node_weight, fitted.of_z, by_category
     )
-    return statistic(observed - expected, covariance, derivatives, weight.sum())
+    df = len(expected) - fitted.n_free
+    if df <= 0:
+        return math.nan, 0
+    off = observed - expected
+    value = statistic(off, covariance, derivatives, fitted.n_free)
+    return float(weight.sum() * value), df
 
 
 def srmsr(X, weight, fitted):

@@ -233,6 +233,17 @@ class Objective:
             lost += 0.5 * float((off**2).sum())
         return lost
 
+    def prior_curvature(self, block, point):
+        """Minus the second derivatives of the log prior, on the diagonal; (j, q)."""
+        values = point[block.parameters].reshape(len(block.items), block.width)
+        found = torch.zeros_like(values)
+        steep = values[:, block.steep]
+        if steep.shape[1]:
+            found[:, block.steep] += slope_penalty(steep, self.priors.slope)[1]
+        if self.priors.guessing is not None and block.kind.is_guessed:
+            found[:, -1] += self.priors.guessing[1] ** -2
+        return found
+
     def _of_population(self, point, groups, gradient):
         """Fill in the gradient in means and log deviations; return the metric."""
         layout = self.layout

@@ -175,7 +175,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             predicting = scoring.coarse(CONDITIONAL_RULES)
             return IntegratedDensity(joint, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
-        if joint.n_dims > joint.components.shape[1]:  # blocks would not hold z
+        if joint.n_dims > joint.components.shape[1]:  # blocks of rows must also hold z
             scoring = scoring._replace(n_nodes=sum(IMPORTANCE_POINTS[-1]))
         predicting = scoring._replace(tolerance=CONDITIONAL_TOLERANCE)
         return IntegratedDensity(joint, units, scoring, predicting, seed)

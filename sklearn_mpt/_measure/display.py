@@ -254,14 +254,14 @@ class LMLComparisonDisplay:
 
 
 class OrderSpreadDisplay:
-    """Spread over orders of each row against its mean log-probability.
+    """Plot of the spread over orders of each row against its mean log-probability.
 
     Create it with :meth:`OrderSpread.plot`.
 
     Parameters
     ----------
     spread : OrderSpread
-        What to draw.
+        The result to draw.
 
     Attributes
     ----------
@@ -322,15 +322,15 @@ class OrderSpreadDisplay:
 
 
 class CumulativeCVDisplay:
-    """Predictive score per row against the number of rows seen.
+    """Plot of the predictive score per row against the number of rows seen.
 
-    The area between the curve and zero, negative below it, is the log evidence. Create
-    it with :meth:`CumulativeCV.plot`.
+    The area between the curve and zero is the log evidence; area below zero is
+    negative. Create it with :meth:`CumulativeCV.plot`.
 
     Parameters
     ----------
     result : CumulativeCV
-        What to draw.
+        The result to draw.
     name : str, default=None
         Name of the model in the legend.
 
@@ -400,14 +400,14 @@ class CumulativeCVDisplay:
 
 
 class EvidenceComparisonDisplay:
-    """Log Bayes factors to the best model, with two standard errors over orders.
+    """Plot of log Bayes factors to the best model, with two standard errors.
 
     Create it with :meth:`EvidenceComparison.plot`.
 
     Parameters
     ----------
     comparison : EvidenceComparison
-        What to draw.
+        The comparison to draw.
 
     Attributes
     ----------

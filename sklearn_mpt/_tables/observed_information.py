@@ -1,8 +1,8 @@
 r"""Observed information of the parameters of a model, and their covariance.
 
-Parameters are the coefficients of locations, (l, k + 1), row by row: weights and
-intercept; and the likelihood's own parameters, (g,). With the scores s and the
-curvatures -H of complete data, z included, Louis' identity [1]_ is for each row
+The parameters are the coefficients of the locations, (l, k + 1), row by row (weights
+and intercept), and the likelihood's own parameters, (g,). Let s and H be the gradient
+and the Hessian of log p(x, z) in the parameters. Louis' identity [1]_ is for each row
 
 .. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
     = E[-H \mid x] - \mathrm{Cov}[s \mid x].
@@ -40,11 +40,12 @@ FINE_NODES = 2500  # largest rule with which undetermined directions are found
 class Information(NamedTuple):
     """Observed information of the standardised parameters.
 
-    matrix : (p, p). coefs : (l, k + 1), those of the model. scale : (l,), of a unit of
-    each location. free : (l, l), the projection of coefficients on those that count.
-    varies : (l,), False for locations that are not estimated. expected : (p, p), what
-    rows that the model itself produces say, up to a factor; None if that is not known.
-    own_varies : (g,), the same for own parameters; None is True.
+    matrix : (p, p). coefs : coefficients of the model, (l, k + 1). scale : size of one
+    standardised unit of each location, (l,). free : projection of coefficients onto
+    those that change the distribution, (l, l). varies : (l,), False for locations that
+    are not estimated. expected : information expected of rows drawn from the model, up
+    to a factor, (p, p); None if it is not known. own_varies : (g,), False for own
+    parameters that are not estimated; None if all are.
     """
 
     matrix: np.ndarray
@@ -57,7 +58,7 @@ class Information(NamedTuple):
 
     @property
     def _fixed(self):
-        """Which parameters are not estimated; (p,)."""
+        """True for parameters that are not estimated, (p,)."""
         fixed = np.zeros(len(self.matrix), dtype=bool)
         fixed[: self.coefs.size] = np.repeat(~self.varies, self.coefs.shape[1])
         if self.own_varies is not None:
@@ -275,14 +276,14 @@ class _Parts:
         features = torch.as_tensor(likelihood.own_features, device=W.device)
         self.own_features = features.long()
         self.own, self.n_own = likelihood.own.detach().to(W), len(features)
-        numbers = torch.arange(n_locations, device=W.device)  # at least one a feature
+        numbers = torch.arange(n_locations, device=W.device)  # one or more a feature
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_own
 
     def mean_scores(self, rows, z, r):
-        """Gradients of the log-probability of each row; (n, p)."""
+        """Return the gradient of the log-probability of each row, (n, p)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         slope, of_own, *_ = self._slopes(rows, self.joint.location(z))
         slope, of_own = slope.detach(), of_own.detach()
@@ -290,7 +291,10 @@ class _Parts:
         return torch.cat([coefs.flatten(1), (r[:, None] @ of_own)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
-        """Sum over rows; r : weights of the nodes, (n, s)."""
+        """Return the information added up over rows, (p, p).
+
+        r : weights of the nodes, (n, s).
+        """
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
         slope, of_own, own = self._slopes(rows, location)
@@ -306,10 +310,11 @@ class _Parts:
 
     @torch.enable_grad()
     def _slopes(self, rows, location):
-        """Slopes of entries in locations and own parameters, and the latter.
+        """Return derivatives of entries in locations and in own parameters.
 
-        These are there for each row and node, so that gradients in them are, too; all
-        are (n, s, ...), and zero where not observed.
+        They are zero where entries are not observed. Also returns the own parameters,
+        repeated for each row and node so that gradients are taken for each. All are
+        (n, s, ...).
         """
         likelihood = self.joint.likelihood
         on = rows.observed.to(location.dtype)[:, None]
@@ -325,7 +330,7 @@ class _Parts:
         return slope, of_own, own
 
     def _complete(self, slope, of_own, location, own, z1, share):
-        """Curvatures of complete data, averaged over nodes; (p, p)."""
+        """Return the curvatures of complete data, averaged over nodes, (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
         coefs = result[: self.n_coefs, : self.n_coefs]
         blocks = coefs.view(-1, self.width, coefs.shape[1] // self.width, self.width)
@@ -354,11 +359,11 @@ class _Parts:
             yield here, partner[here], chosen
 
     def _add_own(self, result, of_own, location, own, z1, share):
-        """Add the curvatures in own parameters, those of one feature together."""
+        """Add the curvatures in own parameters, for the features in turn."""
         n_coefs, feature = self.n_coefs, self.own_features
         place = _rank_among_equals(feature)
         for turn in range(int(place.max()) + 1):
-            chosen = (place == turn).nonzero()[:, 0]  # at most one of a feature
+            chosen = (place == turn).nonzero()[:, 0]  # at most one for each feature
             total = of_own[..., chosen].sum()
             cross = -share * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
@@ -373,7 +378,7 @@ class _Parts:
 
 
 def _rank_among_equals(numbers):
-    """How many equal ones come before each number; (g,)."""
+    """Return how many equal numbers precede each number, (g,)."""
     equal = numbers[:, None] == numbers
     return equal.tril(-1).sum(1)
 

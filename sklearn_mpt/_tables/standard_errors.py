@@ -139,13 +139,13 @@ def _errors(information, covariance, fitted, likelihood):
 
 
 def _own_errors(likelihood, covariance, scale):
-    """Standard errors of the likelihood's own attributes, by the delta method."""
+    """Return standard errors of the own attributes, by the delta method."""
     errors, own = {}, likelihood.own.detach().cpu()
 
     for name in likelihood.own_attributes(scale):
         value, slope = _value_and_slope(likelihood, own, scale, name)
         slope = slope.reshape(-1, own.numel()).numpy()
-        moves = slope != 0  # others may have no covariance
+        moves = slope != 0  # the covariance of others may be NaN
         found = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
             for s, m in zip(slope, moves, strict=True)
@@ -157,7 +157,7 @@ def _own_errors(likelihood, covariance, scale):
 
 
 def _value_and_slope(likelihood, own, scale, name):
-    """A fitted attribute as a function of the own parameters, and its Jacobian."""
+    """Return a fitted attribute and its Jacobian in the own parameters."""
 
     def attribute(own):
         return likelihood.at(own).own_attributes(scale)[name]

@@ -169,7 +169,7 @@ def average_orders(window, log_prob, targets, draw):
         for places, place in zip(targets, following, strict=True)
     ]
     next_ones = log_prob[chosen].reshape(n_orders, n)
-    with np.errstate(invalid="ignore"):  # of probability 0
+    with np.errstate(invalid="ignore"):  # from tokens of probability 0
         means, squares = (
             np.add.reduceat(values, starts).reshape(n_orders, n) / n_targets
             for values in (log_prob, log_prob**2)
@@ -187,8 +187,8 @@ def average_orders(window, log_prob, targets, draw):
     shares = shares.reshape(n_orders, len(window))[:, window.places]
     scale = _scale(n_orders, count_orders(n))
     estimates, at_sizes = shares.sum(axis=1), means[:, ::-1]
-    steps = orders.argsort(axis=1)  # at which each token becomes visible
-    with np.errstate(invalid="ignore"):  # of probability 0
+    steps = orders.argsort(axis=1)  # step at which each token becomes visible
+    with np.errstate(invalid="ignore"):  # from tokens of probability 0
         return WindowScores(
             estimates.mean(keepdims=True),
             _between_pairs(estimates, count_orders(n))[None],
@@ -201,7 +201,7 @@ def average_orders(window, log_prob, targets, draw):
 
 
 def _deviations(values):
-    with np.errstate(invalid="ignore"):  # of probability 0
+    with np.errstate(invalid="ignore"):  # from tokens of probability 0
         return values - values.mean(axis=0)
 
 

@@ -37,79 +37,83 @@ class MPTScorer(
 ):
     r"""Score texts by a masked language model.
 
-    For each number m of hidden tokens, from one to all L of a text, random sets of m
-    tokens are replaced by the mask token, and their log-probabilities given the others
-    are averaged:
+    For each number m of hidden tokens, from 1 to the number L of tokens of a text,
+    random sets of m tokens are replaced by the mask token, and the log-probabilities of
+    these tokens given the others are averaged:
 
     .. math:: S(m) = \mathbb{E}_{|M| = m} \frac{1}{m} \sum_{j \in M}
               \log p(x_j \mid x_R).
 
-    Their sum :math:`\sum_{m=1}^{L} S(m)` is a lower bound of the log-probability of the
-    text under the mixture, over all orders, of the autoregressive models that predict
-    its tokens in that order; for the conditionals of one joint distribution it is that
-    log-probability ([1]_, Proposition 1). All scores are given the number of tokens of
-    the text, :math:`\log p(x \mid L)`, as nothing in masks says how probable that is.
+    The score is the sum :math:`\sum_{m=1}^{L} S(m)`. Each order of the tokens defines
+    an autoregressive model, and the score is a lower bound of the log-probability of
+    the text under the mixture of these models over all orders. If the conditionals
+    belong to one joint distribution, it is equal to that log-probability ([1]_,
+    Proposition 1). All scores are conditional on the number of tokens,
+    :math:`\log p(x \mid L)`.
 
     Parameters
     ----------
     model : str, path or torch.nn.Module, default="bert-base-uncased"
         A name on the Hugging Face hub, a folder written by ``save_pretrained``, or a
         loaded masked language model, which is never changed. Weights are read from
-        safetensors only. It may be any module from ``input_ids``, with mask tokens
-        among them, to logits, such as a masked diffusion model; one that takes the time
-        of a diffusion is adapted by :class:`MaskedDiffusionLM`.
+        safetensors files only. It can be any module that maps ``input_ids`` with mask
+        tokens to logits, such as a masked diffusion model. If it also takes the time of
+        the diffusion, use the adapter :class:`MaskedDiffusionLM`.
     tokenizer : str, path or transformers.PreTrainedTokenizerBase, default=None
-        None loads that of a named model; a loaded model needs one.
+        The tokenizer. None loads that of a named model; it must be given with a loaded
+        model.
     mask_rates : array-like of float in (0, 1], default=None
-        The rates of `transform`. None means 0.01, 0.02, ..., 0.99. Rate r hides
-        ``max(1, floor(r * L + 0.5))`` tokens of a text of L.
+        Mask rates of `transform`. None is 0.01, 0.02, ..., 0.99. In a text of L tokens,
+        rate r hides ``max(1, floor(r * L + 0.5))``.
     n_masks : int or "auto", default="auto"
-        Random masks per size, or orders. They are different ones; where there are no
-        more, all are taken and nothing is random. With 1 standard errors are unknown,
-        and with 2 or 3 orders they are wide. "auto" is 4 orders, which are balanced, or
-        2 masks per size where these are independent, as in `transform`.
+        Number of masks of each size, or of orders. They are distinct; if no more exist,
+        all are used and nothing is random. With 1, standard errors are unknown; with 2
+        or 3 orders they are large. "auto" is 4 balanced orders, or 2 masks of each size
+        if masks are independent, as in `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
-        What `score_samples` returns: "mpt" the sum above; "pll" the pseudo-
-        log-likelihood, each token given all others [2]_; "pll_word_l2r" the same, but
-        the later tokens of the word hidden too [3]_; "chain" the log-probability in
-        random orders, one token after the other, which estimates the same as "mpt";
-        "ordered" that of one order, exactly.
+        The score that `score_samples` returns. "mpt": the sum above. "pll": the
+        pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":
+        the same, but with the later tokens of the word hidden too [3]_. "chain": the
+        log-probability in random orders, one token after the other, which estimates the
+        same as "mpt". "ordered": the exact log-probability in one order.
     order : {"left_to_right", "confident", "block"}, default="left_to_right"
-        In which order tokens become visible for "ordered": from left to right; always
-        the one of which the model is most certain, by the largest probability that any
-        token has in its place, as masked diffusion models are sampled; or `block_size`
-        at a time from left to right, whose probabilities are multiplied. With each of
-        them the probabilities of all texts of one length add up to one.
+        The order in which tokens become visible, for "ordered". "left_to_right": from
+        left to right. "confident": in each step the token whose most probable
+        prediction has the highest probability, as in sampling from masked diffusion
+        models. "block": `block_size` tokens at a time from left to right, whose
+        probabilities are multiplied. For each of them, the probabilities of all texts
+        of one length add up to one.
     block_size : int, default=4
-        Tokens that become visible at a time if `order` is "block".
+        Number of tokens that become visible at a time if `order` is "block".
     design : {"chain", "independent"}, default="chain"
-        How masks are drawn for "mpt". "chain" draws orders: tokens become visible one
-        after the other, and after each all that are hidden are scored; the next ones
-        alone serve as control variates, see Notes. "independent" draws masks of each
-        size apart, as the formula has it. Both estimate the same, by as many passes.
-        `transform` has independent masks.
+        How masks are drawn for "mpt". "chain": orders are drawn in which tokens become
+        visible one after the other; in each step all hidden tokens are scored, and the
+        next token serves as a control variate (see Notes). "independent": masks of each
+        size are drawn independently, as in the formula. Both have the same expectation
+        and take the same number of passes. `transform` uses independent masks.
     batch_tokens : int, default=4096
-        Tokens in one forward pass, padding included; more pays off on a GPU. A single
-        text that is longer has a pass of its own. Halved where memory runs out.
+        Number of tokens in one forward pass, including padding; larger values are
+        faster on a GPU. A longer text has a pass of its own. It is halved if memory
+        runs out.
     max_length : int, default=None
-        Most tokens of a text, special ones included. None takes what the model and the
-        tokenizer allow.
+        Largest number of tokens of a text, including special tokens. None is the limit
+        of the model and the tokenizer.
     overflow : {"error", "truncate", "stride", "split"}, default="error"
-        What to do with longer texts: raise; cut the end off and warn; see them through
-        windows that overlap by half, see Notes; or split them into blocks, each of
-        which is scored as a text of its own.
+        What to do with longer texts. "error": raise. "truncate": cut off the end and
+        warn. "stride": use windows that overlap by half (see Notes). "split": cut them
+        into blocks, and score each block as a text of its own.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     dtype : {"float32", "bfloat16", "float16", "float64", "auto"}, default="float32"
-        Of the weights; "auto" is that of the model. Log-probabilities are normalised
-        in float32 at least.
+        Precision of the weights; "auto" is that of the model. Log-probabilities are
+        normalised in float32 or float64.
     n_jobs : int, default=None
-        Number of joblib workers, threads by default. Processes, as chosen by
-        ``joblib.parallel_config``, load a named model once each; a loaded one is sent
-        once to each. Not used on CUDA.
+        Number of joblib workers, which are threads by default. If
+        ``joblib.parallel_config`` chooses processes, each loads a named model once; a
+        loaded model is sent to each once. Not used on CUDA.
     random_state : int, RandomState instance or None, default=0
-        Determines the masks, together with the tokens of a text: the same text has the
-        same masks in any batch, and for any model with the same tokenisation.
+        Determines the masks, together with the tokens of a text: a text has the same
+        masks in any batch, and for all models with the same tokenisation.
     revision : str, default=None
         Branch, tag or commit of the named model.
     local_files_only : bool, default=False
@@ -125,12 +129,13 @@ class MPTScorer(
     n_parameters_ : int
         Number of parameters of the model.
     mask_token_id_ : int
-        Token that stands for hidden ones.
+        Id of the token that replaces hidden tokens.
     max_length_ : int or float
-        Most tokens of a text, special ones included; infinite if nothing limits it.
+        Largest number of tokens of a text, including special tokens; infinite if there
+        is no limit.
     uses_gathered_head_ : bool
-        Whether the model's head runs on hidden tokens alone. `fit` tries that; where
-        the numbers are not those of a full pass, all positions are computed.
+        Whether the model's head runs on hidden tokens only. `fit` tests whether this
+        gives the results of a full pass; otherwise the head runs on all positions.
 
     See Also
     --------
@@ -139,35 +144,38 @@ class MPTScorer(
 
     Notes
     -----
-    Tokens that the tokenizer adds, and special ones written in a text, are never
-    hidden. A text without other tokens scores 0.0, and its row of `transform` is NaN.
+    Special tokens are never hidden, whether the tokenizer adds them or they are part of
+    the text. A text without other tokens has the score 0.0, and its row of `transform`
+    is NaN.
 
-    A pickle of a scorer of a named model holds its name, not its weights: the model is
-    read again. Of a folder it holds a hash of the files that `fit` read, and a folder
-    that has changed since is refused; of a name on the hub it holds the commit, where
-    the cache tells it, and that commit is read. A loaded model goes into the pickle. It
-    is shared with the scorer, not copied, if it has the `dtype` and is on the `device`
-    that are asked for: if its weights are trained after `fit`, the scores follow.
+    If the model was given by name, a pickle of the scorer holds the name, not the
+    weights, and the model is loaded again. For a folder, the pickle also holds a hash
+    of the files that `fit` read, and a folder that has changed is refused. For a name
+    on the hub it holds the commit, if the cache has it, and that commit is loaded. A
+    loaded model is pickled itself. The scorer shares its weights, without a copy, if
+    they have the `dtype` and are on the `device` of the parameters: then scores change
+    if the model is trained after `fit`.
 
-    Texts may be pairs (context, text): the text alone is scored, and the context, which
-    stands before it as the tokenizer joins two sequences, is never hidden.
+    Texts may be (context, text) pairs. Only the text is scored. The context is put
+    before it, as the tokenizer joins two sequences, and is never hidden.
 
-    In one order of the tokens let :math:`a_t` be the mean log-probability of all that
-    are hidden after t are visible, and :math:`b_t` that of the next one. The sums A of
-    the former and C of the latter have the same expectation over orders, the score; the
-    chain design averages :math:`C - w (C - A)`, with the w that has the least variance
-    as far as the orders of the text can tell. Orders come in fours that are balanced:
-    a token is late in as many as it is early.
+    In one order of the tokens, let :math:`a_t` be the mean log-probability of all
+    hidden tokens when t tokens are visible, and :math:`b_t` the log-probability of the
+    next token. Their sums over t, A and C, both have the score as expectation. The
+    chain design averages :math:`C - w (C - A)`, with a w that is estimated to minimise
+    the variance. Orders are drawn in balanced groups of four: each token is late in as
+    many of them as it is early.
 
-    Each different text is scored once. A text of L tokens takes ``L * n_masks`` passes
-    of one row, for "pll" and "ordered" L. The vocabulary projection runs at hidden
+    Each distinct text is scored once. A text of L tokens takes ``L * n_masks`` passes
+    of one row, or L for "pll" and "ordered". The vocabulary projection runs at hidden
     positions only.
 
-    With ``overflow="stride"`` each token is scored in one window, and the scores of the
-    windows add up. For "mpt" and "chain" it is the first window that holds the token:
-    a window is scored given the half of it that the window before scored, so the sum is
-    a bound of the log-probability still, with context cut short. For "pll" it is the
-    window where the token is farthest from the edges. A context is in every window.
+    With ``overflow="stride"``, each token is scored in one window, and the scores of
+    the windows are added up. For "mpt" and "chain", it is the first window with the
+    token. The half of that window that the window before has scored is context, so the
+    sum is still a bound of the log-probability, with a shortened context. For "pll", it
+    is the window in which the token is farthest from the edges. The context of a pair
+    is part of every window.
 
     References
     ----------
@@ -200,7 +208,7 @@ class MPTScorer(
     >>> bool((log_prob < 0).all())
     True
 
-    What its tokens contribute to the score of a text:
+    The contributions of tokens to the score of a text:
 
     >>> parts = scorer.token_scores(texts)
     >>> parts[1].tokens

@@ -53,8 +53,8 @@ class TextScoresMixin:
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Compute the log-probability of each text by the chosen `method`.
 
-        It is the log-probability given the number of tokens, as masks say nothing of
-        that. Where texts of different lengths are compared, `length_log_prob` adds it.
+        It is the log-probability given the number of tokens. To compare texts of
+        different lengths, add the log-probability of the length by `length_log_prob`.
 
         Parameters
         ----------
@@ -63,11 +63,12 @@ class TextScoresMixin:
         return_std : bool, default=False
             Whether to return the standard error over masks too.
         length_log_prob : callable or array-like of int, default=None
-            What gives the log-probability of a number of tokens: a callable from an int
-            array of shape (n_texts,) to floats; or the numbers of tokens of other
-            texts, such as those of the training, by `count_tokens`. Of n such texts c
-            have the length l, and l has the probability :math:`(c + g(l)) / (n + 1)`,
-            with the geometric distribution g of the same mean. None adds nothing.
+            Distribution of the number of tokens. Either a callable that takes an int
+            array of shape (n_texts,) and returns log-probabilities; or the numbers of
+            tokens of other texts, such as training texts, from `count_tokens`. If c of
+            n such texts have the length l, the probability of l is
+            :math:`(c + g(l)) / (n + 1)`, where g is the geometric distribution with
+            their mean. None adds nothing.
 
         Returns
         -------
@@ -108,7 +109,7 @@ class TextScoresMixin:
         Returns
         -------
         float
-            In nats per text, given its number of tokens.
+            Log-probability in nats per text, given its number of tokens.
         """
         return float(np.mean(self.score_samples(X)))
 

@@ -99,7 +99,7 @@ def warn_of_unknown(tokenizer, texts, most=100):
 
 
 def warn_of_no_words(tokenizer, windows):
-    """Warn of typed mask tokens, which have no score, and of unknown tokens."""
+    """Warn of mask tokens in texts, which are not scored, and of unknown tokens."""
     for token, what in (
         (
             tokenizer.mask_token,
@@ -122,7 +122,7 @@ def warn_of_no_words(tokenizer, windows):
 
 
 def _is_in(token, window):
-    """Whether a token is in the text of a window, its context apart."""
+    """Return whether a token is in the text of a window; the context is ignored."""
     return token is not None and token in window.inputs["input_ids"][~window.is_fixed]
 
 
