@@ -409,6 +409,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             warn_constant(constant, fitted)
         if has_own_noise:
             low[constant] = False
+            # logarithms of amounts have a floor of their own, far below
+            kinds = getattr(self._likelihood(), "kinds", "gaussian")
+            low &= np.array(kinds) == "gaussian"
         elif len(constant) == len(fitted["_shift"]):
             return
         if low.any():

@@ -217,7 +217,8 @@ class OrderSpread:
         Standard deviation over orders.
     gap : ndarray of shape (n_samples,)
         Log-density of the mixture of the orders less the mean over orders, 0 or more:
-        what the bound of :func:`lml_samples` loses.
+        what the bound of :func:`lml_samples` loses. With more orders it is larger on
+        average, as a mixture of few orders misses the best ones.
     gap_std_error : ndarray of shape (n_samples,)
         Standard error of `gap` over orders, by the jackknife.
     mean_gap, mean_gap_std_error : float
