@@ -443,7 +443,12 @@ def test_bad_arguments_of_methods_are_refused(model, X):
         ("batch_size", 0, ValueError, "batch_size"),
         ("tol", -1.0, ValueError, "tol"),
         ("n_iter_no_change", 0, ValueError, "n_iter_no_change"),
-        ("device", "toaster", ValueError, "device must be 'auto' or a torch device"),
+        (
+            "device",
+            "toaster",
+            ValueError,
+            "device must be 'auto' or an available torch device",
+        ),
     ],
 )
 def test_bad_parameters_are_refused_by_name(model, X, parameter, value, error, message):

@@ -449,6 +449,7 @@ class Fold(torch.nn.Module):
     """A decoder of one number by z squared: the posterior has two modes."""
 
     intercepts = (torch.zeros(1),)
+    width = 1
 
     def forward(self, z):
         return z**2

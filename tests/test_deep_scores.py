@@ -36,6 +36,7 @@ class Knot(torch.nn.Module):
     """A decoder of two numbers, by which far values of z come near each other."""
 
     intercepts = (torch.zeros(2),)
+    width = 2
 
     def forward(self, z):
         return torch.cat([z**2, (2 * z).sin()], -1)

@@ -424,10 +424,9 @@ def _expected_failures(estimator):
 
 @parametrize_with_checks(
     [
-        MPTMaskedAutoencoder(hidden_layer_sizes=(8,), n_orders=2, max_iter=2),
         Table(
             hidden_layer_sizes=(8,), n_orders=2, max_iter=2, likelihood={0: "bernoulli"}
-        ),
+        )
     ],
     expected_failed_checks=_expected_failures,
 )

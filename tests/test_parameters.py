@@ -78,6 +78,7 @@ MODELS = {
         "activation": NO_NAME,
         "n_importance_samples": COUNT_OR_AUTO,
         "conditional": NO_NAME,
+        "decoder": [1, "net"],
         "early_stopping": NO_BOOL,
         "validation_fraction": [*NO_REAL, 0.0, 1.0, 1.5, -0.1],
     },
@@ -118,7 +119,11 @@ FUNCTIONS = {
     },
     lml_samples: ORDERS | {"return_std": NO_BOOL},
     feature_contributions: ORDERS | {"return_std": NO_BOOL, "as_explanation": NO_BOOL},
-    check_masked_model: {"n_masks": COUNT, "random_state": RANDOM_STATE},
+    check_masked_model: {
+        "n_masks": COUNT,
+        "n_orders": [-1, 1.5, "4"],
+        "random_state": RANDOM_STATE,
+    },
 }
 OTHERS = {
     LMLMonitor: {"every": COUNT},

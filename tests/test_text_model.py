@@ -252,7 +252,7 @@ def test_other_kinds_of_models_are_refused(make, message):
 
 
 def test_no_model_at_all_is_refused():
-    with pytest.raises(TypeError, match="model must be a name, a folder or a loaded"):
+    with pytest.raises(TypeError, match="model must be a name, a folder, a loaded"):
         scorer_of(3, make_tokenizer()).fit(TEXTS)
 
 

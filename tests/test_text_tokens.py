@@ -79,6 +79,7 @@ def test_tokens_of_exact_conditionals_have_their_shapley_values(method):
     assert_allclose(part.log_prob, shares / 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "too_large"),
     [

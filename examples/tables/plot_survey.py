@@ -20,7 +20,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from sklearn_mpt import MPTImputer, MPTLinearVAE
+from sklearn_mpt import MPTImputer, MPTLinearVAE, pool_estimates
 
 # %%
 # The rows are 944 people before the election of 1996. They placed themselves and the
@@ -103,10 +103,9 @@ plt.show()
 # missing answers are replaced by the most probable ones, the standard error of the mean
 # is too small, because filled-in answers count as if they had been given. Multiple
 # imputation draws them instead. Each of ten tables comes from a model that is fitted to
-# people drawn with replacement, by ``sample_weight``, so that the uncertainty of the
-# model counts too. Rubin's rules pool the results: the estimate is the mean of the ten
-# estimates; its variance is the mean of their variances, plus 1 + 1 / 10 times the
-# variance between them.
+# people drawn with replacement, so that the uncertainty of the model counts too. By
+# Rubin's rules the estimate is the mean of the ten estimates; its variance is
+# the mean of their variances, plus 1 + 1 / 10 times the variance between them.
 
 
 def place(answers):
@@ -115,30 +114,16 @@ def place(answers):
     return answers.mean(), answers.var() / len(answers)
 
 
-def drawn(seed):
-    """The table filled in by draws of a model of a resampled survey."""
-    rng = np.random.default_rng(seed)
-    weight = rng.multinomial(len(gaps), np.full(len(gaps), 1 / len(gaps)))
-    start = {
-        name: getattr(model, f"{name}_")
-        for name in ("components", "intercept", "noise_variance")
-    }
-    resampled = MPTLinearVAE(
-        n_components=1, likelihood="from_dtype", init=start, tol=1e-3, random_state=seed
-    )
-    imputer = MPTImputer(resampled, method="sample", random_state=seed)
-    return imputer.fit(gaps, sample_weight=weight).transform(gaps)
-
-
-estimates, variances = np.transpose(
-    [place(drawn(seed)["selfLR"]) for seed in range(10)]
-)
-pooled = variances.mean() + (1 + 1 / 10) * estimates.var(ddof=1)
+imputer = MPTImputer(model, n_imputations=10, random_state=0).fit(gaps)
+tables = imputer.transform_multiple(gaps)
+pooled = pool_estimates(*np.transpose([place(table["selfLR"]) for table in tables]))
 answers = {
     "nothing missing": place(survey["selfLR"]),
     "those who say": place(gaps["selfLR"]),
-    "most probable answers": place(MPTImputer(model).fit_transform(gaps)["selfLR"]),
-    "ten draws, pooled": (estimates.mean(), pooled),
+    "most probable answers": place(imputer.transform(gaps)["selfLR"]),
+    "ten draws, pooled": (pooled.estimate, pooled.std_error**2),
 }
 for name, (estimate, variance) in answers.items():
     print(f"{name:22} {estimate:.3f} +- {variance**0.5:.3f}")
+print("95% interval: {:.2f} to {:.2f}".format(*pooled.interval()))
+print(f"Share of the information that is missing: {pooled.fraction_missing:.2f}")

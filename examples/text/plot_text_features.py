@@ -68,7 +68,10 @@ backend = Tokenizer(models.BPE(unk_token="[UNK]"))
 backend.normalizer = normalizers.BertNormalizer()
 backend.pre_tokenizer = pre_tokenizers.Metaspace()
 trainer = trainers.BpeTrainer(
-    vocab_size=150, special_tokens=list(special.values()), show_progress=False
+    vocab_size=150,
+    initial_alphabet=sorted(set("".join(sentences))),
+    special_tokens=list(special.values()),
+    show_progress=False,
 )
 backend.train_from_iterator(training, trainer)
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)

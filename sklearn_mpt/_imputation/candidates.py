@@ -1,8 +1,9 @@
 """The models that the imputer tries on coded rows, cheapest first.
 
-A path is a row of models of one kind, each of which starts from the one before it:
-Gaussians that shrink less and less, mixtures of more and more components. Costs are in
-seconds of a common core, by formulas alone, so that a choice never depends on a clock.
+A path is a sequence of models of one kind, each of which starts from the one before:
+for example, Gaussians with decreasing shrinkage, or mixtures with increasing numbers of
+components. Costs are seconds of a typical core, computed by formulas, so that the
+choice of models does not depend on a clock.
 """
 
 import copy
@@ -19,18 +20,18 @@ from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
 
-# Variance that is added to that of each number, whose own is 1, in every step of EM.
+# Variance that is added to the variance 1 of each number in every step of EM.
 SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
-MANY_ROWS = 20  # for a column: the strongest shrinkage is not tried
+MANY_ROWS = 20  # rows for each column from which the strongest shrinkage is left out
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
 COMPONENTS = 2, 3, 4, 6, 8, 12, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
 EM_EPOCHS, EM_TOL = 15, 5e-4
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
-# Seconds: of a fit; of a step; of an entry of a covariance of a row in a step of EM; of
-# a product of two numbers in linear models, by EM and by integration; of nets, for each
-# row and root of columns.
+# Costs in seconds: of a fit; of a step; of an entry of a row's covariance in a step of
+# EM; of a product of two numbers in linear models, by EM and by integration; of nets,
+# for each row and each square root of the number of columns.
 OVERHEAD, STEP, EM_ENTRY = 0.02, 1e-3, 6e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
@@ -39,9 +40,10 @@ NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 class Candidate(NamedTuple):
     """A model to try.
 
-    name : of it, for people. cost : of a fit, in seconds of a common core. start : from
-    the fitted model before it in the path, or None, and the shrinkage of the best
-    Gaussian so far, to a model to fit. shrinkage : of a Gaussian, else None.
+    name : name to show. cost : seconds of a fit on a typical core. start : function of
+    the fitted model before it in the path (or None) and of the shrinkage of the best
+    Gaussian so far; returns a model to fit. shrinkage : shrinkage of a Gaussian, else
+    None.
     """
 
     name: str
@@ -58,14 +60,14 @@ class Size(NamedTuple):
     n_indicators: int
 
     def em(self, n_components, n_features, n_steps=EM_EPOCHS):
-        """Seconds that EM takes."""
+        """Return the seconds that EM takes."""
         numbers = self.n_rows * n_components
         each = n_features**2 + 3 * self.n_indicators
         return OVERHEAD + n_steps * (STEP + EM_ENTRY * numbers * each)
 
 
 def candidate_paths(layout, size, seed):
-    """Return lists of candidates. The first is of columns that are independent."""
+    """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
     first = Candidate(
@@ -81,7 +83,7 @@ def candidate_paths(layout, size, seed):
 
 
 class Settings(NamedTuple):
-    """What all candidates share."""
+    """Settings that all candidates share."""
 
     layout: Layout
     size: Size
@@ -100,7 +102,7 @@ class Settings(NamedTuple):
 
 
 def _gaussians(how):
-    """A Gaussian, with indicators for categories, that shrinks less and less."""
+    """Return Gaussians with decreasing shrinkage, with indicators for categories."""
     layout, size = how.layout, how.size
 
     def start(before, shrinkage):
@@ -120,7 +122,10 @@ def _gaussians(how):
 
 
 def _mixtures(how, kind, n_numbers):
-    """Mixtures; columns other than numbers are independent in a component."""
+    """Return mixtures with increasing numbers of components.
+
+    Columns that are not numbers are independent in a component.
+    """
 
     def start(n_components, shrinkage):
         least = max(shrinkage, LEAST_SHRINKAGE_OF_MIXTURES)
@@ -169,7 +174,7 @@ def _linear(how, is_integrated):
 
 
 def _with_directions(before, n_components, seed):
-    """Parameters to start from: those of fewer components, and small random ones."""
+    """Return initial arrays: those of a smaller model, and small random components."""
     rng = np.random.default_rng(seed)
     known = before.components_
     size = 0.1 * np.sqrt((known**2).mean())
@@ -195,5 +200,5 @@ def _nets(how):
 
 
 def warm(model, **params):
-    """Return a copy of a fitted model whose `fit` goes on from there."""
+    """Return a copy of a fitted model whose `fit` starts from its parameters."""
     return copy.deepcopy(model).go_on(**params)

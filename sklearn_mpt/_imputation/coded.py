@@ -1,4 +1,4 @@
-"""Models of coded rows, asked without checks and without building them again."""
+"""Models of coded rows, without checks, that keep their density between calls."""
 
 from typing import Self
 
@@ -9,10 +9,10 @@ from sklearn_mpt._latent.base import BaseMPT
 
 
 class CodedModel(BaseEstimator):
-    """A model of coded rows that keeps its density from one question to the next.
+    """A model of coded rows that keeps its density between calls.
 
-    Rows were checked when they were coded, and one row in production has no time for
-    more.
+    Rows are not checked, because they were checked when they were coded. So calls with
+    single rows are fast.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class CodedModel(BaseEstimator):
         self.model = model
 
     def go_on(self, **params) -> Self:
-        """Set parameters of the model, whose `fit` goes on from the last one."""
+        """Set parameters of the model, and let `fit` start from the last fit."""
         self.model.set_params(warm_start=True, **params)
         return self
 

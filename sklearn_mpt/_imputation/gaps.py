@@ -1,4 +1,4 @@
-"""What surrounds the filling of gaps: shifts of it, and categories never seen."""
+"""Shifts of values that are filled in, and categories that did not occur in `fit`."""
 
 from collections.abc import Mapping
 from numbers import Integral
@@ -13,9 +13,9 @@ from sklearn_mpt._measure.rows import missing_entries
 
 
 class Shift(NamedTuple):
-    """What is added to numbers that are filled in.
+    """Shifts that are added to numbers that are filled in.
 
-    by_column : from numbers of columns to shifts that are not 0.
+    by_column : dict from indices of columns to shifts other than 0.
     """
 
     by_column: dict[int, float]
@@ -39,7 +39,7 @@ class Shift(NamedTuple):
         return cls({j: _number(by, names[j]) for j, by in shifts.items() if by != 0})
 
     def of_gaps(self, filled, X):
-        """Return what X was filled to, with gaps of X shifted."""
+        """Return `filled` with the entries shifted that are missing in X."""
         if not self.by_column:
             return filled
         gaps = missing_entries(X)
@@ -94,9 +94,10 @@ def _number(by, name):
 
 
 def without_unknown(X, categories):
-    """Return rows in which categories that are not known are missing.
+    """Return rows in which unknown categories are replaced by missing entries.
 
-    categories : list of ndarray or None, of each column; or None if there are none.
+    categories : list with the known categories of each column, or None for columns of
+    other kinds; None if there are no categories.
     """
     if categories is None:
         return X

@@ -8,15 +8,15 @@ from sklearn.base import BaseEstimator
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of
 
-LEAST = 0.01  # probability of a category, before they are divided by their sum
+LEAST = 0.01  # smallest probability of a category before normalisation
 
 
 class GaussianIndicators(BaseEstimator):
-    """Gaussian model of coded rows in which indicators stand for categories.
+    """Gaussian model of coded rows with indicators in place of categories.
 
-    A category has the probability that its indicator is expected to be, kept above a
-    hundredth: linear probability models, all at once, with gaps. Those of ordered
-    categories say whether the code is above each of the others.
+    The probability of a category is the expectation of its indicator, at least 0.01,
+    after normalisation: linear probability models for all columns together. Ordered
+    categories have indicators for whether the code is above each level.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class GaussianIndicators(BaseEstimator):
         self.model = model
 
     def go_on(self, **params) -> Self:
-        """Set parameters of the model, whose `fit` goes on from the last one."""
+        """Set parameters of the model, and let `fit` start from the last fit."""
         self.model.go_on(**params)
         return self
 
@@ -59,7 +59,7 @@ class GaussianIndicators(BaseEstimator):
         return np.where(hidden, log_prob, 0.0)
 
     def impute(self, X, method="mean", random_state=None):
-        """Fill gaps in; draws of categories come one column after the other."""
+        """Fill in gaps; categories are drawn one column after the other."""
         X = np.array(X, dtype=np.float64)
         if method == "sample":
             rng = np.random.default_rng(random_state)
@@ -80,14 +80,14 @@ class GaussianIndicators(BaseEstimator):
         return np.where(np.isnan(X), filled, X)
 
     def _probs(self, X, mask):
-        """Probabilities of all categories where they are hidden, for each column."""
+        """Return probabilities of all categories of hidden entries, by column."""
         if not len(self.layout.coded):
             return []
         seen = self.units_.without(self._coded(np.where(mask, np.nan, X)))
         return self._shares(self.units_.restored(self.model.impute(seen)))
 
     def _shares(self, expected):
-        """Probabilities of categories, by what their indicators are expected to be."""
+        """Return probabilities of categories from expectations of their indicators."""
         ends = np.append(self._starts, len(self._sources))
         every = []
         for j in self.layout.coded:

@@ -1,7 +1,7 @@
-"""What the columns of coded rows are, and the probabilities of their categories.
+"""Kinds of the columns of coded rows, and probabilities of their categories.
 
-Coded rows are arrays of floats, NaN where missing: categories are codes 0, 1, 2, ...,
-numbers have no units.
+Coded rows are arrays of floats, NaN where missing. Categories are codes 0, 1, 2, ...,
+and numbers are standardised.
 """
 
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 ORDERED = ("ordinal", "partial_credit")
-LEAST_SPREAD = 1e-12  # of a column, relative to its largest value
+LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
 
 
 class Layout(NamedTuple):
-    """What the columns of coded rows are.
+    """Kinds of the columns of coded rows.
 
-    kinds : names of likelihoods. n_categories : of each column that holds codes; of
-    others 0.
+    kinds : names of likelihoods. n_categories : number of categories of each column; 0
+    for columns without codes.
     """
 
     kinds: list[str]
@@ -32,22 +32,22 @@ class Layout(NamedTuple):
 
     @property
     def coded(self):
-        """Places of the columns that hold codes."""
+        """Indices of the columns that hold codes."""
         return np.flatnonzero(self.n_categories)
 
     @property
     def ordered(self):
-        """Whether codes of each column are in an order."""
+        """Whether the codes of each column are ordered."""
         return np.array([kind in ORDERED for kind in self.kinds])
 
     @property
     def likelihood(self):
-        """The kinds, in the form in which models take them."""
+        """The kinds, in the form of the parameter `likelihood`."""
         is_of_numbers = set(self.kinds) == {"gaussian"}
         return "gaussian" if is_of_numbers else list(self.kinds)
 
     def likelihood_among(self, allowed):
-        """The same, with ordered categories as others where models have no order."""
+        """Return `likelihood`; ordered kinds not in `allowed` are "categorical"."""
         likelihood = self.likelihood
         if isinstance(likelihood, str):
             return likelihood
@@ -58,7 +58,7 @@ class Layout(NamedTuple):
 
 
 class Units(NamedTuple):
-    """What numbers count from, and in; 0 and 1 for columns that are not Gaussian."""
+    """Shift and scale of each column; 0 and 1 for columns that are not Gaussian."""
 
     shift: np.ndarray
     scale: np.ndarray
@@ -84,8 +84,8 @@ class Units(NamedTuple):
 def category_log_probs(model, rows, hidden, layout):
     """Return log-probabilities of all categories of the hidden entries with codes.
 
-    They are those of `conditional_log_prob`, asked with each category in the place of
-    what is hidden. List of arrays (n, n_categories), one for each column of codes.
+    `conditional_log_prob` is called with each category at the hidden entries. The
+    result is a list of arrays (n, n_categories), one for each column of codes.
     """
     columns, counts = layout.coded, layout.n_categories[layout.coded]
     n_rows, most = len(rows), counts.max(initial=0)
@@ -102,7 +102,7 @@ def category_log_probs(model, rows, hidden, layout):
 
 
 def codes_of(probs, is_ordered):
-    """Return the median of ordered categories, (n,), of others the most probable."""
+    """Return the median of ordered categories, else the most probable one; (n,)."""
     if not is_ordered:
         return probs.argmax(axis=1)
     below = probs.cumsum(axis=1) / probs.sum(axis=1, keepdims=True)

@@ -13,7 +13,7 @@ from sklearn_mpt._measure.rows import take
 def bootstrap_fits(estimator, X, rng):
     """Return a copy of a fitted estimator, fitted to rows drawn with replacement.
 
-    It goes on from the fit that there is, if it has `warm_start`.
+    If it has the parameter `warm_start`, training starts from the existing fit.
     """
     n_rows = np.shape(X)[0]
     drawn = rng.integers(n_rows, size=n_rows)

@@ -24,6 +24,13 @@ class PooledEstimate(NamedTuple):
         Degrees of freedom of Student's t.
     fraction_missing : float or ndarray
         Fraction of the information that is lost by missing values.
+
+    Examples
+    --------
+    >>> from sklearn_mpt import PooledEstimate
+    >>> pooled = PooledEstimate(2.0, 0.5, float("inf"), 0.2)
+    >>> [round(end, 2) for end in pooled.interval(0.95)]
+    [1.02, 2.98]
     """
 
     estimate: float | np.ndarray

@@ -1,17 +1,17 @@
-"""The log-probability of entries that are hidden in turn."""
+"""The log-probability of all entries, hidden part by part."""
 
 import numpy as np
 
 from sklearn_mpt._measure.rows import Rows, copy_of
 
-N_PARTS = 4  # in which the columns of a row are hidden, one after the other
+N_PARTS = 4  # parts of the columns of a row; one part is hidden at a time
 SEED = 0
 
 
 def hidden_score(model, X):
-    """Return the mean log-probability of all present entries, hidden in turn.
+    """Return the mean log-probability of all present entries, hidden part by part.
 
-    A row's columns are shared out to a few parts at random, always in the same way.
+    The columns of each row are divided into parts at random, always in the same way.
     """
     rows = Rows.of(X)
     n_rows, n_features = rows.shape

@@ -1,4 +1,4 @@
-"""Choosing models, and how much each counts, by entries that are hidden on purpose."""
+"""Choose models and their weights by predictions of entries that are hidden."""
 
 import time
 import warnings
@@ -8,36 +8,39 @@ import numpy as np
 
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
 
-HIDDEN_SHARE = 0.2  # of the present entries, which are hidden to choose by
-MOST_ROWS = 2000  # that models are tried on
-LEAST_GAIN = 1e-3  # nats per hidden entry, for which a path goes on
-DEFAULT_SHRINKAGE = 0.1  # of mixtures, before any Gaussian was tried
-NEGLIGIBLE = 3e-3  # nats per hidden entry, which leaving models out may cost
-PRIOR_ENTRIES = 1.0  # that each model counts besides, when weights are found
+HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
+MOST_ROWS = 2000  # largest number of rows on which models are tried
+LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
+DEFAULT_SHRINKAGE = 0.1  # of mixtures, before a Gaussian has been tried
+NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
+PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS = 300
-LEVEL_WEIGHT = 1e-3  # of a row that holds a category, which none may hold otherwise
-# Seconds of a common core that "auto" spends at least; on a column; and on each of its
-# entries for each other column. Less than half of what missForest takes. Columns of
-# categories count more, half their number.
+LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
+# Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
+# entry of a column and other column. It is less than half the time of missForest. A
+# column of categories counts as half as many columns as it has categories.
 LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.25, 0.03, 3e-6
 
 
 class Trial(NamedTuple):
-    """What a candidate is worth on the hidden entries."""
+    """Results of a candidate on the hidden entries."""
 
     name: str
     model: object
-    log_prob: np.ndarray  # of each hidden entry
-    rmse: float  # of numbers, in standard deviations of their columns
-    wrong: float  # share of categories that are not those hidden
-    steps: float  # between ordered categories and those hidden
-    gain: float  # of the mean log-probability, by all models so far
+    log_prob: np.ndarray  # log-probability of each hidden entry
+    rmse: float  # error of numbers, in standard deviations of their columns
+    wrong: float  # share of wrong categories
+    steps: float  # mean number of steps between predicted and true ordered categories
+    gain: float  # gain in the mean log-probability of the mixture of all models so far
     seconds: float
     shrinkage: float | None
 
 
 def with_levels(rows, weight, layout):
-    """Add rows that hold each category, with hardly any weight: all are known then."""
+    """Add rows with very small weights that contain every category.
+
+    So all categories are known to the models.
+    """
     weight = np.ones(len(rows)) if weight is None else np.asarray(weight, float)
     most = layout.n_categories.max(initial=0)
     levels = np.full((most, rows.shape[1]), np.nan)
@@ -49,7 +52,7 @@ def with_levels(rows, weight, layout):
 
 
 def hide(rows, rng):
-    """Draw entries to hide; each column and each row keeps half of its own."""
+    """Draw entries to hide, at most half of each column and of each row."""
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
     hidden = known & (keys < HIDDEN_SHARE)
@@ -66,7 +69,8 @@ def search(rows, layout, weight, budget, rng):
     -------
     trials : list of Trial
     weights : ndarray of shape (n_trials,)
-        That give the hidden entries nearly the largest log-probability, 0 for most.
+        Weights that nearly maximise the log-probability of the hidden entries; most are
+        0.
     """
     if len(rows) > MOST_ROWS:
         some = rng.permutation(len(rows))[:MOST_ROWS]
@@ -119,7 +123,7 @@ def _best_shrinkage(trials):
 def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
     """Fit a candidate and score the hidden entries.
 
-    None if it cannot be fitted, unless it is the first.
+    Returns None if it cannot be fitted, unless it is the first.
     """
     try:
         with warnings.catch_warnings():
@@ -139,7 +143,7 @@ def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
 
 
 def _errors(model, rows, hidden, layout):
-    """rmse of numbers, share of wrong categories, steps between ordered ones."""
+    """Return rmse of numbers, share of wrong categories, and steps of ordered ones."""
     filled = model.impute(np.where(hidden, np.nan, rows))
     of_numbers = hidden & (layout.n_categories == 0)
     error = (filled - rows)[of_numbers]
@@ -159,7 +163,7 @@ def category_errors(filled, rows, hidden, layout):
 def stacking_weights(log_probs):
     """Return the weights whose mixture has the largest mean log-probability.
 
-    Each model counts `PRIOR_ENTRIES` entries besides, that only it explains.
+    `PRIOR_ENTRIES` entries that only this model explains are added to each model.
     """
     log_probs = np.stack(log_probs)
     likelihood = np.exp(log_probs - log_probs.max(axis=0))
@@ -172,9 +176,9 @@ def stacking_weights(log_probs):
 
 
 def few_models(log_probs):
-    """Return the weights of as few models as lose next to nothing; others have 0.
+    """Return weights of few models that lose at most `NEGLIGIBLE`; others have 0.
 
-    The one that weighs least is left out, again and again.
+    The model with the smallest weight is left out repeatedly.
     """
     log_probs = np.stack(log_probs)
     kept = np.arange(len(log_probs))
@@ -192,7 +196,7 @@ def few_models(log_probs):
 
 
 def mixed(log_probs, weights):
-    """Log-probabilities of a mixture; (n_models, ...) to (...)."""
+    """Return log-probabilities of a mixture; (n_models, ...) -> (...)."""
     shares = np.log(weights).reshape(-1, *[1] * (np.ndim(log_probs) - 1))
     return np.logaddexp.reduce(log_probs + shares)
 
@@ -204,10 +208,10 @@ def _value(trials, weights):
 
 
 class Allowance(NamedTuple):
-    """What is left of a budget.
+    """The rest of a budget.
 
-    candidates : number of them. cost : seconds of a common core, by formula. deadline :
-    of the processor's clock.
+    candidates : number of models. cost : seconds of a typical core, by formula.
+    deadline : reading of the processor clock.
     """
 
     candidates: float = np.inf

@@ -26,29 +26,29 @@ REFIT_EPOCHS = 10
 
 
 class StackedModels(VersionedPickleMixin, BaseEstimator):
-    r"""Models of a table, chosen and weighted by entries hidden on purpose.
+    r"""Mixture of several models of a table, chosen by predictions of hidden entries.
 
     Conditionals are mixed [1]_,
     :math:`p(x_j \mid x_R) = \sum_k w_k \, p_k(x_j \mid x_R)`, with the weights that
-    give hidden entries the largest log-probability.
+    maximise the log-probability of entries that are hidden for this purpose.
 
     Parameters
     ----------
     budget : "auto", int or float, default="auto"
-        What the choice may cost; see `MPTImputer`.
+        Limit for the choice of models; see `MPTImputer`.
     warm_start : bool, default=False
-        Whether `fit` goes on from the chosen models, and chooses none.
+        Whether `fit` trains the chosen models on, without a new choice.
     random_state : int, RandomState instance or None, default=None
-        Determines what is hidden, and the fits.
+        Determines the hidden entries and the fits.
 
     Attributes
     ----------
     estimators_ : list of estimators
-        The chosen models, of rows of codes and of numbers without units.
+        The chosen models, fitted to coded rows with standardised numbers.
     weights_ : ndarray of shape (n_models,)
-        What each counts.
+        Weights of the models.
     selection_ : dict of ndarrays
-        What was tried.
+        Results of all models that were tried.
 
     References
     ----------
@@ -70,7 +70,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:
-        """Choose models and fit them, or with `warm_start` fit those chosen again."""
+        """Choose models and fit them; with `warm_start`, train the chosen ones on."""
         X, sample_weight = rows_that_count(X, sample_weight)
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
@@ -147,7 +147,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
     ) -> ArrayLike:
-        """Fill the gaps of rows in.
+        """Fill in the gaps of rows.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
 
 class _Function:
-    """The contract of a masked model, by a function."""
+    """A masked model made of a function."""
 
     def __init__(self, function):
         self.conditional_log_prob = function

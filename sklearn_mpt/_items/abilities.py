@@ -162,7 +162,7 @@ def likelihood_start(items, point, X):
     table = items.table(items.curves(point, z))
     flat = torch.nan_to_num(table, neginf=-1e300).clamp(min=-1e12)
     total = X.new_zeros(len(X), len(z))
-    codes = torch.where(X.isnan(), torch.tensor(float(MISSING), dtype=X.dtype), X)
+    codes = X.nan_to_num(nan=float(MISSING))
     for c in range(items.most):
         total += (codes == c).double() @ flat[:, c]
     best = total[:, 1:-1].amax(1)

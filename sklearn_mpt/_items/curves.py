@@ -362,7 +362,7 @@ class Items:
             chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
             width = kind.n_own + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
-            places = torch.tensor(chosen)
+            places = torch.tensor(chosen, device="cpu")
             self.blocks.append(Block(kind, places, slice(first, last), n_dims))
             first = last
         self.n_parameters = first

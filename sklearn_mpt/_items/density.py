@@ -46,7 +46,7 @@ class ItemDensity(LatentDensity):
         self.prob = items.prob(curves)
         self.of_groups = grid.log_weight(population)
         self.log_weight = (share.log()[:, None] + self.of_groups).logsumexp(0)
-        self._ordered = torch.zeros(len(items), dtype=torch.bool)
+        self._ordered = torch.zeros(len(items), dtype=torch.bool, device="cpu")
         for block in items.blocks:
             self._ordered[block.items] = block.kind.is_ordered
 

@@ -208,7 +208,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Logits d at z = 0, as above and as mirt has them: of answer c or a higher one
         ("graded"); of answer c less that of answer 0, c steps at once ("gpcm",
         "partial_credit", "nominal"). NaN beyond the answers of an item.
-    difficulty_ : ndarray of the shape of intercept_
+    difficulty_ : ndarray of the shape of `intercept_`
         Where z is at the thresholds: -d / a, and for partial credit where answers c - 1
         and c are equally probable. With several abilities a is the length of the
         slopes. NaN for nominal items.

@@ -135,7 +135,7 @@ def _complete(objective, point, expected):
 
         columns = []
         for q in range(block.width):
-            place = torch.arange(len(block.items)) * block.width + q
+            place = torch.arange(len(block.items), device="cpu") * block.width + q
             place = place + block.parameters.start
             step = STEP * point[place].abs().clamp(min=1.0)
             ends = []

@@ -125,8 +125,8 @@ class Gaussian(OfScale):
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def own_attributes(self, scale):
-        square = torch.as_tensor(scale, device=self.own.device) ** 2
-        return {"noise_variance_": self.noise_variance * square}
+        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.own.device)
+        return {"noise_variance_": self.noise_variance * unit**2}
 
     @property
     def noise_variance(self):

@@ -147,7 +147,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     >>> from sklearn.datasets import load_digits
     >>> from sklearn_mpt import MPTLinearVAE
     >>> X = (load_digits().data[:200] > 7).astype(float)
-    >>> model = MPTLinearVAE(n_components=1, likelihood="bernoulli", random_state=0)
+    >>> model = MPTLinearVAE(
+    ...     n_components=1, likelihood="bernoulli", slope_prior=4.0, random_state=0
+    ... )
     >>> model.fit(X).transform(X).shape, model.lml_method_
     ((200, 1), 'quadrature')
     """

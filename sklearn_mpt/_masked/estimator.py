@@ -32,15 +32,16 @@ OFTEN = 0.1  # share of the entries of a column at the floor that deserves a war
 
 
 class MPTMaskedAutoencoder(TableMPT):
-    r"""Net that fills in blanks, trained by masked pre-training (MPT).
+    r"""Net that predicts hidden columns, trained by masked pre-training (MPT).
 
-    A residual net sees the visible columns of a row, and which they are, and gives the
-    conditional distribution of every hidden column: probabilities of categories, rates
-    of counts, mixtures of Gaussians for numbers. Each step of training hides a random
-    set of columns of each row and scores all of them. With a uniform mask rate the loss
-    is, in expectation over masks, minus a lower bound of the log-density of the mixture
-    over all orders of the columns ([1]_, Proposition 1; [2]_). There are no latent
-    variables, and so no integral: densities are exact sums along orders.
+    A residual net takes the visible columns of a row, and which columns are visible. It
+    returns the conditional distribution of every hidden column: probabilities of
+    categories, rates of counts, mixtures of Gaussians for numbers. Each step of
+    training hides random columns of each row and scores all of them. With a uniform
+    mask rate, the expectation of the loss over masks is minus a lower bound of the
+    log-density of the mixture over all orders of the columns ([1]_, Proposition 1;
+    [2]_). There are no latent variables and no integrals: densities are exact sums
+    along orders.
 
     Parameters
     ----------
@@ -49,14 +50,13 @@ class MPTMaskedAutoencoder(TableMPT):
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
         "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
         "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on what is
-        visible, too.
-        An instance of a likelihood of one's own is that of all columns.
+        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on the
+        visible columns too. An instance of a `Likelihood` subclass of your own is used
+        for all columns.
     net : torch.nn.Module or callable, default=None
-        A net of one's own in place of the residual one, or a function of the numbers of
-        inputs and outputs that returns one. It maps tensors of shape (n, n_inputs) to
-        (n, n_outputs): see Notes. A module is copied, and its weights are where
-        training starts.
+        Your own net in place of the residual net, or a function that takes the numbers
+        of inputs and outputs and returns one. It maps tensors of shape (n, n_inputs) to
+        (n, n_outputs): see Notes. A module is copied; training starts at its weights.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the residual blocks, of two layers each. ``()`` is a linear net.
         "auto" is two blocks whose width, 64 to 512, grows with the fourth root of
@@ -64,124 +64,131 @@ class MPTMaskedAutoencoder(TableMPT):
     n_mixtures : int, default=5
         Number of Gaussians in the conditional of a column of numbers.
     n_orders : int, default=8
-        Number of random orders of the columns whose mixture is the density. Every other
-        one is the one before, reversed.
+        Number of random orders of the columns whose mixture is the density. Every
+        second order is the reverse of the one before.
     dropout : float or "auto", default="auto"
-        Share of hidden values in [0, 1) that a step of training leaves out. "auto" is
-        D / (D + N / 10) for N rows of D columns, D / (D + 3 N / 10) if all are numbers
-        and between if some are, but 0.02 to 0.5; categories count as columns. Not used
-        with a `net`, which may have layers that drop values.
+        Share of hidden units, in [0, 1), that are set to 0 in each step of training.
+        "auto" is D / (D + c N / 10) for N rows of D columns, at least 0.02 and at most
+        0.5. Each category counts as a column; c is 1 without columns of numbers, 3 with
+        numbers only, and in between otherwise. Not used with a `net`, which may have
+        dropout layers.
     mask_rate : "uniform", float or int, default="uniform"
-        How many columns each mask hides. "uniform" draws the number from 1 to all that
-        are present, and trains the bound; a float in (0, 1] is a fixed rate and an int
-        a fixed number, which train D times the score of that size.
+        How many columns each mask hides. "uniform" draws the number from 1 to that of
+        the present columns, and trains the bound. A float in (0, 1] is a fixed rate and
+        an int a fixed number; they train D times the score of that size.
     n_masks : int or "auto", default="auto"
-        Masks drawn in each step. "auto" is one for each row. With fewer, rows take
-        turns with masks; with more, rows come several times.
+        Number of masks in each step. "auto" is one for each row. If there are fewer,
+        several rows share a mask; if there are more, rows are used several times.
     max_iter : int, default=150
-        Number of epochs, if rows held out do not end training earlier. 0 keeps the
-        initial net, whose outputs are the same for all rows beside a linear model of
-        the numbers.
+        Largest number of epochs; validation rows may end training earlier. With 0 the
+        net stays at its start: a linear model of the numbers, and the same outputs for
+        all rows otherwise.
     learning_rate : float, default=0.002
         Step size of AdamW [3]_, in the epochs before it falls to 0.
     batch_size : int or "auto", default="auto"
-        Rows per step. "auto" is a 64th of them, but 32 to 256. An epoch passes over the
-        rows until it has 64 steps, or once if it has more.
+        Number of rows in each step. "auto" is a 64th of the rows, at least 32 and at
+        most 256. An epoch passes over the rows once, or until it has 64 steps.
     tol : float, default=1e-3
-        Improvement of the loss of rows held out, in nats per row, that counts as one.
+        Smallest decrease of the loss of the validation rows, in nats per row, that
+        counts as an improvement.
     n_iter_no_change : int, default=15
-        Number of epochs without such improvement after which steps begin to fall.
+        Number of epochs without improvement after which step sizes begin to fall.
     early_stopping : bool, default=True
-        Whether `fit` holds out some rows, lets steps fall when their loss does not
-        improve, and keeps the averaged weights that suit them best.
+        Whether `fit` sets validation rows aside, lets step sizes fall when their loss
+        no longer improves, and keeps the averaged weights with the lowest loss.
     validation_fraction : float, default=0.1
-        Share of the rows that is held out.
+        Share of the rows that are validation rows.
     warm_start : bool, default=False
-        Whether `fit` goes on from the parameters of the previous call.
+        Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
         Whether to print the loss of each epoch.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        Determines the initial net, orders, rows held out, minibatches and masks.
+        Determines the initial net, orders, validation rows, minibatches and masks.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model unless told otherwise.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number; `fit` does not use it.
 
     Attributes
     ----------
     hidden_layer_sizes_ : list of int
         Widths of the residual blocks. Only without a `net`.
     dropout_ : float
-        Share of hidden values left out in training. Only without a `net`.
+        Share of hidden units that were set to 0 in training. Only without a `net`.
     n_mixtures_ : int
         Number of Gaussians for each column of numbers.
     orders_ : ndarray of shape (n_orders, n_features)
         The orders whose mixture is the density.
     module_ : torch.nn.Module
-        A copy of the trained net, in single precision on the CPU: of the class of
-        `net`, if one was given.
+        A copy of the trained net, in single precision on the CPU. It has the class of
+        `net`, if that was given.
     likelihoods_ : list of str
-        Kind of each feature. Only if `likelihood` tells kinds of columns.
+        Kind of each feature. Only if `likelihood` gives kinds of columns.
     categories_ : list of ndarray, or None
-        Categories of each feature, None where it has none. Only with `likelihoods_`.
+        Categories of each feature; None for other kinds. Only with `likelihoods_`.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective in each epoch, in nats per row; values of the net
-        were left out (see `dropout`).
+        Minus the training objective in each epoch, in nats per row, computed with
+        `dropout`.
     lml_method_ : str
         How `score_samples` computes densities: "exact".
     n_features_in_ : int
         Number of features seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, where all are strings.
+        Names of the features, if all are strings.
 
     See Also
     --------
-    MPTDeepVAE : A net with latent variables, whose conditionals are those of one joint.
-    lml_samples : The mean over random orders in place of their mixture.
+    MPTDeepVAE : Net with latent variables, whose conditionals belong to one density.
+    lml_samples : Mean of the log-density over random orders, instead of their mixture.
 
     Notes
     -----
-    The conditionals of the net are those of no one joint distribution, so each order of
-    the columns is a density of its own. `score_samples` is the log-density of the
-    mixture of `n_orders` of them,
+    The conditionals of the net do not belong to one joint distribution, so each order
+    of the columns defines a density of its own. `score_samples` is the log-density of
+    the mixture of `n_orders` of them,
 
     .. math:: \log \frac{1}{n} \sum_\pi \prod_t
               p(x_{\pi_t} \mid x_{\pi_1}, \dots, x_{\pi_{t-1}}),
 
-    which is exactly normalised; its standard errors are 0. :func:`mpt_curve` and
-    :func:`lml_samples` give the mean over orders, a lower bound of the mixture of all.
-    With missing entries the mixture is one of the orders of the entries present.
+    which is exactly normalised, so its standard errors are 0. :func:`mpt_curve` and
+    :func:`lml_samples` return the mean over orders, a lower bound of the log-density of
+    the mixture of all orders. If entries are missing, the orders are those of the
+    present entries.
 
-    Numbers are standardised, and conditionals start from factor analysis of the numbers
-    (up to 32 factors, one for every 40 rows): the net learns what that misses. No
-    component of a mixture is narrower than 0.003 standard deviations of its column; a
-    warning says where most of a column is at that floor, as with few distinct values,
-    whose densities have no upper bound.
+    Numbers are standardised. Their conditionals start at those of factor analysis (with
+    up to 32 factors, one for every 40 rows), and the net learns the difference. No
+    component of a mixture is narrower than 0.003 standard deviations of its column.
+    `fit` warns if most of a column reaches that limit. This happens with few distinct
+    values, whose density has no upper bound.
 
-    Weights are averaged over about 400 steps. With rows held out, steps are of one size
-    until these do not improve for `n_iter_no_change` epochs, or 0.6 `max_iter` epochs
-    have passed; they then fall to 0 over two thirds as many epochs again.
+    Weights are averaged over about 400 steps. With validation rows, the step size is
+    constant until their loss has not improved for `n_iter_no_change` epochs, or until
+    0.6 `max_iter` epochs have passed. It then falls to 0 over two thirds as many epochs
+    again.
 
-    `impute` draws fill one column after the other in a random order, `sample` along the
-    orders of the mixture. `transform` returns the last hidden layer given what is
-    visible. A pass costs :math:`O(D h + h^2)` for each row, with width h, and
-    `score_samples` D passes for each order. Scores are computed in double precision.
+    Draws of `impute` fill in one column after the other in a random order; `sample`
+    uses the orders of the mixture. `transform` returns the last hidden layer given the
+    visible columns. One pass costs :math:`O(D h + h^2)` for each row, with width h, and
+    `score_samples` takes D passes for each order. Scores are computed in double
+    precision.
 
-    The inputs of a `net` are first the values of the columns, then whether each is
-    visible, 1 or 0. Numbers enter standardised, those that are hidden as factor
-    analysis expects them; 0 and 1 as -1 and 1; counts as log(1 + x); each category by
-    an indicator; what is hidden as 0. The outputs are, for each number, `n_mixtures`
-    logits, as many centres and as many logarithms of widths; the logit of a yes or no;
-    the logits of categories; the logarithm of the rate of a count. What suits each
-    column alone is added to them. Columns of different kinds are grouped, by the names
-    of the kinds and the numbers of categories. The net must also work in double
-    precision, in which scores are computed. In training it is in training mode: layers
-    that drop values or normalise batches do so. Its weights and buffers are kept as
-    arrays, beside `net` itself; `transform` takes its method ``last_hidden`` of the
-    inputs if it has one, and else its outputs.
+    The inputs of a `net` are the values of the columns, followed by 1 or 0 for whether
+    each is visible. Numbers are standardised, and hidden numbers are replaced by their
+    expectations under factor analysis. Zeros and ones become -1 and 1, counts
+    log(1 + x), and each category an indicator; ordered categories have a sign for each
+    step; hidden columns of these kinds are 0. The outputs are, for each number,
+    `n_mixtures` logits, as many centres and as many logarithms of widths; for other
+    kinds, the locations, such as logits or the logarithm of a rate, and the own
+    parameters of the kind, such as thresholds. The values that fit each column alone
+    are added to them. Columns are grouped by the names of their kinds and their
+    numbers of categories. The net must also work in double precision, in which scores
+    are computed. During training it is in training mode, so layers such as dropout and
+    batch normalisation are active. Its weights and buffers are stored as arrays, in
+    addition to `net`. `transform` calls the net's method ``last_hidden`` on the inputs
+    if it has one, otherwise it returns the outputs.
 
     References
     ----------

@@ -55,8 +55,8 @@ def check_masked_model(
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows that the model takes, of any kinds of columns; the first 50 are used. NaN,
         or what a DataFrame has in its place, marks missing entries.

@@ -235,7 +235,8 @@ def compare_lml(
         Each a fitted density estimator (of this package, a `MPTScorer`, or another
         with ``score_samples``, such as `sklearn.mixture.GaussianMixture`,
         `sklearn.neighbors.KernelDensity` or `sklearn.decomposition.PCA`), an object
-        with ``conditional_log_prob(X, mask)``, or a function of that form.
+        with ``conditional_log_prob(X, mask)``, or a function or torch module of that
+        form.
     X : array-like of shape (n_samples, n_features), or list of str
         Rows, or for `MPTScorer` texts.
     n_orders : int, default=10

@@ -1,4 +1,4 @@
-"""The log marginal likelihood of each row, and how features contribute to it."""
+"""The log marginal likelihood of each row, and contributions of features to it."""
 
 import functools
 from types import SimpleNamespace
@@ -33,51 +33,52 @@ def lml_samples(
     random_state: RandomState = None,
     n_jobs: int | None = None,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    r"""Compute the log marginal likelihood of each row by its conditionals.
+    r"""Compute the log marginal likelihood of each row from conditionals.
 
-    Along a random order of the features, the conditionals of the next feature add up:
+    It is the mean, over random orders of the features, of
 
     .. math:: \log p(x) = \sum_j \log p(x_j \mid x_{\text{before } j}).
 
-    For conditionals of one joint density that holds for any order. For others, each
-    order is a model of its own, and the average over orders is a lower bound of the log
-    of their mixture, which is what :func:`mpt_curve` measures for a set of rows.
+    If the conditionals belong to one joint density, the sum is the same in every order.
+    Otherwise each order defines a model of its own, and the mean over orders is a lower
+    bound of the logarithm of their mixture. :func:`mpt_curve` measures the same for a
+    set of rows.
 
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form. Or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function or torch
+        module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
-        Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
-        integrated out. For `MPTScorer` texts.
+        Rows to score. Missing entries (NaN, or the missing value of a DataFrame) are
+        integrated out. For `MPTScorer`, texts.
     n_orders : int, default=10
-        Number of random orders of the features; 1 is enough for exact conditionals.
-        No more are drawn than there are.
+        Number of random orders of the features, at most as many as exist. 1 is enough
+        for exact conditionals.
     return_std : bool, default=False
         Whether to return the standard error over orders too.
     random_state : int, RandomState instance or None, default=None
-        Determines the orders. None takes the estimator's own.
+        Determines the orders. None takes the `random_state` of the estimator.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the estimator's own.
+        Number of joblib workers. None takes the `n_jobs` of the estimator.
 
     Returns
     -------
     log_prob : ndarray of shape (n_samples,)
-        In nats; -inf where a conditional is.
+        Log marginal likelihoods in nats; -inf if a conditional log-probability is.
     std_error : ndarray of shape (n_samples,)
-        Standard error over orders. Rows have orders of their own where the model takes
-        a mask for each row, and their errors average out; else they share them. NaN for
-        one order of several, and where `log_prob` is -inf. Only if `return_std` is
-        True.
+        Standard error over orders. If the model takes a mask for each row, each row has
+        its own orders, and the errors of the rows average out; otherwise rows have the
+        same orders. NaN with one order if more exist, and if `log_prob` is -inf. Only
+        if `return_std` is True.
 
     Raises
     ------
     TypeError
-        If the estimator has no conditionals.
+        If the estimator is not callable and has no ``conditional_log_prob``.
     ValueError
-        If an argument is not allowed, or the conditionals have the wrong shape or are
-        NaN or infinity; the message names the row, the feature and the mask.
+        If an argument is not allowed, or if the conditionals have the wrong shape or
+        contain NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
@@ -86,8 +87,8 @@ def lml_samples(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. An
-    estimator that has ``score_samples`` computes the same in a better way.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. If the
+    estimator has ``score_samples``, that is faster or more accurate.
 
     Examples
     --------
@@ -115,7 +116,10 @@ def _lml_of_rows(estimator, X, *options):
 
 
 def sums_along_orders(estimator, rows, n_orders, random_state, n_jobs):
-    """Log-probability (n_orders, n_samples), and how many orders exist, or infinity."""
+    """Return log-probabilities (n_orders, n_samples), and the number of all orders.
+
+    The latter is infinity if there are many.
+    """
     n_features = rows.shape[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
@@ -126,12 +130,12 @@ def sums_along_orders(estimator, rows, n_orders, random_state, n_jobs):
 
 
 def sums_along(estimator, rows, draws, n_jobs):
-    """Log-probability of the rows along each order; (n_orders, n_samples)."""
+    """Return log-probabilities of the rows along each order, (n_orders, n_samples)."""
     return np.concatenate(map_orders(_sums_along, estimator, rows, draws, n_jobs))
 
 
 class OrderDraw(NamedTuple):
-    """One of the random orders of a seed, for all rows or another for each."""
+    """One of the random orders of a seed, the same for all rows or one for each."""
 
     seed: np.random.SeedSequence
     number: int
@@ -144,7 +148,7 @@ class OrderDraw(NamedTuple):
 
 
 class GivenOrder(NamedTuple):
-    """An order that all rows have."""
+    """A given order for all rows."""
 
     order: np.ndarray
 
@@ -153,9 +157,9 @@ class GivenOrder(NamedTuple):
 
 
 def std_error_of_mean(values, n_all=np.inf):
-    """Standard error of the mean of independent values along the first axis.
+    """Return the standard error of the mean of values along the first axis.
 
-    n_all : how many values there are, if no two are the same.
+    n_all : number of values that exist, if the values are distinct draws.
     """
     n_values = len(values)
     if n_values == 1:
@@ -172,7 +176,7 @@ def map_orders(function, estimator, rows, orders, n_jobs):
     check_n_jobs(n_jobs)
     n_shares = min(len(orders), effective_n_jobs(n_jobs))
     conditional = Conditional(estimator)
-    # Backends look for what is large, to send it once, among the arguments alone.
+    # joblib sends a large array once, but only if it is an argument by itself.
     large = rows.values, rows.missing
     return Parallel(n_jobs=n_jobs)(
         delayed(_on_rows)(function, conditional, *large, [orders[i] for i in share])
@@ -195,7 +199,7 @@ def _sums_along(conditional, rows, draws):
 
 
 def _part(order, batch):
-    """Return the order of all rows, or those of a batch of rows."""
+    """Return the order that all rows share, or the orders of a batch of rows."""
     return order[0] if len(order) == 1 else order[batch]
 
 
@@ -216,53 +220,53 @@ def feature_contributions(
 
     .. math:: \log p(x_j \mid x_{\text{before } j}).
 
-    A feature with a low contribution is one that makes the row unlikely. Orders are
-    drawn in pairs of an order and its reverse, which lowers the variance.
+    A feature with a low contribution makes the row unlikely. Orders are drawn in pairs
+    of an order and its reverse, which lowers the variance.
 
     Parameters
     ----------
     estimator : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form. Or a fitted `MPTScorer`, whose features are tokens.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, a function or torch
+        module with these arguments, or a fitted `MPTScorer`, whose features are tokens.
     X : array-like or DataFrame of shape (n_samples, n_features), or list of str
-        Rows to explain. Missing entries (NaN, or what a DataFrame has in its place)
-        contribute 0. For `MPTScorer` texts.
+        Rows to explain. Missing entries (NaN, or the missing value of a DataFrame)
+        contribute 0. For `MPTScorer`, texts.
     n_orders : int, default=50
         Number of random orders of the features.
     return_std : bool, default=False
         Whether to return the standard errors over orders too.
     as_explanation : bool, default=False
-        Whether to return what the plots of the package shap take, see below.
+        Whether to return an object for the plots of the package shap, see below.
     random_state : int, RandomState instance or None, default=None
-        Determines the orders. None takes the estimator's own.
+        Determines the orders. None takes the `random_state` of the estimator.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the estimator's own.
+        Number of joblib workers. None takes the `n_jobs` of the estimator.
 
     Returns
     -------
     contributions : ndarray of shape (n_samples, n_features)
-        Contributions in nats, -inf where a conditional is. When the conditionals are
-        exact, each row sums to its log marginal likelihood, whatever `n_orders`. For
-        texts a list of arrays of shape (n_tokens,).
+        Contributions in nats; -inf if a conditional log-probability is. If the
+        conditionals are exact, the sum of each row is its log marginal likelihood for
+        any `n_orders`. For texts, a list of arrays of shape (n_tokens,).
     std_errors : ndarray of shape (n_samples, n_features)
-        Standard errors over pairs of orders, NaN for less than two pairs and where
-        the contribution is -inf; for texts, over orders. Only if `return_std` is True.
+        Standard errors over pairs of orders (for texts, over orders). NaN with fewer
+        than two pairs, and if the contribution is -inf. Only if `return_std` is True.
     explanation : shap.Explanation
-        In place of both, if `as_explanation` is True, with `values`, `error_std`,
-        `base_values` of 0, `data` (the rows, or the pieces of the texts) and
-        `feature_names`. Where shap is not installed, an object with these attributes.
+        Returned instead of both if `as_explanation` is True, with `values`,
+        `error_std`, `base_values` of 0, `data` (the rows, or the pieces of the texts)
+        and `feature_names`. If shap is not installed, an object with these attributes.
 
     Raises
     ------
     TypeError
-        If the estimator has no conditionals.
+        If the estimator is not callable and has no ``conditional_log_prob``.
     ValueError
-        If an argument is not allowed, or the conditionals have the wrong shape or are
-        NaN or infinity; the message names the row, the feature and the mask.
+        If an argument is not allowed, or if the conditionals have the wrong shape or
+        contain NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
-    lml_samples : Their sums alone.
+    lml_samples : The sums of the contributions.
     mpt_curve : The log marginal likelihood split over mask sizes.
 
     Notes
@@ -300,7 +304,7 @@ def feature_contributions(
 
 
 class Contributions(NamedTuple):
-    """What `feature_contributions` finds; of texts, lists of arrays."""
+    """Result of `feature_contributions`; lists of arrays for texts."""
 
     values: Any
     std_errors: Any

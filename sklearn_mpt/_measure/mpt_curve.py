@@ -44,12 +44,13 @@ def mpt_curve(
     ----------
     estimator : object or callable
         A fitted estimator with ``conditional_log_prob(X, mask)``, a function with these
-        arguments, or a fitted `MPTScorer`. The function takes rows and a boolean mask
-        of shape (n_features,), True where hidden. It returns an array or a torch tensor
-        of the shape of X: log-probabilities of the hidden entries, 0 at other entries.
-        If it also takes masks of shape (n_samples, n_features), fewer masks are needed
-        for the same error. It gets copies of the rows: a DataFrame if X is one with
-        columns that are not numbers, else an array of numbers.
+        arguments, a torch module, or a fitted `MPTScorer`. The function takes rows and
+        a boolean mask of shape (n_features,), True where hidden. It returns an array or
+        a torch tensor of the shape of X: log-probabilities of the hidden entries, 0 at
+        other entries. If it also takes masks of shape (n_samples, n_features), fewer
+        masks are needed for the same error. It gets copies of the rows: a DataFrame if
+        X is one with columns that are not numbers, else an array of numbers. A torch
+        module gets tensors in its dtype and on its device, and runs in evaluation mode.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. NaN, or the missing value of a DataFrame, marks missing entries.
         For `MPTScorer`, a list of texts. As they differ in length, their curve is
@@ -71,7 +72,7 @@ def mpt_curve(
         "independent": masks of each size are drawn independently, as in [1]_, without
         repetition. "auto": "chain" if the model has a method `mean_chain_scores` and
         `mask_sizes` is None, else "balanced". If entries are missing, "chain" draws
-        orders for each row.
+        orders for each row, and so it does for functions that take masks for each.
     allocation : {"equal", "neyman"}, default="equal"
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the

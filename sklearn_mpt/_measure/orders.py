@@ -51,8 +51,8 @@ def order_log_prob(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.
@@ -217,7 +217,8 @@ class OrderSpread:
         Standard deviation over orders.
     gap : ndarray of shape (n_samples,)
         Log-density of the mixture of the orders less the mean over orders, 0 or more:
-        what the bound of :func:`lml_samples` loses.
+        what the bound of :func:`lml_samples` loses. With more orders it is larger on
+        average, as a mixture of few orders misses the best ones.
     gap_std_error : ndarray of shape (n_samples,)
         Standard error of `gap` over orders, by the jackknife.
     mean_gap, mean_gap_std_error : float
@@ -384,8 +385,8 @@ def order_spread(
     Parameters
     ----------
     model : object or callable
-        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function of
-        that form.
+        A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
+        torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows. Missing entries (NaN, or what a DataFrame has in its place) are
         integrated out.

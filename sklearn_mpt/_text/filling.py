@@ -1,4 +1,4 @@
-"""Filling blanks and writing texts, one token after the other."""
+"""Fill in mask tokens and write texts, one token after the other."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,11 +19,11 @@ FILL_ORDERS = ("random", "left_to_right", "confident")
 
 
 class Fill(NamedTuple):
-    """A text whose blanks are filled.
+    """A text whose mask tokens have been filled in.
 
-    text : the text, as the tokenizer decodes it. tokens : what stands in the blanks,
-    from left to right. log_prob : log-probability of these tokens given the rest, in
-    nats, in the order in which they were drawn, at temperature 1.
+    text : the text, as the tokenizer decodes it. tokens : the tokens that were filled
+    in, from left to right. log_prob : log-probability of these tokens given the rest,
+    in the order in which they were drawn, at temperature 1; in nats.
     """
 
     text: str
@@ -49,37 +49,38 @@ class FillingMixin:
     ) -> list[list[Fill]]:
         r"""Draw tokens for the mask tokens of each text, given all others.
 
-        The blanks of a text are filled one after the other, each given what stands in
-        those before, so that the tokens suit each other. If the model's conditionals
-        belong to a joint distribution the draws are from that, whatever the order.
+        Mask tokens are filled in one after the other, each given the tokens drawn
+        before, so that the tokens fit each other. If the conditionals of the model
+        belong to a joint distribution, draws come from it, in any order.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts with mask tokens, such as ``"[MASK]"``, where something is missing.
+            Texts with mask tokens, such as ``"[MASK]"``.
         n_samples : int, default=1
             Number of draws for each text.
         order : {"random", "left_to_right", "confident"}, default="random"
-            In which order blanks are filled: each draw in a random one; from left to
-            right; or always the blank of which the model is most certain, by the
-            largest probability that a token has there.
+            The order in which mask tokens are filled in. "random": another random order
+            for each draw. "left_to_right": from left to right. "confident": in each
+            step the one whose most probable token has the highest probability.
         temperature : float, default=1.0
-            What log-probabilities are divided by before a token is drawn. 0 takes the
-            most probable one.
+            Divisor of log-probabilities before a token is drawn. 0 takes the most
+            probable token.
         random_state : int, RandomState instance or None, default=None
-            Determines the draws. None takes that of the scorer.
+            Determines the draws. None takes the `random_state` of the scorer.
 
         Returns
         -------
         fills : list of list of Fill, n_samples of each text
-            Each a named tuple of `text`, `tokens` and `log_prob`, the log-probability
-            of the tokens in nats. Special tokens are never drawn: probabilities are
-            those among all others.
+            Named tuples of `text`, `tokens` and `log_prob`, the log-probability of the
+            tokens in nats. Special tokens are never drawn; probabilities are normalised
+            over all other tokens.
 
         Raises
         ------
         TypeError, ValueError
-            If X is no list of texts or pairs, or a text is longer than `max_length_`.
+            If X is not a list of texts or pairs, or a text is longer than
+            `max_length_`.
         """
         check_is_fitted(self)
         check_int(n_samples, "n_samples")
@@ -105,14 +106,14 @@ class FillingMixin:
         temperature: float = 1.0,
         random_state: RandomState = None,
     ) -> list[Fill]:
-        """Write texts of a number of tokens, all of which are drawn.
+        """Write texts with a given number of tokens, all of which are drawn.
 
         Parameters
         ----------
         n_samples : int, default=1
             Number of texts.
         n_tokens : int, default=10
-            Number of tokens of each, beside those that the tokenizer adds.
+            Number of tokens of each text, without those that the tokenizer adds.
         order, temperature, random_state
             As for `fill`.
 
@@ -150,7 +151,7 @@ class FillingMixin:
         )
 
     def _is_greedy(self, texts, order):
-        """Whether filling in the most probable tokens gives the texts; list of bool."""
+        """Return whether filling in the most probable tokens restores each text."""
         language_model, tokenizer = self._open_again()
         windows, first = tokenize(tokenizer, texts, language_model.input_names)
         hidden = []
@@ -187,12 +188,12 @@ class FillingMixin:
 
 
 class Blanks:
-    """The blanks of one copy of a text, and what was drawn for them so far."""
+    """The mask tokens of one copy of a text, and the tokens drawn for them so far."""
 
     def __init__(self, window, places, order, uniform):
         self.window = window
         self.places = places
-        self.order = order  # places in the order of drawing, None: surest first
+        self.order = order  # places in the order of drawing; None: most certain first
         self.uniform = uniform
         self.log_prob = 0.0
         self.is_open = np.zeros(len(window), dtype=bool)
@@ -221,7 +222,7 @@ class Blanks:
 
 
 def _fill_all(blanks, language_model, tokenizer, temperature):
-    """Draw a token for one blank of every text, until none is left."""
+    """Draw a token for one mask token of every text, until none is left."""
     windows = [each.window for each in blanks]
     forbidden = np.array(all_special_ids(tokenizer), dtype=int)
     ask = partial(predict, language_model, windows)
@@ -237,7 +238,7 @@ def _fill_all(blanks, language_model, tokenizer, temperature):
 
 
 def _choose(blanks, live, step, ask, pick):
-    """Return a mask of the blank that each text fills next."""
+    """Return a mask of the mask token that each text fills in next."""
     chosen = {i: np.zeros_like(blanks[i].is_open) for i in live}
     for i in live:
         if blanks[i].order is not None:
@@ -267,7 +268,7 @@ def _largest(logits, labels, pick):
 
 
 def _draw(log_prob, uniform, temperature):
-    """Draw a token by a uniform number, or take the most probable."""
+    """Draw a token by a uniform number, or take the most probable one."""
     if temperature == 0:
         return int(log_prob.argmax())
     with np.errstate(invalid="ignore"):

@@ -186,15 +186,20 @@ def _output(states, *args, **kwargs):
 
 def pick_label(logits, labels):
     """Return log-softmax at the labels, in float32 at least."""
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)
+    return log_softmax(logits).gather(1, labels[:, None])[:, 0]
 
 
 def pick_both(logits, labels):
-    """Return log-softmax at the labels, and its largest value; shape (n_labels, 2)."""
-    likeliest = logits.argmax(1)
-    return torch.stack([pick_label(logits, labels), pick_label(logits, likeliest)], 1)
+    """Return log-softmax at the labels, and its maximum; shape (n_labels, 2)."""
+    log_prob = log_softmax(logits)
+    at_labels = log_prob.gather(1, labels[:, None])
+    return torch.cat([at_labels, log_prob.amax(1, keepdim=True)], 1)
+
+
+def log_softmax(logits):
+    """Return log-softmax in float32 at least; it is faster than logsumexp on a CPU."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits.log_softmax(1, dtype=dtype)
 
 
 def _is_out_of_memory(error):

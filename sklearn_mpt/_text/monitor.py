@@ -16,20 +16,20 @@ from sklearn_mpt._text.texts import check_texts
 
 
 class LMLTrainerCallback(TrainerCallback):
-    """Follow the log marginal likelihood of texts while Trainer trains a model.
+    """Record the log marginal likelihood of texts while Trainer trains a model.
 
-    It is measured by `MPTScorer` before training and after epochs, on the same masks
-    each time, so that differences are those of the model. Nothing of the training
-    changes: neither the model's mode nor any random number.
+    `MPTScorer` measures it before training and after epochs, with the same masks each
+    time, so that differences come from the model. The training is not affected: neither
+    the mode of the model nor any random number changes.
 
     Parameters
     ----------
     texts : list of str or of (str, str) tuples
-        Texts to score, best held out from training.
+        Texts to score, preferably not used in training.
     tokenizer : transformers.PreTrainedTokenizerBase
         Tokenizer of the model.
     every : int, default=1
-        Measure after every so many epochs.
+        Number of epochs from one measurement to the next.
     n_masks : int, default=2
         Random masks per size.
     batch_tokens : int, default=4096
@@ -44,26 +44,26 @@ class LMLTrainerCallback(TrainerCallback):
     Attributes
     ----------
     log_ : list of dict
-        One for each measurement, with "lml", the mean log marginal likelihood per text
-        in nats, "lml_std_error", over masks given the texts, "epoch" and "step". Both
-        are NaN where weights or predictions of the model are not finite. The entries
-        stand in ``trainer.state.log_history`` too, which checkpoints hold: training
-        that is resumed goes on with them.
+        One record for each measurement: "lml", the mean log marginal likelihood per
+        text in nats; "lml_std_error", its standard error over masks; "epoch" and
+        "step". The first two are NaN if weights or predictions of the model are not
+        finite. The records are also in ``trainer.state.log_history``, which is part of
+        checkpoints, so resumed training continues them.
 
     See Also
     --------
-    LMLMonitor : The same for scikit-learn estimators.
+    LMLMonitor : A callback for scikit-learn estimators.
 
     Notes
     -----
-    Where several processes train one model, the first one measures.
+    If several processes train one model, the first one measures.
 
     Trainer's own ``label_smoothing_factor`` has no effect on :func:`mpt_loss`, and the
     callback warns of it.
 
-    Where Trainer evaluates, "lml" is one of its metrics: with
-    ``metric_for_best_model="lml"`` and ``greater_is_better=True`` the parameters of the
-    largest are kept.
+    If Trainer evaluates, "lml" is one of its metrics. With
+    ``metric_for_best_model="lml"`` and ``greater_is_better=True``, the parameters with
+    the largest LML are kept.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class LMLTrainerCallback(TrainerCallback):
             self._measure(state, model)
 
     def on_evaluate(self, args, state, control, model=None, metrics=None, **kwargs):
-        """Put the last measurement among the metrics, for `metric_for_best_model`."""
+        """Add the last measurement to the metrics, for `metric_for_best_model`."""
         if metrics is None:
             return
         if not self.log_ or self.log_[-1]["step"] != state.global_step:
@@ -142,7 +142,7 @@ class LMLTrainerCallback(TrainerCallback):
         try:
             curve = mpt_curve(scorer.fit(), self.texts)
             lml, std_error = curve.lml, curve.lml_std_error
-        except NotFiniteError:  # training has diverged, and ends when it says
+        except NotFiniteError:  # training has diverged; Trainer decides when it ends
             lml = std_error = np.nan
         entry = {
             "lml": lml,
@@ -155,6 +155,6 @@ class LMLTrainerCallback(TrainerCallback):
 
 
 def _fixed(random_state):
-    """Return a random state that gives the same numbers at every use."""
+    """Return a random state that gives the same numbers in every use."""
     seed = draw_seed(random_state)
     return random_state if isinstance(random_state, Integral) else seed

@@ -1,4 +1,4 @@
-"""What a scorer finds about texts: terms, tokens, and the curve over mask rates."""
+"""Results of `MPTScorer`: scores of texts and tokens, and the curve over mask rates."""
 
 import hashlib
 from collections import defaultdict
@@ -19,11 +19,11 @@ COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they kn
 
 @dataclass(frozen=True, eq=False)
 class TextCurve(MPTCurve):
-    """Masked scores of texts at the mask rates 0.01 to 0.99, averaged over the texts.
+    """Masked scores of texts at mask rates 0.01 to 0.99, averaged over the texts.
 
-    `mask_sizes` are percentages, and `n_features` is 100. The log marginal likelihood
-    is not the area, as texts differ in length: it is the mean over the texts of their
-    own sums over every size.
+    `mask_sizes` are percentages, and `n_features` is 100. As texts differ in length,
+    the log marginal likelihood is not the area under the curve; it is the mean over
+    texts of the sum over all sizes of each text.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class TextCurve(MPTCurve):
     def __sub__(self, other: MPTCurve) -> "TextCurve":
         """Subtract the curve of another model on the same texts and masks.
 
-        Its tokenizer must give the same tokens: they determine the masks.
+        Both tokenizers must give the same tokens, because these determine the masks.
         """
         difference = super().__sub__(other)
         if not (isinstance(difference, TextCurve) and isinstance(other, TextCurve)):
@@ -74,7 +74,7 @@ class TextCurve(MPTCurve):
 def text_curve(scores):
     """Average `TextScores` over the texts.
 
-    A text that repeats another has the same masks, and so the same noise.
+    Repeated texts have the same masks, and so the same errors.
     """
     rates = PERCENT / 100
     n_places, at_rates = scores.at_rates(rates)
@@ -102,12 +102,12 @@ def _average(values, counts):
 
 @dataclass(frozen=True, eq=False)
 class TextScores:
-    """Scores of the windows of texts; a repeated text has them once."""
+    """Scores of the windows of all distinct texts."""
 
     windows: list
-    scores: list  # WindowScores of each
+    scores: list  # WindowScores of each window
     draw: Draw
-    first: np.ndarray  # index of the first text that is the same, shape (n_texts,)
+    first: np.ndarray  # index of the first text equal to each, shape (n_texts,)
 
     def totals(self):
         """Add up the terms of each text and their variances; shape (2, n_texts)."""
@@ -117,9 +117,10 @@ class TextScores:
         return totals[:, self.first]
 
     def std_errors(self):
-        """Standard errors of the totals over masks; shape (n_texts,).
+        """Return standard errors of the totals over masks, (n_texts,).
 
-        So large that 1.96 of them cover 95%, by Student's t.
+        They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
+        interval.
         """
         noise = defaultdict(list)
         for window, score in self._pairs():
@@ -130,22 +131,21 @@ class TextScores:
         return errors[self.first]
 
     def std_error_of_sum(self):
-        """Standard error of the sum over the texts, so large as that of one."""
+        """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
         return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
 
     def n_tokens(self):
-        """Count the tokens that are scored in each text; shape (n_texts,)."""
+        """Return the number of scored tokens of each text, (n_texts,)."""
         counts = np.zeros(len(self.first), dtype=int)
         for window in self.windows:
             counts[window.text] += len(window.places)
         return counts[self.first]
 
     def at_rates(self, rates):
-        """Add up n_places * S(rate) of each text, whose terms are those of "mpt".
+        """Add up n_places * S(rate) over the windows of each text, for method "mpt".
 
-        Returns n_places, of shape (n_texts,), and the sums, of shape (n_texts,
-        n_rates).
+        Returns n_places, (n_texts,), and the sums, (n_texts, n_rates).
         """
         sums = np.zeros((len(self.first), len(rates)))
         for window, score in self._pairs():
@@ -154,7 +154,7 @@ class TextScores:
         return self.n_tokens(), sums[self.first]
 
     def noise_at_rates(self, rates, weights):
-        """Noise of the weighted sum over texts of the scores per token, by rate."""
+        """Return the noise, by rate, of the weighted sum over texts of token scores."""
         n_tokens, blocks = self.n_tokens(), [np.zeros((len(rates), 0))]
         for window, score in self._pairs():
             n = len(window.places)
@@ -166,7 +166,7 @@ class TextScores:
         return MaskNoise(contrasts, degrees, False, self._identity())
 
     def noise_of_terms(self, weights):
-        """Noise of the terms of all texts, weighted; each has a row of its own."""
+        """Return the weighted noise of the terms of all texts; each term has a row."""
         n_draws = max((score.contrasts.shape[1] for score in self.scores), default=0)
         blocks, degrees = [np.zeros((n_draws, 0))], []
         for window, score in self._pairs():
@@ -177,12 +177,12 @@ class TextScores:
         return MaskNoise(contrasts, np.array(degrees), False, self._identity())
 
     def _columns(self, rates, n_places):
-        """Index the terms of a window by the sizes that rates stand for."""
+        """Return the indices of the mask sizes of a window at these rates."""
         sizes = [mask_size(rate, n_places) for rate in rates]
         return np.searchsorted(self.draw.sizes(n_places), sizes)
 
     def _identity(self):
-        """Tell the masks from all others: they follow from the tokens and the seed."""
+        """Return a key that is equal for equal masks, from the tokens and the seed."""
         key = hashlib.blake2b(np.asarray(self.first, "<i8").tobytes())
         for window in self.windows:
             for part in ([window.text], window.inputs["input_ids"], window.places):
@@ -207,19 +207,19 @@ class TextScores:
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """What the tokens of a text contribute to its score.
+    """Contributions of the tokens of a text to its score.
 
     Parameters
     ----------
     text : str
-        The text; of a pair, the second.
+        The text; the second part of a (context, text) pair.
     tokens : list of str of length n_tokens
-        The tokens that are scored, as their tokenizer writes them.
+        The scored tokens, as the tokenizer writes them.
     offsets : ndarray of shape (n_tokens, 2)
-        Where each starts and ends in `text`; -1 from a tokenizer that does not know,
-        as slow ones do not.
+        Start and end of each token in `text`; -1 if the tokenizer does not know them,
+        as slow tokenizers.
     words : ndarray of shape (n_tokens,)
-        Index of the word that each belongs to, by the tokenizer's own rules.
+        Index of the word of each token, by the rules of the tokenizer.
     log_prob : ndarray of shape (n_tokens,)
         Contributions to the score of the text, in nats; they sum to it.
     contrasts : ndarray of shape (n_draws, n_tokens)
@@ -249,19 +249,19 @@ class TokenScores:
 
     @property
     def pieces(self) -> list[str]:
-        """The text cut before each token; the tokens where places are unknown."""
+        """The text cut before each token; the tokens, if offsets are unknown."""
         if (self.offsets < 0).any():
             return list(self.tokens)
         bounds = [0, *self.offsets[1:, 0], len(self.text)][: len(self) + 1]
         return [self.text[start:stop] for start, stop in pairwise(bounds)]
 
     def by_word(self) -> "TokenScores":
-        """Add the contributions of the tokens of each word.
+        """Add up the contributions of the tokens of each word.
 
         Returns
         -------
         words : TokenScores
-            One entry for each word; `tokens` are the words as they stand in the text.
+            One entry for each word; `tokens` are the words as written in the text.
         """
         words, starts = np.unique(self.words, return_index=True)
         if len(words) == 0 or (self.offsets < 0).any():

@@ -1,4 +1,4 @@
-"""Scores of many texts, block after block, with a cache on disk."""
+"""Score many texts in blocks, with a cache on disk."""
 
 import hashlib
 import os
@@ -27,9 +27,9 @@ KEY_BYTES = 16
 class TextScore(NamedTuple):
     """The score of a text.
 
-    text : the text, or its pair with a context. log_prob : in nats, given the number of
-    tokens unless a length term was added. std_error : over masks. n_tokens : the number
-    of tokens that are scored.
+    text : the text, or the (context, text) pair. log_prob : log-probability in nats,
+    given the number of tokens unless a length term was added. std_error : standard
+    error over masks. n_tokens : number of scored tokens.
     """
 
     text: str | tuple[str, str]
@@ -58,37 +58,37 @@ class StreamingMixin:
     ) -> Iterator[TextScore]:
         """Score texts block after block, and yield their scores in order.
 
-        Texts are read when their block's turn comes, so a corpus need not fit into
-        memory. Where reading raises, the texts read so far are scored and yielded
+        Each block of texts is read when it is needed, so a corpus need not fit into
+        memory. If reading raises an error, the texts read before are scored and yielded
         first.
 
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text; a generator, too.
+            Texts, or (context, text) pairs; may be a generator.
         block_size : int, default=1024
-            Texts that are read and scored together.
+            Number of texts that are read and scored together.
         cache : str or path, default=None
-            A folder for the scores, made if it is not there. The scores of a block are
-            written when it is scored, as a file of safetensors; texts whose scores the
-            folder holds are not scored again, whatever their order and blocks. Scores
-            of other models, tokenizers, methods and seeds are told apart by hashes, so
-            several scorers can share a folder.
+            Folder for the scores, which is created if necessary. The scores of each
+            block are written to a safetensors file. Texts whose scores are in the
+            folder are not scored again, in whatever order and blocks they come. Several
+            scorers can share a folder: their scores are distinguished by hashes of the
+            model, tokenizer, method and seed.
         length_log_prob : callable or array-like of int, default=None
-            As for `score_samples`.
+            As in `score_samples`.
 
         Yields
         ------
         score : TextScore
             A named tuple of `text`, `log_prob`, `std_error` and `n_tokens`, as
             `score_samples` computes them; ``pandas.DataFrame(scorer.iter_scores(X))``
-            is a table of them.
+            makes a table of them.
 
         Raises
         ------
         TypeError, ValueError
-            As `score_samples` does, with a note on which block it was; or if the folder
-            holds a file that is no such cache.
+            As in `score_samples`, with a note that names the block; or if a file in the
+            folder is not a cache of scores.
         """
         check_is_fitted(self)
         check_int(block_size, "block_size")
@@ -131,7 +131,7 @@ class StreamingMixin:
             yield TextScore(text, float(log_prob + added), float(error), int(n_tokens))
 
     def _identity(self):
-        """Return a hash of all that the score of a text depends on."""
+        """Return a hash of the model and of all settings that affect scores."""
         language_model, tokenizer = self._open_again()
         digest = hashlib.blake2b(digest_size=KEY_BYTES)
         draw, model = self._draw(), language_model.model
@@ -145,7 +145,7 @@ class StreamingMixin:
 
 
 def _describe(tokenizer):
-    """Return what decides of the tokens of a text."""
+    """Return a description of the tokenizer that determines the tokens of a text."""
     kind = type(tokenizer).__name__
     if tokenizer.is_fast:
         return kind, tokenizer.backend_tokenizer.to_str()
@@ -153,9 +153,9 @@ def _describe(tokenizer):
 
 
 def _read_blocks(texts, block_size):
-    """Yield the index of the first text of a block, and its texts.
+    """Yield the index of the first text of each block, and its texts.
 
-    What reading raises is raised after what was read.
+    If reading raises an error, it is raised after the texts read before are yielded.
     """
     iterator, start, failure = iter(texts), 0, None
     while failure is None:
@@ -174,9 +174,9 @@ def _read_blocks(texts, block_size):
 
 
 class Cache:
-    """Scores on disk: files of safetensors, one for each block that was scored.
+    """Scores on disk, in a safetensors file for each block.
 
-    `identity` is a hash of what the scores depend on beside the text.
+    `identity` is a hash of the model and of all settings that affect scores.
     """
 
     def __init__(self, folder, identity):
@@ -188,14 +188,14 @@ class Cache:
             self._read(path)
 
     def find(self, texts):
-        """Return the scores of those texts that are known, by text."""
+        """Return a dict from texts to their scores, for texts in the cache."""
         keys = {text: self._key(text) for text in texts}
         return {text: self.found[k] for text, k in keys.items() if k in self.found}
 
     def add(self, texts, values):
         """Write the log-probabilities, errors and numbers of tokens of texts."""
         keys = [self._key(text) for text in texts]
-        tensors = {  # save_file takes contiguous arrays for granted
+        tensors = {  # save_file requires contiguous arrays
             "keys": np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(
                 -1, KEY_BYTES
             ),

@@ -1,4 +1,4 @@
-"""Checks of texts, and how messages show what came instead."""
+"""Checks of texts, and short representations of values for error messages."""
 
 from collections.abc import Mapping
 from reprlib import Repr
@@ -68,7 +68,7 @@ def _advice(part):
 
 
 def show(value):
-    """Return a repr that is not long, and has no names of NumPy's types in it."""
+    """Return a short repr without the names of NumPy types."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if type(value) in (list, tuple) and len(value) <= 20:

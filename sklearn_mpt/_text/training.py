@@ -20,14 +20,14 @@ from sklearn_mpt._text.masks import check_text_rate
 from sklearn_mpt._text.windows import special_ids
 
 FIXED = "fixed_mask"  # key of the tokens that fix_masks hides
-VISIBLE = -100  # what transformers and torch take for "no label"
+VISIBLE = -100  # means "no label" in transformers and torch
 
 
 class TextLabels(torch.Tensor):
-    """Labels that know the numbers of tokens of their texts.
+    """Labels that carry the numbers of tokens of their texts, `n_tokens`.
 
-    They know it still when they are moved, joined or cut into texts, as loaders of an
-    iterable dataset do. `Trainer` hands nothing else of a batch to a loss function.
+    They keep these numbers when they are moved, joined or split by texts, as loaders of
+    iterable datasets do. `Trainer` gives a loss function only the labels of a batch.
     """
 
     @classmethod
@@ -63,7 +63,7 @@ CUTS = {torch.Tensor.chunk, torch.Tensor.split, torch.chunk, torch.split}
 
 
 def _is_of_texts(more, kwargs):
-    """Whether a function joins or cuts along the first axis."""
+    """Return whether a function joins or splits along the first axis."""
     return (more[0] if more else kwargs.get("dim", 0)) == 0
 
 
@@ -74,7 +74,7 @@ def _labels(tensor, n_tokens):
 
 
 def _rank():
-    """Number of this process among those that train one model."""
+    """Return the rank of this process among those that train one model."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank()
@@ -84,9 +84,9 @@ def _rank():
 class DataCollatorForMPT(DataCollatorWithPadding):
     """Collate tokenized texts into batches with random tokens hidden.
 
-    The hidden tokens of each text are a random set of one size, all of them replaced by
-    the mask token, and they are the labels. The sizes of the texts of a batch are
-    stratified, which lowers the variance of the loss and changes nothing else.
+    In each text, a random set of tokens is replaced by the mask token; these tokens are
+    the labels. The sizes of the sets in a batch are stratified, which lowers the
+    variance of the loss and leaves its expectation the same.
 
     Parameters
     ----------
@@ -98,12 +98,11 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         rate r hides ``max(1, floor(r * L + 0.5))`` tokens.
     random_state : int, RandomState instance or None, default=None
         Determines the masks, in the order of the calls. Workers of a data loader draw
-        their own, by the seeds that they have from torch, and so do processes that
-        train one model, by their ranks. Training that is resumed from
-        a checkpoint draws from the beginning, for other batches. `fix_masks` draws
-        those of texts for evaluation once.
+        different masks, by their torch seeds, and so do processes that train one model,
+        by their ranks. Training that is resumed from a checkpoint starts the sequence
+        of masks again. For evaluation, `fix_masks` draws masks once.
     pad_to_multiple_of : int, default=None
-        Pad to a multiple of this length; some accelerators are faster then.
+        Pad to a multiple of this length, which is faster on some accelerators.
 
     See Also
     --------
@@ -111,10 +110,10 @@ class DataCollatorForMPT(DataCollatorWithPadding):
 
     Notes
     -----
-    Called with a list of dicts, or of the outputs of the tokenizer, it returns a dict
-    of the tensors that the tokenizer pads, and `labels`, of shape (n_texts, n_tokens),
-    -100 where nothing is hidden. Tokens that the tokenizer adds, padding and special
-    tokens written in a text are never hidden; a context is not told apart from a text.
+    Call it with a list of dicts or of outputs of the tokenizer. It returns a dict of
+    the tensors that the tokenizer pads, and `labels` of shape (n_texts, n_tokens), -100
+    for visible tokens. Padding and special tokens are never hidden. The context of a
+    (context, text) pair is treated as part of the text.
 
     Examples
     --------
@@ -148,8 +147,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         check_text_rate(mask_rate)
         if mask_rate == 1:
             warn_caller(
-                "mask_rate=1.0 hides every token: training sees the marginals of the "
-                "tokens only, nothing of what relates them.",
+                "mask_rate=1.0 hides every token: training uses only the marginal "
+                "distribution of each token and learns no dependence between tokens.",
             )
         self.mask_rate = mask_rate
         self._seed = draw_seed(random_state)
@@ -175,9 +174,9 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     def fix_masks(self, features: Iterable[Mapping]) -> list[BatchEncoding]:
         """Draw the masks of tokenized texts once, for evaluation.
 
-        A collator hides other tokens each time, so that ``eval_loss`` of one epoch and
-        the next differ by their masks too. Texts with fixed masks have the same in
-        every batch, epoch and process: pass them as the ``eval_dataset`` of Trainer.
+        A collator hides other tokens in each call, so ``eval_loss`` also varies between
+        epochs because of the masks. Texts with fixed masks have the same masks in every
+        batch, epoch and process: pass them as the ``eval_dataset`` of Trainer.
 
         Parameters
         ----------
@@ -188,8 +187,8 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         -------
         list of BatchEncoding
             The texts, each with its mask. The sizes of the masks are stratified over
-            all of them; the draw is determined by `random_state`, and changes nothing
-            of the masks that training has.
+            all texts. The masks depend on `random_state`; drawing them does not change
+            the masks of training.
         """
         features = list(features)
         if not features:
@@ -212,7 +211,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         return super().__call__([_select(feature, names) for feature in features])
 
     def _starts(self, features, width):
-        """Return where texts start that are padded to a width."""
+        """Return the position at which each text starts after padding to a width."""
         is_left = self.tokenizer.padding_side == "left"
         return [width - len(f["input_ids"]) if is_left else 0 for f in features]
 
@@ -237,7 +236,10 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         return (ranks < sizes[:, None]) & is_maskable
 
     def _generator(self):
-        """Return the generator; a data loader forks it anew for every epoch."""
+        """Return the random generator of this worker and process.
+
+        A data loader forks new workers in every epoch.
+        """
         worker, rank = torch.utils.data.get_worker_info(), _rank()
         stream = (rank,) if rank else ()
         stream += () if worker is None else (worker.seed,)
@@ -248,7 +250,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
 
 
 def _select(feature, names):
-    """Return what the tokenizer can pad of a tokenized text."""
+    """Return the entries of a tokenized text that the tokenizer can pad."""
     if "input_ids" not in feature:
         raise TypeError(
             "features must be tokenized texts, dicts with input_ids, got "
@@ -258,10 +260,10 @@ def _select(feature, names):
 
 
 def _mark(fixed, starts, is_maskable):
-    """Mark the tokens with fixed masks, which are counted from the start of a text."""
+    """Return True for tokens hidden by fixed masks; positions count from the text."""
     if any(places is None for places in fixed):
         raise ValueError(
-            "features must all have masks of fix_masks, or none, but "
+            "features must all have masks from fix_masks, or none of them, but "
             f"{sum(places is None for places in fixed)} of {len(fixed)} have none."
         )
     hidden = np.zeros_like(is_maskable)
@@ -278,14 +280,15 @@ def mpt_loss(
 ) -> torch.Tensor:
     r"""Compute the loss of masked pre-training, for ``compute_loss_func`` of Trainer.
 
-    The mean over the texts of
+    The loss is the mean over texts of
 
-    .. math:: -\frac{L}{m} \sum_{j \in M} \log p(x_j \mid x_R)
+    .. math:: -\frac{L}{m} \sum_{j \in M} \log p(x_j \mid x_R),
 
-    for a text of L tokens of which the m in M are hidden. If m is uniform on 1..L, it
-    is an unbiased estimate of minus the mean log marginal likelihood ([1]_,
-    Proposition 1), or of the bound that `MPTScorer` estimates. The usual loss is the
-    mean over hidden tokens instead, in which large masks and long texts weigh more.
+    where L is the number of tokens of a text and M the set of its m hidden tokens. If m
+    is uniform on 1..L, it is an unbiased estimate of minus the mean log marginal
+    likelihood ([1]_, Proposition 1), or of minus the bound that `MPTScorer` estimates.
+    The usual loss is the mean over hidden tokens, in which large masks and long texts
+    have larger weights.
 
     Parameters
     ----------
@@ -293,28 +296,28 @@ def mpt_loss(
         Output of a masked language model, with "logits" of shape (n_texts, n_tokens,
         n_vocabulary).
     labels : tensor of shape (n_texts, n_tokens)
-        Labels from `DataCollatorForMPT`, which know the numbers L.
+        Labels from `DataCollatorForMPT`, which carry the numbers L.
     num_items_in_batch : int, default=None
-        Number of hidden tokens of all the batches that make one step, as Trainer counts
-        them. With gradient accumulation or several devices each batch is weighed by its
-        share of them; otherwise it changes nothing.
+        Number of hidden tokens in all batches of one step, as counted by Trainer. With
+        gradient accumulation or several devices, each batch is weighted by its share of
+        them; otherwise it has no effect.
     label_smoothing : float, default=0.0
-        Share in [0, 1] of a uniform distribution in the targets. Trainer does not hand
-        its own ``label_smoothing_factor`` to a loss function: pass
-        ``functools.partial(mpt_loss, label_smoothing=0.1)``. With more than 0 the loss
-        is no estimate of the log marginal likelihood.
+        Share in [0, 1] of a uniform distribution in the targets. Trainer does not pass
+        its ``label_smoothing_factor`` to a loss function: use
+        ``functools.partial(mpt_loss, label_smoothing=0.1)``. With label smoothing, the
+        loss does not estimate the log marginal likelihood.
 
     Returns
     -------
     loss : tensor of shape ()
-        In nats per text.
+        Loss in nats per text.
 
     Raises
     ------
     TypeError
-        If the labels are not those of `DataCollatorForMPT`.
+        If the labels are not from `DataCollatorForMPT`.
     ValueError
-        If their shape is not that of the logits.
+        If the shapes of labels and logits do not match.
 
     References
     ----------

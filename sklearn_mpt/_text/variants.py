@@ -1,4 +1,4 @@
-"""Variants of a protein: log-ratios of their probabilities to that of the wild type."""
+"""Log-ratios of the probabilities of protein variants and of the wild type."""
 
 import re
 import sys
@@ -37,7 +37,8 @@ ROWS_AT_A_TIME = 256  # whose log-probabilities of all tokens are held
 class Variant(NamedTuple):
     """A variant: its residues, and the sites where it differs from the wild type.
 
-    `sites` is None if residues come or go; `scored` are other sites to score.
+    `sites` is None for insertions and deletions. `scored`, if given, are the sites to
+    score in place of `sites`.
     """
 
     residues: list[str]
@@ -50,7 +51,7 @@ class Variant(NamedTuple):
 
 
 class Protein(NamedTuple):
-    """A wild type as a language model sees it."""
+    """The tokens of a wild type."""
 
     window: Window
     body: np.ndarray  # positions of the residues among the tokens
@@ -72,7 +73,7 @@ class Protein(NamedTuple):
             text=index,
             inputs=self.window.inputs | {"input_ids": ids},
             places=self.body[sites],
-            key=self.window.inputs["input_ids"],  # so variants have orders in common
+            key=self.window.inputs["input_ids"],  # gives variants the same orders
         )
 
 
@@ -98,70 +99,74 @@ class VariantsMixin:
         length_log_prob: LengthLogProb | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        r"""Compute how probable variants of a protein are beside the wild type.
+        r"""Compute log-ratios of the probabilities of variants and of the wild type.
 
         Let T be the sites at which a variant y differs from the wild type x, and
-        :math:`x_R` all other residues, which the two share. For method "joint",
+        :math:`x_R` all other residues, which are the same in both. For method "joint",
+        the score is
 
         .. math:: s = \log p(y_T \mid x_R) - \log p(x_T \mid x_R),
 
-        each the mean over orders of T of the sum of log-probabilities of one residue
-        after the other. For the conditionals of one joint distribution that is
-        :math:`\log p(y) - \log p(x)`. The other methods are conventions that add up
-        what is found site by site, see Notes.
+        where each term is the mean over orders of T of the sum of log-probabilities of
+        one residue after the other. If the conditionals belong to one joint
+        distribution, s is :math:`\log p(y) - \log p(x)`. The other methods are
+        conventions that add up separate terms for the sites (see Notes).
 
         Parameters
         ----------
         wild : str
             Sequence of the wild type, one letter for each residue, with spaces between
-            them if the tokenizer needs these.
+            them if the tokenizer needs spaces.
         variants : sequence of str
-            Mutations of the wild type, counted from `first_position`: ``"K3R"`` puts R
-            in the place of K at position 3, ``"K3R:D7E"`` is a double mutant,
+            Mutations of the wild type, with positions counted from `first_position`.
+            ``"K3R"`` replaces K at position 3 by R, ``"K3R:D7E"`` is a double mutant,
             ``"K3del"`` and ``"K3_D7del"`` are deletions, and ``"K3_D4insGG"`` inserts
-            GG. An entry without digits is the whole sequence of a variant, and ``""``
+            GG. An entry without digits is the whole sequence of a variant; ``""`` is
             the wild type.
-        method : {"joint", "masked-marginal", "wild-type-marginal", \
-                "mutant-marginal", "pseudo-perplexity"}, default="joint"
-            Deletions and insertions have no sites in common with the wild type: they
-            need "joint", the difference of `score_samples`, or "pseudo-perplexity".
+        method : str, default="joint"
+            One of "joint", "masked-marginal", "wild-type-marginal", "mutant-marginal"
+            and "pseudo-perplexity". Deletions and insertions have no common sites with
+            the wild type. They need "joint", which is then the difference of
+            `score_samples`, or "pseudo-perplexity".
         n_orders : int, default=24
-            Orders of the sites for "joint"; 24 are all orders of four sites, and up to
-            four nothing is random. The wild type has the same orders as the variant.
+            Number of orders of the sites for "joint". 24 are all orders of four sites,
+            so with up to four sites nothing is random. The wild type is scored in the
+            same orders as the variant.
         first_position : int, default=1
             Position of the first residue of `wild`.
         length_log_prob : callable or array-like of int, default=None
-            Log-probability of the number of tokens, as for `score_samples`, for
-            deletions and insertions. Without it scores are given that number.
+            Log-probability of the number of tokens, as in `score_samples`, for
+            deletions and insertions. Without it scores are conditional on that number.
         return_std : bool, default=False
             Whether to return the standard error over orders, or masks, too.
 
         Returns
         -------
         log_ratio : ndarray of shape (n_variants,)
-            In nats; positive where the variant is more probable than the wild type.
+            Log-ratios in nats, positive if the variant is more probable than the wild
+            type.
         std_error : ndarray of shape (n_variants,)
-            0 where nothing is random. Only if `return_std` is True.
+            Standard errors; 0 if nothing is random. Only if `return_std` is True.
 
         Raises
         ------
         TypeError, ValueError
-            If a variant cannot be read, names another residue than the wild type has,
-            or has a residue that the tokenizer does not know; if the tokenizer does not
-            give one token for each residue; if the protein is longer than
-            `max_length_`; or if deletions or insertions come with a method of sites.
+            If a variant cannot be read, names a residue that differs from that of the
+            wild type, or has a residue that the tokenizer does not know; if the
+            tokenizer does not give one token for each residue; if the protein is longer
+            than `max_length_`; or if `method` does not allow deletions and insertions.
 
         Notes
         -----
         "masked-marginal" is :math:`\sum_{j \in T} [\log p(y_j \mid x_R) - \log p(x_j
-        \mid x_R)]`: all sites are hidden together, and none is told what stands in the
-        others. (Some programs hide one site at a time, and show each the wild type's
-        residues in the others.) "wild-type-marginal" hides nothing and reads all
-        log-ratios off the predictions for x, "mutant-marginal" off those for y [1]_.
-        "pseudo-perplexity" is the difference of the pseudo-log-likelihoods of the whole
-        sequences. All are the same for a model of independent residues. For residues in
-        contact they miss that these must fit each other: two mutations, each of which
-        breaks a contact, may restore it together.
+        \mid x_R)]`: all sites are hidden together, and each is predicted without the
+        residues at the others. (Some programs hide one site at a time, with the
+        residues of the wild type at the others.) "wild-type-marginal" hides nothing and
+        takes all log-ratios from the predictions for x, "mutant-marginal" from those
+        for y [1]_. "pseudo-perplexity" is the difference of the pseudo-log-likelihoods
+        of the whole sequences. For a model with independent residues, all methods give
+        the same result. For residues in contact, all but "joint" ignore that these must
+        fit each other: two mutations that each break a contact may restore it together.
 
         References
         ----------
@@ -311,9 +316,9 @@ MARGINALS = {
 
 
 def _log_probs(language_model, windows):
-    """Return log-probabilities of all tokens at the places of windows; none is hidden.
+    """Return log-probabilities of all tokens at the places of windows.
 
-    An array of shape (n_places, n_vocabulary) for each window.
+    Nothing is hidden. The result is an array (n_places, n_vocabulary) for each window.
     """
     rows = (
         Row(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
@@ -336,9 +341,9 @@ def read_variants(variants, wild, first_position, separator=""):
     wild : list of str
         Residues of the wild type.
     first_position : int
-        Position of the first of them.
+        Position of the first residue.
     separator : str, default=""
-        What stands between the residues of whole sequences.
+        Separator between the residues of whole sequences.
     """
     if isinstance(variants, str) or not hasattr(variants, "__iter__"):
         raise TypeError(
