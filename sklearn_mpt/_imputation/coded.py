@@ -56,4 +56,4 @@ class CodedModel(BaseEstimator):
 
     def __getstate__(self):
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_kept"}
+        return state | {"_kept": None}
