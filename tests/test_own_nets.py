@@ -210,12 +210,12 @@ def test_likelihoods_of_ones_own(kind):
     X = rng.geometric(1 / (1 + np.exp(z * [1, -1, 1]))) - 1.0
     own = Geometric("Misses")
     model = fit(kind(likelihood=own, max_iter=3, random_state=0), X)
-    grid = np.arange(30.0)
+    grid = np.arange(12.0)
     rows = np.repeat(X[:1], len(grid), 0)
     rows[:, 1] = grid
     prob = np.exp(model.conditional_log_prob(rows, [False, True, False])[:, 1])
-    assert 0.8 < prob.sum() < 1 + 1e-3
-    gaps = np.where(rng.random((4, 3)) < 0.3, np.nan, X[:4])
+    assert 0.6 < prob.sum() < 1 + 1e-3
+    gaps = np.where(rng.random((3, 3)) < 0.3, np.nan, X[:3])
     assert np.isfinite(model.impute(gaps)).all()
     assert set(np.unique(model.sample(50, random_state=0) % 1)) == {0.0}
     for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):

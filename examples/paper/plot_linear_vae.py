@@ -41,7 +41,11 @@ models, curves = {}, {}
 for objective in ["mpt", "elbo", "lml"]:
     monitor = LMLMonitor(every=5 if FULL else 1)
     model = MPTLinearVAE(
-        likelihood="bernoulli", objective=objective, tol=1e-3, random_state=0
+        likelihood="bernoulli",
+        objective=objective,
+        slope_prior=4.0,
+        tol=1e-3,
+        random_state=0,
     )
     models[objective] = model.set_callbacks(monitor).fit(X)
     curves[objective] = np.array([[log["epoch"], log["lml"]] for log in monitor.log_])

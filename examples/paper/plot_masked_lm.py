@@ -139,7 +139,7 @@ if FULL:
 else:
     sentences = read_sentences()
     texts, training = sentences[:30], sentences[30:]
-    tokenizer = train_tokenizer(training)
+    tokenizer = train_tokenizer(sentences)  # which knows all letters
     language_models = {
         "random weights": random_model(tokenizer).eval(),
         "trained": train(random_model(tokenizer), tokenizer, training),

@@ -52,15 +52,15 @@ CONDITIONALS = {
 class MPTDeepVAE(LatentMixin, TableMPT):
     r"""Deep latent variable model trained by masked pre-training (MPT).
 
-    The decoder, a fully connected net, maps latent variables z, standard normal, to the
+    The decoder, a net, maps latent variables z, standard normal, to the
     :term:`location` of each feature. The encoder, a second net, approximates the
     posterior of z given any set of observed features. Training maximises the
-    log-probability of hidden features given visible ones; with a uniform mask rate
-    that is, in expectation over masks, the log marginal likelihood (LML) ([1]_,
-    Proposition 1). With the defaults no masks are drawn for the decoder: the scores of
-    all mask sizes are summed at once, and random masks train the encoder alone. An int
-    as `n_masks` trains by drawn masks, as [1]_ does. How training and scores are
-    computed stands in the :ref:`user guide <deep_model>`.
+    log-probability of hidden features given visible ones; with a uniform mask rate that
+    is, in expectation over masks, the log marginal likelihood (LML) ([1]_, Proposition
+    1). With the defaults no masks are drawn for the decoder: the scores of all mask
+    sizes are summed at once, and random masks train the encoder alone. An int as
+    `n_masks` trains by drawn masks, as [1]_ does. The :ref:`user guide <deep_model>`
+    says how all is computed.
 
     Parameters
     ----------
@@ -70,20 +70,15 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Distribution of features given z: "gaussian" (numbers), "bernoulli" (0 and 1, or
         booleans), "categorical", "ordinal", "partial_credit", "poisson" (counts),
         "negative_binomial", "lognormal", "gamma" or "zero_lognormal". One name for all
-        columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`.
-        An instance of a likelihood of one's own is that of all columns.
-        Gaussian features share one noise variance, if all are, or have each its own.
+        columns, one for each, a dict, "from_dtype" or "auto", as in `MPTLinearVAE`; or
+        an instance for all columns. Noise is shared only if all columns are Gaussian.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
         Widths of the hidden layers of the encoder, from the rows on; the decoder has
         them in reverse. ``()`` makes both linear. "auto" is ``(128, 128)``, and from
         256 features on ``(128, 128, 128)``.
     decoder : torch.nn.Module or callable, default=None
         A decoder of one's own, or a function of the numbers of inputs and outputs that
-        returns one: convolutions, for instance. It maps z of shape (n, n_components) to
-        locations of shape (n, n_locations) of standardised rows, less those that suit
-        each column alone, in single and in double precision. A module is copied, and
-        its weights are where training starts. It is always in evaluation mode. None is
-        a fully connected net.
+        returns one: see the guide. None is a fully connected net.
     activation : str, default="auto"
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
@@ -91,8 +86,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Samples of z for each row of a minibatch. "auto" is 4, or 8 for many real
         features, and 16 with ``objective="iwae"``; "elbo" always takes one.
     conditional : {"importance", "encode_decode"}, default="importance"
-        How features are predicted from others: by weighted samples, or, for comparison,
-        by a chain that draws z and hidden features in turn (Rezende et al., 2014).
+        Prediction of features from others: by weighted samples, or, for comparison, by
+        a chain that draws z and hidden features in turn (Rezende et al., 2014).
     mask_rate : "uniform", float or int, default="uniform"
         Share of hidden features, or their number if an int. "uniform" weighs all
         numbers alike and is unbiased for the LML.
@@ -104,8 +99,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         What is maximised: the masked scores; or for comparison the evidence lower
         bound, or the importance-weighted one.
     max_iter : int, default=1000
-        Largest number of epochs, not counting those in which starts are compared. 0
-        keeps the initial parameters.
+        Largest number of epochs after the choice of a start. 0 keeps the initial nets.
     learning_rate : float, default=0.015
         Step size of Adam.
     batch_size : int or "auto", default="auto"
@@ -115,8 +109,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     n_iter_no_change : int, default=20
         Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
-        Whether the LML of validation rows decides which start is best, when training
-        ends and which parameters are kept, and they set the noise.
+        Whether validation rows decide on the start, the end of training, the parameters
+        that are kept, and the noise.
     validation_fraction : float, default=0.1
         Share of the rows that is held out.
     warm_start : bool, default=False
@@ -136,14 +130,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     decoder_coefs_, decoder_intercepts_ : list of ndarray
         Layers of shapes (n_in, n_out) and (n_out,), from z to locations in the units
         of X: one for each feature, or for each category in the order of `categories_`.
-        Not there with a `decoder`.
+        Only without a `decoder`.
     module_ : torch.nn.Module
-        A copy of the trained decoder, in single precision on the CPU: of the class of
-        `decoder`, if one was given. It maps z to the locations of standardised rows;
-        one that was given does so less those that suit each column alone.
+        A copy of the trained decoder, in single precision on the CPU.
     encoder_coefs_, encoder_intercepts_ : list of ndarray
-        Layers of the encoder, empty if linear. Its inputs are standardised rows, 0
-        where not observed, and as many indicators of what is observed.
+        Layers of the encoder, from standardised rows and as many indicators.
     encoder_information_, encoder_precision_ : ndarray
         What observed features add to the natural parameters of the posterior.
     activation_ : str
@@ -153,8 +144,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     dispersion_, thresholds_ : ndarray
         Of amounts and counts, and of levels in order, as in `MPTLinearVAE`.
     likelihoods_, categories_ : list
-        Kind of each feature, and its categories, None where it has none. Only if
-        `likelihood` tells kinds of columns.
+        Kind and categories of each feature. Only if `likelihood` has kinds of columns.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
@@ -163,10 +153,6 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         How `score_samples` computes the LML: "importance".
     n_features_in_ : int
         Number of features in `fit`; `feature_names_in_` has their names, if strings.
-
-    See Also
-    --------
-    MPTLinearVAE : The linear model, with a closed form or quadrature.
 
     References
     ----------

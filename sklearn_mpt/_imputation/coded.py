@@ -6,6 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from sklearn_mpt._latent.base import BaseMPT
+from sklearn_mpt._latent.density import Density
 
 
 class CodedModel(BaseEstimator):
@@ -22,6 +23,7 @@ class CodedModel(BaseEstimator):
 
     def __init__(self, model: BaseMPT):
         self.model = model
+        self._kept: Density | None = None
 
     def go_on(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
@@ -30,12 +32,12 @@ class CodedModel(BaseEstimator):
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
         self.model.fit(X, sample_weight=sample_weight)
-        vars(self).pop("_kept", None)
+        self._kept = None
         return self
 
     @property
     def _density(self):
-        if "_kept" not in vars(self):
+        if self._kept is None:
             self._kept = self.model._density()
         return self._kept
 
@@ -54,4 +56,4 @@ class CodedModel(BaseEstimator):
 
     def __getstate__(self):
         state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_kept"}
+        return state | {"_kept": None}

@@ -178,7 +178,8 @@ class MPTImputer(
             estimator = clone(self.estimator)
         weights = _weights_for(estimator, sample_weight)
         self.estimator_ = estimator.fit(X, **weights)
-        vars(self).pop("selection_", None)
+        if hasattr(self, "selection_"):
+            del self.selection_
         if self.estimator is None:
             self.selection_ = estimator.selection_
         validate_data(self, with_distinct_names(X), skip_check_array=True)

@@ -56,6 +56,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
        Bayesian predictive distributions", Bayesian Analysis 13, 2018.
     """
 
+    estimators_: list[BaseEstimator]
+    selection_: dict[str, np.ndarray]
+
     def __init__(
         self,
         *,

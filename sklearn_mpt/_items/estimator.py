@@ -208,7 +208,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Logits d at z = 0, as above and as mirt has them: of answer c or a higher one
         ("graded"); of answer c less that of answer 0, c steps at once ("gpcm",
         "partial_credit", "nominal"). NaN beyond the answers of an item.
-    difficulty_ : ndarray of the shape of intercept_
+    difficulty_ : ndarray of the shape of `intercept_`
         Where z is at the thresholds: -d / a, and for partial credit where answers c - 1
         and c are equally probable. With several abilities a is the length of the
         slopes. NaN for nominal items.
@@ -249,9 +249,10 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     more than 32768 nodes, `score_samples` says what error that leaves.
 
     An answer that nobody gave has no finite maximum likelihood: it counts half a
-    person, with a warning. Rows are not told their group after training:
-    `score_samples`, `transform` and all that is conditional take z from all groups
-    together, in the shares of training; `abilities` takes `groups`.
+    person, with a warning. With several groups, `score_samples`, `transform`,
+    `conditional_log_prob` and `impute` do not know the group of a row: z has the
+    distribution of all groups together, in their shares of the training rows.
+    `abilities` and `log_likelihood` take `groups`.
 
     `impute` fills in the median answer, the most probable one for nominal items;
     `inverse_transform` gives the expected answers, as numbers.
@@ -561,7 +562,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         answers = Answers(
             problem.X, model.items.most, problem.weight, codes, problem.device
         )
-        unseen = _unseen(problem.X, model.items) if problem.is_all else None
+        unseen = None
+        if problem.is_all:
+            unseen = _unseen(problem.X, model.items).to(problem.device)
         objective = Objective(answers, model.layout, self._priors, unseen)
         point = model.start(problem.device)
         settings = {"tol": self.tol, "n_before": problem.fitted["n_iter_"]}
@@ -703,7 +706,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             odd; `infit` and `outfit`, mean squares of residuals, 1 where they are as
             expected. Arrays of shape (n_samples,).
         """
-        sums = [statistics.sums_of(*part, 1) for part in self._moments(X, None, theta)]
+        parts = self._moments(X, None, theta)
+        sums = [statistics.sums_of(moments, weight, 1) for moments, weight in parts]
         infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
         return statistics.PersonFit(zh, infit, outfit)
 
@@ -1069,7 +1073,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         weight = check_sample_weight(sample_weight, rows)
         value, df = self._s_x2(rows, weight)
         p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
-        sums = sum(statistics.sums_of(*part, 0) for part in self._moments(rows, weight))
+        parts = self._moments(rows, weight)
+        sums = sum(statistics.sums_of(moments, part, 0) for moments, part in parts)
         infit, outfit, zh = statistics.fit_of(sums)
         return statistics.ItemFit(value, df, p, infit, outfit, zh)
 
@@ -1351,8 +1356,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
         Notes
         -----
-        The model is fitted anew, with this estimator's parameters: items that were
-        fitted to one group or to all stay as they are.
+        The models are fitted again, from the items of this estimator, which does not
+        change.
         """
         self._check_is_fitted()
         rows = self._validate_rows(X).astype(float)

@@ -342,14 +342,15 @@ class ItemSolver(Solver):
 
     def step(self):
         now = self._now
-        direction = self._direction(now)
+        items = self.objective.layout.items
+        direction = shortened(items, self._direction(now))
         slope = float(now.gradient @ direction)
         if not slope > 0:
             self._pairs = []
             direction = solve_metric(self.objective, now, now.gradient)
+            direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
-        size = min(1.0, LONGEST / max(float(direction.abs().max()), 1e-300))
-        found = None
+        size, found = 1.0, None
         for _ in range(N_HALVINGS):
             found = self.objective(self.point + size * direction)
             if found is not None and found.value >= now.value + ARMIJO * size * slope:
@@ -406,14 +407,29 @@ class ItemSolver(Solver):
         self._evaluate()
         now = self._now
         direction = solve_metric(self.objective, now, now.gradient)
+        direction = shortened(self.objective.layout.items, direction)
         size = (1 + self._n_steps / SLOW) ** -POWER
-        size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
         for _ in range(N_HALVINGS):
             if self.objective(self.point + size * direction) is not None:
                 break
             size *= 0.5
         self.point = self.point + size * direction
         self.loss_curve.append(-now.value / self.objective.answers.total)
+
+
+def shortened(items, direction):
+    """Shorten the step of each item that is longer than a step may be.
+
+    A parameter without a maximum, such as the logit of guessing where nobody guesses,
+    holds up no other item.
+    """
+    direction = direction.clone()
+    for block in items.blocks:
+        part = direction[block.parameters].view(len(block.items), -1)
+        part *= (LONGEST / part.abs().amax(1, keepdim=True)).clamp(max=1.0)
+    rest = direction[items.n_parameters :]
+    rest.clamp_(-LONGEST, LONGEST)
+    return direction
 
 
 def solve_metric(objective, now, vector):

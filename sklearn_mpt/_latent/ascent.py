@@ -1,19 +1,19 @@
-"""Ascent by natural steps: follow the gradient while it is told from noise, average.
+"""Natural gradient ascent: full steps until noise dominates, then averages of points.
 
 A problem is an object with
 
 - ``batches(rng)``: the batches of one epoch;
-- ``sums(point, batch)``: what a batch says at a `Point`, as `Sums`;
+- ``sums(point, batch)``: the `Sums` of a batch at a `Point`;
 - ``is_noisy``: whether batches differ, by their masks or rows;
 - ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least values of
   own parameters of the likelihood, such as the log noise;
-- ``least``: number of points to average before what they say is believed;
-- ``slopes(point)``: what rows leave unexplained; see `saddles`;
+- ``least``: number of points in an average before convergence is tested;
+- ``slopes(point)``: products with the mean of s s', and information; see `saddles`;
 - ``without_masks()``: the same objective as a problem without noise, or None;
-- ``is_worth_trials``: whether what a component gains is known only approximately, and
-  steps are cheap enough to find out;
+- ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
+  enough to try other components;
 - ``longest`` and ``expand``: see `move_of`;
-- ``idle``: share of tol below which gains without noise are not waited for.
+- ``idle``: share of tol; smaller gains of a step without noise end the ascent.
 """
 
 import math
@@ -38,28 +38,29 @@ from sklearn_mpt._latent.natural_gradient import (
 from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
 
 FIRST_TEST = 2  # epochs before which components are not tested
-FEW, RESTART = 4, 12  # points that make no average yet, and are told to be none
+MIN_POINTS_TO_AVERAGE = 4
+TREND_CHECK_EVERY = 12  # points of an average; it starts again if values rise
 POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-SLOW = 10  # times the noise that is left: a drift for which steps fell too soon
-IDLE = 3e-3  # of tol: what steps promise where masks make no noise
-LEFT = 0.005  # of tol: what is left to gain where nothing hides it
-STILL_CLIMBING = 30  # times tol: what is left to gain, and worth a warning
-ROUNDING = 1e-9  # of values: what nodes and sums may change from step to step
+SLOW = 10  # a drift of so many times the noise restarts full steps
+IDLE = 3e-3  # of tol: expected gain of a step, below which noise is negligible
+LEFT = 0.005  # of tol: gain of all steps to come that ends an ascent without noise
+STILL_CLIMBING = 30  # times tol: gain of all steps to come that warrants a warning
+ROUNDING = 1e-9  # relative change of values by rounding, from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # Of a stream: the first steps, the power of time in the average, and a part's share.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
 STREAM_GAIN = 1e-3  # nats per row: what a component must gain to be replaced
-# A trial of a component that gains, by approximation, this share of what it replaces.
+# A component is tried if its approximate gain is this share of what it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
 
 
 class Stream(NamedTuple):
-    point: Point  # where the steps on parts of a stream have come
+    point: Point  # after the last step
     average: Point
 
 
 def best_of_short_runs(problem, points, n_epochs):
-    """Return the end of the run that comes farthest: there are local maxima.
+    """Return the end of the best run, as there are local maxima.
 
     problem : without noise. points : where the runs start.
     """
@@ -96,7 +97,7 @@ class Ascent(Solver):
     rng : numpy.random.Generator
         Source of batches.
     tol : float
-        What the epochs to come must gain, in nats per row.
+        Training ends when epochs to come would gain less, in nats per row.
     n_iter_no_change : int
         Number of epochs whose gain is weighed against `tol` where there is noise.
     n_before : int
@@ -160,8 +161,10 @@ class Ascent(Solver):
         """The best point so far."""
         if self._stream.average is not self._start:
             return self._stream.average
-        has_average = self._average is not None and self._average.count > FEW
-        return self._average.point if has_average else self.point
+        average = self._average
+        if average is not None and average.count > MIN_POINTS_TO_AVERAGE:
+            return average.point
+        return self.point
 
     def terminate(self):
         """Return whether the ascent has converged; warn if it still climbs."""
@@ -180,7 +183,7 @@ class Ascent(Solver):
             self.point = self._last[0]
 
     def step_on_part(self):
-        """Take one pass over a part of a stream; go on where `load` says."""
+        """Take one pass over a part of a stream, after `load`."""
         self._forgetting = STREAM_FORGETTING
         batches = list(self.problem.batches(self.rng))
         self._escape_on_stream(batches[0])
@@ -188,9 +191,10 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
 
     def _escape_on_stream(self, batch):
-        """Set components that all parts since the last test miss.
+        """Replace components by directions that all parts since the last test lack.
 
-        Few rows show directions by chance, which hide a weak component.
+        The rows of one part show directions by chance, which would hide a weak
+        component.
         """
         point = self._stream.point
         part = Unexplained(*self.problem.slopes(point), self.problem.n_rows)
@@ -207,7 +211,7 @@ class Ascent(Solver):
             self._n_steps, self._next_test = 0, FIRST_TEST
 
     def _follow(self, batch):
-        """Take a step whose size falls with all those before, and average."""
+        """Take a step, whose size falls with the number of steps, and average."""
         stream = self._stream
         self.point = align(stream.point, stream.average)
         move = self._move(batch)
@@ -263,7 +267,7 @@ class Ascent(Solver):
             self._leave_masks()
 
     def _escape(self, point, batch):
-        """Set components that the rows miss; return whether that gains anything."""
+        """Replace weak components by missing ones; return whether that gains."""
         slopes = self.problem.slopes(point)
         found = with_missing_components(point, *slopes, self._tol)
         if found is None or self._gain(point, found, batch) <= self._tol:
@@ -277,7 +281,7 @@ class Ascent(Solver):
         self._forget_average()
 
     def _try_another(self, batch):
-        """Train another component in the place of the weakest for a few epochs.
+        """Replace the weakest component by another one, if a few epochs show a gain.
 
         With gaps, two directions that explain about as much can each be part of a local
         maximum. Return whether the other one is the higher.
@@ -302,7 +306,7 @@ class Ascent(Solver):
         return float(now.value - before.value) / now.n_rows
 
     def _leave_masks(self):
-        """Go on with the sum over all sizes, whose noise does not hide what is left."""
+        """Go on with the sum over all sizes, which has no noise of masks."""
         problem = self.problem.without_masks() if self._finishes else None
         if problem is not None:
             self.point, self._last, self.problem = self.result, None, problem
@@ -327,7 +331,7 @@ class Ascent(Solver):
         return move.value
 
     def _doubt(self, batch, move):
-        """Go on if points lie on a curve, so that their average is none of them."""
+        """Go on if the average is worse than its points, which lie on a curve."""
         if not (self.converged and self._average):
             return
         sums = self.problem.sums(self._average.point, batch)
@@ -356,7 +360,7 @@ class Ascent(Solver):
         return sums._replace(gradient=gradient._replace(own=inside))
 
     def _learn(self, information):
-        """Keep the information of about an epoch, or of many parts of a stream."""
+        """Average the information over about an epoch, or over parts of a stream."""
         before = self._information
         if before is not None:
             share = max(self._forgetting, 1 / (self._n_steps + 1))
@@ -397,11 +401,11 @@ class Ascent(Solver):
         if size < SMALLEST_SIZE:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
-            # no step gains: the value before was a lucky one, or the best there is
+            # no step gains: the value before was high by chance, or is the maximum
             self.point, self._last = point, None
             self.converged = not self.problem.is_noisy
             return
-        if size > 1:  # longer than a full step: no size to come back to
+        if size > 1:  # longer than a full step: keep it shorter from now on
             self.learning_rate = size / 2
         else:
             self._caution *= 0.5
@@ -421,13 +425,13 @@ class Ascent(Solver):
                 self._average = Average()
 
     def _go_back(self):
-        """Start again where values were best, with half the step size."""
+        """Go back to the point of the best values, with half the step size."""
         self.learning_rate /= 2
         self.point, self._last = self._record.best_point, None
         self._forget_average()
 
     def _judge_exact(self, move):
-        """The ascent ends where all steps to come would gain a small share of tol.
+        """End the ascent where all steps to come would gain a small share of tol.
 
         Gains fall, in the end, by the same factor from step to step. Where they fall
         ever more slowly, it ends where a step gains a share of tol.
@@ -447,7 +451,8 @@ class Ascent(Solver):
     def _judge_average(self, move):
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
-        if average.count % RESTART == 0 and self._record.rise(RESTART // 2) > move.gain:
+        is_time = average.count % TREND_CHECK_EVERY == 0
+        if is_time and self._record.rise(TREND_CHECK_EVERY // 2) > move.gain:
             self._forget_average()
         elif average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
@@ -458,12 +463,12 @@ class Ascent(Solver):
                 self._forget_average()
 
     def _forget_average(self):
-        """Take full steps again, until they disagree."""
+        """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
 
     @property
     def _resolution(self):
-        """A small share of the P / (2 n) nats that n rows cost a fit of P numbers."""
+        """A small share of the error of P parameters from n rows, P / (2 n) nats."""
         n_parameters = sum(part.numel() for part in self.point)
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)

@@ -32,7 +32,7 @@ LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 class Point(NamedTuple):
-    """Where a model stands; gradients and steps have the same two parts.
+    """The parameters of a model; gradients and steps have the same two parts.
 
     own : the likelihood's own parameters, such as the logarithms of noise variances;
     (g,), or () if all features share one.
@@ -97,14 +97,14 @@ class Curvature(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What each row counts, and all of them."""
+    """The sample weights of rows, and their sum."""
 
     each: torch.Tensor  # shape: (n,), of mean 1
     total: float
 
     @classmethod
     def of(cls, weight, X):
-        """Those of the rows X; None is 1 for each."""
+        """Return the weights of the rows X; None is 1 for each."""
         weight = np.ones(len(X)) if weight is None else weight
         total = float(weight.sum())
         each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
@@ -112,7 +112,7 @@ class Weights(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What one pass over rows adds up; a part of the rows gives a part of the sums."""
+    """Sums over rows: of values, gradients and information."""
 
     value: torch.Tensor  # of the objective
     square: torch.Tensor  # of its rows
@@ -333,7 +333,7 @@ def agreement(before, now):
 
 
 class Record:
-    """What the moves so far say of noise: values, agreements of directions, gains."""
+    """Values, gains and agreements of the directions of the moves so far."""
 
     def __init__(self, point):
         self.best_point = point
@@ -354,7 +354,7 @@ class Record:
             self._agreements.append(agreement(self._moves[0], move))
 
     def is_noise(self):
-        """Whether directions disagree, or steps neither gain nor promise less."""
+        """Return whether directions disagree, or steps neither gain nor get smaller."""
         recent = self._agreements[-WINDOW:]
         if len(recent) == WINDOW and np.mean(recent) < 0:
             return True
@@ -364,13 +364,13 @@ class Record:
         return self.rise(WINDOW) <= 0
 
     def rise(self, window):
-        """By how much the last values are above those before, beyond their noise."""
+        """Return the rise of the last values over those before, less its noise."""
         before, last = np.reshape(self._values[-2 * window :], (2, window))
         noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
         return last.mean() - before.mean() - 2 * noise
 
     def fell(self, move, point):
-        """Whether the last window of values is below the best one, beyond noise."""
+        """Return whether the last values are below the best ones, beyond noise."""
         self._values.append(move.value)
         if len(self._values) % WINDOW:
             return False
@@ -385,7 +385,7 @@ class Record:
 
 
 class Average:
-    """Mean of points, of their gradients and gains, weighted by a power of time."""
+    """Means of points, gradients and gains, weighted by a power of the step number."""
 
     def __init__(self, power=1):
         self.power = power
@@ -405,7 +405,7 @@ class Average:
 
     @property
     def noise(self):
-        """Nats per row that noise costs the average.
+        """Loss of the average by noise, in nats per row.
 
         Where there is nothing to gain, what a full step promises is the price of its
         noise; that of an average is smaller by the number of steps.
@@ -414,7 +414,7 @@ class Average:
         return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
 
     def drift(self, information):
-        """Nats per row that the mean gradient promises beyond noise.
+        """Return the expected gain along the mean gradient, less noise, nats per row.
 
         A full step gains that much, and several of them more in slow directions.
         """
