@@ -706,7 +706,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             odd; `infit` and `outfit`, mean squares of residuals, 1 where they are as
             expected. Arrays of shape (n_samples,).
         """
-        sums = [statistics.sums_of(*part, 1) for part in self._moments(X, None, theta)]
+        parts = self._moments(X, None, theta)
+        sums = [statistics.sums_of(*part, axis=1) for part in parts]
         infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
         return statistics.PersonFit(zh, infit, outfit)
 
@@ -1072,7 +1073,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         weight = check_sample_weight(sample_weight, rows)
         value, df = self._s_x2(rows, weight)
         p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
-        sums = sum(statistics.sums_of(*part, 0) for part in self._moments(rows, weight))
+        parts = self._moments(rows, weight)
+        sums = sum(statistics.sums_of(*part, axis=0) for part in parts)
         infit, outfit, zh = statistics.fit_of(sums)
         return statistics.ItemFit(value, df, p, infit, outfit, zh)
 
