@@ -707,7 +707,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             expected. Arrays of shape (n_samples,).
         """
         parts = self._moments(X, None, theta)
-        sums = [statistics.sums_of(moments, weight, 1) for moments, weight in parts]
+        sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]
         infit, outfit, zh = statistics.fit_of(np.concatenate(sums, axis=1))
         return statistics.PersonFit(zh, infit, outfit)
 
@@ -1074,7 +1074,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         value, df = self._s_x2(rows, weight)
         p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
         parts = self._moments(rows, weight)
-        sums = sum(statistics.sums_of(moments, part, 0) for moments, part in parts)
+        sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
         infit, outfit, zh = statistics.fit_of(sums)
         return statistics.ItemFit(value, df, p, infit, outfit, zh)
 
@@ -1128,7 +1128,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             that depend on each other beyond z; without any, they are slightly negative.
         """
         parts = self._moments(X, sample_weight)
-        sums = sum(statistics.pair_sums(*part) for part in parts)
+        sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
         return statistics.residual_correlations(sums)
 
     def model_fit(

@@ -306,8 +306,8 @@ class MPTCurve:
         Parameters
         ----------
         n_tokens : int, default=512
-            Number of features to which the rates refer. Table 2 of [1]_ uses 512 for
-            texts of every length.
+            Number of features to which the rates refer. Table 2 of the paper uses 512
+            for texts of every length.
 
         Returns
         -------
