@@ -58,9 +58,6 @@ KINDS = {
 
 
 def methods(model):
-    def check(X):
-        check_masked_model(model, X, n_masks=2)
-
     return {
         "score_samples": model.score_samples,
         "conditional_log_prob": lambda X: model.conditional_log_prob(X, MASK),
@@ -76,7 +73,7 @@ def methods(model):
         "lml_samples": lambda X: lml_samples(model, X, n_orders=1),
         "feature_contributions": lambda X: feature_contributions(model, X, n_orders=2),
         "compare_lml": lambda X: compare_lml([model, model], X).row_lml,
-        "check_masked_model": check,
+        "check_masked_model": lambda X: check_masked_model(model, X, n_masks=2),
     }
 
 

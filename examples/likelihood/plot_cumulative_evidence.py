@@ -79,12 +79,13 @@ print(f"closed form {exact:.10f}, along five orders {result.scores.round(10)}")
 # rows, its scores equal those of the other prior.
 
 options = {"n_start": 0, "n_orders": 10, "random_state": 0}
-figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 for variance in (1.0, 1e4):
     model = BayesianPolynomial(3, prior_variance=variance)
     of_prior = cumulative_cv_score(model, X, y, **options)
-    of_prior.plot(axes[0], name=f"prior variance {variance:g}")
-axes[0].set_title("Degree 3")
+    of_prior.plot(ax, name=f"prior variance {variance:g}")
+ax.set_title("Degree 3")
+plt.show()
 
 # %%
 # Choosing the degree
@@ -97,6 +98,7 @@ axes[0].set_title("Degree 3")
 # rows.
 
 degrees, variances = range(1, 6), [0.1, 1.0, 10.0, 1e3, 1e5, 1e7]
+_, ax = plt.subplots(layout="constrained")
 for n_start, style in ((0, "o-"), (10, "s--")):
     chosen = []
     for variance in variances:
@@ -112,13 +114,13 @@ for n_start, style in ((0, "o-"), (10, "s--")):
         )  # fmt: skip
         probability = dict(zip(table.names, table.probability, strict=True))
         chosen.append(sum(int(name) * p for name, p in probability.items()))
-    axes[1].semilogx(variances, chosen, style, label=f"{n_start} rows seen first")
-axes[1].set(
+    ax.semilogx(variances, chosen, style, label=f"{n_start} rows seen first")
+ax.set(
     xlabel="Prior variance of the coefficients",
     ylabel="Posterior mean of the degree",
     ylim=(0.8, 4.2),
 )
-axes[1].legend()
+ax.legend()
 plt.show()
 
 # %%

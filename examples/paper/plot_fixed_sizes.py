@@ -50,13 +50,14 @@ models = {
 curves = {
     name: mpt_curve(m, X, n_masks=40, random_state=0) for name, m in models.items()
 }
-figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 for name, curve in curves.items():
     bias = curve.lml - n_features * curve.scores
-    axes[0].plot(curve.mask_rates, bias, label=name)
-axes[0].axhline(0, color="0.5", linewidth=0.8)
-axes[0].set(xlabel="Share of features hidden", ylabel="LML less D S(m) (nats per row)")
-axes[0].legend()
+    ax.plot(curve.mask_rates, bias, label=name)
+ax.axhline(0, color="0.5", linewidth=0.8)
+ax.set(xlabel="Share of features hidden", ylabel="LML less D S(m) (nats per row)")
+ax.legend()
+plt.show()
 
 # %%
 # The bias of each row
@@ -69,8 +70,9 @@ true = models["6 components"]
 masks = rng.permuted(np.tile(np.arange(n_features), (200, 1)), axis=1) < size
 scores = np.mean([true.conditional_log_prob(X, m).sum(1) / size for m in masks], axis=0)
 lml = true.score_samples(X)
-axes[1].scatter(lml, lml - n_features * scores, s=8)
-axes[1].set(xlabel="LML of the row (nats)", ylabel="LML less D S(m), 15% hidden")
+_, ax = plt.subplots(layout="constrained")
+ax.scatter(lml, lml - n_features * scores, s=8)
+ax.set(xlabel="LML of the row (nats)", ylabel="LML less D S(m), 15% hidden")
 plt.show()
 
 # %%

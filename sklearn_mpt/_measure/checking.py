@@ -40,7 +40,7 @@ def check_masked_model(
     X: ArrayLike,
     *,
     n_masks: int = 10,
-    n_orders: int = 4,
+    n_orders: int = 0,
     random_state: RandomState = None,
 ) -> OrderSpread | None:
     r"""Check that a model keeps the contract of ``conditional_log_prob(X, mask)``.
@@ -62,9 +62,9 @@ def check_masked_model(
         or what a DataFrame has in its place, marks missing entries.
     n_masks : int, default=10
         Number of masks to try; one hides everything, another a single feature.
-    n_orders : int, default=4
-        Number of orders along which ten rows are scored, for information, at
-        ``n_orders * n_features`` calls; 0 for none.
+    n_orders : int, default=0
+        Number of orders of the features along which ten rows are scored, for
+        information, with ``n_orders * n_features`` calls.
     random_state : int, RandomState instance or None, default=None
         Determines the masks and orders.
 
@@ -72,8 +72,8 @@ def check_masked_model(
     -------
     OrderSpread or None
         For information: how far log-probabilities differ between orders of the
-        features, and whether the conditionals belong to one joint density. That they
-        do is no rule. None if `n_orders` is 0, or if there is one feature.
+        features, and whether the conditionals belong to one joint density, which is
+        no rule. None if `n_orders` is less than 2, or if there is one feature.
 
     Raises
     ------
@@ -105,7 +105,8 @@ def check_masked_model(
     >>> X = np.random.default_rng(0).normal(size=(5, 3))
     >>> def standard_normal(X, mask):
     ...     return np.where(mask, -0.5 * (X**2 + np.log(2 * np.pi)), 0.0)
-    >>> check_masked_model(standard_normal, X, random_state=0).p_value
+    >>> check_masked_model(standard_normal, X)  # returns None: no rule is broken
+    >>> check_masked_model(standard_normal, X, n_orders=4, random_state=0).p_value
     1.0
     >>> check_masked_model(lambda X, mask: standard_normal(X, ~mask), X)
     Traceback (most recent call last):
