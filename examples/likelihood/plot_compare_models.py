@@ -97,8 +97,8 @@ for _ in range(1500):
     optimizer.step()
 
 # %%
-# ``check_masked_model`` raises an error if a function breaks a rule. With ``n_orders`` it
-# also returns how much the log-probability of a row varies between orders of the
+# ``check_masked_model`` raises an error if a function breaks a rule. With ``n_orders``
+# it also returns how much the log-probability of a row varies between orders of the
 # features. For factor analysis, which has a joint density, it does not vary.
 
 for model in (factor_analysis, neighbours, module):
