@@ -10,9 +10,9 @@ from sklearn_mpt._items.answers import MISSING
 
 N_STEPS, TOLERANCE = 60, 1e-10
 LONGEST = 1.0
-FAR, EDGE = 1e4, 15.0  # where a likelihood is at its limit; where its mode may be
+FAR, EDGE = 1e4, 15.0  # z at which a likelihood is at its limit; largest |z| of a mode
 N_NODES = 601
-FURTHEST = 20.0  # of a mode of several abilities; beyond, it is infinite
+FURTHEST = 20.0  # a mode of several abilities beyond this is taken as infinite
 DIFFERENCE = 1e-4
 BLOCK = 2**21
 
@@ -23,7 +23,8 @@ class Abilities(NamedTuple):
     Attributes
     ----------
     theta : ndarray of shape (n_samples, n_components)
-        Or (n_draws, n_samples, n_components) of plausible values, if there are several.
+        Abilities. Several plausible values have shape (n_draws, n_samples,
+        n_components).
     std_error : ndarray of shape (n_samples, n_components)
     """
 
@@ -32,9 +33,9 @@ class Abilities(NamedTuple):
 
 
 def log_prob_of(items, point, X, z):
-    """log p(present answers | z), of z for each row, and its gradient.
+    """Return log p(present answers | z) and its gradient in z.
 
-    X : (n, d). z : (n, k). Returns (n,) and (n, k).
+    X : (n, d). z : (n, k), one for each row. Returns (n,) and (n, k).
     """
     codes, present = X.nan_to_num().long(), ~X.isnan()
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
@@ -51,9 +52,9 @@ def log_prob_of(items, point, X, z):
 
 
 def modes(items, point, X, prior, start):
-    """Modes of the likelihood times a normal density, and minus the Hessian there.
+    """Return modes of likelihood times normal prior, and minus the Hessians there.
 
-    prior : means (n, k) and precisions (n, k), zeros for none. start : (n, k).
+    prior : means (n, k) and precisions (n, k); zeros mean no prior. start : (n, k).
     """
     mean, precision = prior
     k = start.shape[1]
@@ -98,7 +99,7 @@ def modes(items, point, X, prior, start):
 
 
 def covariances(curvature):
-    """Inverses of minus the Hessians; NaN where there is no maximum."""
+    """Invert minus the Hessians; NaN where they show no maximum."""
     good = torch.linalg.eigvalsh(curvature).amin(1) > 0
     eye = torch.eye(curvature.shape[1]).to(curvature)
     safe = torch.where(good[:, None, None], curvature, eye)
@@ -106,10 +107,10 @@ def covariances(curvature):
 
 
 def posterior_modes(density, X, codes=None):
-    """Modes of the posteriors of rows, and their standard errors; (n, k) each.
+    """Return modes of the posteriors of rows, and standard errors; (n, k) each.
 
-    codes : of the groups of rows, (n, 1). None takes a normal distribution with the
-    mean and the variance of all groups together.
+    codes : codes of the groups of the rows, (n, 1). With None the prior is a normal
+    distribution with the mean and the variance of all groups together.
     """
     population = density.population
     if codes is not None:
@@ -128,7 +129,10 @@ def posterior_modes(density, X, codes=None):
 
 
 def likelihood_modes(density, X, codes=None):
-    """Modes of the likelihoods of rows, infinite at a limit; NaN without answers."""
+    """Return modes of the likelihoods of rows, and standard errors; (n, k) each.
+
+    Modes are infinite if the likelihood has no maximum, and NaN without answers.
+    """
     items, point = density.items, density.point
     if items.n_dims == 1:
         start = likelihood_start(items, point, X)
@@ -149,14 +153,14 @@ def likelihood_modes(density, X, codes=None):
 
 
 def _as_seen(density, z, curvature):
-    """Abilities as users see them, and their standard errors."""
+    """Return the abilities in the coordinates of users, and their standard errors."""
     covariance = density.root.T @ covariances(curvature) @ density.root
     error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
     return z @ density.root, error
 
 
 def likelihood_start(items, point, X):
-    """Where likelihoods of one dimension are largest on a grid; infinite at a limit."""
+    """Return the z on a grid with the largest likelihood; infinite without maximum."""
     inner = torch.linspace(-EDGE, EDGE, N_NODES, dtype=X.dtype, device=X.device)
     z = torch.cat([inner.new_tensor([-FAR]), inner, inner.new_tensor([FAR])])[:, None]
     table = items.table(items.curves(point, z))

@@ -1,21 +1,22 @@
-"""Rows of answers as codes, and products of them with tables over nodes.
+"""Rows of answers as codes, and their products with tables over nodes.
 
-An answer of item j adds ``log_prob[j, answer]`` to the log-probability of its row, at
-each node. Written with the first category as base, that is one product of a matrix of
-indicators with a matrix over nodes.
+The log-probability of a row at a node is the sum of ``log_prob[j, answer]`` over items
+j. With the first category as the base, the sums for all rows and nodes are the product
+of a matrix of indicators and a matrix over nodes.
 """
 
 import numpy as np
 import torch
 
 BLOCK = 2**20  # numbers in a tensor over rows and columns, or nodes
-MOST_KEPT = 2**24  # indicators that are kept, not formed in every pass
-SAMPLE, OFTEN_ALONE = 4096, 0.8  # rows that tell whether many are alike
+MOST_KEPT = 2**24  # up to so many indicators are kept, not formed in every pass
+# Equal rows are merged unless more than this share of a sample of rows is distinct.
+SAMPLE, OFTEN_ALONE = 4096, 0.8
 MISSING = -1
 
 
 class Answers:
-    """Answers of rows, of which those that are alike are one.
+    """Answers of rows; equal rows can be merged into one with the sum of the weights.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class Answers:
     group : ndarray of int, of shape (n,), or None
     device : torch.device
     compress : bool
-        Whether to look for rows that are alike.
+        Whether to merge equal rows.
     """
 
     def __init__(
@@ -56,7 +57,11 @@ class Answers:
         return len(self.codes)
 
     def indicators(self, rows):
-        """1.0 for the category of each answer but the first, and gaps; (n, columns)."""
+        """Return indicators of categories except the first, and of gaps; (n, columns).
+
+        For each item there is a column for each category except the first. Items with
+        missing answers have one more column, for the gaps.
+        """
         return self._indicators(rows) if self._kept is None else self._kept[rows]
 
     def _indicators(self, rows):
@@ -71,7 +76,11 @@ class Answers:
         return torch.cat([found, gaps], 1)
 
     def coefficients(self, table):
-        """What the indicators add to that of all first categories; and this, (s,)."""
+        """Return the factors of the indicators, and the sum of first categories.
+
+        The factors, (columns, s), are differences to the log-probability of the first
+        category. The sum over items for rows with all first categories is (s,).
+        """
         first = table[:, 0]
         more = (table[:, 1:] - first[:, None]).flatten(0, 1)
         if len(self.gappy):
@@ -79,15 +88,15 @@ class Answers:
         return more, first.sum(0)
 
     def blocks(self, n_nodes):
-        """Slices of rows such that tensors over nodes and columns fit."""
+        """Yield slices of rows for which tensors over nodes and columns fit memory."""
         size = max(1, BLOCK // max(n_nodes, self.columns))
         for start in range(0, len(self), size):
             yield slice(start, start + size)
 
     def counts(self, sums, total):
-        """Expected numbers of each answer at nodes; (d, c, s).
+        """Return expected numbers of each answer at nodes; (d, c, s).
 
-        sums : of the indicators, (columns, s). total : of all rows, (s,).
+        sums : sums of the indicators, (columns, s). total : sums of the rows, (s,).
         """
         n_items = self.codes.shape[1]
         split = n_items * (self.n_categories - 1)
@@ -99,9 +108,9 @@ class Answers:
 
 
 def log_joint(answers, rows, table, log_weight):
-    """log p(answers, z) of rows at nodes; (n, s).
+    """Return log p(answers, z) of rows at nodes; (n, s).
 
-    log_weight : of the nodes for each group, (g, s).
+    log_weight : log weights of the nodes for each group, (g, s).
     """
     more, base = answers.coefficients(table)
     start = (base + log_weight)[answers.group[rows]]
@@ -109,7 +118,7 @@ def log_joint(answers, rows, table, log_weight):
 
 
 def _distinct(codes, weight, group):
-    """Distinct rows, with their weights and groups, and the place of each row."""
+    """Return the distinct rows, their weights and groups, and the index of each row."""
     both = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
     both = np.ascontiguousarray(both)
     keys = both.view(np.dtype((np.void, both.shape[1])))[:, 0]

@@ -1,8 +1,9 @@
 r"""Item curves: the log-probability of each answer given z, and its derivatives.
 
-A block holds items of one kind with equally many categories; its parameters are a
-matrix with a row for each item: slopes a, unless they are fixed at one, then what the
-kind has of its own. With :math:`\eta = a^\top z`, a kind has the answers 0..C-1 with
+A block holds items of one kind with the same number of categories. Its parameters are a
+matrix with a row for each item: slopes a, unless they are fixed at one, and then the
+kind's own parameters. With :math:`\eta = a^\top z`, the probabilities of the answers
+0..C-1 are
 
 graded
     :math:`P(x \geq c) = \sigma(\eta + d_c)`, :math:`d_1 > d_2 > \ldots` [1]_;
@@ -33,13 +34,14 @@ import torch
 from torch.nn.functional import logsigmoid
 
 GUESSING_START = 0.15
-LONGEST_THRESHOLD = 12.0  # in logits, that training starts from
+LONGEST_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
 
 
 class Curve(NamedTuple):
-    """What items say at nodes; derivatives of log-probabilities.
+    """Log-probabilities of answers at nodes, and their derivatives.
 
-    log_prob, eta : (j, c, s), the latter in eta. own : (j, q, c, s).
+    log_prob : (j, c, s). eta : derivatives in eta, (j, c, s). own : derivatives in own
+    parameters, (j, q, c, s).
     """
 
     log_prob: torch.Tensor
@@ -57,7 +59,7 @@ class Kind(ABC):
         Whether slopes are parameters; otherwise they are one.
     """
 
-    own_slopes = 0  # how many of its own parameters multiply z
+    own_slopes = 0  # number of own parameters that multiply z
     is_ordered = True
     is_guessed = False  # whether the last parameter is the logit of guessing
     is_logistic = False  # whether the logit of the second of two answers is linear
@@ -76,13 +78,13 @@ class Kind(ABC):
 
     @abstractmethod
     def start(self, share, slope):
-        """Return own parameters to start from.
+        """Return the own parameters from which training starts.
 
-        share : of the categories, (j, c). slope : (j,).
+        share : shares of the categories, (j, c). slope : (j,).
         """
 
     def is_valid(self, own):
-        """Whether parameters are those of a curve."""
+        """Return whether own parameters are valid, such as thresholds in order."""
         return True
 
     def guessing(self, own):
@@ -92,16 +94,16 @@ class Kind(ABC):
         return own
 
     def difficulty(self, slope, own):
-        """Where z is at the thresholds, given lengths of slopes; (j, c - 1)."""
+        """Return z at the thresholds, given the lengths of the slopes; (j, c - 1)."""
         return -own / slope[:, None]
 
     @abstractmethod
     def own(self, discrimination, intercept, guessing, scores):
-        """Return own parameters of those that users know; arrays."""
+        """Return own parameters, given the fitted attributes of items; arrays."""
 
 
 def _stretched(slope):
-    """How much larger a logit is than that of the share, which is averaged over z."""
+    """Return the ratio of the logit at z = 0 to the logit of the share over all z."""
     return np.sqrt(1 + 0.35 * slope**2)[:, None]
 
 
@@ -122,7 +124,7 @@ class Graded(Kind):
             torch.neg(slope[:, 1], out=slope[:, 0])
             slope[:, 1].neg_().add_(1)
             return Curve(log_prob, slope, slope[:, None])
-        low, high = cut, cut  # of categories from 1 on; of those to C - 2
+        low, high = cut, cut  # for categories from 1 on; for categories to C - 2
         gap = (own[:, :-1] - own[:, 1:])[:, :, None]
         shape = len(own), self.n_categories, eta.shape[1]
         log_prob = eta.new_zeros(shape)
@@ -185,7 +187,7 @@ class PartialCredit(Kind):
 
 
 class Nominal(PartialCredit):
-    """Categories without order: a slope and an intercept for each but the first."""
+    """Categories without order; each except the first has a slope and an intercept."""
 
     is_ordered = False
 
@@ -222,11 +224,11 @@ class Nominal(PartialCredit):
         return np.full((len(own), self.n_categories - 1), np.nan)
 
     def discrimination(self, own):
-        """The slope of the last category, for each step to it."""
+        """Return the slope of the last category, divided by C - 1."""
         return own[:, self.n_categories - 2] / (self.n_categories - 1)
 
     def scores(self, own):
-        """What the categories count, of which the last counts C - 1."""
+        """Return the scores of the categories; that of the last is C - 1."""
         slope = self.discrimination(own)
         slope = np.where(slope == 0, np.finfo(float).tiny, slope)[:, None]
         counts = own[:, : self.n_categories - 1] / slope
@@ -238,7 +240,7 @@ class Nominal(PartialCredit):
 
 
 class Guessed(Kind):
-    """Three parameters: a right answer may be guessed."""
+    """Three parameters: slope, intercept, and probability of guessing the answer."""
 
     n_own = 2
     is_guessed = True
@@ -289,7 +291,7 @@ WITHOUT_SLOPE = ("rasch", "partial_credit")
 
 
 def kind_of(name, n_categories):
-    """Return the kind of items that a name of `MODELS` stands for."""
+    """Return the kind of items for a name of `MODELS`."""
     if name in ("2pl", "rasch", "graded"):
         return Graded(n_categories, has_slope=name != "rasch")
     if name in ("gpcm", "partial_credit"):
@@ -298,7 +300,7 @@ def kind_of(name, n_categories):
 
 
 class Block(NamedTuple):
-    """Items of one kind: their places among all, and where their parameters are."""
+    """Items of one kind: their indices, and the places of their parameters."""
 
     kind: Kind
     items: torch.Tensor  # shape: (j,)
@@ -314,7 +316,7 @@ class Block(NamedTuple):
         return self.n_slopes + self.kind.n_own
 
     def split(self, point):
-        """Slopes (j, k), ones where they are fixed, and own parameters (j, q)."""
+        """Return slopes (j, k), 1 where they are fixed, and own parameters (j, q)."""
         values = point[self.parameters].reshape(len(self.items), self.width)
         slopes, own = values[:, : self.n_slopes], values[:, self.n_slopes :]
         if not self.kind.has_slope:
@@ -326,7 +328,7 @@ class Block(NamedTuple):
         return self.kind.curve(own, slopes @ z.T)
 
     def scores(self, curve, z):
-        """Derivatives of log-probabilities in all parameters; (j, p, c, s)."""
+        """Return derivatives of log-probabilities in the parameters; (j, p, c, s)."""
         if not self.kind.has_slope:
             return curve.own
         of_slopes = curve.eta[:, None] * z.T[None, :, None]
@@ -334,12 +336,12 @@ class Block(NamedTuple):
 
     @property
     def steep(self):
-        """Which parameters multiply z."""
+        """Places of the parameters that multiply z."""
         return slice(0, self.n_slopes + self.kind.own_slopes)
 
 
 class Items:
-    """All items of a test: blocks, and one flat vector of their parameters.
+    """All items of a test, in blocks, with one flat vector of their parameters.
 
     Parameters
     ----------
@@ -372,7 +374,7 @@ class Items:
 
     @property
     def has_fixed_scale(self):
-        """Whether some slopes are fixed, and the variance of z is not."""
+        """Whether some slopes are fixed, so that the variance of z is free."""
         return any(name in WITHOUT_SLOPE for name in self.names)
 
     @property
@@ -380,7 +382,7 @@ class Items:
         return all(block.kind.is_ordered for block in self.blocks)
 
     def of_item(self, j):
-        """The places of the parameters of item j in the flat vector."""
+        """Return the places of the parameters of item j in the flat vector."""
         for block in self.blocks:
             found = (block.items == j).nonzero()
             if len(found):
@@ -392,7 +394,7 @@ class Items:
         return [block.curve(point, z) for block in self.blocks]
 
     def table(self, curves):
-        """Log-probabilities of all items, zeros beyond their categories; (d, c, s)."""
+        """Return log-probabilities of all answers; (d, c, s), 0 beyond the last."""
         like = curves[0].log_prob
         if len(curves) == 1:
             order = self.blocks[0].items.argsort()
@@ -403,7 +405,7 @@ class Items:
         return table
 
     def prob(self, curves):
-        """Probabilities of all answers, zeros beyond their categories; (d, c, s)."""
+        """Return probabilities of all answers; (d, c, s), 0 beyond the last."""
         like = curves[0].log_prob
         prob = like.new_zeros(len(self), self.most, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
@@ -411,14 +413,14 @@ class Items:
         return prob
 
     def slopes(self, point):
-        """Of all items, ones where they are fixed; (d, k)."""
+        """Return slopes of all items, 1 where they are fixed; (d, k)."""
         slopes = point.new_ones(len(self), self.n_dims)
         for block in self.blocks:
             slopes[block.items] = block.split(point)[0]
         return slopes
 
     def of_z(self, curves, point):
-        """Derivatives of log-probabilities in z; (d, k, c, s)."""
+        """Return derivatives of log-probabilities in z; (d, k, c, s)."""
         like = curves[0].log_prob
         found = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
@@ -428,7 +430,7 @@ class Items:
         return found
 
     def information_of_z(self, curves, point):
-        """Fisher information of each item about z, on the diagonal; (d, k, s)."""
+        """Return the diagonal of the Fisher information of items about z; (d, k, s)."""
         like = curves[0].log_prob
         found = like.new_zeros(len(self), self.n_dims, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
@@ -443,9 +445,9 @@ class Items:
         )
 
     def start(self, share, slopes):
-        """Parameters to start from.
+        """Return the flat parameters from which training starts.
 
-        share : of the categories of each item, (d, c). slopes : (d, k).
+        share : shares of the categories of each item, (d, c). slopes : (d, k).
         """
         parts = []
         for block in self.blocks:
@@ -459,10 +461,10 @@ class Items:
             parts.append(np.concatenate([given, own], 1).ravel())
         return np.concatenate(parts)
 
-    # What users see
+    # Conversion to and from fitted attributes
 
     def describe(self, point):
-        """Attributes of parameters, a flat array; those of z are not among them."""
+        """Return the attributes of items, given their flat parameters."""
         d, steps = len(self), self.most - 1
         found = {
             "discrimination": np.ones((d, self.n_dims)),
@@ -491,7 +493,7 @@ class Items:
         return found
 
     def point(self, discrimination, intercept, guessing, category_scores):
-        """The flat array of parameters that users know, of the shapes of `describe`."""
+        """Return the flat parameters, given attributes of the shapes of `describe`."""
         parts = []
         for block in self.blocks:
             kind, chosen = block.kind, block.items.numpy()

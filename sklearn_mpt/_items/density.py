@@ -1,7 +1,7 @@
 r"""The density of a fitted item response model.
 
-All rows share the nodes of one grid, so every conditional is a product of two matrices:
-with the posterior weights :math:`r_s` of nodes given the visible answers,
+All rows share the nodes of one grid, so the conditionals of all rows are a product of
+two matrices. With the posterior weights :math:`r_s` of nodes given the visible answers,
 :math:`p(x_j = c \mid x_R) = \sum_s r_s \, p(x_j = c \mid z_s)`.
 """
 
@@ -11,8 +11,8 @@ from sklearn_mpt._items.answers import Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
 from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
 
-TOLERANCE = 1e-4  # nats: a smaller error of integration counts as none
-FINER = 4  # nodes of which z is drawn, for each node of other integrals
+TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
+FINER = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
 MOST_DRAWN = 2**14
 LEAST_PROB = 1e-300
 
@@ -24,14 +24,13 @@ class ItemDensity(LatentDensity):
     ----------
     items : Items
     point : Tensor
-        Parameters of the items; slopes in z, which is standard normal if there are
-        several dimensions.
+        Flat parameters of the items. With several dimensions z is standard normal.
     grid : Grid
     population : Population
     share : Tensor of shape (g,)
-        Of each group, among rows whose group is not told.
+        Share of each group, for rows whose group is not given.
     root : Tensor of shape (k, k)
-        F, such that z F are the abilities that users see.
+        The matrix F: z F are the abilities in the coordinates of users.
     """
 
     def __init__(self, items, point, grid, population, share, root):
@@ -60,9 +59,10 @@ class ItemDensity(LatentDensity):
         return FLOAT_BYTES * (4 * len(self.grid.z) + 4 * n_answers)
 
     def log_joint(self, X, observed=None, log_weight=None):
-        """log p(observed answers, z) at nodes; (n, s).
+        """Return log p(observed answers, z) at nodes; (n, s).
 
-        log_weight : of the nodes for each row, (n, s); None is that of all groups.
+        log_weight : log weights of the nodes for each row, (n, s); None is that of all
+        groups together.
         """
         if observed is not None:
             X = torch.where(observed, X, torch.nan)
@@ -89,11 +89,11 @@ class ItemDensity(LatentDensity):
         return value.masked_fill(nothing, 0.0), error.masked_fill(nothing, 0.0)
 
     def weights(self, X, observed=None, log_weight=None):
-        """Posterior weights of the nodes; (n, s)."""
+        """Return posterior weights of the nodes; (n, s)."""
         return self.log_joint(X, observed, log_weight).softmax(1)
 
     def answer_probs(self, weights):
-        """Probabilities of all answers given weights of nodes; (n, d, c)."""
+        """Return probabilities of all answers, given weights of nodes; (n, d, c)."""
         flat = weights @ self.prob.flatten(0, 1).T
         return flat.unflatten(1, self.prob.shape[:2])
 
@@ -108,7 +108,7 @@ class ItemDensity(LatentDensity):
         return torch.where(asked, chosen.log(), 0.0)
 
     def expect(self, X):
-        """The median answer, or the most probable one where there is no order."""
+        """Return median answers, and the most probable ones of nominal items."""
         probs = self.answer_probs(self.weights(X))
         median = (probs.cumsum(2) < 0.5).sum(2)
         last = torch.from_numpy(self.items.n_categories - 1).to(X.device)
@@ -116,14 +116,14 @@ class ItemDensity(LatentDensity):
         return torch.where(self._ordered.to(X.device), median, probs.argmax(2)).to(X)
 
     def decode(self, Z):
-        """Expected answers, as numbers, given abilities."""
+        """Return expected answers, as numbers, given abilities."""
         curves = self.items.curves(self.point, self.of_abilities(Z))
         prob = self.items.prob(curves)
         codes = torch.arange(self.items.most, dtype=prob.dtype, device=prob.device)
         return torch.einsum("dcs,c->sd", prob, codes)
 
     def of_abilities(self, theta):
-        """z of abilities; (n, k)."""
+        """Return the z that belong to abilities; (n, k)."""
         return torch.linalg.solve(self.root, theta, left=False)
 
     def latent_moments(self, X, log_weight=None):
@@ -142,7 +142,7 @@ class ItemDensity(LatentDensity):
         return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
 
     def finer(self):
-        """The same on a finer grid, to draw z."""
+        """Return this density on a finer grid, from which z is drawn."""
         n_dims = self.items.n_dims
         most = (MOST_DRAWN / len(self.grid.z)) ** (1 / n_dims)
         factor = max(1.0, min(FINER, most))
@@ -152,9 +152,9 @@ class ItemDensity(LatentDensity):
         )
 
     def draw_latent(self, X, rng, n_draws, log_weight=None):
-        """Draw abilities given the answers: nodes, and places in their cells.
+        """Draw abilities given the answers; (n, n_draws, k).
 
-        Shape (n, n_draws, k).
+        A node is drawn by its weight, and then a uniform point in the cell around it.
         """
         level = self.weights(X, log_weight=log_weight).cumsum(1)
         drawn = X.new_tensor(rng.random((len(X), n_draws)))
@@ -167,7 +167,7 @@ class ItemDensity(LatentDensity):
         return torch.stack([self._chain(X, order) for order in orders], 1)
 
     def _chain(self, X, order):
-        """Scores along one order of the items, or one for each row; (2, d)."""
+        """Return scores along an order of the items, or one for each row; (2, d)."""
         d = X.shape[1]
         order = order.expand(X.shape)
         scores = X.new_zeros(2, d).double()
@@ -190,6 +190,6 @@ class ItemDensity(LatentDensity):
 
 
 def _drawn(weights, level):
-    """Nodes drawn by their weights; (n,)."""
+    """Draw nodes by their weights; return their indices, (n,)."""
     place = (weights.cumsum(1) < level).sum(1)
     return place.clamp(max=weights.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""Differential item functioning, by likelihood ratios of models of several groups."""
+"""Differential item functioning: likelihood-ratio tests of models of several groups."""
 
 from typing import NamedTuple
 
@@ -29,7 +29,8 @@ class DifferentialFunctioning(NamedTuple):
 def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     """Test items; see `MPTItemResponse.dif`.
 
-    An item that differs is one item for each group, missing in the rows of all others.
+    An item that differs between groups is replaced by one item for each group, whose
+    answers are missing in the rows of the other groups.
     """
     d, n_groups = X.shape[1], int(group.max()) + 1
     problem = _Problem(model, X, weight, group, n_groups, priors, device)
@@ -56,7 +57,10 @@ class _Problem:
         self.X, self.weight, self.group, self.n_groups = X, weight, group, n_groups
 
     def split(self, free):
-        """Rows in which items that differ are one for each group, and these items."""
+        """Replace items that differ by one for each group; return rows and items.
+
+        Also returns the index of the original item of each item.
+        """
         d, items = self.X.shape[1], self.model.items
         columns, owner = [], []
         for j in range(d):
@@ -76,7 +80,7 @@ class _Problem:
         return Layout(items, later, later | items.has_fixed_scale)
 
     def first(self, free):
-        """Start from the items of the fitted model."""
+        """Return the start of the first fit: the items of the fitted model."""
         _, items, owner = self.split(free)
         point = _taken(self.model.items, self.model.point, items, owner)
         layout = self.layout(items)
@@ -85,7 +89,7 @@ class _Problem:
         return np.concatenate([point, end])
 
     def moved(self, start, before, after):
-        """Parameters of a fit as the start of one with other items that differ."""
+        """Convert parameters of a fit to the start of one with other items free."""
         _, items, owner = self.split(before)
         _, others, other_owner = self.split(after)
         place = np.searchsorted(owner, other_owner)  # the first copy
@@ -111,7 +115,7 @@ class _Problem:
 
 
 def _taken(items, point, others, place):
-    """The flat parameters of other items, each like one of these."""
+    """Return flat parameters of `others`; item j is a copy of item ``place[j]``."""
     found = np.empty(others.n_parameters)
     for j, k in enumerate(place):
         found[others.of_item(j)] = point[items.of_item(int(k))]

@@ -30,7 +30,7 @@ def _names(estimator):
 
 
 def _chosen(estimator, items):
-    """Places of items given by number or by name."""
+    """Return the numbers of items that are given by number or by name."""
     names = _names(estimator)
     if items is None:
         return list(range(len(names)))
@@ -44,7 +44,7 @@ def _chosen(estimator, items):
 
 
 class ItemCurveDisplay:
-    """Curves of items: what is answered, against ability.
+    """Curves of items: probabilities of answers, or expected answers, by ability.
 
     Create it with :meth:`from_estimator`.
 
@@ -55,9 +55,9 @@ class ItemCurveDisplay:
     curves : ndarray of shape (n_curves, n_theta)
         Probabilities, or expected answers.
     labels : list of str
-        What the curves are, for the legend.
+        Names of the curves, for the legend.
     ylabel : str
-        What they say.
+        Label of the y-axis.
 
     Attributes
     ----------
@@ -114,8 +114,8 @@ class ItemCurveDisplay:
         items : int, str or array-like of them, default=None
             Numbers or names of the items; None is all.
         kind : {"auto", "score", "categories"}, default="auto"
-            "score" is the expected answer of each item, with two answers the
-            probability of 1; "categories" the probability of each answer. "auto" is
+            "score" is the expected answer to each item, which for two answers is the
+            probability of 1. "categories" is the probability of each answer. "auto" is
             "categories" for one item with more than two answers, else "score".
         theta : array-like of shape (n_theta,), default=None
             Abilities; None is 201 of them from -4 to 4.
@@ -183,7 +183,7 @@ class ItemCurveDisplay:
 
 
 class InformationDisplay:
-    """What a test and its items tell of abilities.
+    """Fisher information of a test and its items about abilities.
 
     Create it with :meth:`from_estimator`.
 
@@ -246,8 +246,8 @@ class InformationDisplay:
         items : int, str or array-like of them, default=None
             Numbers or names of the items; None is all.
         kind : {"test", "items"}, default="test"
-            Whether to draw the sum over the items, beside the standard error of an
-            ability, its inverse square root; or each item.
+            "test" draws the sum over the items, and the standard error of an ability,
+            which is the inverse square root of the sum. "items" draws each item.
         theta : array-like of shape (n_theta,), default=None
             Abilities; None is 201 of them from -4 to 4.
         ax : matplotlib Axes, default=None
@@ -273,7 +273,7 @@ class InformationDisplay:
         ax : matplotlib Axes, default=None
             Axes to draw on. None makes a figure.
         kind : {"test", "items"}, default="test"
-            What to draw.
+            "test" or "items", as in :meth:`from_estimator`.
 
         Returns
         -------

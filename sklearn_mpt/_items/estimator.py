@@ -68,8 +68,8 @@ class ItemParameters(NamedTuple):
     latent_mean, latent_mean_std_error : ndarray of shape (n_groups, n_components)
     latent_variance, latent_variance_std_error : ndarray of the same shape
     covariance : ndarray of shape (n_items, n_parameters, n_parameters)
-        Of discriminations, intercepts and guessing of each item, in turn. What is
-        fixed, or no parameter of the item, has the variance 0.
+        Of the discriminations, intercepts and guessing of each item. The variance is 0
+        where a parameter is fixed or the item does not have it.
     """
 
     discrimination: Any
@@ -93,7 +93,7 @@ class TestInformation(NamedTuple):
     Attributes
     ----------
     items : ndarray of shape (n_theta, n_items)
-        If there are several abilities, the trace.
+        Information of each item; for several abilities, the trace of its matrix.
     test : ndarray of shape (n_theta,)
     """
 
@@ -107,8 +107,8 @@ class Reliability(NamedTuple):
     Attributes
     ----------
     empirical : ndarray
-        Variance of the abilities of the rows, over that plus the mean of their squared
-        standard errors.
+        Variance of the abilities of the rows, divided by the sum of this variance and
+        the mean of their squared standard errors.
     marginal : ndarray
         Mean of :math:`I(z) / (I(z) + 1 / \\sigma^2)` over the population.
     """
@@ -128,24 +128,26 @@ class LikelihoodRatio(NamedTuple):
 class MPTItemResponse(LatentMixin, BaseMPT):
     r"""Item response models, for answers that may be missing.
 
-    Each person has an ability z (or several), normal over the population, and answers
-    questions (items) with probabilities that depend on it. Items may be graded or
-    nominal, be guessed, and differ in kind; groups of people may differ in mean and
-    variance of z. Parameters are those of marginal maximum likelihood, as in the R
-    packages mirt and ltm. It is a masked model as all others of the package:
-    `conditional_log_prob` predicts hidden answers from those that are seen, and
-    :func:`mpt_curve`, :func:`compare_lml` and `impute` work with it.
+    Each person has one ability z, or several, with a normal distribution over the
+    population, and answers questions (items) with probabilities that depend on z. Items
+    can be graded or nominal, can allow for guessing, and can differ in kind. Groups of
+    people can differ in the mean and the variance of z. Parameters are estimated by
+    marginal maximum likelihood, as in the R packages mirt and ltm. The model is a
+    masked model like all others of the package: `conditional_log_prob` predicts hidden
+    answers from observed ones, and :func:`mpt_curve`, :func:`compare_lml` and `impute`
+    work with it.
 
     Parameters
     ----------
     model : str or sequence of str, default="2pl"
-        What items are, one name for all or one for each. Answers are 0 and 1:
+        The model of the items: one name for all items, or one name for each. For
+        answers 0 and 1:
 
         - "rasch": all slopes are one, and the variance of z is free;
         - "2pl": two parameters, slope and intercept;
-        - "3pl": a right answer may be guessed besides;
+        - "3pl": as "2pl", with a probability of guessing the right answer;
 
-        or 0, 1, ..., C - 1 [1]_:
+        for answers 0, 1, ..., C - 1 [1]_:
 
         - "graded": cumulative logits (Samejima);
         - "partial_credit": logits of adjacent answers, all slopes one (Masters), and
@@ -153,78 +155,82 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         - "gpcm": the same with free slopes (Muraki);
         - "nominal": a slope and an intercept for each answer (Bock).
     n_components : int, default=1
-        Number of abilities, up to 3; more than one where all slopes are free and no
-        item is nominal. `MPTLinearVAE` has more, and several of nominal items.
+        Number of abilities, up to 3. More than one is allowed only if all slopes are
+        free and no item is nominal. `MPTLinearVAE` allows more than 3, and more than
+        one with nominal items.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
-        To which simple structure several abilities are rotated after training. The
-        criterion is that of standardised loadings. "oblimin" lets abilities correlate.
-        None leaves the principal axes of the slopes.
+        Rotation of several abilities to simple structure, after training. The criterion
+        is computed from standardised loadings. "oblimin" allows correlated abilities.
+        None keeps the principal axes of the slopes.
     slope_prior : float, default=None
-        Standard deviation of a normal prior of the slopes. None is no prior, but for
-        items that separate people: what a slope exceeds 10 by has a normal prior of
-        standard deviation 1, and a warning says so. (With many more items than people a
-        narrow prior stretches the scale of z rather than bound single slopes.)
+        Standard deviation of a normal prior of the slopes. None is no prior for slopes
+        up to 10. If a slope exceeds 10, because its item separates people, the excess
+        has a normal prior with standard deviation 1, and a warning is given. (With many
+        more items than people a narrow prior stretches the scale of z and does not
+        bound single slopes.)
     guessing_prior : tuple of (float, float), default=None
         Mean and standard deviation of a normal prior of the logit of guessing, for
         "3pl". None is no prior.
     objective : {"lml", "mpt"}, default="lml"
-        What is maximised. With a uniform mask rate, the sum of masked scores over all
-        sizes of masks is the log marginal likelihood (LML) [2]_, so both lead to the
-        same parameters. Shared nodes of z give the LML and its gradient without the
-        noise of masks, which makes it the better of two objectives for items, and
-        tests by likelihood ratio need its maximum: it is the default, and draws no
-        masks. "mpt" trains by masks; with a uniform rate and ``n_masks="auto"`` it
+        The objective of training. With a uniform mask rate, the sum of the masked
+        scores over all sizes of masks is the log marginal likelihood (LML) [2]_, so
+        both objectives lead to the same parameters. "lml" draws no masks: quadrature
+        gives the LML and its gradient without the noise of masks. It is the default
+        because it is more precise, and because likelihood-ratio tests need the maximum
+        of the LML. "mpt" trains by masks; with a uniform rate and ``n_masks="auto"`` it
         ends with steps on the LML.
     mask_rate : "uniform", float or int, default="uniform"
-        How many items each mask hides, for ``objective="mpt"``; a fixed rate or size is
-        biased.
+        Share or number of items that each mask hides, for ``objective="mpt"``. Training
+        is unbiased for "uniform" and biased for a fixed rate or size.
     n_masks : int or "auto", default="auto"
-        Masks in each step, which rows get in turn; an int trains by masks alone. "auto"
-        is 32.
+        Number of masks in each step; each mask is used for an equal share of the rows.
+        "auto" is 32. With an int, all steps are by masks.
     max_iter : int, default=1000
         Largest number of steps. 0 keeps the start.
     learning_rate : float, default=1.0
-        Size of the first steps by masks; 1 is a full step of EM.
+        Size of the first steps for ``objective="mpt"``; 1 is a full step of EM.
     tol : float, default=1e-7
-        Training ends where what is left to gain is less for each parameter, in nats of
-        the log-likelihood of all rows together. (A parameter fits half a nat of noise.)
+        Training ends when the expected further gain is less than `tol` times the number
+        of parameters, in nats of the log-likelihood of all rows. (For comparison: by
+        fitting noise, each parameter adds about half a nat.)
     warm_start : bool, default=False
-        Whether `fit` goes on from the parameters of the previous call.
+        Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
         Whether to print the loss of each step.
     device : str or torch.device, default="auto"
-        Where to compute; "auto" takes CUDA if there is any, else the CPU.
+        Device of the computations; "auto" is CUDA if it is available, else the CPU.
     random_state : int, RandomState instance or None, default=None
-        Determines masks, and what `sample`, `impute` and `abilities` draw.
+        Determines the masks, and the draws of `sample`, `impute` and `abilities`.
     n_jobs : int, default=None
         Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model unless told otherwise.
+        this model if their own `n_jobs` is None.
 
     Attributes
     ----------
     discrimination_ : ndarray of shape (n_items,) or (n_items, n_components)
         Slopes; their sum is positive.
     intercept_ : ndarray of shape (n_items,) or (n_items, n_categories - 1)
-        Logits d at z = 0, as above and as mirt has them: of answer c or a higher one
-        ("graded"); of answer c less that of answer 0, c steps at once ("gpcm",
-        "partial_credit", "nominal"). NaN beyond the answers of an item.
+        Logits d at z = 0, defined as in mirt. "graded": logit of answer c or a higher
+        one. "gpcm", "partial_credit" and "nominal": log-probability of answer c less
+        that of answer 0. NaN beyond the answers of an item.
     difficulty_ : ndarray of the shape of `intercept_`
-        Where z is at the thresholds: -d / a, and for partial credit where answers c - 1
-        and c are equally probable. With several abilities a is the length of the
-        slopes. NaN for nominal items.
+        Values of z at the thresholds: -d / a, and for partial credit the z at which
+        answers c - 1 and c are equally probable. With several abilities a is the length
+        of the vector of slopes. NaN for nominal items.
     guessing_ : ndarray of shape (n_items,)
         Lower asymptotes; 0 unless the item is "3pl".
     category_scores_ : ndarray of shape (n_items, n_categories)
-        What answers count in units of the slope: 0..C-1, free between these ends for
-        nominal items.
+        Factor of the slope for each answer: 0..C-1. For nominal items the first is 0,
+        the last is C - 1, and those between are estimated.
     n_categories_ : ndarray of int, of shape (n_items,)
         Numbers of answers.
     latent_mean_, latent_variance_ : ndarray of shape (n_groups, n_components)
-        Of z in each group; 0 and 1 in the first, unless slopes are fixed.
+        Mean and variance of z in each group. In the first group they are 0 and 1; the
+        variance is free if slopes are fixed.
     factor_correlation_ : ndarray of shape (n_components, n_components)
-        Of the abilities; not the identity for "oblimin" alone.
+        Correlations of the abilities: the identity, except for "oblimin".
     groups_ : ndarray of shape (n_groups,)
-        Labels of the groups; one, if there are none.
+        Labels of the groups; a single label if `fit` got no groups.
     n_iter_ : int
         Number of steps.
     loss_curve_ : list of float
@@ -242,17 +248,19 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
     Notes
     -----
-    Integrals over z are sums over one grid, fine enough for the narrowest posterior,
-    that all rows share; rows that are alike are one. With S nodes a step costs
-    :math:`O(N S \sum_j C_j)`. Steps are those of limited-memory BFGS in the metric that
-    the M-step of EM inverts; see [3]_ and [4]_. Where several dimensions would need
-    more than 32768 nodes, `score_samples` says what error that leaves.
+    Integrals over z are sums over a grid that all rows share and that is fine enough
+    for the narrowest posterior. Equal rows are computed once. With S nodes a step costs
+    :math:`O(N S \sum_j C_j)`. The steps are those of limited-memory BFGS, in the metric
+    that the M-step of EM inverts; see [3]_ and [4]_. The number of nodes is limited
+    (32768 in three dimensions); ``score_samples(X, return_std=True)`` returns the error
+    that this causes.
 
-    An answer that nobody gave has no finite maximum likelihood: it counts half a
-    person, with a warning. With several groups, `score_samples`, `transform`,
-    `conditional_log_prob` and `impute` do not know the group of a row: z has the
-    distribution of all groups together, in their shares of the training rows.
-    `abilities` and `log_likelihood` take `groups`.
+    If nobody gave an answer, its maximum likelihood estimate is not finite: the answer
+    is then counted as given by half a person, and a warning is given. `score_samples`,
+    `transform`, `conditional_log_prob` and `impute` do not take the group of a row.
+    With several groups they use the distribution of z in all groups together, weighted
+    by their shares of the training rows. `abilities` and `log_likelihood` take
+    `groups`.
 
     `impute` fills in the median answer, the most probable one for nominal items;
     `inverse_transform` gives the expected answers, as numbers.
@@ -297,7 +305,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     n_iter_no_change = 1
     _objectives = ("mpt", "lml")
     _bound_parameters = ("model",)
-    _group_codes: np.ndarray | None = None  # of the rows that `fit` trains on
+    _group_codes: np.ndarray | None = None  # groups of the rows that `fit` trains on
 
     def __init__(
         self,
@@ -355,11 +363,12 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         y : Ignored
             Not used, present for API consistency by convention.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
+            Weight of each row: a row with weight 2 counts twice, a row with weight 0 is
+            left out. None is 1.
         groups : array-like of shape (n_samples,), default=None
-            Group of each person, of which mean and variance of z differ; items are the
-            same. The first group, in sorted order, has mean 0 and variance 1. For one
-            ability.
+            Group of each person. Groups differ in the mean and the variance of z; items
+            have the same parameters in all groups. The first group, in sorted order,
+            has mean 0 and variance 1. Allowed for models of one ability only.
 
         Returns
         -------
@@ -369,7 +378,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Raises
         ------
         ValueError, TypeError
-            If a parameter or X is not valid; the message says what is.
+            If a parameter or X is not valid; the message says what is allowed.
 
         Warns
         -----
@@ -441,8 +450,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         names = self._names(n_features)
         if self.n_components > MAX_DIMS:
             raise ValueError(
-                f"n_components == {self.n_components}, must be <= {MAX_DIMS}: nodes of "
-                "z are those of a grid. MPTLinearVAE(likelihood='bernoulli') has more."
+                f"n_components == {self.n_components}, must be <= {MAX_DIMS}, because "
+                "integrals over z use a grid. MPTLinearVAE(likelihood='bernoulli') "
+                "allows more."
             )
         if self.n_components > 1:
             fixed = sorted({*names} & {*WITHOUT_SLOPE, "nominal"})
@@ -541,7 +551,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         return self._model_of(fitted).density(device)
 
     def _measures_of_columns(self):
-        """Say what the contract's `_measures_of_columns` does."""
+        """Return the measure of each column; see `_measures_of_columns` in contract."""
         return ["probability"] * self.n_features_in_
 
     def _solver(self, problem):
@@ -550,8 +560,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         if len(model.mean) > 1:
             if codes is None:
                 raise ValueError(
-                    f"The model has {len(model.mean)} groups, of which none was told: "
-                    "fit it with groups."
+                    f"The model has {len(model.mean)} groups, but the parameter groups "
+                    "was not given: fit it with groups."
                 )
             known = problem.fitted["groups_"]
             if not np.array_equal(known, self._group_labels):
@@ -600,9 +610,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                 warn_caller(
                     f"The slopes of {len(long)} item(s), {names[long[:10]].tolist()}, "
                     f"exceed {LONG_SLOPE:g}: these items separate people, and their "
-                    "likelihood may have no finite maximum. A normal prior keeps what "
-                    "they exceed it by small; slope_prior=2.0, for instance, would "
-                    "bound all slopes.",
+                    "likelihood may have no finite maximum. A normal prior keeps the "
+                    "excess small; slope_prior=2.0, for instance, would bound all "
+                    "slopes.",
                     ConvergenceWarning,
                 )
 
@@ -624,23 +634,25 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         X : array-like of shape (n_samples, n_items)
             Answers; NaN marks missing ones.
         method : {"eap", "map", "ml", "plausible"}, default="eap"
-            Mean or mode of the posterior; mode of the likelihood, infinite where it
-            grows without end, as for people with all answers right, and NaN without any
-            answer; or draws from the posterior (plausible values).
+            "eap": mean of the posterior. "map": mode of the posterior. "ml": mode of
+            the likelihood, which is infinite if the likelihood has no maximum, as for
+            people with all answers right, and NaN for people without answers.
+            "plausible": draws from the posterior (plausible values).
         groups : array-like of shape (n_samples,), default=None
-            Group of each person, whose z has the mean and variance of that group. None
-            takes all groups together.
+            Group of each person; the prior of z has the mean and variance of that
+            group. With None the prior is that of all groups together.
         n_draws : int, default=1
             Number of plausible values of each person.
         random_state : int, RandomState instance or None, default=None
-            Determines plausible values. None takes the estimator's own.
+            Determines plausible values. None takes the `random_state` of the estimator.
 
         Returns
         -------
         abilities : named tuple
             `theta`, of shape (n_samples, n_components), or (n_draws, n_samples,
             n_components) for several draws; and `std_error`, the standard deviation of
-            the posterior, or by the second derivatives at the mode.
+            the posterior for "eap" and "plausible", and otherwise computed from the
+            second derivatives at the mode.
         """
         check_choice(method, "method", METHODS)
         check_int(n_draws, "n_draws")
@@ -690,21 +702,21 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         return Abilities(both[:, 0], both[:, 1])
 
     def person_fit(self, X: ArrayLike, theta: ArrayLike | None = None):
-        """Compute how well the answers of each person fit.
+        """Compute statistics of the fit of each person.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            Answers; NaN marks missing ones, which do not count.
+            Answers; NaN marks missing ones, which are left out.
         theta : array-like of shape (n_samples, n_components), default=None
-            Abilities. None takes those of `transform`.
+            Abilities. None is the result of `transform`.
 
         Returns
         -------
         fit : named tuple
-            `zh`, the standardised log-probability of the answers, low where they are
-            odd; `infit` and `outfit`, mean squares of residuals, 1 where they are as
-            expected. Arrays of shape (n_samples,).
+            `zh`, the standardised log-probability of the answers, low for unusual
+            answers; `infit` and `outfit`, weighted and unweighted mean squares of the
+            standardised residuals, with expected value 1. Arrays of shape (n_samples,).
         """
         parts = self._moments(X, None, theta)
         sums = [statistics.sums_of(moments, w, 1) for moments, w in parts]
@@ -714,21 +726,22 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     def reliability(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> Reliability:
-        r"""Compute how reliable EAP abilities are.
+        r"""Compute the reliability of EAP abilities.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
             Answers; NaN marks missing ones.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
 
         Returns
         -------
         reliability : named tuple
-            `empirical`, the variance of the abilities over that plus the mean of their
-            squared standard errors; and `marginal`, the mean of
-            :math:`I(z) / (I(z) + 1 / \sigma^2)` over the population, without X.
+            `empirical`, the variance of the abilities divided by the sum of this
+            variance and the mean of their squared standard errors; and `marginal`, the
+            mean of :math:`I(z) / (I(z) + 1 / \sigma^2)` over the population, which does
+            not depend on X.
         """
         theta, error = self.abilities(X)
         weight = check_sample_weight(sample_weight, theta)
@@ -748,7 +761,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     # Items
 
     def information(self, theta: ArrayLike) -> TestInformation:
-        """Compute what items and the test tell of abilities.
+        """Compute the Fisher information of the items and the test about abilities.
 
         Parameters
         ----------
@@ -818,16 +831,17 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         r"""Return the parameters of the items, with standard errors.
 
         The covariance of the estimates is the inverse of the observed information at
-        the fitted parameters, by Louis' identity [1]_, with that of the priors if there
-        are any. Errors of difficulties and guessing follow by the delta method.
+        the fitted parameters, computed by Louis' identity [1]_. The curvature of
+        priors, if there are any, is part of it. Standard errors of difficulties and
+        guessing are computed by the delta method.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items), default=None
-            The training rows; NaN marks missing answers. None leaves the standard
-            errors NaN.
+            The training rows; NaN marks missing answers. If None, the standard errors
+            are NaN.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts, as in `fit`.
+            Weight of each row, as in `fit`.
         groups : array-like of shape (n_samples,), default=None
             Group of each person, as in `fit`.
         as_frame : bool, default=False
@@ -850,8 +864,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Notes
         -----
         With several abilities the errors are those of the rotated slopes. With more
-        than 3000 parameters the information is that of each item by itself: abilities
-        are told by many items, and errors of one hardly depend on those of others.
+        than 3000 parameters the information of each item is computed separately: an
+        ability is then known from many items, and the errors of one item hardly depend
+        on the parameters of the others.
 
         References
         ----------
@@ -913,7 +928,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         return pd.DataFrame(columns, index=names)
 
     def _objective_on(self, model, X, sample_weight, groups):
-        """The objective of rows, and the fitted point."""
+        """Return the objective on these rows, and the fitted flat parameters."""
         rows = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
@@ -929,13 +944,13 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             return self._coded(groups, X, self.groups_)[1]
         if len(self.groups_) > 1:
             raise ValueError(
-                f"The model has {len(self.groups_)} groups: groups must say of which "
-                "each row is."
+                f"The model has {len(self.groups_)} groups: the parameter groups must "
+                "give the group of each row."
             )
         return None
 
     def _covariances(self, model, X, sample_weight, groups):
-        """Covariances of users' parameters of each item, and errors of others."""
+        """Return covariances of the parameters of each item, and other errors."""
         items = model.items
         with own_mode():
             objective, point = self._objective_on(model, X, sample_weight, groups)
@@ -989,7 +1004,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             return np.concatenate([*parts, difficulty], 1)
 
         base = of_users(flat)
-        width = items.n_dims + items.most  # of what is in the covariance
+        width = items.n_dims + items.most  # of the covariance matrix of an item
         jacobian = np.zeros((*base.shape, len(flat)))
         for p in range(len(flat)):
             step = np.zeros(len(flat))
@@ -1005,9 +1020,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     # Fit
 
     def _moments(self, X, sample_weight, theta=None):
-        """Yield moments of the answers of blocks of people, and their weights.
+        """Yield the moments of the answers of blocks of people, and their weights.
 
-        theta : abilities; None takes those of `transform`.
+        theta : abilities; None is the result of `transform`.
         """
         rows = self._validate_rows(X).astype(float)
         weight = check_sample_weight(sample_weight, rows)
@@ -1044,25 +1059,25 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     def item_fit(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> statistics.ItemFit:
-        """Compute how well the answers to each item fit.
+        """Compute statistics of the fit of each item.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            Answers, without gaps for S-X2: rows with missing answers count for the
-            other statistics alone.
+            Answers; NaN marks missing ones. S-X2 uses complete rows only, the other
+            statistics use all rows.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
 
         Returns
         -------
         fit : named tuple
-            Arrays of shape (n_items,). `s_x2`, `df_s_x2` and `p_s_x2`: answers by sum
-            score against those expected, after cells in which less than one person is
-            expected collapsed (Orlando and Thissen; Kang and Chen). `infit` and
-            `outfit`: weighted and plain mean of squared standardised residuals at EAP
-            abilities. `zh`: standardised log-probability (Drasgow and others). NaN for
-            S-X2 without degrees of freedom.
+            Arrays of shape (n_items,). `s_x2`, `df_s_x2` and `p_s_x2`: comparison of
+            the observed with the expected answers for each sum score, after collapsing
+            cells in which less than one person is expected (Orlando and Thissen; Kang
+            and Chen); NaN without degrees of freedom. `infit` and `outfit`: weighted
+            and unweighted mean of the squared standardised residuals at EAP abilities.
+            `zh`: standardised log-probability (Drasgow and others).
 
         Raises
         ------
@@ -1117,15 +1132,16 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_items)
-            Answers; a pair counts the rows that have both.
+            Answers; each pair uses the rows that have answers to both items.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
 
         Returns
         -------
         q3 : ndarray of shape (n_items, n_items)
-            Of answers less what is expected at EAP abilities. Large values show items
-            that depend on each other beyond z; without any, they are slightly negative.
+            Correlations of the residuals: answers less the expected answers at EAP
+            abilities. Large values show items that depend on each other given z.
+            Without such items the values are slightly negative.
         """
         parts = self._moments(X, sample_weight)
         sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
@@ -1141,7 +1157,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         X : array-like of shape (n_samples, n_items)
             The training rows, without gaps.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
 
         Returns
         -------
@@ -1211,7 +1227,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         X : array-like of shape (n_samples, n_items)
             Answers; NaN marks missing ones.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
         groups : array-like of shape (n_samples,), default=None
             Group of each person; needed if the model has several.
 
@@ -1331,9 +1347,9 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     ) -> DifferentialFunctioning:
         """Test each item for differential functioning in groups, by likelihood ratio.
 
-        Groups may differ in mean and variance of z. For each item the model in which
-        it has parameters of its own in every group is compared with the one in which it
-        has the same in all.
+        Groups can differ in the mean and the variance of z. For each item two models
+        are compared: in one the item has separate parameters in each group, in the
+        other it has the same parameters in all groups.
 
         Parameters
         ----------
@@ -1342,11 +1358,12 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         group : array-like of shape (n_samples,)
             Group of each person.
         anchors : array-like of int, default=None
-            Items that are the same in all groups, and are not tested. All others then
-            have parameters of their own in every group, but for the one that is tested,
-            in the smaller model. None takes all items but the one that is tested.
+            Items with the same parameters in all groups, which are not tested. If
+            given, all other items have separate parameters in each group, except the
+            tested item in the smaller model. If None, all items but the tested one are
+            anchors.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts; None is 1.
+            Weight of each row; None is 1.
 
         Returns
         -------
@@ -1356,8 +1373,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
 
         Notes
         -----
-        The models are fitted again, from the items of this estimator, which does not
-        change.
+        The models are fitted starting from the items of this estimator. The estimator
+        itself does not change.
         """
         self._check_is_fitted()
         rows = self._validate_rows(X).astype(float)
@@ -1411,12 +1428,12 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     ) -> "MPTItemResponse":
         """Make a model of items whose parameters are known, without a fit.
 
-        It scores new people, gives their abilities, and fills in answers.
+        The model can score new people, estimate their abilities and fill in answers.
 
         Parameters
         ----------
         model : str or sequence of str, default="2pl"
-            What items are, as in the class.
+            The model of the items, as in the class.
         discrimination : array-like of shape (n_items,) or (n_items, n_components), \
                 default=None
             Slopes; None is one for all.
@@ -1424,24 +1441,25 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                 default=None
             As `intercept_`; NaN beyond the answers of an item.
         difficulty : array-like of the same shape, default=None
-            As `difficulty_`, in the place of `intercept`; not for nominal items.
+            As `difficulty_`, instead of `intercept`; not for nominal items.
         guessing : array-like of shape (n_items,), default=None
             Lower asymptotes of "3pl" items; None is 0.
         category_scores : array-like of shape (n_items, n_categories), default=None
             As `category_scores_`, for nominal items; None is 0, 1, 2, ...
         latent_mean, latent_variance : float or array-like of shape (n_groups,), \
                 default=0.0 and 1.0
-            Of z in the population; several make as many groups of equal shares.
+            Mean and variance of z in the population. Several values define as many
+            groups, with equal shares.
         factor_correlation : array-like of shape (n_components, n_components), \
                 default=None
-            Of several abilities; None is none.
+            Correlations of several abilities; None is no correlation.
         device, random_state
             As in the class.
 
         Returns
         -------
         model : MPTItemResponse
-            As a fitted one.
+            A model that works as a fitted one.
 
         Examples
         --------
@@ -1541,7 +1559,7 @@ _DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
 
 
 def _intercepts(names, slopes, difficulty):
-    """Intercepts of difficulties; (d, c - 1)."""
+    """Return the intercepts that belong to difficulties; (d, c - 1)."""
     length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
     found = -difficulty * length[:, None]
     for j, name in enumerate(names):
@@ -1561,15 +1579,15 @@ def _unseen(X, items):
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(
             f"Nobody gave some of the answers 0..C-1 to the item(s) {j[:10].tolist()}: "
-            "each of these counts half a person, so that estimates are finite. Drop "
-            "the items, or code answers without gaps.",
+            "each of these is counted as given by half a person, so that estimates are "
+            "finite. Drop the items, or code the answers 0, 1, 2, ... without gaps.",
             ConvergenceWarning,
         )
     return torch.from_numpy(unseen)
 
 
 def _delta(items, point, blocks):
-    """Covariances of users' parameters of each item, and errors of difficulties.
+    """Return covariances of the parameters of items, and errors of difficulties.
 
     blocks : covariances of flat parameters, (j, q, q) for each block.
     """
@@ -1607,7 +1625,7 @@ def _delta(items, point, blocks):
 
 
 def _with_codes(X, codes):
-    """Rows, and beside them the codes of their groups if there are any."""
+    """Append the codes of groups to the rows, if there are any, as a column."""
     return (X,) if codes is None else (X, codes[:, None])
 
 
@@ -1616,7 +1634,7 @@ def _p_value(value, df):
 
 
 def _at_nodes(model, density):
-    """What statistics of moments need of a model, as arrays."""
+    """Return the arrays of a model that the statistics of moments use."""
     items, layout, grid = model.items, model.layout, density.grid
     point = density.point
     curves = items.curves(point, grid.z)

@@ -1,4 +1,4 @@
-r"""Observed information of item parameters, and the covariances that it leaves.
+r"""Observed information of item parameters, and its inverse.
 
 By Louis' identity [1]_, minus the second derivatives of the log-likelihood of a row are
 
@@ -20,16 +20,16 @@ from sklearn_mpt._items.answers import MISSING, log_joint
 
 STEP = 1e-5  # of central differences
 BLOCK = 2**22  # numbers in a tensor over rows and parameters
-MOST_PARAMETERS = 3000  # whose joint information is inverted
-SINGULAR = 1e-7  # relative information in a direction that rows do not determine
-TOUCHED = 1e-6  # share of such a direction in a parameter
+MOST_PARAMETERS = 3000  # with more, the information is computed for each item alone
+SINGULAR = 1e-7  # relative information below which rows do not determine a direction
+TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
 
 
 def observed_information(objective, point):
-    """The information (p, p); or, where there are many items, one matrix for each.
+    """Return the information of all parameters, (p, p), or of each item alone.
 
-    Then it is a list with an array (j, q, q) for each block of items: z of a row is
-    nearly the same whatever a single item is.
+    With more than `MOST_PARAMETERS` it is a list with an array (j, q, q) for each block
+    of items: with many items, a single one hardly changes the posterior of z.
     """
     curves, expected = objective.expect(point)
     items, z = objective.layout.items, objective.grid.z
@@ -68,21 +68,21 @@ def observed_information(objective, point):
 
 
 def _diagonal_blocks(matrix, block):
-    """A view of the blocks of items on the diagonal of a matrix (p, p)."""
+    """Return a view of the blocks of items on the diagonal of a matrix (p, p)."""
     j, w = len(block.items), block.width
     part = matrix[block.parameters, block.parameters].view(j, w, j, w)
     return part.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
 
 
 def _every_answer(answers, rows):
-    """1.0 for each answer, also the first category; (n, d * c)."""
+    """Return indicators of all answers, the first category included; (n, d * c)."""
     codes = answers.codes[rows]
     steps = torch.arange(answers.n_categories, device=codes.device, dtype=torch.int8)
     return (codes[..., None] == steps).flatten(1).double()
 
 
 class _Columns:
-    """Scores of all answers at one node after the other, matrices (d * c, p)."""
+    """Scores of all answers at a node, as a matrix (d * c, p) that is used again."""
 
     def __init__(self, items, scores, like):
         self.matrix = like.new_zeros(len(items) * items.most, items.n_parameters)
@@ -104,9 +104,9 @@ class _Columns:
 
 
 def population_scores(layout, point, z):
-    """Derivatives of the log density of z in the free means and log deviations.
+    """Return derivatives of the log density of z in free means and log deviations.
 
-    Shape (g, f, s): of rows of each group at nodes.
+    Shape (g, f, s): for each group, parameter and node.
     """
     population = layout.population(point)
     off = z[:, 0] - population.mean[:, :1]
@@ -123,7 +123,7 @@ def population_scores(layout, point, z):
 
 
 def _complete(objective, point, expected):
-    """Minus the second derivatives of complete data, for each block of items."""
+    """Return minus the second derivatives of complete data, for each block of items."""
     found = []
     z = objective.grid.z
     for block in objective.layout.items.blocks:
@@ -152,7 +152,7 @@ def _complete(objective, point, expected):
 
 
 def _add_population(total, objective, point, expected):
-    """Add what complete data say of means and log deviations of z."""
+    """Add the complete-data information about means and log deviations of z."""
     layout = objective.layout
     population, z = layout.population(point), objective.grid.z[:, 0]
     means, deviations = (
@@ -198,7 +198,9 @@ def _by_items(objective, point, curves, expected, scores, complete):
 
 
 def covariance_of(information, n_free=0):
-    """Invert information; NaN, with a warning, for what rows do not determine.
+    """Return the inverse of the information.
+
+    Parameters that the rows do not determine become NaN, with a warning.
 
     n_free : number of directions, such as rotations, that no rows determine.
     """

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEAST_EXPECTED = 1.0  # people in a cell
+LEAST_EXPECTED = 1.0  # smallest expected number of people in a cell
 RARE_ROWS, RARE = 0.1, 0.05  # share of rows in which a category must be expected
-LEAST_VARIANCE = np.sqrt(1e-5)  # of an answer, as mirt has it
+LEAST_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer, as in mirt
 
 
 class ItemFit(NamedTuple):
@@ -57,7 +57,10 @@ def sum_score_curves(prob, n_categories):
 
 
 def _without(prob, n_categories):
-    """Sum scores of all items but one, for each in turn; prefixes and suffixes."""
+    """Return sum score curves without each item in turn, and those of all items.
+
+    They are computed from sum scores of the items before and after the one left out.
+    """
     d = len(prob)
     before = [np.ones((1, prob.shape[2]))]
     for j in range(d - 1):
@@ -71,7 +74,7 @@ def _without(prob, n_categories):
 
 
 def _joined(one, other):
-    """Distribution of the sum of two scores at each node."""
+    """Return the distribution of the sum of two scores at each node."""
     if len(one) < len(other):
         one, other = other, one
     found = np.zeros((len(one) + len(other) - 1, one.shape[1]))
@@ -81,10 +84,10 @@ def _joined(one, other):
 
 
 def score_tables(X, weight, prob, n_categories, node_weight):
-    """Observed and expected numbers of answers by sum score, for each item.
+    """Return observed and expected numbers of answers by sum score, for each item.
 
-    Two arrays (scores, c) for each item, of sum scores other than the smallest and the
-    largest. Expected ones are NaN where an answer has no such score.
+    Each item has two arrays (scores, c), without the smallest and the largest sum
+    score. Expected numbers are NaN where an answer cannot occur with a sum score.
     """
     total = X.sum(axis=1).astype(int)
     largest = int((n_categories - 1).sum())
@@ -116,10 +119,16 @@ def _merge(tables, row, into):
 def collapsed(observed, expected):
     """Collapse cells until at least one person is expected in each; two arrays.
 
-    Scores that some answer cannot have are added to the nearest that all can have; then
-    scores of one person, to the next; then, in a row with fewer expected, adjacent
-    categories; rare categories of all rows; and rows, to the neighbour with fewer
-    people. Cells that collapsed into others are NaN in the expected table.
+    The steps, in this order:
+
+    - Rows (sum scores) with which some answer cannot occur are added to the nearest row
+      with which all answers can.
+    - Rows with one person are added to the next row.
+    - In rows with smaller expected numbers, adjacent categories are collapsed.
+    - Categories that are rare in all rows are collapsed.
+    - Rows are added to the neighbour with fewer people.
+
+    In the expected table, cells that were collapsed into others are NaN.
     """
     impossible = np.isnan(expected).any(axis=1)
     expected, observed = np.nan_to_num(expected), observed.copy()
@@ -141,7 +150,7 @@ def collapsed(observed, expected):
 
 
 def _merge_single(tables):
-    """Add rows of one person to the next."""
+    """Add rows with one person to the next row."""
     observed, _ = tables
     alone = []
     for row in range(len(observed) - 1):
@@ -214,9 +223,9 @@ def _collapse_rows(tables):
 
 
 def s_x2(tables, n_parameters):
-    """Statistic and degrees of freedom of each item.
+    """Return the statistic and the degrees of freedom of each item.
 
-    n_parameters : of each item, those of z included.
+    n_parameters : number of parameters of each item, those of z included.
     """
     statistic, df = [], []
     for (observed, expected), count in zip(tables, n_parameters, strict=True):
@@ -229,10 +238,11 @@ def s_x2(tables, n_parameters):
 
 
 class Moments(NamedTuple):
-    """What is expected of the answers of people of given abilities; (n, d) each.
+    """Moments of the answers of people with given abilities; (n, d) each.
 
-    present : whether there is an answer. residual : answer less expectation. variance,
-    log_prob : of the answer. mean_log_prob, variance_log_prob : of its log-probability.
+    present : whether there is an answer. residual : answer less its expectation.
+    variance : variance of the answer. log_prob : its log-probability. mean_log_prob,
+    variance_log_prob : mean and variance of the log-probability.
     """
 
     present: np.ndarray
@@ -244,7 +254,10 @@ class Moments(NamedTuple):
 
 
 def moments_of(X, prob):
-    """prob : of the answers of each person, (n, d, c), zeros beyond the categories."""
+    """Return the moments of the answers X.
+
+    prob : probabilities of the answers, (n, d, c), 0 beyond the categories.
+    """
     present = ~np.isnan(X)
     codes = np.where(present, X, 0).astype(int)
     steps = np.arange(prob.shape[2])
@@ -259,10 +272,10 @@ def moments_of(X, prob):
 
 
 def sums_of(moments, weight, axis):
-    """What fit statistics are made of, over people (axis 0) or over items (axis 1).
+    """Return sums for fit statistics, over people (axis 0) or over items (axis 1).
 
-    weight : of each person, (n,). Returns (6, d) or (6, n); those of people add up over
-    blocks of them.
+    weight : weights of people, (n,). Returns (6, d) or (6, n). Sums over people of
+    several blocks can be added.
     """
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
     variance = np.maximum(moments.variance, LEAST_VARIANCE)
@@ -273,14 +286,17 @@ def sums_of(moments, weight, axis):
 
 
 def fit_of(sums):
-    """Infit, outfit and Zh of `sums_of`."""
+    """Compute infit, outfit and Zh from the result of `sums_of`."""
     square, variance, ratio, count, off, spread = sums
     with np.errstate(divide="ignore", invalid="ignore"):
         return square / variance, ratio / count, off / np.sqrt(spread)
 
 
 def pair_sums(moments, weight):
-    """Sums over people for pairs of items, which add up over blocks; (4, d, d)."""
+    """Return sums over people for pairs of items; (4, d, d).
+
+    Sums of several blocks of people can be added.
+    """
     w, present = weight[:, None] * moments.present, 1.0 * moments.present
     residual = moments.residual
     weighted = w * residual
@@ -295,7 +311,7 @@ def pair_sums(moments, weight):
 
 
 def residual_correlations(sums):
-    """Correlations of the residuals of two items, of `pair_sums`; (d, d)."""
+    """Compute correlations of residuals from the result of `pair_sums`; (d, d)."""
     both, first, cross, square = sums
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = first / both

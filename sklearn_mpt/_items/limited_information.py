@@ -1,14 +1,15 @@
-r"""Fit of a model to the moments of one item and of two: M2, C2 and RMSEA.
+r"""Fit of a model to the moments of single items and of pairs: M2, C2 and RMSEA.
 
-With the differences e of N observed from expected moments, their covariance
-:math:`\Xi` in N rows of the model, and the derivatives :math:`\Delta` of the moments in
-the parameters,
+Let e be the observed less the expected moments of N rows, :math:`\Xi` the covariance of
+the moments of one row, and :math:`\Delta` the derivatives of the moments in the
+parameters. Then
 
 .. math:: M_2 = N e^\top \bigl(\Xi^{-1} - \Xi^{-1} \Delta (\Delta^\top \Xi^{-1}
     \Delta)^{-1} \Delta^\top \Xi^{-1} \bigr) e .
 
-Moments are :math:`E[x_i]` and :math:`E[x_i x_j]`: M2 for two answers [1]_, M2* for
-more [2]_. C2 has the share of each answer in the place of :math:`E[x_i]` [3]_.
+Moments are :math:`E[x_i]` and :math:`E[x_i x_j]`; the statistic is M2 for two answers
+[1]_ and M2* for more [2]_. C2 uses the probabilities of answers instead of
+:math:`E[x_i]` [3]_.
 
 References
 ----------
@@ -30,11 +31,11 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 MOST_MOMENTS = 8000
-SINGULAR = 1e-12  # relative variance of a moment that follows from others
+SINGULAR = 1e-12  # relative variance below which a moment follows from others
 
 
 class ModelFit(NamedTuple):
-    """Fit of a model; those with c2 are NaN for items with two answers."""
+    """Fit of a model; fields with c2 are NaN for items with two answers."""
 
     m2: float
     df: int
@@ -49,11 +50,11 @@ class ModelFit(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Functions of the answers to each item that moments are made of, at nodes.
+    """Univariate functions of the answers, and their moments at nodes.
 
-    means : (m, s), of univariate ones. owner : (m,), the item of each. cross : (m, s),
-    covariances of each with the score of its item. among : for each item the
-    covariances of its univariate functions, (k, k, s). observed : (m,), their means.
+    means : means of the functions, (m, s). owner : the item of each, (m,). cross :
+    covariance of each with the score of its item, (m, s). among : for each item the
+    covariances of its functions, (k, k, s). observed : observed means, (m,).
     """
 
     means: np.ndarray
@@ -64,14 +65,14 @@ class Side(NamedTuple):
 
 
 def scores_of(prob):
-    """Mean and variance of each score at nodes; (d, s) each."""
+    """Return the mean and the variance of each item's score at nodes; (d, s) each."""
     steps = np.arange(prob.shape[1])
     mean = np.einsum("dcs,c->ds", prob, steps)
     return mean, np.einsum("dcs,c->ds", prob, steps**2) - mean**2
 
 
 def univariate(prob, n_categories, X, weight, by_category):
-    """Functions of one item: its score, or an indicator of each answer but one."""
+    """Return the functions of each item: score, or indicators of all answers but 0."""
     mean, variance = scores_of(prob)
     share = weight / weight.sum()
     if not by_category:
@@ -94,10 +95,10 @@ def univariate(prob, n_categories, X, weight, by_category):
 
 
 def covariance_of_moments(side, mean, variance, node_weight):
-    """Covariance of univariate and bivariate moments of one row; (m, m).
+    """Return the covariance of univariate and bivariate moments of one row; (m, m).
 
-    It is that of conditional means over z, and where two moments share an item, the
-    mean over z of the conditional covariance.
+    It is the covariance over z of the conditional means. If two moments share an item,
+    the mean over z of their conditional covariance is added.
     """
     d, m1 = len(mean), len(side.means)
     first, second = np.triu_indices(d, 1)
@@ -124,15 +125,15 @@ def covariance_of_moments(side, mean, variance, node_weight):
 
 
 def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_category):
-    """Derivatives of univariate and bivariate moments in all parameters; (m, p).
+    """Return derivatives of all moments in all parameters; (m, p).
 
     scores : for each block of items the derivatives of log-probabilities, (j, q, c, s).
-    of_z : those of the log density of z, (f, s).
+    of_z : derivatives of the log density of z, (f, s).
     """
     d, n_nodes = mean.shape
     p_items, p = items.n_parameters, items.n_parameters + len(of_z)
     counts = items.n_categories
-    slopes = np.zeros((d, p_items, n_nodes))  # of the mean scores
+    slopes = np.zeros((d, p_items, n_nodes))  # derivatives of the mean scores
     steps = np.arange(prob.shape[1])
     rows = []
     if by_category:
@@ -150,7 +151,7 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
     means = prob_means(prob, counts) if by_category else mean
     one, two = np.triu_indices(d, 1)
     weighted = slopes * node_weight
-    # pairs: the slope of one, times the mean of the other
+    # pairs: the derivative of one mean score, times the mean score of the other
     cross = np.einsum("dps,es->dep", weighted, mean)
     pairs = cross[one, two] + cross[two, one]
     found = np.zeros((len(own) + len(one), p))
@@ -162,14 +163,14 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
 
 
 def prob_means(prob, n_categories):
-    """Probabilities of all answers but the first; (m, s)."""
+    """Return probabilities of all answers but the first; (m, s)."""
     return np.concatenate([prob[j, 1:c] for j, c in enumerate(n_categories)])
 
 
 def statistic(difference, covariance, derivatives, n_free):
-    """The quadratic form for one row.
+    """Return the quadratic form for one row.
 
-    n_free : number of parameters, of which some, such as rotations, may do nothing.
+    n_free : number of parameters, without those that change nothing, such as rotations.
     """
     white = _whitened(covariance, np.column_stack([difference, derivatives]))
     off, slopes = white[:, 0], white[:, 1:]
@@ -181,7 +182,7 @@ def statistic(difference, covariance, derivatives, n_free):
 
 
 def _whitened(covariance, columns):
-    """Columns times a root of the inverse of a covariance."""
+    """Multiply columns by a root of the inverse of a covariance."""
     try:
         return solve_triangular(np.linalg.cholesky(covariance), columns, lower=True)
     except np.linalg.LinAlgError:  # moments that follow from others
@@ -191,14 +192,14 @@ def _whitened(covariance, columns):
 
 
 def rmsea(value, df, n_rows):
-    """Root mean square error of approximation."""
+    """Return the root mean square error of approximation."""
     if df <= 0:
         return math.nan
     return math.sqrt(max(value / df - 1, 0.0) / (n_rows - 1))
 
 
 def rmsea_interval(value, df, n_rows, level=0.9):
-    """Limits of an interval, by the noncentral chi-squared distribution."""
+    """Return the limits of an interval, by the noncentral chi-squared distribution."""
     if df <= 0:
         return math.nan, math.nan
 
@@ -223,10 +224,10 @@ def rmsea_interval(value, df, n_rows, level=0.9):
 class AtNodes(NamedTuple):
     """A model at nodes of z.
 
-    items : Items. prob : of answers, (d, c, s). scores : for each block of items the
-    derivatives of log-probabilities, (j, q, c, s). of_z : those of the log density of
-    z, (f, s). weight : of the nodes, (s,). n_free : number of parameters, without
-    rotations.
+    items : Items. prob : probabilities of answers, (d, c, s). scores : for each block
+    of items the derivatives of log-probabilities, (j, q, c, s). of_z : derivatives of
+    the log density of z, (f, s). weight : weights of the nodes, (s,). n_free : number
+    of parameters, without rotations.
     """
 
     items: object
@@ -238,7 +239,7 @@ class AtNodes(NamedTuple):
 
 
 def moment_statistic(X, weight, fitted, by_category):
-    """M2 (by_category False) or C2, and its degrees of freedom."""
+    """Return M2 (by_category False) or C2, and its degrees of freedom."""
     items, prob, node_weight = fitted.items, fitted.prob, fitted.weight
     mean, variance = scores_of(prob)
     side = univariate(prob, items.n_categories, X, weight, by_category)
@@ -260,7 +261,7 @@ def moment_statistic(X, weight, fitted, by_category):
 
 
 def srmsr(X, weight, fitted):
-    """Root mean square of observed less expected correlations of scores."""
+    """Return the root mean square of observed less expected correlations of scores."""
     mean, variance = scores_of(fitted.prob)
     second = (mean * fitted.weight) @ mean.T
     second[np.diag_indices(len(mean))] = (variance + mean**2) @ fitted.weight

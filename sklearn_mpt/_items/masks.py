@@ -1,8 +1,8 @@
 r"""Training of item models by masks.
 
-For a row with the items M hidden, m of d, what counts is :math:`(d / m) \sum_{j \in M}
-\log p(x_j \mid x_R)`, whose mean over masks of all sizes is the log marginal
-likelihood.
+The objective of a row with m of its d items hidden, the set M, is
+:math:`(d / m) \sum_{j \in M} \log p(x_j \mid x_R)`. Its mean over masks, with all sizes
+equally likely, is the log marginal likelihood.
 """
 
 import math
@@ -22,13 +22,15 @@ from sklearn_mpt._items.training import _of_block as of_block
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 AUTO_MASKS = 32
-WINDOW = 5  # steps, of which means are compared
+WINDOW = 5  # number of steps whose mean loss is compared with that of the next
 LEAST_STEPS, MOST_STEPS = 20, 200
 LONGEST = 0.5
 
 
 class MaskedItemSolver(ItemSolver):
-    """Steps by masks, and then on the log marginal likelihood if these estimate it.
+    """Steps by masks; with a uniform rate, followed by steps on the LML.
+
+    The steps on the log marginal likelihood are left out if `n_masks` is an int.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ class MaskedItemSolver(ItemSolver):
         return False
 
     def _masked(self):
-        """Value, gradient and metric by one mask for each row."""
+        """Return value, gradient and metric, with one mask for each row."""
         objective, point = self.objective, self.point
         items, answers = objective.layout.items, objective.answers
         d, z = len(items), objective.grid.z
@@ -112,7 +114,7 @@ class MaskedItemSolver(ItemSolver):
         curves = items.curves(point, z)
         table, prob = items.table(curves), items.prob(curves)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
-        pulls = torch.zeros_like(table)  # gradient in log-probabilities
+        pulls = torch.zeros_like(table)  # gradient in the log-probabilities
         rows_at = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
         of_groups, groups = torch.zeros_like(log_weight), torch.zeros_like(log_weight)
         value = 0.0
@@ -143,7 +145,7 @@ class MaskedItemSolver(ItemSolver):
 def _add_masked(
     answers, rows, mask, table, prob, log_weight, pulls, rows_at, of_groups, groups
 ):
-    """Add up what rows with one mask say; return their score."""
+    """Add the sums over rows with one mask to the totals; return their score."""
     d, most, _ = table.shape
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]

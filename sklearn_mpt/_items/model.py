@@ -1,4 +1,4 @@
-"""From fitted attributes to what computes: items, parameters, population, density."""
+"""Items, parameters, population and density, made from fitted attributes."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ from sklearn_mpt._items.training import Layout
 
 
 class ItemModel(NamedTuple):
-    """Items with parameters, in z whose factors are uncorrelated.
+    """Items with their parameters; the components of z are uncorrelated.
 
-    point : flat parameters of the items, (p,). mean, variance : of z in each group,
-    (g, k). share : of the groups, (g,). root : F, (k, k); users see z F.
+    point : flat parameters of the items, (p,). mean, variance : mean and variance of z
+    in each group, (g, k). share : shares of the groups, (g,). root : the matrix F,
+    (k, k); z F are the abilities in the coordinates of users.
     """
 
     items: Items
@@ -28,7 +29,7 @@ class ItemModel(NamedTuple):
 
     @classmethod
     def of(cls, fitted, names):
-        """That of fitted attributes."""
+        """Make the model from fitted attributes."""
         d = len(names)
         counts = fitted["n_categories_"]
         discrimination = fitted["discrimination_"].reshape(d, -1)
@@ -52,13 +53,13 @@ class ItemModel(NamedTuple):
 
     @property
     def layout(self):
-        """Which parameters are free."""
+        """The layout of the free parameters."""
         later = np.arange(len(self.mean)) > 0
         free = later | (self.items.has_fixed_scale and self.items.n_dims == 1)
         return Layout(self.items, later, free)
 
     def start(self, device):
-        """The flat vector of all free parameters."""
+        """Return the flat vector of all free parameters."""
         layout = self.layout
         end = layout.of_population(self.mean[:, 0], self.variance[:, 0])
         return torch.from_numpy(np.concatenate([self.point, end])).to(device)
@@ -84,9 +85,10 @@ class ItemModel(NamedTuple):
 
 
 def attributes_of(items, point, rotation, near=None):
-    """Fitted attributes of item parameters, and the sign of z.
+    """Return fitted attributes of item parameters, and the sign of z.
 
-    Several abilities are rotated; see `rotated`.
+    Several abilities are rotated; see `rotated`. For one ability the sign is chosen so
+    that the sum of the slopes is positive.
     """
     found = items.describe(point)
     sign, correlation = 1.0, np.eye(items.n_dims)
@@ -102,7 +104,7 @@ def attributes_of(items, point, rotation, near=None):
 
 
 def shaped(found, items):
-    """Arrays as users see them, with trailing underscores."""
+    """Return arrays in the shapes of the attributes, with trailing underscores."""
     found = dict(found)
     if items.n_dims == 1:
         found["discrimination"] = found["discrimination"][:, 0]

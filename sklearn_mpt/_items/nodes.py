@@ -1,8 +1,8 @@
 r"""Nodes of z that all rows share: a grid fine enough for the narrowest posterior.
 
-On a grid of spacing h, the integral of a Gaussian of deviation s has a relative error
-of :math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at h = 1.5 s. A logistic curve
-of slope a has one of about :math:`\exp(-2 \pi^2 / (a h))`.
+On a grid of spacing h, the integral of a Gaussian with standard deviation s has a
+relative error of :math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at h = 1.5 s.
+For a logistic curve of slope a the error is about :math:`\exp(-2 \pi^2 / (a h))`.
 """
 
 import math
@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-RADIUS = 6.5  # of the grid, in standard deviations of z
-# Spacings, in standard deviations of the narrowest posterior, in so many dimensions.
+RADIUS = 6.5  # radius of the grid, in standard deviations of z
+# Spacings in standard deviations of the narrowest posterior, by number of dimensions.
 TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
 SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
-# Largest ones, in standard deviations of z, and times the steepest slope, both for each
-# unit of those.
+# Largest spacings, for a spacing of 1 above: in standard deviations of z, and in units
+# of 1 / (steepest slope).
 WIDEST, STEEPEST = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
-MOST_NUMBERS = 2**24  # of a table over items, categories and nodes
-FEWEST = 101  # nodes in one dimension, however large the table
+MOST_NUMBERS = 2**24  # largest size of a table over items, categories and nodes
+FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
 MAX_DIMS = 3
 
 
@@ -34,7 +34,7 @@ class Population(NamedTuple):
     deviation: torch.Tensor
 
     def log_density(self, z):
-        """Of each group at nodes; (g, s)."""
+        """Return the log-density of z in each group at nodes; (g, s)."""
         unit = (z - self.mean[:, None]) / self.deviation[:, None]
         constant = self.deviation.log().sum(1) + 0.5 * z.shape[1] * math.log(
             2 * math.pi
@@ -43,7 +43,7 @@ class Population(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Nodes in a box, of which every other one makes a coarser grid.
+    """Nodes in a box; every other node belongs to a coarser grid.
 
     z : (s, k). is_even : (s,). log_cell : log of the volume of a cell. steps : (k,).
     """
@@ -54,12 +54,12 @@ class Grid(NamedTuple):
     steps: tuple[float, ...]
 
     def log_weight(self, population):
-        """Log weights of the nodes for each group; (g, s)."""
+        """Return log weights of the nodes for each group; (g, s)."""
         return population.log_density(self.z) + self.log_cell
 
 
 def grid_of(steps, population):
-    """Return nodes that are so far apart, where z is."""
+    """Return a grid with spacings `steps` over the range of z in all groups."""
     low = (population.mean - RADIUS * population.deviation).amin(0).tolist()
     high = (population.mean + RADIUS * population.deviation).amax(0).tolist()
     axes, places = [], []
@@ -85,7 +85,7 @@ def grid_of(steps, population):
 
 
 def steps_for(items, point, population, ratios):
-    """Spacings that resolve every posterior, or as fine ones as memory allows."""
+    """Return spacings that resolve every posterior, or the finest that memory allows."""
     n_dims = items.n_dims
     like, ratio = population.mean, ratios[items.n_dims]
     steps = [WIDEST * ratio * float(d) for d in population.deviation.amin(0)]

@@ -1,9 +1,9 @@
 r"""Rotation of factors to simple structure, by gradient projection [1]_.
 
-Slopes A (d, k) are those of standard normal z. Rotated ones are A inv(T)', of factors
-with the correlations T' T; T is orthogonal for "varimax" and "quartimax". The criterion
-is that of the standardised loadings :math:`A_j / \sqrt{1.702^2 + |A_j|^2}`, as factor
-analysts have them.
+A (d, k) are the slopes for standard normal z. The rotated slopes are A inv(T)', for
+factors with the correlations T' T; T is orthogonal for "varimax" and "quartimax". The
+criterion is computed from the standardised loadings
+:math:`A_j / \sqrt{1.702^2 + |A_j|^2}`, as in factor analysis.
 
 References
 ----------
@@ -14,15 +14,15 @@ References
 
 import numpy as np
 
-SCALE = 1.702  # between logits and normal deviates
+SCALE = 1.702  # ratio of logits to normal deviates
 N_STEPS, TOLERANCE = 1000, 1e-10
-N_STARTS = 8  # of which the best one counts: criteria have local minima
+N_STARTS = 8  # the best result is used, because criteria have local minima
 ORTHOGONAL = ("varimax", "quartimax")
 ROTATIONS = (*ORTHOGONAL, "oblimin")
 
 
 def loadings_of(slopes):
-    """Correlations of what underlies each item with the factors; (d, k)."""
+    """Return correlations of the factors with each item's latent response; (d, k)."""
     length = np.sqrt(SCALE**2 + (slopes**2).sum(axis=1, keepdims=True))
     return slopes / length
 
@@ -34,11 +34,11 @@ def principal_axes(slopes):
 
 
 def rotated(slopes, method, near=None):
-    """Return rotated slopes (d, k), and the factors' correlations (k, k).
+    """Return rotated slopes (d, k), and correlations of the factors (k, k).
 
     Columns with a negative sum change their sign.
 
-    near : T from which the rotation is found alone; None tries several.
+    near : T at which the search starts; None starts from several.
     """
     k = slopes.shape[1]
     if near is None or method is None:
@@ -68,7 +68,7 @@ def _best(loadings, method):
 
 
 def _criterion(loadings, method):
-    """Value, to be made small, and gradient in the loadings."""
+    """Return the value, which is minimised, and its gradient in the loadings."""
     square = loadings**2
     if method == "quartimax":
         return -0.25 * (square**2).sum(), -(loadings**3)

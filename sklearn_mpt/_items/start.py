@@ -1,15 +1,15 @@
-"""Where training of item models starts: shares of answers, and principal slopes."""
+"""Start of the training of item models: shares of answers, and principal slopes."""
 
 import numpy as np
 
 from sklearn_mpt._items.rotation import SCALE
 
-MOST_ROWS = 5000  # that tell correlations
+MOST_ROWS = 5000  # number of rows from which correlations are computed
 LEAST_SLOPE, LARGEST_LOADING = 0.1, 0.9
 
 
 def shares(X, most, weight=None):
-    """Shares of the answers to each item, a little of each category added; (d, c)."""
+    """Return shares of the answers to each item, after adding 0.5 to counts; (d, c)."""
     weight = np.ones(len(X)) if weight is None else weight
     counts = np.stack([weight @ (X == c) for c in range(most)], 1)
     counts = counts + 0.5
@@ -17,7 +17,7 @@ def shares(X, most, weight=None):
 
 
 def first_slopes(X, n_dims, weight=None):
-    """Slopes of items that correlate as they do; (d, k)."""
+    """Return slopes computed from the correlations of the items; (d, k)."""
     step = max(1, len(X) // MOST_ROWS)
     X = X[::step].astype(float)
     weight = np.ones(len(X)) if weight is None else weight[::step]

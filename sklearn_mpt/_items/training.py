@@ -1,12 +1,13 @@
 r"""Marginal maximum likelihood of item parameters, by quasi-Newton steps.
 
-With the posterior weights :math:`r_{is}` of nodes :math:`z_s` given the answers of row
-i, the gradient of the log marginal likelihood is that of the expected log-likelihood of
-complete data (Fisher's identity): derivatives of item curves, weighted by the expected
-numbers of answers :math:`n_{jcs} = \sum_{i: x_{ij} = c} r_{is}` [1]_. The metric of the
-steps is the Fisher information of complete data, of each item by itself, which the
-M-step of EM inverts; limited-memory BFGS learns from the steps what the missing z takes
-from it [2]_.
+Let :math:`r_{is}` be the posterior weights of nodes :math:`z_s` given the answers of
+row i. The gradient of the log marginal likelihood is that of the expected
+log-likelihood of complete data (Fisher's identity): the derivatives of the item curves,
+weighted by the expected numbers of answers
+:math:`n_{jcs} = \sum_{i: x_{ij} = c} r_{is}` [1]_. The metric of the steps is the
+Fisher information of complete data, one block for each item, as in the M-step of EM.
+Limited-memory BFGS estimates from the steps how much smaller the information is because
+z is not observed [2]_.
 
 References
 ----------
@@ -26,21 +27,22 @@ from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.quadrature import total_and_shares
 
-MEMORY = 15  # pairs of steps and changes of the gradient
-LONGEST = 2.0  # change of a parameter in a step
+MEMORY = 15  # number of pairs of steps and changes of the gradient that are kept
+LONGEST = 2.0  # largest change of a parameter in a step
 ARMIJO, N_HALVINGS = 1e-4, 20
-LARGEST_SCALE = 10.0  # of the metric, by the last step
-RIDGE = 1e-6  # relative, of the information of an item
-LEAST_INFORMATION = 1e-4  # for each row, of a parameter: flat directions
-TOO_COARSE, TOO_FINE = 1.15, 0.6  # spacing, relative to the one that is needed
-# Without a prior, slopes are free up to a length; what they exceed it by is kept small.
+LARGEST_SCALE = 10.0  # largest factor of the direction that the last step gives
+RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
+LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
+TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
+# Without a prior, slopes are free up to this length, and a normal prior with this
+# standard deviation keeps the excess small.
 LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
-UNSEEN = 0.5  # of an answer, that a category counts which nobody chose
+UNSEEN = 0.5  # number of people who are counted for an answer that nobody gave
 SLOW, POWER = 10, 0.6  # steps on parts of a stream fall as (1 + t / SLOW)^-POWER
 
 
 class Priors(NamedTuple):
-    """Normal priors, in the place of bounds where there are none.
+    """Normal priors of slopes and of logits of guessing.
 
     slope : standard deviation, or None. guessing : mean and standard deviation of the
     logit, or None.
@@ -54,9 +56,9 @@ NO_PRIORS = Priors()
 
 
 class Layout(NamedTuple):
-    """What the flat vector of parameters holds: items, then what is free of z.
+    """Layout of the flat parameters: those of items, then the free ones of z.
 
-    free_mean, free_variance : bool, (g,): of the groups.
+    free_mean, free_variance : whether mean and variance of z are free, bool (g,).
     """
 
     items: object
@@ -71,7 +73,7 @@ class Layout(NamedTuple):
 
     @property
     def places(self):
-        """Of the means and the log deviations that are free."""
+        """Places of the free means and of the free log deviations."""
         first = self.items.n_parameters
         middle = first + int(self.free_mean.sum())
         return slice(first, middle), slice(middle, self.n_parameters)
@@ -87,16 +89,16 @@ class Layout(NamedTuple):
         )
 
     def of_population(self, mean, variance):
-        """The end of the flat array, of means and variances (g,)."""
+        """Return the end of the flat parameters, given means and variances (g,)."""
         return np.concatenate(
             [mean[self.free_mean], 0.5 * np.log(variance[self.free_variance])]
         )
 
 
 class Expected(NamedTuple):
-    """Log-likelihood of rows at a point, and expected numbers at nodes.
+    """Log-likelihood of rows, and expected numbers at nodes.
 
-    counts : of answers, (d, c, s). groups : of rows, (g, s).
+    counts : expected numbers of answers, (d, c, s). groups : of rows, (g, s).
     """
 
     value: float
@@ -105,7 +107,7 @@ class Expected(NamedTuple):
 
 
 def expectations(answers, table, log_weight):
-    """The E-step."""
+    """Compute the E-step of EM."""
     n_nodes = table.shape[2]
     sums = table.new_zeros(answers.columns, n_nodes)
     groups = table.new_zeros(log_weight.shape)
@@ -129,9 +131,10 @@ def expectations(answers, table, log_weight):
 
 
 class Evaluation(NamedTuple):
-    """The objective at a point: value, gradient (p,) and blocks of the metric.
+    """The objective at given parameters: value, gradient (p,) and metric.
 
-    metric : for each block of items (j, q, q); of means and log deviations (f,).
+    metric : for each block of items, (j, q, q). of_population : metric of the means and
+    log deviations of z, (f,).
     """
 
     value: float
@@ -160,7 +163,7 @@ class Objective:
         self.grid = None
 
     def place_nodes(self, point):
-        """Place nodes that suit a point; return whether they are others than before."""
+        """Change the grid if the parameters need it; return whether it changed."""
         layout = self.layout
         population = layout.population(point)
         steps = steps_for(layout.items, point, population, TRAINING)
@@ -176,7 +179,7 @@ class Objective:
         return True
 
     def _reaches(self, population):
-        """Whether nodes lie as far out as z is."""
+        """Return whether the grid covers the range of z in all groups."""
         z = self.grid.z
         low = (population.mean - 6 * population.deviation).amin(0)
         high = (population.mean + 6 * population.deviation).amax(0)
@@ -186,7 +189,7 @@ class Objective:
         )
 
     def expect(self, point):
-        """Curves and expected numbers at a point."""
+        """Return curves and expected numbers at given parameters."""
         items = self.layout.items
         curves = items.curves(point, self.grid.z)
         log_weight = self.grid.log_weight(self.layout.population(point))
@@ -234,7 +237,7 @@ class Objective:
         return lost
 
     def prior_curvature(self, block, point):
-        """Minus the second derivatives of the log prior, on the diagonal; (j, q)."""
+        """Return the diagonal of minus the Hessian of the log prior; (j, q)."""
         values = point[block.parameters].reshape(len(block.items), block.width)
         found = torch.zeros_like(values)
         steep = values[:, block.steep]
@@ -265,7 +268,7 @@ class Objective:
 
 
 def slope_penalty(slopes, deviation):
-    """Gradient, curvature and value of minus the log prior of slopes (j, k)."""
+    """Return gradient, curvature and value of minus the log prior of slopes (j, k)."""
     free = 0.0
     if deviation is None:
         deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
@@ -278,7 +281,10 @@ def slope_penalty(slopes, deviation):
 
 
 def _of_block(block, curve, counts, z):
-    """Gradient (j, p) of expected log-probabilities, and information (j, p, p)."""
+    """Return the gradient (j, p) of expected log-probabilities, and the information.
+
+    The information, (j, p, p), is that of complete data.
+    """
     n_rows = counts.sum(1)  # shape: (j, s)
     if block.kind.is_logistic:
         return _of_logits(block, curve, counts[:, 1], n_rows, z)
@@ -291,7 +297,7 @@ def _of_block(block, curve, counts, z):
 
 
 def _of_logits(block, curve, n_ones, n_rows, z):
-    """The same for two categories whose logit is linear in z, by products."""
+    """Compute `_of_block` for two categories whose logit is linear in z."""
     ones = torch.ones_like(z[:, :1])
     z1 = torch.cat([z, ones], 1) if block.kind.has_slope else ones
     wrong, right = curve.eta[:, 1], -curve.eta[:, 0]  # probabilities
@@ -309,7 +315,7 @@ class ItemSolver(Solver):
     ----------
     objective : Objective
     point : Tensor of shape (p,)
-        Where to start.
+        Parameters at the start.
     tol : float
         Gain, in nats of the whole log-likelihood for each parameter, below which
         training ends.
@@ -355,7 +361,7 @@ class ItemSolver(Solver):
             found = self.objective(self.point + size * direction)
             if found is not None and found.value >= now.value + ARMIJO * size * slope:
                 break
-            if size * slope < 0.01 * self.tol:  # rounding hides what is left to gain
+            if size * slope < 0.01 * self.tol:  # the gain is smaller than rounding
                 found = None
                 break
             size *= 0.5
@@ -383,7 +389,7 @@ class ItemSolver(Solver):
         return self._is_over
 
     def _direction(self, now):
-        """Two-loop recursion of limited-memory BFGS."""
+        """Return the direction, by the two-loop recursion of limited-memory BFGS."""
         q, factors = now.gradient.clone(), []
         for moved, change in reversed(self._pairs):
             rho = 1 / float(moved @ change)
@@ -403,7 +409,7 @@ class ItemSolver(Solver):
         return direction
 
     def step_on_part(self):
-        """Take one step of EM, of falling size, on a part of a stream."""
+        """Take one step of EM on a part of a stream; step sizes fall."""
         self._evaluate()
         now = self._now
         direction = solve_metric(self.objective, now, now.gradient)
@@ -418,10 +424,10 @@ class ItemSolver(Solver):
 
 
 def shortened(items, direction):
-    """Shorten the step of each item that is longer than a step may be.
+    """Shorten the step of each item so that no parameter changes by more than LONGEST.
 
-    A parameter without a maximum, such as the logit of guessing where nobody guesses,
-    holds up no other item.
+    Each item is shortened alone: if a parameter has no maximum, such as the logit of
+    guessing where nobody guesses, the steps of other items stay long.
     """
     direction = direction.clone()
     for block in items.blocks:
@@ -450,7 +456,7 @@ def solve_metric(objective, now, vector):
 
 
 def maximise(objective, point, tol=1e-7, max_iter=500):
-    """Return the point of the maximum, and the value there."""
+    """Return the parameters at the maximum, and the value there."""
     solver = ItemSolver(objective, point, tol)
     solver.init(max_iter)
     for _ in range(max_iter):
