@@ -211,7 +211,7 @@ def test_results_that_do_not_compare_are_refused(X):
         compare_evidence({"a": one, "b": other})
     with pytest.raises(ValueError, match="at least two models"):
         compare_evidence({"a": one})
-    with pytest.raises(TypeError, match=r"results\['b'\] must be what cumulative_cv_"):
+    with pytest.raises(TypeError, match=r"results\['b'\] must be a result of cumu"):
         compare_evidence({"a": one, "b": 3.0})
     with pytest.raises(ValueError, match="the names of the models"):
         compare_evidence({"a": one, "b": one}, prior={"a": 1.0})

@@ -1,4 +1,4 @@
-"""Whether a function is a masked model: the contract, put to the test."""
+"""Check that a function is a masked model, as the contract defines it."""
 
 from numbers import Number
 from typing import NamedTuple
@@ -26,13 +26,13 @@ from sklearn_mpt._measure.rows import (
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50
-TOLERANCE = 1e-6  # relative, or of a nat
-MOST_VALUES = 20  # of a discrete column
-SUM_TOLERANCE = 1e-3  # of probabilities, which may be integrals
+TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
+MOST_VALUES = 20  # largest number of values of a discrete column of integers
+SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
-VALUES_PER_MASK = 12  # of features whose probabilities are added up
+VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
 ROWS_TO_SUM = 10
-BEYOND = 200  # integers beyond those seen that a count may reach
+BEYOND = 200  # number of integers beyond the largest seen that are tried for counts
 
 
 def check_masked_model(
@@ -45,12 +45,12 @@ def check_masked_model(
 ) -> OrderSpread | None:
     r"""Check that a model keeps the contract of ``conditional_log_prob(X, mask)``.
 
-    It must return one finite number for every entry of X, which is 0 at visible and at
-    missing ones, is the same in every call, does not depend on other rows, and reads no
-    hidden value but that of its own term: :math:`\log p(x_j \mid x_R)` may depend on
-    :math:`x_j` and on the visible features R. Where a column is discrete, its
-    probabilities must add up to one over its values. That the densities of other
-    columns are normalised is not checked.
+    The function must return one finite number for every entry of X, and 0 at visible
+    and at missing entries. The numbers must be the same in every call and must not
+    depend on other rows. :math:`\log p(x_j \mid x_R)` may depend on :math:`x_j` and on
+    the visible features R, but not on the values of other hidden features. The
+    probabilities of a discrete column must add up to one over its values. It is not
+    checked that the densities of other columns are normalised.
 
     Parameters
     ----------
@@ -58,45 +58,46 @@ def check_masked_model(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
         torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
-        Rows that the model takes, of any kinds of columns; the first 50 are used. NaN,
-        or what a DataFrame has in its place, marks missing entries.
+        Rows that the model takes, with columns of any kind; the first 50 are used. NaN,
+        or the missing value of a DataFrame, marks missing entries.
     n_masks : int, default=10
-        Number of masks to try; one hides everything, another a single feature.
+        Number of masks to try. One hides all features, another a single feature.
     n_orders : int, default=0
-        Number of orders of the features along which ten rows are scored, for
-        information, with ``n_orders * n_features`` calls.
+        Number of orders of the features along which ten rows are scored to compute the
+        result. This takes ``n_orders * n_features`` calls.
     random_state : int, RandomState instance or None, default=None
         Determines the masks and orders.
 
     Returns
     -------
     OrderSpread or None
-        For information: how far log-probabilities differ between orders of the
-        features, and whether the conditionals belong to one joint density, which is
-        no rule. None if `n_orders` is less than 2, or if there is one feature.
+        How far log-probabilities differ between orders of the features, and a test
+        whether the conditionals belong to one joint density. A masked model need not
+        have a joint density. None if `n_orders` is less than 2, or if there is one
+        feature.
 
     Raises
     ------
     TypeError
-        If the estimator has no conditionals, or they are no numbers.
+        If the estimator has no conditionals, or if they are not numbers.
     ValueError
-        If a rule is broken: the message names it, the feature, the row and the mask,
-        and the two numbers that disagree. Also if the function takes no mask of shape
-        (n_features,).
+        If a rule is broken; the message names the rule, the feature, the row, the mask,
+        and the two numbers that disagree. Also if the function does not take a mask of
+        shape (n_features,).
 
     See Also
     --------
     mpt_curve : Measure a masked model.
-    order_spread : What orders of the features do to it.
+    order_spread : Measure how much scores depend on the order of the features.
 
     Notes
     -----
-    A column is discrete if it holds booleans, categories or strings, or no more than
-    20 different integers. A column of integers passes too if the model gives it a
-    density, which integrates to one over all numbers or, with a probability of zero,
-    over positive ones; or if probabilities add up to one with integers that were not
-    seen. A column whose categories the rows do not all
-    show may add up to less.
+    A column is discrete if it holds booleans, categories or strings, or at most 20
+    different integers. A column of integers also passes if its probabilities add up to
+    one together with those of integers that are not in X, or if the model gives it a
+    density. This must integrate to one over all numbers, or over positive numbers
+    together with a probability of zero. The probabilities may add up to less than one
+    if X does not contain all categories of a column.
 
     Examples
     --------
@@ -148,7 +149,7 @@ def check_masked_model(
 
 
 def _ask(conditional, rows, mask):
-    """Return a copy of the answer, as the function may use the array again."""
+    """Return a copy of the result, because the function may use the array again."""
     return np.array(conditional(rows, mask))
 
 
@@ -172,7 +173,7 @@ def _check_entries(log_prob, is_target, mask):
 
 
 def _check_same(log_prob, other, mask, when, limit, targets=slice(None)):
-    """Check that the terms of some features are what they were."""
+    """Check that the log-probabilities of the target features did not change."""
     limit = limit * np.maximum(1, np.abs(log_prob))
     wrong = np.zeros(log_prob.shape, dtype=bool)
     wrong[:, targets] = ~(np.abs(other - log_prob) <= limit)[:, targets]
@@ -186,7 +187,10 @@ def _check_same(log_prob, other, mask, when, limit, targets=slice(None)):
 
 
 def _check_reading(conditional, rows, mask, log_prob, rng, limit):
-    """Give half of the hidden features the values of another row, then the others."""
+    """Check that hidden values do not change the log-probabilities of other features.
+
+    Half of the hidden features get the values of another row, then the other half.
+    """
     hidden = rng.permutation(np.flatnonzero(mask))
     for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
         kept = np.setdiff1d(hidden, changed)
@@ -198,14 +202,14 @@ def _check_reading(conditional, rows, mask, log_prob, rng, limit):
 
 
 def _move(rows, columns):
-    """Shift the values of some columns by a row."""
+    """Shift the values of some columns by one row."""
     return Rows.of(with_moved_columns(rows.values, columns))
 
 
 def _discrete_columns(rows, measures):
-    """Return by feature the discrete columns: rows that show its values.
+    """Return, for each discrete feature, rows that contain each of its values.
 
-    measures : what the model says of each feature; those with a density are left out.
+    measures : the measures of the features; those with a density are left out.
     """
     entries, columns = as_objects(rows.values), {}
     for j, measure in enumerate(measures):
@@ -226,13 +230,13 @@ def _discrete_columns(rows, measures):
 
 
 def _some_features(features, columns):
-    """Return the first features, as many as have few values together, one at least."""
+    """Return the first features with VALUES_PER_MASK values in all, at least one."""
     n_values = np.cumsum([len(columns[j].values) for j in features])
     return features[: max(1, int((n_values <= VALUES_PER_MASK).sum()))]
 
 
 def _numbers_of(values):
-    """Those values that are numbers, and no booleans."""
+    """Return the values that are numbers and not booleans."""
     kinds = (bool, np.bool_)
     return [
         v
@@ -242,7 +246,7 @@ def _numbers_of(values):
 
 
 class _Discrete(NamedTuple):
-    """Rows that show the values of a column, these, and what the model says of it."""
+    """Rows that contain each value of a column, these values, and its measure."""
 
     rows: list[int]
     values: list
@@ -268,7 +272,7 @@ def _check_sum(conditional, rows, mask, j, column):
     if abs(total[i] - 1) <= SUM_TOLERANCE:
         return
     if is_less and not (column.is_of_numbers or column.is_of_booleans):
-        return  # there may be other categories
+        return  # there can be other categories
     if column.is_of_numbers and not isinstance(rows.values, np.ndarray):
         return  # numbers in a table of other things
     if column.is_of_numbers and _is_explained(conditional, rows, mask, i, j, column):
@@ -284,13 +288,13 @@ def _check_sum(conditional, rows, mask, j, column):
 
 
 def _some_rows(rows, j, i):
-    """Return the first rows, with the value of a feature that row i has."""
+    """Return the first rows, where feature j has the value of row i."""
     moved = Rows.of(with_value_of_row(rows.values, j, i))
     return moved.slice(0, min(ROWS_TO_SUM, len(moved)))
 
 
 def _is_explained(conditional, rows, mask, i, j, column):
-    """Whether a row's feature has a density, or is likely to take integers not seen."""
+    """Return whether a feature has a density, or probabilities of unseen integers."""
     low, high = int(min(column.values)), int(max(column.values))
 
     def densities(values):
@@ -298,7 +302,7 @@ def _is_explained(conditional, rows, mask, i, j, column):
         repeated[:, j] = values
         try:
             log_prob = _ask(conditional, Rows.of(repeated), mask)[:, j]
-        except Exception:  # the function is the user's, and may know few values
+        except Exception:  # the user's function may refuse other values
             return np.full(len(values), np.nan)
         return np.exp(log_prob)
 
@@ -313,10 +317,10 @@ def _is_explained(conditional, rows, mask, i, j, column):
 
 
 def _is_density(densities, low, high):
-    """Whether densities integrate to one, with a probability of zero if any."""
+    """Return whether densities integrate to one, with a probability of zero if any."""
     reach = 10 * (high - low + 1)
     grids = [np.linspace(low - reach, high + reach, 2001)]
-    if low >= 0:  # amounts, where a model may refuse what is negative
+    if low >= 0:  # amounts: the model may refuse negative values
         grids.append(np.geomspace(1e-6, 1e3, 2001) * (high + 1))
     integrals = np.array([np.trapezoid(densities(grid), grid) for grid in grids])
     totals = [*integrals, integrals[-1] + densities(np.zeros(1))[0]]

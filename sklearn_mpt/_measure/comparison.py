@@ -1,4 +1,4 @@
-"""Which of several models has the highest log marginal likelihood, and how surely."""
+"""Comparison of models by their log marginal likelihoods, with standard errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 class LMLComparison:
     """Log marginal likelihoods of several models on the same rows, best first.
 
-    Created by :func:`compare_lml`. Its text is a table.
+    Created by :func:`compare_lml`. Printing it shows a table.
 
     Parameters
     ----------
     names : list of str
-        The models, in the order of all that follows.
+        Names of the models; the other arrays are in this order.
     lml : ndarray of shape (n_models,)
         Mean log marginal likelihood per row, in nats.
     lml_std_error : ndarray of shape (n_models,)
@@ -42,14 +42,15 @@ class LMLComparison:
     lml_diff : ndarray of shape (n_models,)
         `lml` less that of the best model, 0 or negative.
     lml_diff_std_error : ndarray of shape (n_models,)
-        Its standard error, paired: what makes a row unlikely for both models cancels.
+        Standard error of `lml_diff`, from the differences of each row between the two
+        models.
     row_lml : ndarray of shape (n_models, n_samples)
         Log marginal likelihood of each row.
     lml_degrees : ndarray of shape (n_models,), default=None
-        Degrees of freedom of `lml_std_error`. None is those of the rows alone,
-        ``n_samples - 1``.
+        Degrees of freedom of `lml_std_error`. None is ``n_samples - 1``, for sampling
+        of rows alone.
     lml_diff_degrees : ndarray of shape (n_models,), default=None
-        Those of `lml_diff_std_error`.
+        Degrees of freedom of `lml_diff_std_error`; None as above.
 
     See Also
     --------
@@ -83,7 +84,7 @@ class LMLComparison:
     def lml_interval(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Return intervals for the log marginal likelihoods, over rows and orders.
 
-        They are as those of :meth:`lml_diff_interval`.
+        They are computed as in :meth:`lml_diff_interval`.
 
         Parameters
         ----------
@@ -104,11 +105,11 @@ class LMLComparison:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return intervals for the differences to the best model.
 
-        They are intervals of Student's t, corrected for the skewness of the rows [1]_:
-        a few rows that one model finds very unlikely make the mean skewed, and an
-        interval that is symmetric covers too rarely, also one of Student's t. Each is
-        for one difference; that the best model was found on the same rows, among
-        several, is not accounted for.
+        They are intervals of Student's t, corrected for the skewness of the rows [1]_.
+        If a few rows are very unlikely under one model, the distribution of the mean is
+        skewed, and symmetric intervals cover too rarely. Each interval is for a single
+        difference: it is not corrected for choosing the best of several models on the
+        same rows.
 
         Parameters
         ----------
@@ -161,16 +162,16 @@ class LMLComparison:
         return "\n".join([" " * width + titles, *lines])
 
     def to_arviz(self) -> dict[str, Any]:
-        """Return the row scores as ArviZ takes them, for its tables and weights.
+        """Return the row scores in the format of ArviZ, for its tables and weights.
 
-        ``arviz_stats.compare(table.to_arviz())`` adds up the scores of all rows, which
-        are held-out log predictive densities as its ELPD are, and finds weights for
-        stacking the models.
+        ``arviz_stats.compare(table.to_arviz())`` adds up the scores of all rows and
+        computes weights for stacking the models. Scores of held-out rows are log
+        predictive densities, like the ELPD of ArviZ.
 
         Returns
         -------
         dict from names to arviz_stats.utils.ELPDData
-            Without an effective number of parameters, `p`, which is NaN.
+            The effective number of parameters, `p`, is NaN.
 
         Raises
         ------
@@ -185,7 +186,7 @@ class LMLComparison:
             name: ELPDData(
                 kind="lml",
                 elpd=float(rows.sum()),
-                se=float(np.sqrt(n_rows * rows.var())),  # as ArviZ has it
+                se=float(np.sqrt(n_rows * rows.var())),  # the definition of ArviZ
                 p=np.nan,
                 n_samples=1,
                 n_data_points=n_rows,
@@ -222,12 +223,12 @@ def compare_lml(
 ) -> LMLComparison:
     r"""Compare the log marginal likelihoods of models on the same rows.
 
-    Held-out rows compare how well models predict; on the rows of the fit a model with
-    more parameters is ahead. A density estimator scores the rows by its own
-    ``score_samples``, any other masked model by its conditionals along random orders
-    of the features (see :func:`lml_samples`), the same for all of them that take masks
-    in the same way. Models of texts
-    score them by their `method`, on the same masks if their tokens are the same.
+    Use held-out rows to compare how well models predict: on the training rows, models
+    with more parameters score better. A density estimator scores the rows by its own
+    ``score_samples``. Any other masked model scores them by its conditionals along
+    random orders of the features (see :func:`lml_samples`). The orders are the same for
+    all models that take masks in the same way. Models of texts score them by their
+    `method`, on the same masks if they have the same tokens.
 
     Parameters
     ----------
@@ -242,8 +243,8 @@ def compare_lml(
     n_orders : int, default=10
         Number of random orders, for models without ``score_samples``.
     random_state : int, RandomState instance or None, default=None
-        Determines the orders and, in place of that of a `MPTScorer`, its masks; the
-        same for all models.
+        Determines the orders, and the masks of each `MPTScorer`, whose own
+        `random_state` is not used. All models use the same.
     n_jobs : int, default=None
         Number of joblib workers, for models without ``score_samples`` and for texts.
 
@@ -257,10 +258,10 @@ def compare_lml(
     TypeError
         If one of them is neither a density estimator nor a masked model.
     ValueError
-        If there are fewer than two models or two rows, or if a model has other features
-        than X, scores of another number of rows, or a score that is not finite. Also
-        if one model has a density of a column where another has a probability, as far
-        as models say: those of this package do.
+        If there are fewer than two models or two rows, if a model has other features
+        than X, or if the scores of a model have another number of rows or are not
+        finite. Also if one model has a density of a column for which another has a
+        probability. This is known for the models of this package only.
 
     See Also
     --------
@@ -268,14 +269,14 @@ def compare_lml(
 
     Notes
     -----
-    With rows i and orders o, the scores of a model, and the differences of two, have
-    an error :math:`a_i + b_o + e_{io}`; the standard error of the mean is that of both
-    samples, and :meth:`LMLComparison.lml_diff_interval` makes intervals of it.
-    Integration by importance sampling and masks of texts differ by row, and so
-    enter through the spread of the rows.
+    For rows i and orders o, the scores of a model, and the differences between two
+    models, have errors :math:`a_i + b_o + e_{io}`. The standard error of the mean
+    accounts for the sampling of rows and of orders. The errors of importance sampling
+    and of masks of texts differ by row, so they are part of the spread of the rows.
 
-    Log densities depend on the units: compare models of the same rows, and never a
-    density with a probability, or with a pseudo-log-likelihood (``method="pll"``).
+    Log-densities depend on the units of the columns. Compare models of the same rows
+    only, and never compare a density with a probability or with a pseudo-log-likelihood
+    (``method="pll"``).
 
     Examples
     --------
@@ -357,7 +358,7 @@ def _score(name, model, X, options):
 
 
 def _check_measures(named):
-    """Refuse a density of a column beside a probability, as far as models say."""
+    """Raise an error if one model has a density of a column, another a probability."""
     known = [(name, measures_of_columns(model, 0)) for name, model in named.items()]
     known = [(name, measures) for name, measures in known if measures]
     for name, measures in known[1:]:
@@ -365,7 +366,7 @@ def _check_measures(named):
         for j, pair in enumerate(zip(first, measures, strict=False)):
             if None not in pair and len(set(pair)) > 1:
                 raise ValueError(
-                    "A density and a probability do not compare, as one has units: "
+                    "A density cannot be compared with a probability, as it has units: "
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "
                     f"{name!r}. Give both models the same kind of likelihood there."
                 )
@@ -380,7 +381,10 @@ def _check_features(name, n_features, X):
 
 
 def _is_density_estimator(model):
-    """By the tag: score_samples of an outlier detector is no log-density."""
+    """Return whether score_samples is a log-density, as the estimator's tags show.
+
+    The score_samples of an outlier detector is not a log-density.
+    """
     if not hasattr(model, "score_samples") or not hasattr(model, "__sklearn_tags__"):
         return False
     return get_tags(model).estimator_type != "outlier_detector"
@@ -399,13 +403,13 @@ def _check_scores(name, scores, X):
         row = np.flatnonzero(~np.isfinite(scores).all(axis=0))[0]
         raise ValueError(
             f"The log marginal likelihood of {name!r} is {scores[:, row].mean()} at "
-            f"row {row}: models compare where all are finite."
+            f"row {row}: all values must be finite."
         )
     return scores
 
 
 def _std_error(scores):
-    """Standard error of the mean over orders and rows, and its degrees of freedom.
+    """Return the standard error of the mean over orders and rows, and its degrees.
 
     Rows and orders are both random samples.
     """
@@ -424,7 +428,7 @@ def _std_error(scores):
 
 
 def _skewness_of_mean(rows, std_error):
-    """Skewness of the mean of each line of rows, which has this standard error."""
+    """Return the skewness of the mean of rows, given its standard error; (n_lines,)."""
     centred = rows - rows.mean(axis=1, keepdims=True)
     third = np.mean(centred**3, axis=1) / rows.shape[1] ** 2
     scale = std_error**3
@@ -432,10 +436,11 @@ def _skewness_of_mean(rows, std_error):
 
 
 def _unskewed(quantile, skewness):
-    """Quantile of the studentised mean t, of which Hall's cubic g(t) is symmetric.
+    """Return the quantile t of the studentised mean for a quantile of Hall's g(t).
 
-    With skewness s of the mean, g(t) = t + s t^2 / 3 + s^2 t^3 / 27 + s / 6.
+    For skewness s of the mean, g(t) = t + s t^2 / 3 + s^2 t^3 / 27 + s / 6 has a
+    symmetric distribution.
     """
-    small = np.abs(skewness) < 1e-6  # where g is the identity, and s no divisor
+    small = np.abs(skewness) < 1e-6  # g is the identity; s is too small to divide by
     s = np.where(small, 1.0, skewness)
     return np.where(small, quantile, 3 / s * (np.cbrt(1 + s * (quantile - s / 6)) - 1))

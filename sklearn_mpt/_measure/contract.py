@@ -1,42 +1,43 @@
-"""What generic code asks of a masked model, and what its answers add up to.
+"""The methods of a masked model that generic code calls, and the masked score.
 
-A masked model is an object with ``conditional_log_prob(X, mask)``, or that function
-itself. X is a copy of some rows of the user's, an array or a DataFrame, and `mask` a
-boolean array of shape (n_features,) or (n_samples, n_features), True where hidden. The
-answer counts at entries that are hidden and present. It is a log-probability in nats
-there, -inf for what has probability 0; NaN and inf are refused. A torch module gets
-tensors in place of arrays.
+A masked model is an object with a method ``conditional_log_prob(X, mask)``, or a
+function with these arguments. X is a copy of some rows, an array or a DataFrame. `mask`
+is a boolean array of shape (n_features,) or (n_samples, n_features), True where hidden.
+The result has the shape of X. At entries that are hidden and present it is a
+log-probability in nats, -inf for an event of probability 0; NaN and inf are refused. At
+other entries it is not used. A torch module gets tensors instead of arrays.
 
-Two methods beside it are optional, for speed and never for meaning; where they are
-missing, that function is called in a loop. The array X that they get is read-only:
+Two more methods are optional. They make scores faster and must not change them; without
+them, ``conditional_log_prob`` is called in a loop. The array X that they get is
+read-only:
 
 ``mean_masked_scores(X, masks)``
     The masked score averaged over rows, for each mask; array (n_masks,).
 ``mean_chain_scores(X, orders)``
-    The same for nested masks: features become visible one after the other. `orders`
-    holds integers of shape (n_orders, n_features), or (n_orders, n_samples,
-    n_features) with an order for each row. Returns an array (2, n_orders, n_features);
-    at place t of each order, averaged over rows: the masked score of all features not
-    among the first t, and the log-probability of the next one alone, both given the
-    first t.
+    Scores along orders of the features, which become visible one after the other.
+    `orders` holds integers of shape (n_orders, n_features), or (n_orders, n_samples,
+    n_features) with an order for each row. Returns an array (2, n_orders, n_features)
+    of averages over rows. At place t of each order it has the masked score of all
+    features not among the first t, and the log-probability of the next feature alone,
+    both given the first t features.
 
-One more says what the log-probabilities are; without it nothing is known:
+Another optional method returns whether log-probabilities are densities:
 
 ``_measures_of_columns()``
     For each feature "density", "probability", "density and probability" if some values
-    have one and some the other, or None if it is not known.
+    have a density and some a probability, or None if it is not known.
 
 A model of rows of several lengths, such as texts, takes no mask of shape (n_features,).
-It answers what it can by methods of its own, with arguments of the public functions:
+It has these methods instead, with the arguments of the public functions:
 
 ``_masked_score_curve(X, n_masks, random_state, n_jobs)``
-    What `mpt_curve` returns.
+    Returns the result of `mpt_curve`.
 ``_lml_along_orders(X, n_orders, random_state, n_jobs)``
-    What `lml_samples` returns with ``return_std=True``.
+    Returns the result of `lml_samples` with ``return_std=True``.
 ``_token_contributions(X, n_orders, random_state, n_jobs)``
-    What `feature_contributions` makes its result of, as `Contributions`.
+    Returns `Contributions`, from which `feature_contributions` makes its result.
 ``_score_samples_on_masks(X, random_state, n_jobs)``
-    Its score of each row, for `compare_lml`, by masks that follow from the seed.
+    Returns the score of each row for `compare_lml`, with masks that depend on the seed.
 """
 
 import numpy as np
@@ -45,16 +46,17 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 
-BLOCK_ENTRIES = 2**20  # of rows that are worked on at a time
-CLEARLY = 1e-4  # relative, or of a nat: more than rounding in single precision
-COMMUTES = 1e-5  # relative, or of a nat: what the integrals of a joint may differ by
+BLOCK_ENTRIES = 2**20  # number of entries of rows that are processed at a time
+# Differences of log-probabilities, relative or in nats:
+CLEARLY = 1e-4  # larger than rounding errors in single precision
+COMMUTES = 1e-5  # largest difference between two integrals of one joint
 
 
 def masked_score(log_prob, mask):
     """Average the log-probabilities of the hidden features, per row.
 
-    Dividing by the size of the mask, missing entries included, makes a missing
-    feature a null player: the scores of all sizes still add up to log p(observed).
+    The sum is divided by the size of the mask, missing entries included. Then a missing
+    feature contributes 0, and the scores of all sizes add up to log p(observed).
 
     Parameters
     ----------
@@ -71,11 +73,11 @@ def masked_score(log_prob, mask):
 
 
 class Conditional:
-    """The function ``(X, mask) -> log_prob`` of a masked model, and how to call it.
+    """Call the function ``(X, mask) -> log_prob`` of a masked model, with checks.
 
-    The function gets copies of the rows and of the mask, so that nothing it does to
-    them is seen by others. One that fails on a mask of shape (n_features,) is called
-    with a mask for each row instead, and from then on always.
+    The function gets copies of the rows and of the mask, so that it cannot change the
+    originals. If it fails on a mask of shape (n_features,), it gets a mask for each row
+    in this and in all later calls.
     """
 
     def __init__(self, model):
@@ -83,20 +85,20 @@ class Conditional:
             self.function = ModuleConditional(model)
         else:
             self.function = getattr(model, "conditional_log_prob", model)
-        # whether it is no method of an estimator, which checks its own rows
+        # False for a method of an estimator, which checks its own rows
         self.is_function = is_module(model) or self.function is model
-        self.is_single = False  # whether it answers in single precision, or less
+        self.is_single = False  # whether results are in single precision or less
         if not callable(self.function):
             raise TypeError(
                 "estimator must have a method conditional_log_prob(X, mask) or be such "
                 f"a function, got {model!r}."
             )
-        self.refusal = None  # what it raised when given a mask of shape (n_features,)
+        self.refusal = None  # the error that a mask of shape (n_features,) caused
 
     def __call__(self, rows, mask):
         """Return the log-probabilities as an array of floats, of the shape of X.
 
-        It may be an array that the function uses again: copy what is kept.
+        The function may use the same array again: copy it to keep it.
         """
         for_each_row = np.broadcast_to(mask, rows.shape)
         if self.refusal is not None:
@@ -147,7 +149,7 @@ def _for_mask(mask):
 
 
 def describe_mask(mask):
-    """Say which features a mask of shape (n_features,) hides, a few of many."""
+    """Describe which features a mask of shape (n_features,) hides, for messages."""
     hidden = np.flatnonzero(mask)
     few = ", ".join(map(str, hidden[:10]))
     rest = f", ... ({len(hidden)} of {len(mask)})" if len(hidden) > 10 else ""
@@ -155,7 +157,7 @@ def describe_mask(mask):
 
 
 def ragged_hook(model, name):
-    """Return the method that answers for rows of several lengths, or None."""
+    """Return the named method of a model of rows of several lengths, or None."""
     return getattr(model, name, None)
 
 
@@ -168,11 +170,11 @@ def fill_masked(X):
 
 
 def check_rows(model, X):
-    """Return the `Rows` that a model is asked about.
+    """Return X as `Rows`, for calls of a model.
 
-    An estimator checks its own rows, and may want the names and kinds of their
-    columns. A function that is no method of such an estimator gets an array of
-    numbers, unless the columns of a DataFrame hold something else.
+    An estimator checks its own rows and may need the names and the kinds of their
+    columns, so it gets X as it is. Another function gets an array of numbers, unless X
+    is a DataFrame with columns of other values.
     """
     X = fill_masked(X)
     is_function = Conditional(model).is_function
@@ -197,16 +199,16 @@ def check_rows(model, X):
 
 
 def as_array(values):
-    """Return an array of what a model returns, torch tensors with gradients too."""
+    """Return the result of a model as an array; it may be a tensor with gradients."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().double()
     return np.asarray(values)
 
 
 def hidden_log_prob(conditional, rows, mask):
-    """Ask for the hidden entries; whatever comes at others, or missing ones, is 0.
+    """Return log-probabilities of hidden entries, and 0 at visible and missing ones.
 
-    -inf, what an event of probability 0 has, is an answer; NaN and inf are none.
+    -inf is allowed, for events of probability 0. NaN and inf are errors.
     """
     rows = Rows.of(rows)
     log_prob = conditional(rows, mask)
@@ -223,7 +225,7 @@ def hidden_log_prob(conditional, rows, mask):
 
 
 def _gaps(rows, i):
-    """Say which entries of a row are missing, if any are."""
+    """Describe which entries of a row are missing, if any, for messages."""
     if rows.missing is None or not rows.missing[i].any():
         return ""
     missing = ", ".join(map(str, np.flatnonzero(rows.missing[i])[:10]))
@@ -234,7 +236,7 @@ def _gaps(rows, i):
 
 
 def measures_of_columns(model, n_features):
-    """Say of each feature what the contract's `_measures_of_columns` does."""
+    """Return the result of the model's `_measures_of_columns`; without it, Nones."""
     ask = getattr(model, "_measures_of_columns", None)
     return [None] * n_features if ask is None else ask()
 
@@ -249,7 +251,7 @@ def mean_masked_scores(model, rows, masks):
 
 
 def _check_averages(scores, shape, name):
-    """Check what an optional method of a model returns."""
+    """Check the result of an optional method of a model."""
     if scores.shape != shape:
         raise ValueError(
             f"{name} must return an array of shape {shape}, got {scores.shape}."
@@ -312,7 +314,7 @@ def log_prob_along(conditional, rows, order):
 
 
 def row_blocks(rows):
-    """Yield slices of rows, and those rows, so that few are worked on at a time."""
+    """Yield slices of rows, and these rows, so that few are processed at a time."""
     from sklearn.utils import gen_batches  # models load without sklearn
 
     n_rows, n_features = rows.shape
@@ -321,13 +323,13 @@ def row_blocks(rows):
 
 
 def takes_row_masks(conditional, rows):
-    """Whether a function takes a mask for each row, and not only one for all.
+    """Return whether a function takes a mask for each row, not only one for all rows.
 
-    Up to four rows are asked about with four masks, all pairs of them. Given together,
-    each row with a mask of its own, they must get the answers to that mask, and those
-    must differ clearly from the answers to the others: where the visible features say
-    nothing about the hidden ones, a function that reads one mask alone cannot be told
-    from others.
+    The function is called with up to four rows and four masks, in all pairs. It is then
+    called with each row and a different mask. The results must agree with those of the
+    pairs, and they must differ clearly from the results for the other masks. Otherwise
+    the test cannot detect a function that uses one mask for all rows; this happens if
+    the hidden features do not depend on the visible ones.
     """
     rows = _complete_rows(Rows.of(rows))
     n_rows, n_features = rows.shape
@@ -343,7 +345,7 @@ def takes_row_masks(conditional, rows):
             own = apart[which, np.arange(n_rows)]
             if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
                 return False
-    except Exception:  # the function is the user's, and meets the next error itself
+    except Exception:  # the user's function; a real error appears in the next call
         return False
     return all(
         any(_differ(rows, apart[[k, m]], masks[[k, m]]) for m in range(len(masks)))
@@ -352,27 +354,28 @@ def takes_row_masks(conditional, rows):
 
 
 def _differ(rows, log_prob, masks):
-    """Whether answers to two masks differ clearly where both hide an entry."""
+    """Return whether results for two masks differ clearly at entries hidden by both."""
     one, two = log_prob[:, rows.targets(masks.all(axis=0))]
     with np.errstate(invalid="ignore"):  # -inf may stand on both sides
         return (np.abs(one - two) > CLEARLY * np.maximum(1, np.abs(one))).any()
 
 
 def wants_row_orders(conditional, rows):
-    """Whether chains are better drawn for each row than for all rows together.
+    """Return whether each row should have its own random orders.
 
-    Then the errors of rows average out. It takes a function of masks for each row, and
-    conditionals of no joint density: those of a joint are the same along any order, and
-    masks that rows share may cost less.
+    With its own orders the errors of the rows average out. This needs a function that
+    takes a mask for each row. It is useful only for conditionals that do not belong to
+    one joint density: those of a joint give the same sum along any order, and masks
+    that rows share can cost less.
     """
     return takes_row_masks(conditional, rows) and not _commute(conditional, rows)
 
 
 def _commute(conditional, rows):
-    """Whether two features have one joint log-probability, in whichever order.
+    """Return whether two features have the same joint log-probability in both orders.
 
-    Asked about up to four rows, of three pairs of features: given nothing, half of the
-    features, all others.
+    This is tested on up to four rows and three pairs of features: one pair given
+    nothing, one given half of the features, one given all others.
     """
     rows = _complete_rows(Rows.of(rows))
     n_features = rows.shape[1]
@@ -392,7 +395,7 @@ def _commute(conditional, rows):
 
 
 def _complete_rows(rows):
-    """Return four rows, those that are most complete."""
+    """Return the four rows with the fewest missing entries."""
     if rows.missing is None:
         return rows.slice(0, min(4, len(rows)))
     first = np.sort(np.argsort(rows.missing.sum(axis=1), kind="stable")[:4])
@@ -400,5 +403,5 @@ def _complete_rows(rows):
 
 
 def own_setting(model, name, value):
-    """Return `value`, or where it is None what the model itself says."""
+    """Return `value`, or if it is None the model's parameter of that name."""
     return getattr(model, name, None) if value is None else value

@@ -135,7 +135,7 @@ def sums_along(estimator, rows, draws, n_jobs):
 
 
 class OrderDraw(NamedTuple):
-    """One of the random orders of a seed, the same for all rows or one for each."""
+    """One random order of a seed, either the same for all rows or one for each row."""
 
     seed: np.random.SeedSequence
     number: int
@@ -165,7 +165,7 @@ def std_error_of_mean(values, n_all=np.inf):
     if n_values == 1:
         return np.full(values.shape[1:], 0.0 if n_all == 1 else np.nan)
     mean = values.mean(axis=0)
-    centre = np.where(np.isfinite(mean), mean, np.nan)  # no error of -inf
+    centre = np.where(np.isfinite(mean), mean, np.nan)  # -inf has no standard error
     variance = np.sum((values - centre) ** 2, axis=0) / (n_values - 1) / n_values
     return np.sqrt(variance * (1 - n_values / n_all))
 
@@ -199,7 +199,7 @@ def _sums_along(conditional, rows, draws):
 
 
 def _part(order, batch):
-    """Return the order that all rows share, or the orders of a batch of rows."""
+    """Return the order, if all rows share it, or the orders of a batch of rows."""
     return order[0] if len(order) == 1 else order[batch]
 
 
@@ -353,7 +353,7 @@ def _data_of(rows):
 
 
 def _rectangular(rows):
-    """Return an array; of rows of several lengths, one of objects."""
+    """Return an array; for rows of several lengths, an array of objects."""
     if isinstance(rows, np.ndarray):
         return rows
     array = np.empty(len(rows), dtype=object)
@@ -362,7 +362,7 @@ def _rectangular(rows):
 
 
 def _order_pair(seed, n_rows, n_features):
-    """Return an order and its reverse, those of each row; (2, n_rows, n_features)."""
+    """Return an order and its reverse for each row; (2, n_rows, n_features)."""
     orders = np.tile(np.arange(n_features), (n_rows, 1))
     orders = np.random.default_rng(seed).permuted(orders, axis=1)
     return np.stack([orders, orders[:, ::-1]])

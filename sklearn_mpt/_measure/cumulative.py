@@ -26,15 +26,15 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-START_SHARE = 10  # one row of so many comes before the first that is scored
-LINES = 12  # of the table that a result prints
+START_SHARE = 10  # "auto": a tenth of the rows come before the first scored row
+LINES = 12  # largest number of lines in the table of a result
 
 
 @dataclass(frozen=True, eq=False)
 class CumulativeCV:
     r"""Predictive scores of blocks of rows, each by a fit to the rows before it.
 
-    Created by :func:`cumulative_cv_score`. Its text is a table.
+    Created by :func:`cumulative_cv_score`. Printing it shows a table.
 
     Parameters
     ----------
@@ -43,15 +43,16 @@ class CumulativeCV:
     block_scores : ndarray of shape (n_orders, n_blocks)
         Sum of the log predictive probabilities of the rows of each block, in nats.
     n_samples : int
-        Number of rows, all blocks and those before the first.
+        Number of all rows, including those before the first block.
     draw : tuple, default=()
-        Identifies the orders: results with the same are compared in pairs.
+        Identifies the random orders: results with the same `draw` have the same orders
+        and are compared in pairs.
 
     Attributes
     ----------
     log_evidence : float
-        Log-probability of all rows after the first ``n_seen[0]``, given these, in
-        nats: the mean of `scores`.
+        Log-probability of the other rows given the first ``n_seen[0]``, in nats: the
+        mean of `scores`.
     std_error : float
         Standard error of `log_evidence` over orders of the rows; NaN for one order.
     scores : ndarray of shape (n_orders,)
@@ -66,7 +67,7 @@ class CumulativeCV:
 
     See Also
     --------
-    cumulative_cv_score : Compute it.
+    cumulative_cv_score : Compute the log evidence of an estimator.
     compare_evidence : Log Bayes factors and posterior probabilities of models.
 
     Examples
@@ -130,10 +131,10 @@ class CumulativeCV:
     def leave_out(self, n_out: int) -> float:
         r"""Return the leave-p-out cross-validated score, for p of `n_out`.
 
-        It is the mean log predictive probability of a row that is left out with p - 1
-        others, from a fit to the other ``n_samples - p`` rows, over random sets of p
-        rows. The log evidence is the sum of these scores over p = 1..n_samples, or up
-        to ``n_samples - n_seen[0]`` if that many are seen first [1]_.
+        It is the mean log predictive probability of a row that is left out together
+        with p - 1 others, by a fit to the other ``n_samples - p`` rows, over random
+        sets of p rows. The log evidence is the sum of these scores over
+        p = 1..n_samples - n_seen[0] [1]_.
 
         Parameters
         ----------
@@ -143,7 +144,8 @@ class CumulativeCV:
         Returns
         -------
         float
-            In nats per row; that of the block that the row is in.
+            In nats per row: the score of the block that contains place
+            ``n_samples - p``.
 
         References
         ----------
@@ -204,8 +206,8 @@ def cumulative_cv_score(
 ) -> CumulativeCV:
     r"""Estimate the log evidence of an estimator by cumulative cross-validation.
 
-    The rows come in random order, and each block of them is scored by a clone of the
-    estimator that is fitted to those before it. The log predictive probabilities add
+    The rows are put in random order, and each block of rows is scored by a clone of the
+    estimator that is fitted to the rows before it. The log predictive probabilities add
     up to
 
     .. math:: \log p(x_1 .. x_n \mid x_1 .. x_{n_0})
@@ -227,21 +229,22 @@ def cumulative_cv_score(
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows.
     y : array-like of shape (n_samples,), default=None
-        What a classifier or regressor predicts: the evidence is that of `y` given `X`.
+        Target of a classifier or regressor: the evidence is that of `y` given `X`.
     n_start : int or "auto", default="auto"
-        Number of rows that are seen before the first is scored. 0 is the whole
-        evidence, for estimators that can be fitted to no rows. "auto" is a tenth of
-        the rows, more than there are features or classes if rows suffice. The choice
-        takes the place of a prior: fewer rows ask more of it.
+        Number of rows to which the first fit is made, and which are not scored. 0 gives
+        the whole evidence, for estimators that can be fitted to 0 rows. "auto" is a
+        tenth of the rows, and more than the number of features or classes if there are
+        enough rows. The first rows have the role of a prior: with fewer of them, the
+        result depends more on the prior of the estimator.
     n_orders : int, default=10
         Number of random orders of the rows.
     steps : int, default=None
-        Number of blocks, of which each is a fit. None scores one row at a time, which
-        costs a fit for each row and order.
+        Number of blocks; each takes one fit for each order. None scores one row at a
+        time, which takes a fit for each row and order.
     random_state : int, RandomState instance or None, default=None
-        Determines the orders. Pass an int to compare models on the same.
+        Determines the orders. Pass an int to compare models on the same orders.
     n_jobs : int, default=None
-        Number of joblib workers, over fits. The orders are the same for all.
+        Number of joblib workers, over fits. The orders do not depend on it.
     verbose : bool or int, default=False
         Whether joblib reports the progress.
 
@@ -264,10 +267,10 @@ def cumulative_cv_score(
 
     Notes
     -----
-    For classifiers the rows of each start include all classes: rows are exchanged
-    where that takes it. The standard error is that over orders; it says nothing of
-    another sample of rows. A Pipeline that rescales rows before a density estimator
-    gives densities in units that change with every fit: do not compare these.
+    For classifiers the first `n_start` rows of each order include all classes; rows are
+    exchanged if necessary. The standard error is that over orders and does not include
+    the sampling of rows. In a Pipeline that rescales rows before a density estimator,
+    the units of the densities change with every fit: do not compare such scores.
 
     References
     ----------
@@ -320,7 +323,7 @@ def cumulative_cv_score(
 
 
 def _scoring_of(estimator, y):
-    """Return the function that gives log predictive probabilities of rows."""
+    """Return the function that computes log predictive probabilities of rows."""
     kind = _kind(estimator)
     if y is None or kind == "density_estimator":
         if hasattr(estimator, "score_samples") and kind != "outlier_detector":
@@ -410,10 +413,10 @@ def _block_starts(start, n_samples, steps):
 
 
 def _with_all_classes(order, y, n_start):
-    """Return the order with a row of each class among the first, where they suffice.
+    """Return the order with a row of each class among the first, if possible.
 
-    The first row of a class that comes later changes places with one of the start that
-    is not the first of its class.
+    The first row of a class that comes later is exchanged with one of the first
+    `n_start` rows that is not the first of its class.
     """
     order = order.copy()
     first = np.unique(y[order], return_index=True)[1]
@@ -425,7 +428,7 @@ def _with_all_classes(order, y, n_start):
 
 
 def _score_block(score, estimator, X, y, seen, block):
-    """Fit a clone to the rows seen; return the sum of the scores of a block."""
+    """Fit a clone to the rows `seen`; return the sum of the scores of a block."""
     part = [None if v is None else _safe_indexing(v, seen) for v in (X, y)]
     later = [None if v is None else _safe_indexing(v, block) for v in (X, y)]
     model = clone(estimator)
@@ -449,26 +452,27 @@ def _score_block(score, estimator, X, y, seen, block):
 class EvidenceComparison:
     """Log evidence of several models of the same rows, best first.
 
-    Created by :func:`compare_evidence`. Its text is a table.
+    Created by :func:`compare_evidence`. Printing it shows a table.
 
     Parameters
     ----------
     names : list of str
-        The models, in the order of all that follows.
+        Names of the models; the other arrays are in this order.
     scores : ndarray of shape (n_models, n_orders)
-        Log evidence of each along each order of the rows, in nats.
+        Log evidence of each model along each order of the rows, in nats.
     is_paired : bool
-        Whether the models have the same orders: then what an order does to all of them
-        cancels in the errors of differences.
+        Whether the models have the same orders. If so, errors of differences are those
+        of the differences along each order.
     prior : ndarray of shape (n_models,), default=None
-        Probability of each model before the rows are seen. None is the same for all.
+        Prior probability of each model. None is the same for all.
 
     Attributes
     ----------
     log_evidence, std_error : ndarray of shape (n_models,)
         Means of `scores`, and their standard errors over orders.
     log_bayes_factor, log_bayes_factor_std_error : ndarray of shape (n_models,)
-        `log_evidence` less that of the best model, 0 or negative, and standard errors.
+        `log_evidence` less that of the best model, 0 or negative, and its standard
+        error.
     probability, probability_std_error : ndarray of shape (n_models,)
         Posterior probability of each model, and standard errors by the delta method.
 
@@ -520,7 +524,7 @@ class EvidenceComparison:
         return self._error_of(np.diag(share) - np.outer(share, share))
 
     def _error_of(self, weights):
-        """Standard errors of weighted sums of the log evidences; (n_sums,)."""
+        """Return standard errors of weighted sums of the log evidences; (n_sums,)."""
         if self.is_paired:
             return std_error_of_mean((weights @ self.scores).T)
         return np.sqrt(weights**2 @ self.std_error**2)
@@ -567,17 +571,18 @@ def compare_evidence(
 ) -> EvidenceComparison:
     r"""Compare models by their log evidence from cumulative cross-validation.
 
-    A difference of log evidences is a log Bayes factor, and with prior probabilities
-    of the models Bayes' rule makes posterior probabilities of them.
+    A difference of log evidences is a log Bayes factor. Together with prior
+    probabilities of the models it gives their posterior probabilities, by Bayes' rule.
 
     Parameters
     ----------
     results : dict from names to CumulativeCV
-        What :func:`cumulative_cv_score` returned for each model, on the same rows and
-        from the same number of rows on. With the same integer `random_state` and
-        `steps` they have the same orders, and errors of differences are paired.
+        The result of :func:`cumulative_cv_score` for each model, on the same rows and
+        with the same number of rows before the first scored one. With the same integer
+        `random_state` and `steps` they have the same orders, and errors of differences
+        are paired.
     prior : dict from names to float, default=None
-        Weight of each model before the rows are seen. None weighs all alike.
+        Prior weight of each model. None is the same for all.
 
     Returns
     -------
@@ -587,7 +592,7 @@ def compare_evidence(
     Raises
     ------
     TypeError
-        If a result is no `CumulativeCV`.
+        If a result is not a `CumulativeCV`.
     ValueError
         If there are fewer than two models, their rows do not agree, or `prior` does
         not name the same models with positive weights.
@@ -618,14 +623,14 @@ def compare_evidence(
     for name, result in results.items():
         if not isinstance(result, CumulativeCV):
             raise TypeError(
-                f"results[{name!r}] must be what cumulative_cv_score returns, got "
+                f"results[{name!r}] must be a result of cumulative_cv_score, got "
                 f"{result!r}."
             )
     rows = {(int(r.n_seen[0]), r.n_samples) for r in results.values()}
     if len(rows) > 1:
         raise ValueError(
-            "The models must be scored on the same rows, from the same number of rows "
-            f"on; (n_start, n_samples) are {sorted(rows)}."
+            "The models must be scored on the same rows, with the same number of rows "
+            f"before the first; (n_start, n_samples) are {sorted(rows)}."
         )
     weights = _check_prior(prior, results)
     names = sorted(results, key=lambda name: -results[name].log_evidence)

@@ -1,4 +1,4 @@
-"""What hidden features of a row may be, for Shapley values of a predictor."""
+"""Draws of hidden features given visible ones, for Shapley values of a predictor."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,23 +10,23 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 class ConditionalMasker:
     r"""Draw hidden features of a row given the visible ones, for Shapley values.
 
-    Shapley values of a prediction f(x) ask what it is on average when only the
-    features R of a row are known. Drawing the others from a background data set, as
-    the maskers of the package shap do, breaks their relation to R. This one draws them
-    from the conditional distribution :math:`p(x_M \mid x_R)` of a model, all together,
-    and so gives conditional Shapley values [1]_. An object is a masker of shap
-    (``shap.Explainer(f, masker)``), and its :meth:`game` is one of shapiq.
+    Shapley values of a prediction f(x) use its average when only the features R of a
+    row are known. The maskers of the package shap draw the other features from a
+    background data set, independently of R. This one draws them jointly from the
+    conditional distribution :math:`p(x_M \mid x_R)` of a model, which gives conditional
+    Shapley values [1]_. Pass it to shap as ``shap.Explainer(f, masker)``, or pass its
+    :meth:`game` to shapiq.
 
     Parameters
     ----------
     model : estimator
-        A fitted model of the rows that draws what is missing, by
-        ``impute(X, method="sample", random_state=...)``, as those of this package do.
+        A fitted model of the rows with a method
+        ``impute(X, method="sample", random_state=...)``, such as those of this package.
     n_samples : int, default=100
         Number of draws for each set of visible features.
     random_state : int, RandomState instance or None, default=None
-        Determines the draws, the same in every call: sets of features are compared on
-        the same random numbers.
+        Determines the draws. The random numbers are the same in every call, so all sets
+        of features are compared on the same random numbers.
 
     See Also
     --------
@@ -51,7 +51,7 @@ class ConditionalMasker:
     ((3, 4), True)
     """
 
-    immutable_outputs = True  # what shap gets it may keep
+    immutable_outputs = True  # shap may keep the returned arrays
 
     def __init__(
         self, model: object, *, n_samples: int = 100, random_state: RandomState = None
@@ -67,20 +67,21 @@ class ConditionalMasker:
         self.seed = draw_seed(random_state)
 
     def __call__(self, mask: ArrayLike, x: ArrayLike) -> tuple[np.ndarray]:
-        """Return draws of a row of which some features are visible.
+        """Return draws of a row, given its visible features.
 
         Parameters
         ----------
         mask : array-like of bool of shape (n_features,)
-            True where a feature is visible: so does shap have it, and only here. True
-            or False alone is all features or none.
+            True where a feature is visible. This is the convention of shap; everywhere
+            else in this package True means hidden. A single True or False is for all
+            features.
         x : array-like of shape (n_features,)
             The row.
 
         Returns
         -------
         draws : tuple of one ndarray of shape (n_samples, n_features)
-            As shap takes it.
+            The draws, as shap expects them.
         """
         x = np.asarray(x, dtype=float).reshape(-1)
         hidden = ~np.broadcast_to(np.asarray(mask, dtype=bool), x.shape)
@@ -91,7 +92,7 @@ class ConditionalMasker:
         return (np.asarray(self.model.impute(rows, **options)),)
 
     def shape(self, x: ArrayLike) -> tuple[int, int]:
-        """Return the number of draws and of features, which shap asks for.
+        """Return the number of draws and of features, for shap.
 
         Parameters
         ----------
@@ -105,7 +106,7 @@ class ConditionalMasker:
         return self.n_samples, np.size(x)
 
     def game(self, predict, x: ArrayLike):
-        """Return the game of one row: the mean prediction for sets of visible features.
+        """Return the game of a row: the mean prediction given sets of visible features.
 
         Parameters
         ----------
@@ -117,8 +118,8 @@ class ConditionalMasker:
         Returns
         -------
         callable
-            From sets, bool of shape (n_sets, n_features), to values (n_sets,), as the
-            approximators and exact computers of shapiq take it.
+            Function from sets, bool of shape (n_sets, n_features), to values (n_sets,),
+            for the approximators and exact computers of shapiq.
         """
 
         def value(sets):

@@ -1,4 +1,4 @@
-"""Orders of the features: exact likelihoods, and whether they agree."""
+"""Exact likelihoods along orders of the features, and a test whether they agree."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from sklearn_mpt._seeds import RandomState, spawn_seeds
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TOLERANCE = 1e-5  # relative, or of a nat: rounding, and integrals by quadrature
+TOLERANCE = 1e-5  # relative or in nats, for rounding and integrals by quadrature
 
 
 def order_log_prob(
@@ -39,13 +39,14 @@ def order_log_prob(
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     r"""Compute the log-probability of each row along given orders of the features.
 
-    Along one order :math:`\pi`, with each feature predicted from those before it,
+    Along an order :math:`\pi`, each feature is predicted from those before it. The sum
 
     .. math:: \log q_\pi(x) = \sum_t \log p(x_{\pi_t} \mid x_{\pi_1 .. \pi_{t-1}})
 
-    is an exact log-likelihood, whatever the conditionals are: if each is normalised,
-    so is :math:`q_\pi`. If they belong to one joint density, it is the same for all
-    orders. Otherwise each order is a model of its own, and several are a mixture,
+    is an exact log-likelihood for any conditionals: if each of them is normalised,
+    :math:`q_\pi` is normalised. If they belong to one joint density, it is the same for
+    all orders. Otherwise each order defines a model of its own. For several orders the
+    result is the log-density of their mixture,
     :math:`\log \frac{1}{K} \sum_\pi q_\pi(x)`, which is normalised too [1]_.
 
     Parameters
@@ -54,41 +55,41 @@ def order_log_prob(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
         torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
-        Rows to score. Missing entries (NaN, or what a DataFrame has in its place) are
+        Rows to score. Missing entries (NaN, or the missing value of a DataFrame) are
         integrated out.
     order : str, int or array-like, (n_features,) or (n_orders, n_features)
-        One order of the features, by index or by the names of columns, first the
-        feature that is predicted from nothing; "left_to_right" is the order of the
-        columns. Or several orders, in two dimensions, for their mixture. An int is the
-        mixture of so many random orders, no two of them the same where few exist.
+        One order of the features, as indices or names of columns; its first feature is
+        predicted from nothing. "left_to_right" is the order of the columns. An array
+        with two dimensions is the mixture of several orders. An int is the mixture of
+        that number of random orders, which are distinct if few exist.
     return_std : bool, default=False
         Whether to return a standard error too.
     random_state : int, RandomState instance or None, default=None
-        Determines random orders. None takes the model's own.
+        Determines random orders. None takes the `random_state` of the model.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the model's own.
+        Number of joblib workers. None takes the `n_jobs` of the model.
 
     Returns
     -------
     log_prob : ndarray of shape (n_samples,)
-        In nats; -inf where a conditional is.
+        In nats; -inf if a conditional log-probability is.
     std_error : ndarray of shape (n_samples,)
         Standard error of `log_prob` as an estimate of the mixture of all orders, by
-        the delta method; NaN for one random order. 0 for given orders, which are the
-        model. Only if `return_std` is True.
+        the delta method; NaN for one random order. 0 for given orders, because they
+        define the model. Only if `return_std` is True.
 
     Raises
     ------
     TypeError
-        If the model has no conditionals, or is one of texts.
+        If the model has no conditionals, or is a model of texts.
     ValueError
-        If an argument is not allowed, or the conditionals have the wrong shape or are
-        NaN or infinity; the message names the row, the feature and the mask.
+        If an argument is not allowed, or if the conditionals have the wrong shape or
+        are NaN or infinity; the message names the row, the feature and the mask.
 
     See Also
     --------
-    order_spread : Whether all orders agree.
-    lml_samples : The mean over random orders, a bound.
+    order_spread : Test whether all orders agree.
+    lml_samples : Mean over random orders, which is a lower bound.
 
     Notes
     -----
@@ -119,7 +120,7 @@ def order_log_prob(
         seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
         n_all = count_orders(rows.shape[1])
         n_drawn = min(int(np.asarray(order)), n_all)
-        # rows share them: the mixture is one model of all rows
+        # all rows have the same orders, so that the mixture is one model of the rows
         draws = [OrderDraw(seed, i, False) for i in range(n_drawn)]
         sums = sums_along(model, rows, draws, n_jobs)
         error = _error_of_mixture(sums, n_all)
@@ -169,7 +170,7 @@ def _read_orders(order, model, X, n_features):
 
 
 def _dtype_of(order):
-    """Names may be of several types; indices are of integers."""
+    """Return the dtype of the array of orders: objects for names, int for indices."""
     return None if np.asarray(order).dtype.kind in "iu" else object
 
 
@@ -189,7 +190,7 @@ def _mixture(sums):
 
 
 def _error_of_mixture(sums, n_all):
-    """Standard error of the log of the mean over orders, by the delta method."""
+    """Return the standard error of the log of the mean over orders (delta method)."""
     value = _mixture(sums)
     relative = np.exp(sums - np.where(np.isfinite(value), value, np.nan))
     return std_error_of_mean(relative, n_all)
@@ -199,26 +200,26 @@ def _error_of_mixture(sums, n_all):
 class OrderSpread:
     """How the log-probabilities of rows along several orders differ.
 
-    Created by :func:`order_spread`. Its text is a table.
+    Created by :func:`order_spread`. Printing it shows a table.
 
     Parameters
     ----------
     log_prob : ndarray of shape (n_orders, n_samples)
         Log-probability of each row along each order, in nats.
     n_all : float, default=inf
-        Number of orders that exist, if few.
+        Number of orders that exist; infinity if there are many.
     tolerance : ndarray of shape (n_samples,), default=None
-        Standard deviation that errors of integration and rounding may have. None is
-        1e-5 of a log-probability, or of a nat.
+        Standard deviation that is allowed for errors of integration and rounding. None
+        is 1e-5 times the log-probability, or 1e-5 nats if that is larger.
 
     Attributes
     ----------
     std : ndarray of shape (n_samples,)
         Standard deviation over orders.
     gap : ndarray of shape (n_samples,)
-        Log-density of the mixture of the orders less the mean over orders, 0 or more:
-        what the bound of :func:`lml_samples` loses. With more orders it is larger on
-        average, as a mixture of few orders misses the best ones.
+        Log-density of the mixture of the orders less the mean over orders, 0 or more.
+        It is the distance of the bound of :func:`lml_samples` to the log-density. It
+        increases with the number of orders, on average.
     gap_std_error : ndarray of shape (n_samples,)
         Standard error of `gap` over orders, by the jackknife.
     mean_gap, mean_gap_std_error : float
@@ -232,15 +233,15 @@ class OrderSpread:
 
     See Also
     --------
-    order_spread : Compute it.
+    order_spread : Compute the spread of a model.
 
     Notes
     -----
-    If the conditionals belong to one joint density, what differs along orders are
-    errors of integration alone. With normal errors, of the standard deviation
-    `tolerance`, and the same for all rows along an order, `statistic` has a chi-squared
-    distribution of `degrees` degrees of freedom. If errors of rows are independent, it
-    spreads less, and the test rejects more rarely than its level says.
+    If the conditionals belong to one joint density, orders differ by errors of
+    integration only. If these are normal with standard deviation `tolerance`, and the
+    same for all rows along an order, `statistic` has a chi-squared distribution with
+    `degrees` degrees of freedom. If the errors of rows are independent, `statistic` has
+    a smaller variance, and the test rejects more rarely than its level.
 
     Examples
     --------
@@ -291,7 +292,7 @@ class OrderSpread:
         return float(self._jackknife(lambda log_prob: _gap(log_prob).mean()))
 
     def _jackknife(self, function):
-        """Standard error of a function of the orders."""
+        """Return the standard error of a function of the orders, by the jackknife."""
         n_orders = len(self.log_prob)
         if n_orders < 3:
             return np.full(np.shape(function(self.log_prob)), np.nan)
@@ -359,7 +360,7 @@ class OrderSpread:
 
 
 def _gap(log_prob):
-    """Log of the mean over orders less the mean of the logs; rounding is 0."""
+    """Return the log of the mean over orders less the mean of the logs, at least 0."""
     mixture, mean = _mixture(log_prob), log_prob.mean(axis=0)
     gap = np.zeros(len(mean))
     np.subtract(mixture, mean, out=gap, where=np.isfinite(mixture))
@@ -378,9 +379,10 @@ def order_spread(
     r"""Measure how much log-probabilities of rows depend on the order of the features.
 
     Conditionals of one joint density give the same log-probability along any order
-    (see :func:`order_log_prob`). Those of nets, of neighbours or of regressions of each
-    column on the others belong to no joint in general, and each order is another
-    model. The result says how far they are apart, and tests whether they are.
+    (see :func:`order_log_prob`). The conditionals of nets, of nearest neighbours or of
+    regressions of each column on the others belong to no joint density in general, and
+    each order defines another model. The result shows how much the orders differ, and
+    tests whether they agree.
 
     Parameters
     ----------
@@ -388,21 +390,21 @@ def order_spread(
         A fitted estimator with ``conditional_log_prob(X, mask)``, or a function or
         torch module of that form.
     X : array-like or DataFrame of shape (n_samples, n_features)
-        Rows. Missing entries (NaN, or what a DataFrame has in its place) are
-        integrated out.
+        Rows. Missing entries (NaN, or the missing value of a DataFrame) are integrated
+        out.
     n_orders : int, default=10
-        Number of random orders, at least 2; each row has its own where the model takes
-        a mask for each row. No more are drawn than there are.
+        Number of random orders, at least 2, and at most as many as exist. Each row has
+        its own orders if the model takes a mask for each row.
     tolerance : float, default=None
-        Standard deviation that errors of integration may have, in nats per row. None
-        takes for each row the standard error that the model says itself, by
+        Standard deviation that is allowed for errors of integration, in nats per row.
+        None takes for each row the standard error of the model,
         ``score_samples(X, return_std=True)``, times the square root of the number of
-        features, as so many conditionals are integrated. It takes at least 1e-5 of the
-        log-probability or of a nat, which allows for rounding.
+        features, because that many conditionals are integrated. It is at least 1e-5
+        times the log-probability and at least 1e-5 nats, which allows for rounding.
     random_state : int, RandomState instance or None, default=None
-        Determines the orders. None takes the model's own.
+        Determines the orders. None takes the `random_state` of the model.
     n_jobs : int, default=None
-        Number of joblib workers. None takes the model's own.
+        Number of joblib workers. None takes the `n_jobs` of the model.
 
     Returns
     -------
@@ -413,7 +415,7 @@ def order_spread(
     Raises
     ------
     TypeError
-        If the model has no conditionals, or is one of texts.
+        If the model has no conditionals, or is a model of texts.
     ValueError
         If an argument is not allowed, if there is only one order, or if the
         conditionals have the wrong shape or are NaN or infinity.
@@ -452,12 +454,12 @@ def order_spread(
 
 
 def _tolerance(model, rows, sums, tolerance):
-    """Standard deviation that errors of integration may have; (n_samples,)."""
+    """Return the standard deviation allowed for integration errors; (n_samples,)."""
     if tolerance is not None:
         return np.full(len(rows), float(tolerance))
     least = TOLERANCE * np.maximum(1, np.abs(sums).max(axis=0))
     try:
         error = model.score_samples(copy_of(Rows.of(rows).values), return_std=True)[1]
-    except (AttributeError, TypeError, ValueError):  # it does not say
+    except (AttributeError, TypeError, ValueError):  # no standard errors
         return least
     return np.fmax(least, np.sqrt(rows.shape[1]) * error)

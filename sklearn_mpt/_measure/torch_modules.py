@@ -1,4 +1,4 @@
-"""Torch modules as masked models: tensors go in, in the module's dtype and place."""
+"""Torch modules as masked models: tensors have the dtype and device of the module."""
 
 import copy
 import sys
@@ -6,7 +6,7 @@ from itertools import chain
 
 
 def is_module(model):
-    """Whether a model is a torch module; torch is not loaded to find out."""
+    """Return whether a model is a torch module, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
@@ -16,9 +16,9 @@ class ModuleConditional:
 
     The module, or its method ``conditional_log_prob`` if it has one, is called with
     tensors: rows in the dtype of its parameters, NaN where missing, and a boolean mask,
-    both on its device. It runs in evaluation mode and without gradients. A module in
-    training mode is left alone: a copy is evaluated, which shares all parameters and
-    buffers.
+    both on its device. It runs in evaluation mode and without gradients. If the module
+    is in training mode, it is not changed: a copy that shares all parameters and
+    buffers is evaluated.
     """
 
     def __init__(self, module):
