@@ -85,7 +85,7 @@ def grid_of(steps, population):
 
 
 def steps_for(items, point, population, ratios):
-    """Return spacings that resolve every posterior, or the finest that fit in memory."""
+    """Return spacings that resolve all posteriors, or the finest that memory allows."""
     n_dims = items.n_dims
     like, ratio = population.mean, ratios[items.n_dims]
     steps = [WIDEST * ratio * float(d) for d in population.deviation.amin(0)]
