@@ -1,1 +1,1 @@
-"""Nets that fill in blanks: the conditionals of hidden columns, learned by masks."""
+"""Nets that predict hidden columns from visible ones, trained by masks."""

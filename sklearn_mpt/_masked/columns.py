@@ -1,8 +1,8 @@
-"""What the outputs of the net say of each column, for each kind of column.
+"""Inputs and outputs of the net for each kind of column.
 
-A head is the conditional distribution of all columns of one kind: how their values
-enter the net, and how their parameters, `width` of them for each column, give
-log-probabilities, expected values and draws. Values of numbers are standardised.
+A head is the conditional distribution of all columns of one kind. It codes their values
+as inputs of the net. From outputs of the net, `width` parameters for each column, it
+computes log-probabilities, expected values and draws. Numbers are standardised.
 """
 
 import math
@@ -17,8 +17,8 @@ LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
 WIDTH_FLOOR = 3e-3
-LARGEST_OWN = 12.0  # own parameter of a column, which may be a logarithm
-START_SPREAD = 0.8  # of the centres of a mixture: they differ from the start
+LARGEST_OWN = 12.0  # largest own parameter of a column, which may be a logarithm
+START_SPREAD = 0.8  # spread of the centres of a mixture at the start
 
 
 class Head(torch.nn.Module, ABC):
@@ -26,7 +26,7 @@ class Head(torch.nn.Module, ABC):
 
     Tensors X have shape (n, d), parameters (n, d * width), for the d columns. `moments`
     are means and standard deviations, (n, d) each, that a linear model predicts for
-    columns of numbers; other kinds leave them alone.
+    columns of numbers; other kinds do not use them.
     """
 
     width: int  # parameters of a column
@@ -34,11 +34,11 @@ class Head(torch.nn.Module, ABC):
     @property
     @abstractmethod
     def n_inputs(self) -> int:
-        """Numbers by which a column enters the net."""
+        """Number of inputs of the net for each column."""
 
     @abstractmethod
     def inputs(self, X):
-        """Return what enters the net; (n, d * n_inputs)."""
+        """Return the inputs of the net; (n, d * n_inputs)."""
 
     @abstractmethod
     def start(self, X: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -95,7 +95,7 @@ class LikelihoodHead(Head):
         return np.concatenate(each, 1).ravel()
 
     def reading(self, X, weight):
-        """Return shift and scale of what enters the net; (d * n_inputs,) each."""
+        """Return shift and scale of the inputs of the net; (d * n_inputs,) each."""
         size = X.shape[1] * self.n_inputs
         if not self.likelihood.standardises_reads:
             return np.zeros(size), np.ones(size)
@@ -108,7 +108,7 @@ class LikelihoodHead(Head):
         return mean, np.where(scale > 1e-6, scale, 1.0)
 
     def _parts(self, parameters):
-        """The likelihood of each row, and its locations."""
+        """Return the likelihood of each row, and its locations."""
         if self.width == self.n_locations:
             return self.likelihood, parameters
         each = parameters.unflatten(-1, (-1, self.width))
@@ -132,12 +132,12 @@ class LikelihoodHead(Head):
 class MixtureHead(Head):
     r"""Columns of numbers, each a mixture of Gaussians.
 
-    The net says where components lie beside what a linear model predicts from the
-    visible numbers, a mean m and a standard deviation s:
+    A linear model predicts a mean m and a standard deviation s from the visible
+    numbers. The net returns weights, centres and widths of components relative to them:
 
     .. math:: p(x) = \sum_k w_k N(x; m + s \mu_k, s^2 \sigma_k^2 + f^2),
 
-    with a floor f of the widths.
+    where f is the least width.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class MixtureHead(Head):
         return np.tile(each.ravel(), X.shape[1])
 
     def _components(self, parameters, moments):
-        """Log weights, centres and widths; (n, d, n_mixtures) each."""
+        """Return log weights, centres and widths; (n, d, n_mixtures) each."""
         each = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
         logits, centres, log_widths = each.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
@@ -190,7 +190,7 @@ class MixtureHead(Head):
         return centre + width * torch.special.ndtri(uniform[..., 1])
 
     def is_at_floor(self, X, parameters, moments):
-        """Whether entries are explained by components of the least width; (n, d)."""
+        """Return whether entries belong to components of the least width; (n, d)."""
         log_weights, centres, widths = self._components(parameters, moments)
         distance = (X[..., None] - centres) / widths
         likeliest = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)

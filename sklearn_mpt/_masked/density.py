@@ -1,4 +1,4 @@
-"""The fitted net as maths on tensors: densities along orders, imputation, draws.
+"""Densities along orders, imputation and draws of a fitted net, on tensors.
 
 Rows are (n, d) in double precision, NaN where missing.
 """
@@ -8,7 +8,7 @@ import torch
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8
-CHAIN_BYTES = 2**25  # of rows that are scored along an order at a time
+CHAIN_BYTES = 2**25  # memory of the rows that are scored along an order at a time
 
 
 class MaskedDensity:
@@ -20,7 +20,7 @@ class MaskedDensity:
         In double precision.
     units : Units
     orders : int Tensor of shape (n_orders, d)
-        Of the columns.
+        Orders of the columns.
     """
 
     def __init__(self, module, units, orders):
@@ -28,18 +28,18 @@ class MaskedDensity:
 
     @property
     def row_bytes(self):
-        """Memory that scoring a row takes, about."""
+        """Approximate memory for scoring a row."""
         module = self.module
         return FLOAT_BYTES * (
             2 * module.n_inputs + 4 * module.n_outputs + 4 * module.net.width
         )
 
     def _given(self, rows, visible):
-        """Conditionals of standardised rows without gaps, on the visible entries."""
+        """Return conditionals of standardised rows, given their visible entries."""
         return self.module(rows, visible)
 
     def _read(self, X):
-        """Standardised rows with zeros in gaps, and what is present."""
+        """Return standardised rows with 0 in gaps, and which entries are present."""
         present = ~X.isnan()
         return torch.where(present, self.units.standardise(X), 0.0), present
 
@@ -66,7 +66,7 @@ class MaskedDensity:
         return value, torch.zeros_like(value)
 
     def _along(self, rows, present, order):
-        """Log-probability of each row along one order; (n,)."""
+        """Return the log-probability of each row along one order; (n,)."""
         total = rows.new_zeros(len(rows))
         visible = torch.zeros_like(present)
         for feature in order.tolist():
@@ -81,7 +81,7 @@ class MaskedDensity:
     def mean_masked_scores(self, X, masks, n_rows):
         """Return the masked score averaged over rows, for each mask; (n_masks,).
 
-        n_rows : how many rows may be worked on at a time.
+        n_rows : largest number of rows that are processed at a time.
         """
         parts = X.split(n_rows)
         return torch.stack(
@@ -97,7 +97,7 @@ class MaskedDensity:
         )
 
     def mean_chain_scores(self, X, orders):
-        """Return what the contract's `mean_chain_scores` does; (2, n_orders, d)."""
+        """Return scores along orders, as in the contract; (2, n_orders, d)."""
         scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
         n_rows = max(1, CHAIN_BYTES // self.row_bytes)
         for i, order in enumerate(orders):
@@ -108,7 +108,7 @@ class MaskedDensity:
         return scores / len(X)
 
     def _chain_sums(self, X, order):
-        """Sums over rows of the masked scores and next terms, by place; (2, d)."""
+        """Return sums over rows of masked scores and next terms, by place; (2, d)."""
         place, d = order.argsort(1), X.shape[1]
         sums = X.new_zeros(2, d)
         for t in range(d):
@@ -129,10 +129,11 @@ class MaskedDensity:
         return self.units.restore(self._given(rows, present).expect())
 
     def draw(self, X, rng):
-        """Draw what is missing of rows given what is present; (n, d).
+        """Draw missing entries given present ones; (n, d).
 
-        One column after the other, in a random order for each row. Rows without any
-        present entry take one of the orders of the mixture, whose draws they are.
+        Columns are drawn one after the other, in a random order for each row. Rows
+        without any present entry use one of the orders of the mixture, so that they are
+        draws from its density.
         """
         noise = X.new_tensor(rng.random((len(X), X.shape[1], 3)))
         rows, present = self._read(X)
@@ -140,7 +141,7 @@ class MaskedDensity:
         of_mixture = (keys[:, 0] * len(self.orders)).long()
         places = self.orders.argsort(1)[of_mixture].to(keys)
         keys = torch.where(present.any(1, keepdim=True), keys, places)
-        # present entries come last, and are not drawn
+        # present entries are last in the order, and are not drawn
         order = torch.where(present, keys + 2 * X.shape[1], keys).argsort(1)
         n_missing = (~present).sum(1)
         visible = present.clone()

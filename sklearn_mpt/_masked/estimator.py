@@ -1,4 +1,4 @@
-"""The estimator: a net trained by nothing but masks."""
+"""The estimator MPTMaskedAutoencoder: a net trained by masks alone."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ from sklearn_mpt._masked.training import MaskedSolver, MaskSizes, Rows
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
-OFTEN = 0.1  # share of the entries of a column at the floor that deserves a warning
+OFTEN = 0.1  # share of entries of a column with the least width that causes a warning
 
 
 class MPTMaskedAutoencoder(TableMPT):
@@ -428,7 +428,7 @@ class MPTMaskedAutoencoder(TableMPT):
         )
 
     def _split(self, problem):
-        """Numbers of the rows to train on, and of those that end training."""
+        """Return the indices of the training rows and of the validation rows."""
         n_rows = len(problem.X)
         n_held_out = 0
         if self.early_stopping and problem.is_all:
@@ -468,7 +468,7 @@ def _arrays(module):
 
 
 def _draw_orders(n_orders, n_features, rng):
-    """Orders of the columns; with an even number, each comes with its reverse."""
+    """Draw orders of the columns; every second one is the reverse of the one before."""
     orders = np.empty((n_orders, n_features), dtype=np.int64)
     for i in range(0, n_orders, 2):
         orders[i] = rng.permutation(n_features)

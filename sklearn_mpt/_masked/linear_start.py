@@ -1,16 +1,16 @@
-"""Factor analysis of the numbers of a table, from which their conditionals start."""
+"""Factor analysis of the columns of numbers: the start of their conditionals."""
 
 import numpy as np
 import torch
 
-LEAST_NOISE = 1e-3  # of the variance of a column
-N_STEPS = 60  # of EM
-MOST_ROWS = 4000  # that it is fitted to
+LEAST_NOISE = 1e-3  # smallest noise variance, as a share of the column's variance
+N_STEPS = 60  # number of steps of EM
+MOST_ROWS = 4000  # largest number of rows that it is fitted to
 ROWS_PER_FACTOR, MOST_FACTORS = 40, 32
 
 
 def count_factors(n_samples, n_features):
-    """Number of factors that so many rows tell apart; 0 for a single column."""
+    """Return the number of factors for a number of rows; 0 for a single column."""
     if n_features < 2:
         return 0
     few = max(1, n_samples // ROWS_PER_FACTOR)
@@ -18,16 +18,16 @@ def count_factors(n_samples, n_features):
 
 
 class LinearGaussian(torch.nn.Module):
-    r"""What visible numbers say of hidden ones by factor analysis.
+    r"""Conditional means and variances of hidden numbers under factor analysis.
 
-    With :math:`x = W z + \varepsilon` on standardised columns, noise variances
-    :math:`\psi` and the visible set R,
+    The model is :math:`x = W z + \varepsilon` on standardised columns, with noise
+    variances :math:`\psi`. Given the visible set R,
 
     .. math:: A_R = I + W_R^\top \Psi_R^{-1} W_R, \quad
               E[x_j \mid x_R] = w_j^\top A_R^{-1} W_R^\top \Psi_R^{-1} x_R, \quad
               \mathrm{Var}[x_j \mid x_R] = \psi_j + w_j^\top A_R^{-1} w_j.
 
-    It is not trained with the net, and computes in double precision.
+    It is not trained together with the net. It computes in double precision.
 
     Parameters
     ----------
@@ -45,7 +45,8 @@ class LinearGaussian(torch.nn.Module):
     def forward(self, X, visible):
         """Return mean and standard deviation of each entry given the visible ones.
 
-        X : standardised, any finite number where not visible. visible : bool (n, d)
+        X : standardised rows, with any finite number at entries that are not visible.
+        visible : bool (n, d).
         """
         W, noise = self.loadings.double(), self.noise.double()
         k = W.shape[1]
@@ -84,7 +85,7 @@ def fit_linear(X, weight, n_factors, rng):
 
 
 def _principal(X, seen, weight, n_factors):
-    """Loadings of the principal axes, from the moments of pairs that are present."""
+    """Return loadings of the principal axes, from moments of pairs that are present."""
     pairs = np.maximum((seen * weight[:, None]).T @ seen, 1e-9)
     covariance = (X * weight[:, None]).T @ X / pairs
     values, axes = np.linalg.eigh((covariance + covariance.T) / 2)

@@ -1,4 +1,4 @@
-"""The net with the coding of columns around it: conditionals of rows, as a module."""
+"""A module that codes columns as inputs of a net, and its outputs as conditionals."""
 
 from itertools import accumulate, pairwise
 
@@ -12,7 +12,7 @@ NUMBERS = "gaussian"
 
 
 class MaskedModule(torch.nn.Module):
-    """Conditionals of every column of rows, given what is visible of them.
+    """Conditionals of every column of rows, given their visible entries.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class MaskedModule(torch.nn.Module):
     linear : tuple of ndarray
         Loadings and noise variances of the columns of numbers.
     reading : tuple of ndarray, default=None
-        Shift and scale of what enters the net, but of numbers; None is none.
+        Shift and scale of the inputs of columns other than numbers; None is no change.
     """
 
     def __init__(self, kinds, n_categories, n_mixtures, linear, reading=None):
@@ -60,7 +60,7 @@ class MaskedModule(torch.nn.Module):
         self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()
-        # of the hidden entries of each column that training last looked at
+        # share of the hidden entries of each column in the last check in training
         self.at_floor: np.ndarray | None = None
 
     def share_at_floor(self):
@@ -76,7 +76,7 @@ class MaskedModule(torch.nn.Module):
             yield head, getattr(self, f"columns_{i}"), slice(low, high)
 
     def reading(self, X, weight):
-        """Return what `reading` is for these rows, standardised where numbers are."""
+        """Return the parameter `reading` for rows whose numbers are standardised."""
         parts = [
             head.reading(X[:, columns.cpu().numpy()], weight)
             for head, columns, _ in self.groups()
@@ -98,7 +98,7 @@ class MaskedModule(torch.nn.Module):
         return X if len(self.heads) == 1 else X[:, columns]
 
     def moments(self, X, visible):
-        """Return what the linear model says of the numbers; None if there are none."""
+        """Return moments of the numbers by the linear model; None without numbers."""
         if self.linear is None:
             return None
         for head, columns, _ in self.groups():
@@ -107,10 +107,10 @@ class MaskedModule(torch.nn.Module):
         return None
 
     def inputs(self, X, visible, moments):
-        """Return what enters the net; (n, n_inputs).
+        """Return the inputs of the net; (n, n_inputs).
 
-        Hidden numbers enter as what the linear model expects, other hidden entries as
-        zeros; indicators say what is visible.
+        Hidden numbers are replaced by their means under the linear model, and other
+        hidden entries by zeros. Indicators of visible entries are inputs too.
         """
         parts, end = [], 0
         for head, columns, _ in self.groups():
@@ -134,7 +134,7 @@ class MaskedModule(torch.nn.Module):
             Standardised rows; where not visible, values are not read.
         visible : bool Tensor of shape (n, d)
         generator : torch.Generator, default=None
-            Of the hidden values that are dropped, in training.
+            Source of dropout, in training.
 
         Returns
         -------
@@ -152,7 +152,7 @@ class MaskedModule(torch.nn.Module):
 
 
 class Conditionals:
-    """The conditional distribution of every column, for each of some rows."""
+    """The conditional distributions of all columns, for a batch of rows."""
 
     def __init__(self, module, outputs, moments):
         self.module, self.outputs, self.moments = module, outputs, moments
@@ -191,7 +191,7 @@ class Conditionals:
         )
 
     def is_at_floor(self, X):
-        """Whether entries of numbers have conditionals of the least width; (n, d)."""
+        """Return whether conditionals of numbers have the least width; (n, d)."""
         pick, found = self.module._pick, torch.zeros_like(X, dtype=torch.bool)
         for head, columns, part in self.module.groups():
             if isinstance(head, MixtureHead):

@@ -1,4 +1,4 @@
-"""The net: from what is visible of a row to the parameters of every column."""
+"""The net: from the visible entries of a row to the parameters of every column."""
 
 from itertools import pairwise
 
@@ -10,22 +10,22 @@ from sklearn_mpt._latent.own_module import Wrapped, seeded
 
 
 class ResidualNet(torch.nn.Module):
-    """A residual net with normalised blocks; no parameter is drawn by torch.
+    """A residual net with normalised blocks; parameters are drawn by NumPy.
 
-    A linear layer leads to the first width, and each width is that of one block,
+    A linear layer maps the inputs to the first width. Each width is that of one block,
 
     .. math:: h \\leftarrow P h + W_2 \\, \\mathrm{relu}(W_1 \\, \\mathrm{norm}(h)),
 
-    where P is the identity between blocks of one width, and a learned map between
-    others. A last linear layer leads from the normalised hidden values to the outputs.
+    where P is the identity between blocks of the same width, and otherwise a learned
+    linear map. The last linear layer maps the normalised hidden values to the outputs.
 
     Parameters
     ----------
     n_inputs, n_outputs : int
     widths : sequence of int
-        Of the blocks; empty for a linear map.
+        Widths of the blocks; empty for a linear map.
     dropout : float
-        Share of the hidden values of a block that a step of training leaves out.
+        Share of the hidden values of a block that are set to 0 in a step of training.
     """
 
     def __init__(self, n_inputs, n_outputs, widths, dropout=0.0):
@@ -55,7 +55,7 @@ class ResidualNet(torch.nn.Module):
 
     @torch.no_grad()
     def initialise(self, rng, intercept):
-        """Draw all weights; start from outputs that are the same for all rows.
+        """Draw all weights so that the first outputs are the same for all rows.
 
         rng : numpy.random.Generator. intercept : ndarray of shape (n_outputs,)
         """
@@ -100,10 +100,10 @@ class ResidualNet(torch.nn.Module):
 
 
 class OwnNet(Wrapped):
-    """A net of a user between inputs and outputs of a `MaskedModule`.
+    """A net of a user, between the inputs and the outputs of a `MaskedModule`.
 
-    Where a generator is given it is in training mode, and torch's own generators, from
-    which its layers may draw, are seeded for the time.
+    If a generator is given, the net is in training mode, and torch's own generators,
+    which its layers may use, are seeded during the call.
     """
 
     def forward(self, inputs, generator=None):
@@ -117,7 +117,7 @@ class OwnNet(Wrapped):
             return super().forward(inputs)
 
     def last_hidden(self, inputs, generator=None):
-        """Return what its method of that name does, or else the outputs."""
+        """Return the result of the net's own `last_hidden`, if any, or the outputs."""
         self.module.eval()
         return getattr(self.module, "last_hidden", self.module)(inputs)
 

@@ -1,4 +1,4 @@
-"""What training takes from the numbers of rows and columns, unless it is told."""
+"""Default sizes of the net, dropout and batch size, by numbers of rows and columns."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ LEAST_BATCH, LARGEST_BATCH = 32, 256
 
 
 class Recipe(NamedTuple):
-    """Sizes of a net, and how it is trained.
+    """Sizes of a net, its dropout, and the batch size of its training.
 
-    widths : of the residual blocks.
-    dropout : share of hidden values left out in a step.
-    batch_size : rows of a step.
+    widths : widths of the residual blocks.
+    dropout : share of hidden values that are set to 0 in a step.
+    batch_size : number of rows in a step.
     """
 
     widths: tuple[int, ...]
@@ -23,13 +23,14 @@ class Recipe(NamedTuple):
 
 
 def recipe_for(n_samples, n_features, n_numbers=0):
-    """Return the recipe for so many rows and columns, of which some are numbers.
+    """Return the recipe for given numbers of rows, of columns, and of numeric columns.
 
-    The net grows with the fourth root of both, from 64 to 512 units: more of them learn
-    no more from so many rows. What is left out grows with the columns for each row, as
-    few long rows are learned by heart: half of the values where rows are ten times as
-    many as columns, a tenth where they are ninety times as many. Numbers need a third
-    of that, as their conditionals start from a linear model.
+    The width grows with the fourth root of rows times columns, from 64 to 512 units;
+    more units do not improve the net. Dropout grows with the ratio of columns to rows,
+    because a net overfits few long rows: it is 0.5 with ten times as many rows as
+    columns, and 0.1 with ninety times as many. With numeric columns only, the same
+    dropout is reached at a third of the rows per column, because their conditionals
+    start from a linear model.
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(WIDTH_STEP * round(size), LEAST_WIDTH, LARGEST_WIDTH))

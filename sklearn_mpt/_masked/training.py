@@ -1,4 +1,4 @@
-"""Training by literal masks: the loss, its steps, and when they end."""
+"""Training of nets by random masks: loss, steps, and stopping."""
 
 import copy
 import math
@@ -9,22 +9,22 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sklearn_mpt._latent.fit_loop import Solver
 
-WARM_UP = 100  # steps in which the step size grows
-AVERAGED = 400  # steps whose weights are averaged, about
-FALLING_SHARE = 0.4  # of the epochs, in which the step size falls to 0
-LARGEST_GRADIENT = 1.0  # norm, of the loss per feature: single steps are bounded
+WARM_UP = 100  # number of steps in which the step size grows
+AVERAGED = 400  # approximate number of steps whose weights are averaged
+FALLING_SHARE = 0.4  # share of the epochs in which the step size falls to 0
+LARGEST_GRADIENT = 1.0  # largest norm of the gradient of the loss per feature
 WEIGHT_DECAY = 0.01
-LEAST_STEPS = 64  # of an epoch, which passes several times over few rows
-VALIDATION_ROWS = 4096  # rows with masks, by which training is ended, about
-CHUNK = 1024  # of them, at a time
-LATER_STEPS = 2000  # after so many steps those of partial_fit are half as large
+LEAST_STEPS = 64  # smallest number of steps in an epoch; few rows are used repeatedly
+VALIDATION_ROWS = 4096  # approximate number of pairs of a validation row and a mask
+CHUNK = 1024  # number of these pairs that are scored at a time
+LATER_STEPS = 2000  # step sizes of partial_fit are halved after so many steps
 
 
 class MaskSizes:
-    """How many entries a mask hides, from the parameter `mask_rate`.
+    """Draw masks with the sizes that the parameter `mask_rate` defines.
 
-    A uniform rate draws sizes from 1 to the number of present entries of each row, and
-    hides these alone: missing ones are worth nothing, hidden or not.
+    For a uniform rate, sizes are drawn from 1 to the number of present entries of each
+    row, and only present entries are hidden: missing entries contribute 0.
     """
 
     def __init__(self, mask_rate, n_features):
@@ -35,7 +35,7 @@ class MaskSizes:
             self.size = max(1, int(size))
 
     def draw(self, present, generator):
-        """Draw a mask for each row, and what a hidden entry counts.
+        """Draw a mask for each row; return the masks and the weights of hidden entries.
 
         Sizes are stratified over the rows. The mean over masks of minus the weighted
         sum of hidden log-probabilities is minus the log-density, with a uniform rate.
@@ -74,14 +74,14 @@ def masked_losses(module, X, present, hidden, weight, generator=None):
 
 
 class Rows:
-    """Standardised rows without gaps, what is present of them, and their weights.
+    """Standardised rows with 0 in gaps, their present entries, and their weights.
 
     Parameters
     ----------
     X : Tensor of shape (n, d)
         NaN where missing.
     weight : Tensor of shape (n,)
-        Of mean 1.
+        Weights of the rows, with mean 1.
     """
 
     def __init__(self, X, weight):
@@ -94,7 +94,7 @@ class Rows:
 
 
 class HeldOut:
-    """Losses of rows held out, with the same masks every time."""
+    """Losses of validation rows, with the same masks in all epochs."""
 
     def __init__(self, rows, sizes, generator):
         n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
@@ -122,9 +122,10 @@ class HeldOut:
 class MaskedSolver(Solver):
     """Minimise minus the masked scores of rows by AdamW, and average the weights.
 
-    Steps are of one size until the epochs that are left are those of the falling part,
-    or the loss of rows held out has not improved for a while. From the best average so
-    far they then fall to 0.
+    The step size is constant until the falling part begins: for the last
+    `FALLING_SHARE` of the epochs, or when the loss of the validation rows has not
+    improved for `n_iter_no_change` epochs. Training then goes on from the best average
+    so far, and the step size falls to 0.
 
     Parameters
     ----------
@@ -134,17 +135,18 @@ class MaskedSolver(Solver):
     held_out : Rows or None
     sizes : MaskSizes
     generator : torch.Generator
-        Of minibatches, masks and dropped values, on the device of the rows.
+        Source of minibatches, masks and dropout, on the device of the rows.
     batch_size : int
     n_masks : int or None
-        Masks of a step; None is one for each row.
+        Number of masks in a step; None is one for each row.
     learning_rate : float
     log_scale : float
-        What losses lack for the units of the rows.
+        Constant that converts losses to the units of the rows.
     tol : float
-        By how much losses of rows held out must fall, in nats per row.
+        Smallest decrease of the loss of the validation rows that counts as an
+        improvement, in nats per row.
     n_iter_no_change : int
-        Number of epochs in which they must.
+        Number of epochs without improvement after which step sizes fall.
     is_part : bool
         Whether the rows are a part of a stream.
 
@@ -197,18 +199,18 @@ class MaskedSolver(Solver):
 
     @property
     def result(self):
-        """The module with averaged weights: the best of them, if rows are held out."""
+        """The module with averaged weights, the best ones with validation rows."""
         return self.average
 
     def init(self, max_iter):
-        """Divide the epochs into those of level steps and those of falling ones."""
+        """Divide the epochs into those with constant and with falling step size."""
         self._n_falling = max(1, math.ceil(FALLING_SHARE * max_iter))
         self._n_level = max_iter - self._n_falling
         if self._n_level == 0:
             self._begin_to_fall()
 
     def terminate(self):
-        """Return whether steps have fallen to 0; let them fall once losses are flat."""
+        """Return whether step sizes are 0; begin their fall if losses are flat."""
         n_epochs = len(self.loss_curve)
         if self._fall is not None:
             return n_epochs >= self._last_epoch
@@ -227,11 +229,11 @@ class MaskedSolver(Solver):
         self._last_epoch = len(self.loss_curve) + self._n_falling
 
     def recover(self):
-        """Give the result the best weights."""
+        """Set the weights of the result to the best ones."""
         self.average.load_state_dict(self.best)
 
     def close(self):
-        """Give the result its best weights, and the module those of the result."""
+        """Set the weights of the result and of the module to the best ones."""
         if self._held_out is not None:
             self.average.load_state_dict(self.best)
         self._look_at_floor()
@@ -239,7 +241,7 @@ class MaskedSolver(Solver):
 
     @torch.no_grad()
     def _look_at_floor(self):
-        """Tell the result how often conditionals of its numbers are at the floor."""
+        """Store in the result the share of conditionals with the least width."""
         X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
         hidden, _ = self.sizes.draw(present, self.generator)
         asked = hidden & present
@@ -248,7 +250,7 @@ class MaskedSolver(Solver):
         self.average.at_floor = share.double().cpu().numpy()
 
     def step(self):
-        """Pass over the rows, some times if they are few, by minibatches."""
+        """Pass over the rows in minibatches, several times if there are few rows."""
         losses = []
         for _ in range(self._passes):
             order = torch.randperm(
@@ -261,7 +263,7 @@ class MaskedSolver(Solver):
         self._judge()
 
     def _batches(self, order):
-        """Parts of one size; what is left over comes in other epochs."""
+        """Yield minibatches of equal size; rows left over come in other epochs."""
         n_batches = len(order) // self.batch_size
         return order[: n_batches * self.batch_size].split(self.batch_size)
 
@@ -299,7 +301,7 @@ class MaskedSolver(Solver):
         return loss.item()
 
     def _masks(self, present):
-        """A mask for each row; they take turns if fewer are asked for than rows."""
+        """Return a mask for each row; with fewer masks than rows, they are repeated."""
         if self.n_masks is None or self.n_masks >= len(present):
             return self.sizes.draw(present, self.generator)
         shared = torch.ones_like(present[: self.n_masks])
@@ -307,7 +309,7 @@ class MaskedSolver(Solver):
         turn = torch.arange(len(present), device=present.device) % self.n_masks
         return hidden[turn], scale[turn]
 
-    _fall: tuple[int, int] | None = None  # first step of the falling part, its length
+    _fall: tuple[int, int] | None = None  # first step and length of the falling part
 
     def _step_size(self):
         size = min(1.0, (self.n_steps + 1) / WARM_UP)
@@ -323,14 +325,14 @@ class MaskedSolver(Solver):
         share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
         means, values = self._averaged
         torch._foreach_lerp_(means, values, share)
-        # of nets of users: moving averages already
+        # buffers of nets of users, which may be moving averages already
         for mean, value in zip(
             self.average.net.buffers(), self.module.net.buffers(), strict=True
         ):
             mean.copy_(value)
 
     def _judge(self):
-        """Keep the averaged weights that suit the rows held out best."""
+        """Keep the averaged weights with the lowest loss of the validation rows."""
         if self._held_out is None:
             self.best = self._snapshot()
             return
@@ -353,12 +355,12 @@ class MaskedSolver(Solver):
             module.load_state_dict(self.best)
 
     def _snapshot(self):
-        """A copy of all numbers of the averaged module."""
+        """Return a copy of all parameters and buffers of the averaged module."""
         state = self.average.state_dict()
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def state(self):
-        """Return what `load` takes, as NumPy arrays."""
+        """Return the state that `load` restores, as NumPy arrays."""
         vector = parameters_to_vector(self.module.parameters())
         arrays = {
             "n_steps": np.array(self.n_steps),
@@ -372,7 +374,7 @@ class MaskedSolver(Solver):
         return arrays
 
     def load(self, arrays):
-        """Restore what `state` returned."""
+        """Restore a result of `state`."""
         if not arrays:
             return
         self.n_steps = int(arrays["n_steps"])
