@@ -5,10 +5,10 @@ A problem is an object with
 - ``batches(rng)``: the batches of one epoch;
 - ``sums(point, batch)``: the `Sums` of a batch at a `Point`;
 - ``is_noisy``: whether batches differ, by their masks or rows;
-- ``n_batches``: their number; ``n_rows``: that of rows; ``floor``: the least values of
-  own parameters of the likelihood, such as the log noise;
+- ``n_batches``: number of batches; ``n_rows``: number of rows; ``floor``: the least
+  values of own parameters of the likelihood, such as the log noise;
 - ``least``: number of points in an average before convergence is tested;
-- ``slopes(point)``: products with the mean of s s', and information; see `saddles`;
+- ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
 - ``without_masks()``: the same objective as a problem without noise, or None;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
@@ -37,20 +37,21 @@ from sklearn_mpt._latent.natural_gradient import (
 )
 from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
 
-FIRST_TEST = 2  # epochs before which components are not tested
+FIRST_TEST = 2  # number of epochs before components are tested
 MIN_POINTS_TO_AVERAGE = 4
-TREND_CHECK_EVERY = 12  # points of an average; it starts again if values rise
-POWER, PATIENCE = 0.6, 10  # of the falling sizes of steps
-SLOW = 10  # a drift of so many times the noise restarts full steps
-IDLE = 3e-3  # of tol: expected gain of a step, below which noise is negligible
-LEFT = 0.005  # of tol: gain of all steps to come that ends an ascent without noise
-STILL_CLIMBING = 30  # times tol: gain of all steps to come that warrants a warning
+TREND_CHECK_EVERY = 12  # points of an average between tests whether values rise
+POWER, PATIENCE = 0.6, 10  # step sizes fall as (1 + t / PATIENCE)^-POWER
+SLOW = 10  # full steps start again if the drift is so many times the noise
+IDLE = 3e-3  # share of tol: noise is negligible if the gain of a step is smaller
+LEFT = 0.005  # share of tol: an ascent without noise ends if later steps gain less
+STILL_CLIMBING = 30  # multiple of tol: a warning is given if later steps gain more
 ROUNDING = 1e-9  # relative change of values by rounding, from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
-# Of a stream: the first steps, the power of time in the average, and a part's share.
+# For a stream: first step size, power of time in the average, and share of a part.
 STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
-STREAM_GAIN = 1e-3  # nats per row: what a component must gain to be replaced
-# A component is tried if its approximate gain is this share of what it replaces.
+STREAM_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
+# A component is tried if its approximate gain is this share of the loss by removing the
+# one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
 
 
@@ -60,9 +61,11 @@ class Stream(NamedTuple):
 
 
 def best_of_short_runs(problem, points, n_epochs):
-    """Return the end of the best run, as there are local maxima.
+    """Run from several points and return the end of the best run.
 
-    problem : without noise. points : where the runs start.
+    Several runs are needed because there are local maxima.
+
+    problem : a problem without noise. points : the starts of the runs.
     """
     runs = []
     for point in points:
@@ -82,30 +85,31 @@ def best_of_short_runs(problem, points, n_epochs):
 class Ascent(Solver):
     """Maximise an objective by natural steps.
 
-    With noise, steps have size `learning_rate` until successive ones disagree; then
-    they fall, and points are averaged [1]_ until going on for `n_iter_no_change`
-    epochs would gain no more than `tol`; they are full again if the average drifts far
-    beyond noise, as along a ridge. Without, a step that overshoots is halved.
+    With noise, steps have the size `learning_rate` until the directions of successive
+    steps disagree. Then step sizes fall, and points are averaged [1]_, until
+    `n_iter_no_change` more epochs would gain no more than `tol`. If the average drifts
+    far more than noise explains, as along a ridge, full steps start again. Without
+    noise, a step that overshoots is halved.
 
     Parameters
     ----------
     problem : object
     point : Point
-        Where to start.
+        Parameters at the start.
     learning_rate : float
         Size of the first steps; 1 is a full one.
     rng : numpy.random.Generator
         Source of batches.
     tol : float
-        Training ends when epochs to come would gain less, in nats per row.
+        Training ends when later epochs would gain less, in nats per row.
     n_iter_no_change : int
-        Number of epochs whose gain is weighed against `tol` where there is noise.
+        Number of epochs whose gain is compared with `tol`, with noise.
     n_before : int
         Number of steps that led to `point`.
     finishes : bool
-        Whether epochs without noise follow, where the objective has such a form.
+        Whether epochs without noise follow, if the objective has a form without noise.
     makes_trials : bool
-        Whether another component may be trained in the place of the weakest.
+        Whether to try to train another component instead of the weakest one.
 
     Attributes
     ----------
@@ -150,8 +154,8 @@ class Ascent(Solver):
         self._caution = 1.0
         self._information = None
         self._next_test = FIRST_TEST
-        self._unexplained = None  # by parts of a stream since the last test
-        # By the last step without noise, and by all to come.
+        self._unexplained = None  # sum over parts of a stream since the last test
+        # Gain of the last step without noise, and of all later steps.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
         self._makes_trials = makes_trials
@@ -167,7 +171,7 @@ class Ascent(Solver):
         return self.point
 
     def terminate(self):
-        """Return whether the ascent has converged; warn if it still climbs."""
+        """Return whether the ascent has converged; warn if much gain is left."""
         if self.converged and STILL_CLIMBING * self._tol < self._left < math.inf:
             warn_caller(
                 f"tol={self._tol} ended a fit whose objective still climbs, ever more "
@@ -191,10 +195,10 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
 
     def _escape_on_stream(self, batch):
-        """Replace components by directions that all parts since the last test lack.
+        """Replace components by directions that are missing in all recent parts.
 
-        The rows of one part show directions by chance, which would hide a weak
-        component.
+        All parts since the last test are used, because the rows of a single part have
+        strong directions by chance, which hide weak components.
         """
         point = self._stream.point
         part = Unexplained(*self.problem.slopes(point), self.problem.n_rows)
@@ -227,7 +231,7 @@ class Ascent(Solver):
         return move.value
 
     def state(self):
-        """Return what `load` needs to go on with a stream, as arrays."""
+        """Return the state of a stream that `load` restores, as arrays."""
         if self._stream.average is self._start:
             return {}
         return {
@@ -240,7 +244,7 @@ class Ascent(Solver):
         }
 
     def load(self, state):
-        """Restore what `state` returned, if anything."""
+        """Restore a result of `state`, unless it is empty."""
         if state:
             tensor = self.point.coefs.new_tensor
             point, average, information = (
@@ -267,7 +271,7 @@ class Ascent(Solver):
             self._leave_masks()
 
     def _escape(self, point, batch):
-        """Replace weak components by missing ones; return whether that gains."""
+        """Replace weak components by missing ones; return whether any was replaced."""
         slopes = self.problem.slopes(point)
         found = with_missing_components(point, *slopes, self._tol)
         if found is None or self._gain(point, found, batch) <= self._tol:
@@ -301,12 +305,12 @@ class Ascent(Solver):
         return True
 
     def _gain(self, point, found, batch):
-        """Return what another point gains on a batch, in nats per row."""
+        """Return the gain of another point on a batch, in nats per row."""
         before, now = (self.problem.sums(p, batch) for p in (point, found))
         return float(now.value - before.value) / now.n_rows
 
     def _leave_masks(self):
-        """Go on with the sum over all sizes, which has no noise of masks."""
+        """Continue with the sum over all sizes, which has no noise of masks."""
         problem = self.problem.without_masks() if self._finishes else None
         if problem is not None:
             self.point, self._last, self.problem = self.result, None, problem
@@ -331,11 +335,11 @@ class Ascent(Solver):
         return move.value
 
     def _doubt(self, batch, move):
-        """Go on if the average is worse than its points, which lie on a curve."""
+        """Continue if the average is worse than its points, which lie on a curve."""
         if not (self.converged and self._average):
             return
         sums = self.problem.sums(self._average.point, batch)
-        noise = 2 * move.gain  # the batch's own, between the average and the point
+        noise = 2 * move.gain  # noise of the batch in the difference of both values
         if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
             self.converged = False
             self._forget_average()
@@ -360,7 +364,7 @@ class Ascent(Solver):
         return sums._replace(gradient=gradient._replace(own=inside))
 
     def _learn(self, information):
-        """Average the information over about an epoch, or over parts of a stream."""
+        """Average the information over about one epoch, or over parts of a stream."""
         before = self._information
         if before is not None:
             share = max(self._forgetting, 1 / (self._n_steps + 1))
@@ -431,10 +435,10 @@ class Ascent(Solver):
         self._forget_average()
 
     def _judge_exact(self, move):
-        """End the ascent where all steps to come would gain a small share of tol.
+        """End the ascent when all later steps would gain only a small share of tol.
 
-        Gains fall, in the end, by the same factor from step to step. Where they fall
-        ever more slowly, it ends where a step gains a share of tol.
+        Near the maximum, gains fall by the same factor from step to step. If they fall
+        more and more slowly, the ascent ends when a step gains a share of tol.
         """
         if self._last is None:
             return
@@ -469,6 +473,6 @@ class Ascent(Solver):
 
     @property
     def _resolution(self):
-        """A small share of the error of P parameters from n rows, P / (2 n) nats."""
+        """Return a small share of P / (2 n), the loss by estimating P parameters."""
         n_parameters = sum(part.numel() for part in self.point)
         return RESOLUTION * n_parameters / (2 * self.problem.n_rows)

@@ -1,9 +1,10 @@
-r"""Natural steps of models whose features have locations linear in z.
+r"""Natural gradient steps of models whose locations are linear in z.
 
-The point where a model stands is its coefficients B, of shape (d, k + 1): weights and
-intercept of each feature, whose location is (z, 1) B'. A step divides the gradient by
-the information that the M-step of EM inverts, feature by feature, and changes the law
-of z at once, as parameter expansion does [1]_:
+A point is the parameters of a model: the coefficients B, of shape (d, k + 1), with the
+weights and the intercept of each feature, and the own parameters of the likelihood. The
+locations are (z, 1) B'. A step divides the gradient of each feature by the information
+that the M-step of EM inverts. Like parameter expansion [1]_, it also changes the law of
+z (its mean and covariance), by a linear map of the coefficients:
 
 .. math:: B \leftarrow (B + \eta I^{-1} g) \exp(\eta G).
 
@@ -19,15 +20,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-RIDGE = 1e-10  # of the information, relative to its trace: features seen in few rows
-# Shares of tol: gains that are not waited for, of the LML as the objective itself and
-# in the place of masks.
+RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
+# Shares of tol: training ends when the gain of a step is smaller. The first is for the
+# LML as the objective, the second for the LML after steps by masks.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
-# Of a noise variance in one step, or another positive number, relative to its value.
+# Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
-LARGEST_GENERATOR = 0.5  # of the change of the law of z in one step
-# Steps so far apart have independent masks; a window of them tells gradient from noise.
+LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
+# Steps LAG apart have independent masks; noise is detected in a window of steps.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
@@ -43,11 +44,11 @@ class Point(NamedTuple):
 
     @property
     def blocks(self):
-        """None: as information, a point is that of parameters without blocks."""
+        """None: information that is stored as a `Point` has no blocks."""
 
     @property
     def log_noise(self):
-        """The own parameters where all features are Gaussian."""
+        """The own parameters, if all features are Gaussian."""
         return self.own
 
     def plus(self, step, size=1.0):
@@ -65,11 +66,12 @@ class Point(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Own parameters that belong to one feature, and step with its location.
+    """Own parameters that belong to one feature, and are solved for with its location.
 
-    slots : those of each feature that has any, (f, q); -1 for none. places : its first
-    location, (f,). is_log : whether each own parameter is the logarithm of a positive
-    number, (g,). lengths : size of a unit step in each, in units of the location, (g,).
+    slots : own parameters of each feature that has any, (f, q); -1 for none. places :
+    first location of each of these features, (f,). is_log : whether each own parameter
+    is the logarithm of a positive number, (g,). lengths : size of a unit step in each
+    own parameter, in units of the location, (g,).
     """
 
     slots: torch.Tensor
@@ -79,7 +81,7 @@ class Blocks(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Information where own parameters have blocks: see `Likelihood.own_sums`."""
+    """Information if own parameters have blocks; see `Likelihood.own_sums`."""
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
     own: torch.Tensor  # shape: (g, q + k + 1)
@@ -114,17 +116,17 @@ class Weights(NamedTuple):
 class Sums(NamedTuple):
     """Sums over rows: of values, gradients and information."""
 
-    value: torch.Tensor  # of the objective
-    square: torch.Tensor  # of its rows
+    value: torch.Tensor  # sum of the objective
+    square: torch.Tensor  # sum of its squares
     gradient: Point
-    # coefs: (d, k + 1, k + 1); None if that before will do
+    # coefs: (d, k + 1, k + 1); None to use the information of the step before
     information: Point | Curvature | None
-    n_rows: float  # sum of their weights
+    n_rows: float  # sum of the weights of the rows
     of_law: torch.Tensor | None = None  # see `generator_of`; None: from the gradient
 
     @classmethod
     def of(cls, value, weight, gradient, information, of_law=None):
-        """Sums of rows with these values and weights, (n,) each."""
+        """Return the sums, given values and weights of rows, (n,) each."""
         n_rows, square = float(weight.sum()), (weight * value**2).sum()
         total = (weight * value).sum()
         return cls(total, square, gradient, information, n_rows, of_law)
@@ -140,7 +142,7 @@ class Sums(NamedTuple):
         )
 
     def lowered(self, amount):
-        """Return the sums of values that are all lower by an amount."""
+        """Return the sums after subtracting an amount from the value of each row."""
         square = self.square - 2 * amount * self.value + self.n_rows * amount**2
         return self._replace(value=self.value - self.n_rows * amount, square=square)
 
@@ -165,8 +167,8 @@ class Move(NamedTuple):
     gradient: Point
     information: Point | Curvature
     step: Point
-    generator: torch.Tensor  # of the change of the law of z, (k + 1, k + 1)
-    gain: float  # that the step promises: half of gradient times step
+    generator: torch.Tensor  # generator of the change of the law of z, (k + 1, k + 1)
+    gain: float  # expected gain of the step: half of gradient times step
 
     @property
     def is_finite(self):
@@ -182,9 +184,9 @@ def mix(a, b, share):
 
 
 def move_of(sums, point, information, *, longest=math.inf, expand=True):
-    """Return the step that sums over rows call for, given the information of a row.
+    """Return the step for sums over rows, given the information per row.
 
-    longest : bound on a feature's step. expand : whether the law of z changes, too.
+    longest : bound on a feature's step. expand : whether the law of z changes too.
     """
     n, value = sums.n_rows, float(sums.value) / sums.n_rows
     gradient = sums.gradient.times(1 / n)
@@ -207,7 +209,7 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
 
 
 def divide(gradient, information):
-    """Solve for the step of each feature, and that of the noise."""
+    """Solve for the step of each feature, and of the own parameters."""
     matrices = information.coefs.clone()
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += RIDGE * diagonal.sum(1, keepdim=True)
@@ -227,7 +229,7 @@ def divide(gradient, information):
 def _divide_blocks(gradient, information, solved):
     """Solve for own parameters together with the coefficients of their location.
 
-    solved : steps of the coefficients of all locations alone.
+    solved : steps of the coefficients of all locations, without own parameters.
     """
     slots, places, *_ = information.blocks
     n_slots, width = slots.shape[1], gradient.coefs.shape[1]
@@ -254,7 +256,7 @@ def _divide_blocks(gradient, information, solved):
 
 
 def _shortened(step, longest, blocks):
-    """Bound the step of a feature, beyond which the objective is not quadratic."""
+    """Bound the step of each feature, because long steps leave the quadratic region."""
     if longest == math.inf:
         return step
     length = step.coefs.abs().amax(1, keepdim=True)
@@ -271,10 +273,10 @@ def _shortened(step, longest, blocks):
 
 
 def law_of(scale, shift):
-    """Slopes in a change of the law of z as one matrix, (k + 1, k + 1).
+    """Return the gradient in a change of the law of z as one matrix, (k + 1, k + 1).
 
-    scale : half the symmetrised slope in L, for z <- (I + L) z; (k, k). shift : the
-    slope in the mean of z, (k,).
+    scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift : the
+    gradient in the mean of z, (k,).
     """
     of_law = torch.nn.functional.pad(scale, (0, 1, 0, 1))
     of_law[:-1, -1] = shift
@@ -282,7 +284,7 @@ def law_of(scale, shift):
 
 
 def _of_law(gradient, coefs):
-    """The same from the gradient in the coefficients: W' g."""
+    """Return the matrix of `law_of`, from the gradient in the coefficients: W' g."""
     moment = coefs[:, :-1].T @ gradient
     scale = moment[:, :-1]
     return law_of((scale + scale.T) / 4, moment[:, -1])
@@ -294,10 +296,11 @@ def _bounded_generator(of_law):
 
 
 def apply(point, move, size):
-    """Take a step of a size; noise variances change by so many times their value.
+    """Take a step of a given size.
 
-    So do all own parameters that are logarithms of positive numbers. The law of z
-    changes by no more than in a full step: its change is exponential.
+    Noise variances, and other positive numbers whose logarithms are own parameters,
+    change in proportion to their value. The change of the law of z is not larger than
+    in a full step, because it is exponential in the size.
     """
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
     coefs = (point.coefs + size * move.step.coefs) @ change
@@ -318,7 +321,7 @@ def axes_of(point):
 
 
 def align(point, reference):
-    """Rotate z so that the weights are nearest those of a reference: the same model."""
+    """Rotate z so that the weights are close to a reference; the model is the same."""
     n_dims = point.coefs.shape[1] - 1
     W, target = point.coefs[:, :n_dims], reference.coefs[:, :n_dims]
     left, _, right = torch.linalg.svd(W.T @ target)
@@ -327,13 +330,13 @@ def align(point, reference):
 
 
 def agreement(before, now):
-    """Cosine of a step and the next gradient, in the metric of the information."""
+    """Return the cosine of a step and a later gradient, in the information metric."""
     norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
     return before.step.dot(now.gradient) / max(norm, 1e-300)
 
 
 class Record:
-    """Values, gains and agreements of the directions of the moves so far."""
+    """Values, expected gains, and agreement of directions, of the moves so far."""
 
     def __init__(self, point):
         self.best_point = point
@@ -342,7 +345,7 @@ class Record:
         self.clear()
 
     def clear(self):
-        """Forget all but the values."""
+        """Forget everything except the values."""
         self._agreements: list[float] = []
         self._gains: list[float] = []
         self._moves: list[Move] = []
@@ -354,7 +357,7 @@ class Record:
             self._agreements.append(agreement(self._moves[0], move))
 
     def is_noise(self):
-        """Return whether directions disagree, or steps neither gain nor get smaller."""
+        """Return whether directions disagree, or steps neither gain nor shrink."""
         recent = self._agreements[-WINDOW:]
         if len(recent) == WINDOW and np.mean(recent) < 0:
             return True
@@ -376,7 +379,7 @@ class Record:
             return False
         last = np.array(self._values[-WINDOW:])
         mean = last.mean()
-        # masks in turn are alike: a window misses some of their noise
+        # successive masks are correlated: a window underestimates their noise
         noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
         best, best_noise = self._best
         if mean > best:
@@ -405,10 +408,11 @@ class Average:
 
     @property
     def noise(self):
-        """Loss of the average by noise, in nats per row.
+        """Return the loss of the average by noise, in nats per row.
 
-        Where there is nothing to gain, what a full step promises is the price of its
-        noise; that of an average is smaller by the number of steps.
+        At the maximum, the expected gain of a full step is caused by noise alone, and
+        equals the loss by this noise. The loss of an average of steps is that of one
+        step divided by the number of steps.
         """
         p = self.power
         return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
@@ -416,7 +420,7 @@ class Average:
     def drift(self, information):
         """Return the expected gain along the mean gradient, less noise, nats per row.
 
-        A full step gains that much, and several of them more in slow directions.
+        It is the gain of one full step. Several steps gain more in slow directions.
         """
         promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
         return DRIFT_COST * max(0.0, promise - self.noise)

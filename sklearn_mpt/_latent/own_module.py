@@ -1,4 +1,4 @@
-"""Torch modules of users: made, tried once, and kept as arrays."""
+"""Torch modules of users: made, checked on two rows, and stored as arrays."""
 
 import copy
 from collections.abc import Callable
@@ -11,7 +11,7 @@ OwnModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
 
 @contextmanager
 def seeded(seed, device="cpu"):
-    """Let torch's own generators start from a seed; set them back afterwards."""
+    """Seed torch's own generators; restore their state afterwards."""
     device = torch.device(device)
     state = torch.get_rng_state()
     if device.type == "cuda":
@@ -29,31 +29,31 @@ def seeded(seed, device="cpu"):
 
 
 def check_own(own, name):
-    """Refuse what is neither None nor a module nor a factory of modules."""
+    """Raise TypeError unless `own` is None, a module, or a function that makes one."""
     if own is not None and not isinstance(own, torch.nn.Module) and not callable(own):
         raise TypeError(
-            f"{name} must be None, a torch.nn.Module, or a function that makes one of "
-            f"the numbers of inputs and outputs, got {type(own).__name__}."
+            f"{name} must be None, a torch.nn.Module, or a function that makes one "
+            f"from the numbers of inputs and outputs, got {type(own).__name__}."
         )
 
 
 class Wrapped(torch.nn.Module):
     """A module of a user, whose outputs are added to an intercept.
 
-    It is a copy, in single precision on the CPU. It is tried on two rows of zeros, in
-    single and in double precision, and must map each row to all outputs.
+    The module is copied, to single precision on the CPU. It is called with two rows of
+    zeros, in single and in double precision, and must map each row to all outputs.
 
     Parameters
     ----------
     own : torch.nn.Module or callable
-        A module, whose weights are where training starts, or a function of the numbers
-        of inputs and outputs that returns one.
+        A module, at whose weights training starts, or a function of the numbers of
+        inputs and outputs that returns one.
     n_inputs : int
     intercept : ndarray of shape (n_outputs,)
     name : str
-        Of the parameter, for messages.
+        Name of the parameter, for messages.
     seed : int
-        What torch draws a function's weights from.
+        Seed of torch while the function makes a module.
     """
 
     def __init__(self, own, n_inputs, intercept, name, seed=0):
@@ -65,7 +65,7 @@ class Wrapped(torch.nn.Module):
             self.module = module.to(device="cpu").float().eval()
             start = torch.tensor(intercept, dtype=torch.float32, device="cpu")
             self.register_buffer("intercept", start)
-            # of the values that a row has in the module, for memory
+            # size of the values of a row in the module, to estimate memory
             self.width = self._try(*sizes, name)
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ValueError(f"{name} must have parameters that can be trained.")
@@ -105,14 +105,14 @@ class Wrapped(torch.nn.Module):
         return self.intercept + self.module(inputs)
 
     def arrays(self):
-        """Return all that it has learned, by name, as NumPy arrays."""
+        """Return parameters and buffers by name, as NumPy arrays."""
         return {
             name: tensor.detach().cpu().numpy().copy()
             for name, tensor in self.state_dict().items()
         }
 
     def load(self, arrays):
-        """Restore what `arrays` returned; return the module."""
+        """Restore a result of `arrays`; return the module."""
         self.load_state_dict(
             {name: torch.tensor(array) for name, array in arrays.items()}
         )

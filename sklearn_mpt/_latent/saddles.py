@@ -1,19 +1,19 @@
-r"""Escape from saddles: replace components where others would explain more.
+r"""Escape from saddles: replace weak components by directions that explain more.
 
-A component that is weaker than the noise of the first steps shrinks, and afterwards
-grows so slowly that training looks converged: the fit is at a saddle of the
-likelihood. With the slope :math:`s_i` of row i in the locations of the features, its
-mean over the posterior of z, a new component along v changes the log-likelihood by
+A component that is weaker than the noise of the first steps shrinks, and then grows so
+slowly that training looks converged: the fit is at a saddle of the likelihood. Let
+:math:`s_i` be the gradient of row i in the locations of the features, averaged over the
+posterior of z. A new component along v changes the log-likelihood by
 
 .. math:: \frac{1}{2} v^\top M v, \qquad
     M = \frac{1}{N} \sum_i s_i s_i^\top - \mathbb{E}_{model}[s s^\top],
 
 to second order. With the information of the locations as the unit of each feature
 (:math:`t = s / h`, :math:`U = h W`), the second term is
-:math:`(I + U U^\top)^{-1}` where no entry is missing, and close to it elsewhere. An
-eigenvalue b of M stands for a component of squared length b, which gains
-:math:`(b - \log(1 + b)) / 2` nats per row; a component of squared length a that is
-dropped costs as much. Both are exact for Gaussian noise and complete rows [1]_.
+:math:`(I + U U^\top)^{-1}` for complete rows, and close to it for others. An eigenvalue
+b of M corresponds to a component of squared length b, which gains
+:math:`(b - \log(1 + b)) / 2` nats per row. Removing a component of squared length b
+loses the same amount. Both are exact for Gaussian noise and complete rows [1]_.
 
 References
 ----------
@@ -31,8 +31,8 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-DENSE_FEATURES = 128  # up to so many, a full eigendecomposition is faster
-EIGENVALUE_TOLERANCE = 1e-3  # relative: training refines the new components
+DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
+EIGENVALUE_TOLERANCE = 1e-3  # relative; training refines the new components
 
 
 def with_missing_components(
@@ -48,18 +48,18 @@ def with_missing_components(
     information : Tensor of shape (d,)
         Information of each location, per row.
     least_gain : float
-        What a replacement must gain, in nats per row.
+        Least gain of a replacement, in nats per row.
     n_rows : int or float, default=inf
-        Number of rows of a part of a stream: directions must stand out from those that
-        so few rows show by chance [2]_.
+        Number of rows of a part of a stream. Directions must explain more than those
+        that occur by chance in so few rows [2]_.
     share : float, default=1.0
-        Share of what the replaced component costs that its successor must gain. Below
-        1, the proposal is worth a trial where gains are approximate, as with gaps.
+        Least gain of the new component, as a share of the loss by removing the old one.
+        Values below 1 are for trials, if gains are approximate, as with gaps.
 
     Returns
     -------
     Point or None
-        None if no replacement gains as much.
+        None if no replacement has the least gain.
     """
     n_dims = point.coefs.shape[1] - 1
     unit = information.sqrt()
@@ -85,8 +85,8 @@ def with_missing_components(
 class Unexplained(NamedTuple):
     """The mean of s s' over the parts of a stream since the last test.
 
-    With more than `DENSE_FEATURES` features only the last part is kept, as a mean over
-    parts is a matrix of features.
+    With more than `DENSE_FEATURES` features only the last part is kept, because the
+    mean over parts needs a matrix (d, d).
     """
 
     product: Callable  # from V, (d, q), to the mean of s s' V over rows
@@ -94,7 +94,7 @@ class Unexplained(NamedTuple):
     n_rows: float
 
     def and_before(self, before):
-        """Average this part with those before; None if there are none."""
+        """Return the average of this part and those before, which may be None."""
         if before is None or not self._is_narrow:
             return self
         n_rows = self.n_rows + before.n_rows
@@ -113,7 +113,7 @@ class Unexplained(NamedTuple):
         return self.product(torch.eye(len(self.information), **like))
 
     def as_arrays(self):
-        """Return what `from_arrays` takes; empty of many features."""
+        """Return the arrays for `from_arrays`; empty if there are many features."""
         if not self._is_narrow:
             return []
         return [self._matrix.cpu().numpy(), self.information.cpu().numpy(), self.n_rows]
