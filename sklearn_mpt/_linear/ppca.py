@@ -160,5 +160,5 @@ class MPTProbabilisticPCA(GaussianLinear):
         self.n_jobs = n_jobs
 
     def _measures_of_columns(self):
-        """Say what the contract's `_measures_of_columns` does."""
+        """Return the measure of each column; see `_measures_of_columns` in contract."""
         return ["density"] * self.n_features_in_

@@ -1,4 +1,4 @@
-"""Estimators whose parameter `likelihood` says what kinds of columns rows have."""
+"""Estimators whose parameter `likelihood` names the kinds of the columns."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,11 @@ LikelihoodNames = str | Sequence[str] | Mapping[Any, str] | Likelihood
 
 
 class TableMPT(BaseMPT):
-    """Base of models of rows whose features may be of several kinds.
+    """Base of models of rows whose features can be of several kinds.
 
-    Where `likelihood` is the name of a kind whose values are numbers, or an instance of
-    a likelihood of a user, rows are arrays as everywhere. Otherwise they are
-    read as a table, and `likelihoods_` and `categories_` tell how.
+    If `likelihood` is the name of a kind of numbers, or an instance of a user's
+    likelihood, rows are arrays of numbers. Otherwise they are read as a table, and
+    `likelihoods_` and `categories_` have the kinds and the categories of its columns.
     """
 
     likelihood: LikelihoodNames
@@ -58,7 +58,7 @@ class TableMPT(BaseMPT):
         return Columns(coding.kinds, coding.n_categories, names)
 
     def _measures_of_columns(self):
-        """Say what the contract's `_measures_of_columns` does."""
+        """Return the measure of each column; see `_measures_of_columns` in contract."""
         if isinstance(self.likelihood, Likelihood):
             return [self.likelihood.measure] * self.n_features_in_
         kinds = [self.likelihood] * self.n_features_in_
@@ -102,7 +102,7 @@ class TableMPT(BaseMPT):
         return codes
 
     def _learn_columns(self, X):
-        """Set what tells how the columns of a table are read."""
+        """Set the attributes that define how the columns of a table are read."""
         coding = Coding.of(kinds_of(self.likelihood, X, self._kinds_taken), X)
         self.likelihoods_, self.categories_ = coding
         self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
@@ -132,20 +132,20 @@ class TableMPT(BaseMPT):
         return X
 
     def _warn_if_binary(self, X):
-        """Warn where numbers with a density are 0 and 1 alone."""
+        """Warn if all numbers with a density are 0 or 1."""
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
         present = X[~np.isnan(X)]
         is_binary = len(present) > 0 and bool(np.isin(present, (0, 1)).all())
         if set(kinds) == {"gaussian"} and is_binary:
             warn_caller(
                 "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
-                "not probabilities: likelihood='bernoulli' would.",
+                "not probabilities: use likelihood='bernoulli'.",
             )
 
     def _as_given(self, rows, X=None, places=None):
-        """Return rows of numbers as values of the table, like the rows X if given.
+        """Return rows of numbers as values of the table, of the type of X if given.
 
-        places : numbers of the columns of X with gaps, if they are known.
+        places : indices of the columns of X with gaps, if they are known.
         """
         if self._is_of_numbers:
             return rows

@@ -1,9 +1,9 @@
-"""Which kind a column of numbers is, as its values say: ``likelihood="auto"``.
+"""Choice of the kind of a column of numbers from its values: ``likelihood="auto"``.
 
-Candidates are the kinds that can hold all values. Each is fitted to the column alone
-and scored on rows held out, in turn, by the log-probability of a value; for whole
-numbers a density counts as that of a step of the grid they lie on. The best one wins,
-unless a simpler one is within the standard error of the difference.
+Candidates are the kinds that allow all values. Each is fitted to the column alone and
+scored by the cross-validated log-probability of a value. For whole numbers a density is
+multiplied by the step of the grid of the values. The best kind is chosen, unless a
+simpler one is within the standard error of the difference.
 """
 
 import math
@@ -14,15 +14,15 @@ from scipy import stats
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 
-MOST_LEVELS = 20  # of whole numbers that may be levels in order
-ROWS_PER_LEVEL = 5  # at least, on average
-LEAST_ZEROS = 0.02  # share, from which on zeros may be a part of their own
+MOST_LEVELS = 20  # largest number of levels in order
+ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
+LEAST_ZEROS = 0.02  # smallest share of zeros for "zero_lognormal"
 N_FOLDS = 5
-FEW_ROWS = 20  # of which nothing is told: numbers are Gaussian then
+FEW_ROWS = 20  # with fewer rows, numbers are Gaussian
 
 
 def kind_of_values(values, allowed, are_codes=False):
-    """Return the kind that suits the present values of a column of numbers best.
+    """Return the kind with the best score for the present values of a column.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def kind_of_values(values, allowed, are_codes=False):
 
 
 def step_of(values):
-    """Return the largest number of which distances of whole values are multiples.
+    """Return the greatest common divisor of the distances between whole values.
 
     0 if some value is not whole.
     """
@@ -60,7 +60,7 @@ def step_of(values):
 
 
 def _candidates(values):
-    """Kinds that can hold the values, simpler ones first."""
+    """Return the kinds that allow the values, simpler ones first."""
     step, lowest = step_of(values), values.min()
     kinds = ["gaussian"]
     if step and lowest >= 0:
@@ -77,7 +77,7 @@ def _candidates(values):
 
 
 def _held_out(kind, values):
-    """Log-probability of each value, by fits to other ones; (n,)."""
+    """Return the log-probability of each value, by a fit to other values; (n,)."""
     fold = np.random.default_rng(0).permutation(len(values)) % N_FOLDS
     log_prob = np.empty(len(values))
     for k in range(N_FOLDS):

@@ -25,14 +25,14 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
 from sklearn_mpt._latent.quadrature import Nodes
 
-BLOCK = 2**21  # largest number of entries of a tensor over rows, nodes and parameters
+BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
 SINGULAR = 1e-6  # relative information below which rows do not determine a direction
 TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
 # Relative expected information below which no number of rows determines a direction.
 UNTOLD = 1e-8
-MOST_PATTERNS = 1024  # of answers; all are listed up to here, else rows are drawn
+MOST_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
 DRAWN_ROWS = 200  # plus four for each parameter
 FINE_NODES = 2500  # largest rule with which undetermined directions are found
 

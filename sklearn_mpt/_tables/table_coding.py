@@ -1,6 +1,6 @@
-"""From tables to arrays of numbers, and back.
+"""Conversion of tables to arrays of numbers, and back.
 
-A table is a DataFrame, or an array. Categories become codes 0..C-1, in the order of
+A table is a DataFrame or an array. Categories become codes 0..C-1, in the order of
 their values; True and False become 1 and 0.
 """
 
@@ -27,13 +27,13 @@ from sklearn_mpt._likelihoods import LIKELIHOODS
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
 FROM_DTYPE, AUTO = "from_dtype", "auto"
-LEAST_IDS = 20  # values, all distinct, that are taken to name rows
-MOST_GAPS = 2  # levels in order, for each that a column of numbers has
+LEAST_IDS = 20  # a column of at least so many distinct values is taken as names of rows
+MOST_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
 
 
 def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
-    """Return the kind of each column of X, as the parameter `likelihood` says.
+    """Return the kind of each column of X for the parameter `likelihood`.
 
     allowed : kinds that the model takes.
     """
@@ -71,7 +71,7 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
 
 
 def _from_mapping(likelihood, names, choices):
-    """What is said of each column; of those not named, by the key `...`."""
+    """Return the entry of the dict for each column, or that of `...` for others."""
     wanted, others = {}, "gaussian"
     for key, kind in likelihood.items():
         if key is ...:
@@ -109,14 +109,14 @@ def _kind_of_column(wanted, column, allowed):
 
 
 def _check_no_id(column, kind):
-    """Refuse strings and integers that are all distinct: they name rows."""
+    """Raise an error if strings or integers are all distinct, like names of rows."""
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
     if not (is_integer or kind == "categorical") or len(column.present) < LEAST_IDS:
         return
     if len(set(column.present.tolist())) == len(column.present):
         raise ValueError(
             f"Column {column.name!r} holds {len(column.present)} values, all distinct, "
-            "as names and numbers of rows are, for which likelihood='auto' has no "
+            "like names or numbers of rows, for which likelihood='auto' has no "
             "kind. Drop it, or name its kind: "
             f"likelihood={{{column.name!r}: 'gaussian', ...: 'auto'}}."
         )
@@ -143,7 +143,7 @@ def _place_of(key, names):
 
 
 def _kind_from_dtype(column, wanted=FROM_DTYPE):
-    """wanted : for messages."""
+    """Return the kind for the dtype of a column; `wanted` is for messages."""
     dtype = column.series.dtype
     if dtype == nw.Boolean:
         return "bernoulli"
@@ -165,7 +165,7 @@ def _kind_from_dtype(column, wanted=FROM_DTYPE):
 
 
 def is_ordered(column):
-    """Whether a column of a DataFrame has levels in an order."""
+    """Return whether a column of a DataFrame has levels in an order."""
     if not isinstance(column.series.dtype, nw.Categorical | nw.Enum):
         return False
     if column.is_pandas:
@@ -174,7 +174,7 @@ def is_ordered(column):
 
 
 def _check_objects(column, wanted):
-    """Refuse dates and the like, which are hardly meant to be categories."""
+    """Raise an error for dates and similar objects, which are rarely categories."""
     what = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
     if what:
         raise TypeError(
@@ -185,9 +185,10 @@ def _check_objects(column, wanted):
 
 
 class Coding(NamedTuple):
-    """How a table becomes an array of numbers.
+    """Coding of a table as an array of numbers.
 
-    kinds : of each column. categories : array of those of each column, or None.
+    kinds : kind of each column. categories : array of the categories of each column, or
+    None.
     """
 
     kinds: list
@@ -195,7 +196,7 @@ class Coding(NamedTuple):
 
     @classmethod
     def of(cls, kinds, X):
-        """Learn the categories of a table."""
+        """Make the coding of a table, with its categories."""
         categories = [
             CATEGORIES[kind](column) if kind in CATEGORIES else None
             for kind, column in zip(kinds, columns_of(X), strict=True)
@@ -219,7 +220,7 @@ class Coding(NamedTuple):
         return codes
 
     def decode(self, codes):
-        """Return an array of values: of objects, if categories are no numbers."""
+        """Return an array of values; of objects, if categories are not numbers."""
         columns = [
             codes[:, j] if known is None else known[codes[:, j].astype(int)]
             for j, known in enumerate(self.categories)
@@ -260,17 +261,17 @@ def _categories(column):
 
 
 def _declared(column):
-    """Categories that the dtype of a column declares."""
+    """Return the categories that the dtype of a column declares."""
     if column.series is None or not column.is_pandas:
         return []
     return [plain(value) for value in getattr(column.dtype, "categories", ())]
 
 
 def _levels(column):
-    """Return the levels of a column in their order, those that no row has as well.
+    """Return the levels of a column in order, including levels that no row has.
 
-    They are those of an ordered dtype; or else numbers in order, and in arrays the
-    codes up to the largest.
+    They are the levels of an ordered dtype. Without one, they are the sorted numbers of
+    a DataFrame's column, or the codes up to the largest in an array.
     """
     if column.series is not None and is_ordered(column):
         levels = list(column.dtype.categories)
@@ -283,8 +284,8 @@ def _levels(column):
         if strange:
             raise TypeError(
                 f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
-                "have no order. Make it a categorical that is ordered (pandas) or an "
-                "Enum (polars)."
+                "have no order. Make it an ordered categorical (pandas) or an Enum "
+                "(polars)."
             )
         levels = _with_gaps(sorted(set(column.present.tolist())))
     if len(column.values) and not len(column.present):
@@ -301,7 +302,7 @@ def _levels(column):
 
 
 def _with_gaps(levels):
-    """Add whole numbers between others that no row has, if they are not many."""
+    """Add missing whole numbers between the levels, unless there are too many."""
     numbers = np.array(levels, dtype=np.float64)
     step = step_of(numbers) if len(levels) > 1 else 0
     if not step or np.ptp(numbers) / step + 1 > MOST_GAPS * len(levels):
@@ -315,13 +316,14 @@ CATEGORIES = {
     "ordinal": _levels,
     "partial_credit": _levels,
 }
-"""How the values of a column are found, for kinds that code them."""
+"""Functions that return the values of a column, for kinds that are coded."""
 
 
 def _array_of(categories):
-    """Return an array of one dimension with these very values.
+    """Return an array of one dimension with exactly these values.
 
-    NumPy would make a table of tuples, and drop zeros at the end of strings.
+    NumPy would convert tuples to a table, and drop null characters at the end of
+    strings.
     """
     if categories and isinstance(categories[0], str | bool | int | float | np.generic):
         array = np.array(categories)
@@ -361,14 +363,14 @@ def _codes(column, categories):
     unseen = {plain(v) for v, code in zip(values, codes, strict=True) if code == -1}
     if unseen:
         raise ValueError(
-            f"Column {column.name!r} has categories that it did not have in fit: "
+            f"Column {column.name!r} has categories that were not in fit: "
             f"{sorted(unseen, key=str)[:5]}; it had {categories[:20].tolist()}."
         )
     return codes
 
 
 def check_no_categories(X):
-    """Refuse a DataFrame with a column of categories, which may look like numbers."""
+    """Raise an error if a column of a DataFrame holds categories, even of numbers."""
     for column in columns_of(X, is_wanted=_is_of_categories):
         if len(column.present):
             raise ValueError(
