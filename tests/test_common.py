@@ -175,10 +175,6 @@ class LinearTable(TakesSigns, MPTLinearVAE):
     pass
 
 
-class DeepTable(TakesSigns, MPTDeepVAE):
-    pass
-
-
 def failures_expected_of(estimator):
     if isinstance(estimator, MPTDeepVAE):
         reason = "minibatches are drawn of rows, not of their copies"
@@ -201,7 +197,6 @@ def failures_expected_of(estimator):
         MPTMixture(max_iter=5),
         MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
         ItemSigns(max_iter=3),
-        DeepTable(hidden_layer_sizes=(8,), likelihood={0: "bernoulli"}, max_iter=3),
     ],
     expected_failed_checks=failures_expected_of,
 )

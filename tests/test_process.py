@@ -137,7 +137,7 @@ def test_gradients_and_threads_are_as_before_an_error(name):
         assert state_of_process() == before
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"bernoulli deep vae"}))
 def test_threads_do_not_disturb_one_another(name):
     model, X = unfitted(name)
     expected = numbers(model, X)
