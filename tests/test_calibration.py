@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 from scipy.stats import chi2
-from test_common import MODELS, quiet_fit
+from test_common import MODELS, NAMES, quiet_fit
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 
@@ -17,7 +17,7 @@ N_DRAWS, N_ROWS = 9, 1500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_hidden_values_rank_uniformly_among_draws_given_the_rest(name):
     """Simulation-based calibration: rows of the model itself, two entries drawn anew.
 

@@ -107,7 +107,14 @@ def fit_once(name):
     return quiet_fit(factory(), X)
 
 
-@pytest.fixture(params=MODELS)
+# Scores of deep models take long: one of the two is enough for what models share.
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name == "bernoulli deep vae" else name
+    for name in MODELS
+]
+
+
+@pytest.fixture(params=NAMES)
 def case(request):
     """A fitted model, and some of its rows, which a test may change."""
     return copy.deepcopy(fit_once(request.param)), few(request.param).copy()

@@ -110,7 +110,9 @@ def test_training_learns_the_table(fitted, frame):
         {"objective": "elbo"},
         {"objective": "iwae"},
         {"mask_rate": 2},
-        {"mask_rate": 0.5, "conditional": "encode_decode"},
+        pytest.param(
+            {"mask_rate": 0.5, "conditional": "encode_decode"}, marks=pytest.mark.slow
+        ),
         {"n_components": 3, "hidden_layer_sizes": ()},
     ],
 )

@@ -144,6 +144,7 @@ def test_probabilities_of_all_rows_sum_to_one(binary):
     assert_allclose(np.exp(model.score_samples(every)).sum(), 1, atol=0.01)
 
 
+@pytest.mark.slow
 def test_net_explains_what_a_linear_model_cannot():
     rng = np.random.default_rng(0)
     t = rng.normal(size=400)
@@ -217,6 +218,7 @@ def test_rows_without_noise_warn():
         quiet_fit(quick(max_iter=20), X)
 
 
+@pytest.mark.slow
 def test_best_held_out_parameters_are_kept():
     X = load_iris().data[:60]
     monitor_rows = X[np.random.default_rng(0).permutation(60)]

@@ -205,6 +205,7 @@ def test_a_step_to_where_losses_are_least():
     assert step(0.2, size=-1.0) == 0  # no minimum
 
 
+@pytest.mark.slow
 def test_noise_of_many_features_is_that_of_held_out_rows_all_along():
     def fit(**parameters):
         model = quick(validation_fraction=0.25, max_iter=20, random_state=0)
@@ -225,6 +226,7 @@ def test_noises_of_columns_are_trained_however_many_they_are():
     assert unexplained[:150].mean() < 0.7 * np.nanmean(unexplained[150:])
 
 
+@pytest.mark.slow
 def test_a_linear_decoder_reaches_the_weighted_optimum():
     X = low_rank_rows(400, 5, 1, 0.3, seed=0)
     weight = np.array([0, 1, 5])[np.digitize(X[:, 0] + X[:, 1], [-1, 0.5])]
@@ -254,6 +256,7 @@ def test_a_stream_is_weighted():
     assert 0 < ml_optimum(np.repeat(X, weight, 0), 1) - reached < 0.05
 
 
+@pytest.mark.slow
 def test_the_heavier_half_of_a_ring_is_drawn_more_often():
     X = ring(400, 0)
     weight = np.where(X[:, 0] > 0, 4.0, 1.0)

@@ -140,7 +140,8 @@ def test_training_by_masks_ends_where_em_does(kind):
     assert masked > exact - 0.02
 
 
-@pytest.mark.parametrize("rate", ["uniform", pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", ["uniform", 2])
 def test_masks_alone_come_near(rate):
     X = load_iris().data
     exact = MPTMixture(2, objective="lml", random_state=0).fit(X).score(X)

@@ -20,7 +20,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
-from test_common import MODELS, few, quiet_fit, with_gaps
+from test_common import MODELS, NAMES, few, quiet_fit, with_gaps
 from text_models import TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import (
@@ -96,7 +96,7 @@ def state_of_process():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_modes_change_no_number(name, mode):
     expected, before = plain_numbers(name), state_of_process()
     with MODES[mode]():
@@ -126,7 +126,7 @@ def test_modes_change_no_score_of_a_text(mode):
     assert_allclose(found[1], expected[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_and_threads_are_as_before_an_error(name):
     model, X = unfitted(name)
     model = quiet_fit(model, X)
@@ -137,7 +137,7 @@ def test_gradients_and_threads_are_as_before_an_error(name):
         assert state_of_process() == before
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - {"bernoulli deep vae"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_threads_do_not_disturb_one_another(name):
     model, X = unfitted(name)
     expected = numbers(model, X)
@@ -186,7 +186,7 @@ def test_asserts_are_not_needed(tmp_path):
 
 @pytest.mark.no_cover  # what interrupts coverage leaves it locked
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers of signals")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
     """The model from before, if it raises; otherwise one as far as training came."""
 
@@ -238,7 +238,7 @@ class InterruptIn:
         pass
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("was_fitted", "warm_start", "n_epochs"), [(0, 0, 1), (1, 1, 1), (1, 0, 3)]
 )
