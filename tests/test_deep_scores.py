@@ -147,6 +147,7 @@ def test_a_hidden_value_far_off_scores_what_the_density_says(linear, value):
     assert_allclose(model.conditional_log_prob(row, mask), expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_curve_with_an_outlier_agrees_with_the_score(linear):
     model, pca, X = linear
     X = X.copy()

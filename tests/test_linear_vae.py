@@ -108,6 +108,7 @@ def test_item_response_model_reaches_the_published_likelihood(objective, toleran
     assert_allclose(model.score(X), total / 1000, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_objectives_end_close_together(arrays):
     X = binary_rows(200, *arrays, seed=4)
     scores = {

@@ -154,6 +154,7 @@ def test_a_stream_finds_weak_components():
     assert best - model.score(X) < 0.1
 
 
+@pytest.mark.slow
 def test_a_stream_of_small_parts_finds_weak_components():
     """The last of 12 components gains .2 nats per row, which 50 rows do not show."""
     X, rng = load_wine().data, np.random.default_rng(0)
