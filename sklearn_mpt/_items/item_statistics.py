@@ -42,20 +42,6 @@ class PersonFit(NamedTuple):
     outfit: np.ndarray
 
 
-def sum_score_curves(prob, n_categories):
-    """Probability of each sum score at nodes, by recursion (Lord and Wingersky).
-
-    prob : (d, c, s). Returns (1 + largest score, s).
-    """
-    scores = np.ones((1, prob.shape[2]))
-    for curve, count in zip(prob, n_categories, strict=True):
-        longer = np.zeros((len(scores) + count - 1, prob.shape[2]))
-        for c in range(count):
-            longer[c : c + len(scores)] += curve[c] * scores
-        scores = longer
-    return scores
-
-
 def _without(prob, n_categories):
     """Return sum score curves without each item in turn, and those of all items.
 
