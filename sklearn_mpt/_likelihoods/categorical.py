@@ -65,7 +65,7 @@ class Categorical(Likelihood):
 
     def entry_log_prob(self, X, location):
         log_prob = self._by_feature(location).log_softmax(-1)
-        shape = torch.broadcast_shapes(X.shape, log_prob.shape[:-1])
+        shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
         log_prob = log_prob.expand(*shape, -1)
         return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
 

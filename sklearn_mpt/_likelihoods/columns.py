@@ -305,7 +305,7 @@ class Columns(Likelihood):
             for part, columns, places in self._each()
         ]
         slopes, informations = zip(*parts, strict=True)
-        shape = torch.broadcast_shapes(*(part.shape[:-1] for part in informations))
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
         informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
 

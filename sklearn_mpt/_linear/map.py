@@ -20,6 +20,7 @@ WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
 RADIUS, CORE = 5.5, 3.0  # radii of the shared grid, and of where it must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
+RESOLVED, AT_EDGE = 1.75, 1e-3  # see `resolves`
 
 MAX_QUADRATURE_DIMS = 3
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
@@ -67,8 +68,10 @@ class LinearMap:
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
 
-def laplace(rows, joint, max_iter=100, tol=1e-9):
+def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     r"""Return the Laplace approximation of the posterior of z, by Newton's method.
+
+    It starts at `start`, (n, k), or at 0.
 
     A step that changes locations by at most d is multiplied by
     :math:`\log(1 + d) / d`, so that every step is an ascent [1]_ for logits. Locations
@@ -81,7 +84,7 @@ def laplace(rows, joint, max_iter=100, tol=1e-9):
        Newton-type methods", Mathematical Programming 178, 2019.
     """
     W = joint.components
-    z = W.new_zeros(len(rows.X), len(W))
+    z = W.new_zeros(len(rows.X), len(W)) if start is None else start
     observed = rows.observed.to(W.dtype)
     on_locations = joint.likelihood.spread(observed)
     curved = on_locations * joint.likelihood.curving(joint.intercept)
@@ -186,10 +189,15 @@ def evidence_lower_bound(rows, posterior, joint, grid):
 class OwnNodes:
     """Place nodes for each row, around the mode of its posterior.
 
-    many : whether there are many features, so that posteriors are nearly Gaussian.
+    The search for a mode starts at the one that was found last.
+
+    n_rows : number of rows. many : whether there are many features, so that posteriors
+    are nearly Gaussian.
     """
 
-    def __init__(self, n_dims, device, seed, many):
+    def __init__(self, n_rows, n_dims, device, seed, many):
+        shape = n_rows, n_dims
+        self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
         if n_dims > MAX_QUADRATURE_DIMS:
             self.rule = mixtures(OWN_POINTS, n_dims, device, seed, N_OWN_GROUPS)
             self.n_nodes = sum(OWN_POINTS)
@@ -198,9 +206,12 @@ class OwnNodes:
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
-    def place(self, rows, joint, turn):
+    def place(self, rows, joint, turn, which):
+        """Return the nodes of rows, whose indices are `which`."""
         group = self.rule.groups[turn % len(self.rule.groups)]
-        posterior = laplace(rows, joint, tol=OWN_TOLERANCE)
+        start = self._modes[which]
+        posterior = laplace(rows, joint, tol=OWN_TOLERANCE, start=start)
+        self._modes[which] = posterior.mean
         return self.rule.place(group, [posterior], rows)
 
 
@@ -216,9 +227,10 @@ def bound_grid(joint, seed):
     return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
-def spacing(joint, ratio):
+def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
+    values : entries (v, d) with which the information varies; None if it does not.
     ratio : spacing in standard deviations of the narrowest posterior. The integral of a
     Gaussian of standard deviation s on a grid of spacing h has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
@@ -226,12 +238,12 @@ def spacing(joint, ratio):
     axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
-    information = _largest_information(joint, z, CORE / N_CELLS)
+    information = _largest_information(joint, z, CORE / N_CELLS, values)
     precision = 1 + (information @ (joint.components**2).T).amax(0)
     return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
 
 
-def _largest_information(joint, z, radius):
+def _largest_information(joint, z, radius, values):
     """Return the largest information of each feature within a radius of each z; (n, d).
 
     Within the interval of locations, the information is largest at one of the ends or
@@ -241,13 +253,43 @@ def _largest_information(joint, z, radius):
     slack = radius * joint.components.abs().sum(0)
     near = location - location.clamp(-slack, slack)
     ends = torch.stack([near, location - slack, location + slack])
-    return joint.likelihood.derivatives(torch.zeros_like(ends), ends)[1].amax(0)
+    if values is None:
+        values = torch.zeros_like(ends[0, :1])
+    slope, information = joint.likelihood.derivatives(values[:, None, None], ends)
+    return information.expand_as(slope).amax((0, 1))
 
 
 def n_nodes_of(steps, radius=RADIUS):
     """Return the approximate number of nodes of `prior_grid`."""
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
     return ball * math.prod(radius / h for h in steps)
+
+
+def fitting(steps, most, radius=RADIUS):
+    """Return the spacing of a grid with about `most` nodes if these are more."""
+    while n_nodes_of(steps, radius) > most and min(steps) < WIDEST:
+        steps = [min(1.1 * h, WIDEST) for h in steps]
+    return steps
+
+
+def resolves(r, z, steps, radius=RADIUS):
+    """Return for which rows a grid is fine and wide enough; bool, (n,).
+
+    r : posterior weights of the nodes, (n, s). A posterior must be as wide, given all
+    other components, as the spacing over `RESOLVED`, and may have no more than
+    `AT_EDGE` of its weight near the edge of the grid.
+    """
+    n_dims = len(steps)
+    u = z / z.new_tensor(steps)
+    moments = torch.cat([u, (u[:, :, None] * u[:, None]).flatten(1)], 1)
+    mean, square = (r @ moments).tensor_split([n_dims], 1)
+    covariance = (
+        square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
+    )
+    covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
+    precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
+    is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)
+    return (precision.amax(1) < RESOLVED**2) & (r @ is_edge < AT_EDGE)
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):
