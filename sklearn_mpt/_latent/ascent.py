@@ -12,6 +12,7 @@ A problem is an object with
 - ``without_masks()``: the same objective as a problem without noise, or None;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
+- ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
 - ``longest`` and ``expand``: see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent.
 """
@@ -25,6 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent import natural_gradient
+from sklearn_mpt._latent.acceleration import Extrapolation
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
     Average,
@@ -152,6 +154,7 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
+        self._extrapolation = Extrapolation()
         self._information = None
         self._next_test = FIRST_TEST
         self._unexplained = None  # sum over parts of a stream since the last test
@@ -281,6 +284,7 @@ class Ascent(Solver):
 
     def _start_again(self, point):
         self.point, self._last = point, None
+        self._extrapolation = Extrapolation()
         self.converged = False
         self._forget_average()
 
@@ -316,6 +320,7 @@ class Ascent(Solver):
             self.point, self._last, self.problem = self.result, None, problem
             self.converged, self._n_idle = False, 0
             self._caution = 1.0
+            self._extrapolation = Extrapolation()
             self._forget_average()
 
     def _step(self, batch):
@@ -380,9 +385,14 @@ class Ascent(Solver):
         return self.learning_rate * self._caution * size
 
     def _advance(self, move, size):
-        self._last = self.point, move, size
+        before, ahead = self.point, self._bounded(apply(self.point, move, size))
+        self._last, self.point = (before, move, size), ahead
         self._n_steps += 1
-        self.point = self._bounded(apply(self.point, move, size))
+        if self.problem.accelerates and size == 1:
+            beyond = self._extrapolation.beyond(before, ahead, move.information)
+            if beyond is not None:  # half of it is the full step
+                self._last = before, move, 2.0
+                self.point = self._bounded(beyond)
 
     def _bounded(self, point):
         return point._replace(own=point.own.clamp(min=self.problem.floor))
@@ -402,6 +412,7 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
+        self._extrapolation = Extrapolation()
         if size < SMALLEST_SIZE:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError

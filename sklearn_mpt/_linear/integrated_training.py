@@ -55,7 +55,7 @@ N_TYPICAL = 8  # number of values that stand for the entries of a feature
 # Spacing of shared grids in standard deviations of the narrowest posterior, of which
 # there is a bound: with masks, for all masks, and where rows that a grid does not
 # resolve get nodes of their own.
-SPACING, EXACT_SPACING, LARGEST_SPACING = 1.75, 1.5, 2.5
+SPACING, EXACT_SPACING, LARGEST_SPACING = 1.75, 1.5, 2.0
 BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
@@ -105,7 +105,7 @@ class IntegratedRows:
     expand = True
     least = 10
     idle = IDLE
-    is_worth_trials = False
+    is_worth_trials = accelerates = False
     ratio = SPACING
 
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
@@ -308,6 +308,7 @@ class LikelihoodRows(IntegratedRows):
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
         super().__init__(X, likelihood, training, n_dims, given)
         self.is_noisy = self.n_batches > 1
+        self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
         if training.objective == "mpt":
             self.idle = IDLE_FOR_MASKS

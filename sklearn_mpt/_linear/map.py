@@ -20,7 +20,7 @@ WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
 RADIUS, CORE = 5.5, 3.0  # radii of the shared grid, and of where it must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
-RESOLVED, AT_EDGE = 1.75, 1e-3  # see `resolves`
+RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 
 MAX_QUADRATURE_DIMS = 3
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
