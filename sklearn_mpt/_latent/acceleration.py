@@ -50,7 +50,9 @@ class Extrapolation:
         share = torch.linalg.solve(gram, basis @ target[0])
         found = x + f - share @ (moved + changed)
         coefs, own = found.tensor_split([point.coefs.numel()])
-        return point._replace(coefs=coefs.view_as(point.coefs), own=own.reshape(point.own.shape))
+        return point._replace(
+            coefs=coefs.view_as(point.coefs), own=own.reshape(point.own.shape)
+        )
 
 
 def _flat(point):

@@ -74,6 +74,10 @@ class Categorical(Likelihood):
         log_prob = self._by_feature(location).log_softmax(-1)
         return is_category.flatten(-2) @ log_prob.flatten(-2).T
 
+    def expected_prob(self, X, r, location):
+        average = self._by_feature(r @ self.mean(location))
+        return average.gather(-1, X.long()[..., None])[..., 0]
+
     def derivatives(self, X, location):
         prob = self.mean(location)
         return self.inputs(X) - prob, prob

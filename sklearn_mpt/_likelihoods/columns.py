@@ -299,6 +299,12 @@ class Columns(Likelihood):
             for part, columns, places in self._each()
         )
 
+    def expected_prob(self, X, r, location):
+        return self._by_feature(
+            part.expected_prob(X[:, columns], r, location[:, places])
+            for part, columns, places in self._each()
+        )
+
     def derivatives(self, X, location):
         parts = [
             part.derivatives(X[..., columns], location[..., places])

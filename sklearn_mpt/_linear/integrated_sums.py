@@ -24,11 +24,10 @@ import torch
 
 from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.natural_gradient import Blocks, Curvature, Point, Sums
-from sklearn_mpt._latent.quadrature import total_and_shares
+from sklearn_mpt._latent.quadrature import RADIUS, resolves, total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
     location_points,
-    resolves,
     variational_posterior,
 )
 
@@ -227,7 +226,7 @@ def _shared_part(rows, weight, indicators, grid, steps, location, own, likelihoo
         location, own = (part.detach().requires_grad_() for part in (location, own))
         log_prob = likelihood.at(own).pair_log_prob(rows.X * seen, seen, location)
     value, r = total_and_shares(log_prob.detach() + log_weight)
-    unresolved = ~resolves(r, z, steps)
+    unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
     with torch.enable_grad():

@@ -7,6 +7,7 @@ import torch
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.quadrature import (
+    RADIUS,
     Posterior,
     gaussian_around,
     grids,
@@ -17,10 +18,9 @@ from sklearn_mpt._latent.quadrature import (
 PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
 LONG = 10.0  # change of a location beyond which the whole Newton step is tried
 WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
-RADIUS, CORE = 5.5, 3.0  # radii of the shared grid, and of where it must be fine enough
+CORE = 3.0  # radius within which the shared grid must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
-RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 
 MAX_QUADRATURE_DIMS = 3
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
@@ -230,7 +230,7 @@ def bound_grid(joint, seed):
 def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
-    values : entries (v, d) with which the information varies; None if it does not.
+    values : entries (v, d) at which the information is computed; None is 1.
     ratio : spacing in standard deviations of the narrowest posterior. The integral of a
     Gaussian of standard deviation s on a grid of spacing h has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
@@ -254,7 +254,7 @@ def _largest_information(joint, z, radius, values):
     near = location - location.clamp(-slack, slack)
     ends = torch.stack([near, location - slack, location + slack])
     if values is None:
-        values = torch.zeros_like(ends[0, :1])
+        values = torch.ones_like(ends[0, :1])
     slope, information = joint.likelihood.derivatives(values[:, None, None], ends)
     return information.expand_as(slope).amax((0, 1))
 
@@ -270,26 +270,6 @@ def fitting(steps, most, radius=RADIUS):
     while n_nodes_of(steps, radius) > most and min(steps) < WIDEST:
         steps = [min(1.1 * h, WIDEST) for h in steps]
     return steps
-
-
-def resolves(r, z, steps, radius=RADIUS):
-    """Return for which rows a grid is fine and wide enough; bool, (n,).
-
-    r : posterior weights of the nodes, (n, s). A posterior must be as wide, given all
-    other components, as the spacing over `RESOLVED`, and may have no more than
-    `AT_EDGE` of its weight near the edge of the grid.
-    """
-    n_dims = len(steps)
-    u = z / z.new_tensor(steps)
-    moments = torch.cat([u, (u[:, :, None] * u[:, None]).flatten(1)], 1)
-    mean, square = (r @ moments).tensor_split([n_dims], 1)
-    covariance = (
-        square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
-    )
-    covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
-    precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
-    is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)
-    return (precision.amax(1) < RESOLVED**2) & (r @ is_edge < AT_EDGE)
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):
