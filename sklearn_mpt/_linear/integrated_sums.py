@@ -257,10 +257,16 @@ def shared_sums(value, share, r, it, table, weight):
     return sums_of(value, weight, gradient, information)
 
 
-def _outer_sums(weight, z):
-    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
-    outer = (z[:, :, None] * z[:, None]).flatten(1)
-    return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
+def _outer_sums(weight, z, r=None):
+    """Return the sum of r weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+
+    weight : (m, d). r : (m, 1), or None for 1.
+    """
+    i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
+    sums = weight.T @ ((z if r is None else r * z)[:, i] * z[:, j])
+    full = sums.new_empty(len(sums), z.shape[1], z.shape[1])
+    full[:, i, j] = full[:, j, i] = sums
+    return full
 
 
 def sums_of(value, weight, gradient, information, own=None):
@@ -286,22 +292,27 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     log_prob = likelihood.entry_log_prob(X, location)
     on = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ on[..., None])[..., 0]
-    value = joint.logsumexp(1)
-    log_r = joint - value[:, None]
+    value, r = total_and_shares(joint)
     if targets is None:
-        share = log_r.exp()[..., None] * on[:, None]
+        share = on[:, None]
+        known, r = share, weight[:, None] * r
     else:
         off = rows.present.to(z.dtype) - on
-        value, share = _own_shares(log_prob, log_r, on, off, targets)
-    known = log_r.exp()[..., None] * rows.present[:, None]
-    share, known = (weight[:, None, None] * t for t in (share, known))
-    own = _own_parameters(likelihood, X, location, share, known, z)
+        value, share = _own_shares(log_prob, joint - value[:, None], on, off, targets)
+        known = r[..., None] * rows.present[:, None]
+        share, known = (weight[:, None, None] * t for t in (share, known))
+        r = torch.ones_like(r)
+    own = None
+    if len(likelihood.own_features):
+        shares = (r[..., None] * t for t in (share, known))
+        own = _own_parameters(likelihood, X, location, *shares, z)
     slope, information = likelihood.derivatives(X, location)
-    slope *= likelihood.spread(share)
-    information = likelihood.spread(known) * information
-    flat = z.flatten(0, 1)
-    gradient = slope.flatten(0, 1).T @ flat
-    information = _outer_sums(information.flatten(0, 1), flat)
+    if targets is not None or not on.all():
+        slope *= likelihood.spread(share)
+        information = likelihood.spread(known) * information
+    flat, r = z.flatten(0, 1), r.flatten()[:, None]
+    gradient = slope.flatten(0, 1).T @ (r * flat)
+    information = _outer_sums(information.flatten(0, 1), flat, r)
     return sums_of(value, weight, gradient, information, own)
 
 

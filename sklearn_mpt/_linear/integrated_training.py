@@ -392,11 +392,11 @@ class EnumeratedRows(IntegratedRows):
 def pose(X, likelihood, training, n_dims, given=ORDINARY):
     """Return the objective for these rows."""
     arguments = X, likelihood, training, n_dims, given
-    # Scores of all sizes along an order add up to the LML of the row, whose nodes are
-    # in the posterior given all entries. Nodes in the posterior given some of them
-    # would be too coarse for an entry that determines z more closely.
-    whole = training.mask_rate == "uniform" and likelihood.is_sharp
-    if training.objective != "mpt" or whole:
+    # Scores of all sizes along an order add up to the LML of the row: no masks are
+    # needed, unless the user gives their number. Besides, nodes in the posterior given
+    # some entries are too coarse for one that determines z more closely.
+    may_add = training.n_masks == "auto" or likelihood.is_sharp
+    if training.objective != "mpt" or (training.mask_rate == "uniform" and may_add):
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:

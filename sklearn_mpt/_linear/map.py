@@ -28,7 +28,7 @@ OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimensio
 OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
 # In more dimensions: samples around the mode and from the prior; number of groups.
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16
-OWN_TOLERANCE = 1e-2  # accuracy of the mode, in units of z
+OWN_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 BOUND_NODES, BOUND_POINTS = 7, 256
 
 
@@ -84,25 +84,36 @@ def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
        Newton-type methods", Mathematical Programming 178, 2019.
     """
     W = joint.components
-    z = W.new_zeros(len(rows.X), len(W)) if start is None else start
-    observed = rows.observed.to(W.dtype)
-    on_locations = joint.likelihood.spread(observed)
-    curved = on_locations * joint.likelihood.curving(joint.intercept)
+    z = W.new_zeros(len(rows.X), len(W)) if start is None else start.clone()
+    root = W.new_empty(*z.shape, len(W))
+    curved = joint.likelihood.curving(joint.intercept)
+    moving = torch.arange(len(z), device=z.device)
     for _ in range(max_iter):
-        slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
-        gradient = (on_locations * slope) @ W.T - z
-        precision_root = _precision_root(information, observed, joint)
-        step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
-        change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
-        moving = step.abs().amax(1, keepdim=True) > tol
-        share = torch.log1p(change) / change
-        if (change > LONG).any():
-            whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
-            share = torch.where(whole, 1.0, share)
-        z = z + torch.where(moving, share * step, 0.0)
-        if not moving.any():
+        at, left = z[moving], rows.take(moving)
+        step, root[moving] = _newton_step(left, joint, at, curved)
+        far = step.abs().amax(1) > tol
+        moving = moving[far]
+        if len(moving) == 0:
             break
-    return gaussian_around(z, precision_root)
+        z[moving] = (at + step)[far]
+    return gaussian_around(z, root)
+
+
+def _newton_step(rows, joint, z, curved):
+    """Return the damped step from z, and the root of the precision there."""
+    W, observed = joint.components, rows.observed.to(z.dtype)
+    on_locations = joint.likelihood.spread(observed)
+    slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
+    gradient = (on_locations * slope) @ W.T - z
+    root = _precision_root(information, observed, joint)
+    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
+    curved = on_locations * curved
+    change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
+    share = torch.log1p(change) / change
+    if (change > LONG).any():
+        whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
+        share = torch.where(whole, 1.0, share)
+    return share * step, root
 
 
 def _gains(rows, joint, z, step, gradient):
