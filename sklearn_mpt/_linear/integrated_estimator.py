@@ -226,7 +226,6 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             n_before=problem.fitted["n_iter_"],
-            finishes=self.n_masks == "auto",
         )
 
     def _trained_attributes(self, result, fitted):

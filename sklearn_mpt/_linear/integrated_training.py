@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights
+from sklearn_mpt._latent.natural_gradient import IDLE, Weights
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
@@ -53,9 +53,8 @@ OWN_MASKS = 256  # smallest number of masks in a step with many features
 OWN_COST, SHARED_COST = 12, 40
 N_TYPICAL = 8  # number of values that stand for the entries of a feature
 # Spacing of shared grids in standard deviations of the narrowest posterior, of which
-# there is a bound: with masks, for all masks, and where rows that a grid does not
-# resolve get nodes of their own.
-SPACING, EXACT_SPACING, LARGEST_SPACING = 1.75, 1.5, 2.0
+# there is a bound, with masks and without.
+SPACING, EXACT_SPACING = 1.75, 1.5
 BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
@@ -132,17 +131,6 @@ class IntegratedRows:
         many = self.n_features >= MANY_FEATURES
         self.own = OwnNodes(self.n_rows, n_dims, X.device, given.seed, many)
         self._turn = 0
-
-    def without_masks(self):
-        """Return the objective summed over all sizes, without masks.
-
-        None if masks do not estimate that sum.
-        """
-        if self.mask_rate != "uniform" or not self.is_noisy:
-            return None
-        of = self.X, self.likelihood, self.training, self.n_dims, self.given
-        exact = LikelihoodRows(*of)
-        return None if exact.is_noisy else exact
 
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -303,15 +291,13 @@ class IntegratedRows:
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
-    ratio = LARGEST_SPACING
+    ratio = EXACT_SPACING
 
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
         super().__init__(X, likelihood, training, n_dims, given)
         self.is_noisy = self.n_batches > 1
         self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
-        if training.objective == "mpt":
-            self.idle = IDLE_FOR_MASKS
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_own + 2)

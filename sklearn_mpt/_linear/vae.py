@@ -22,9 +22,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     `MPTProbabilisticPCA` or factor analysis. Training maximises the log-probability of
     hidden features given visible ones. With a uniform mask rate, the expectation of
     this objective over masks is the log marginal likelihood (LML) ([1]_, Proposition
-    1). With ``n_masks="auto"``, the last epochs use the sum of the scores of all mask
-    sizes, without masks; with counts, or numbers together with columns of other kinds,
-    all epochs do.
+    1). With ``n_masks="auto"`` training uses the sum of the scores of all mask sizes,
+    without masks: in the last epochs if all features are numbers, else in all.
 
     Parameters
     ----------
@@ -56,9 +55,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Share of hidden features, or their number if an int. "uniform" weighs all
         numbers alike and is unbiased for the LML.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; the rows are divided among them. "auto" is 32, or
-        64 if all features are Gaussian; with a uniform rate the last epochs then use no
-        masks. With an int, all epochs use masks.
+        Number of masks in each step; the rows are divided among them. With an int, all
+        epochs use masks. "auto" and a uniform rate use none, or if all features are
+        Gaussian 64 until the last epochs; with another rate "auto" is 32 (or 64).
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What training maximises: the masked scores; or, for comparison, the evidence
         lower bound, or the LML, by EM or in closed form.
