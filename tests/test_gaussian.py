@@ -68,9 +68,7 @@ def point(model):
 
 
 def model_at(point):
-    return LinearGaussian(
-        point.coefs[:, :-1].T, point.coefs[:, -1], point.log_noise.exp()
-    )
+    return LinearGaussian(point.coefs[:, :-1].T, point.coefs[:, -1], point.own.exp())
 
 
 @pytest.fixture
@@ -192,7 +190,7 @@ def uneven(point):
 def log_density_of(x, index, point):
     """By the covariance of some entries, for autograd."""
     W, mean = point.coefs[index, :-1], point.coefs[index, -1]
-    covariance = W @ W.T + point.log_noise.exp()[index].diag()
+    covariance = W @ W.T + point.own.exp()[index].diag()
     normal = torch.distributions.MultivariateNormal(mean, covariance)
     return normal.log_prob(x[index]) if len(index) else torch.zeros(())
 
@@ -249,7 +247,7 @@ def exact_sum(X, seen, target, point):
         W, mean = (
             mp.matrix(a.tolist()) for a in (point.coefs[:, :-1], point.coefs[:, -1])
         )
-        S = W * W.T + mp.exp(mp.mpf(point.log_noise.item())) * mp.eye(len(mean))
+        S = W * W.T + mp.exp(mp.mpf(point.own.item())) * mp.eye(len(mean))
         total = mp.mpf(0)
         for i, j in target.nonzero().tolist():
             given = [k for k in seen[i].nonzero()[:, 0].tolist() if k != j]
@@ -379,7 +377,7 @@ def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hid
     for information, given in ((by_masks, seen), (by_rows, present)):
         expected = information_by_loop(gaps, given.numpy().astype(bool), model)
         assert_allclose(information.coefs, expected)
-        assert information.log_noise == present.sum() / 2
+        assert information.own == present.sum() / 2
 
 
 def test_information_can_be_left_out(point, X, hidden):

@@ -172,7 +172,7 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
     point, X, grid, targets, n_hidden, scale, least
 ):
     rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
-    point = Point(scale * point.coefs, point.log_noise)
+    point = Point(scale * point.coefs, point.own)
     table = table_of(*grid, point, BERNOULLI)
     assert LEAST_LOG_PROB < table.log_prob.min() < least
     shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)

@@ -223,7 +223,8 @@ class Ascent(Solver):
             raise FloatingPointError
         size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
-        self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
+        size *= self.learning_rate
+        self.point = apply(self.point, move, size, self.problem.floor)
         share = (STREAM_POWER + 1) / (self._n_steps + STREAM_POWER)
         self._stream = Stream(
             self.point, mix(stream.average, self.point, min(1, share))
@@ -331,7 +332,11 @@ class Ascent(Solver):
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
         self._doubt(batch, move)
-        self._advance(move, self._size())
+        falling = 0 if self._average is None else self._average.count
+        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
+        self._last = self.point, move, size
+        self._n_steps += 1
+        self.point = apply(self.point, move, size, self.problem.floor)
         return move.value
 
     def _doubt(self, batch, move):
@@ -345,7 +350,13 @@ class Ascent(Solver):
             self._forget_average()
 
     def _move(self, batch):
-        sums = self._inside(self.problem.sums(self.point, batch))
+        """Return the step for a batch, with the information of all steps so far."""
+        sums = self.problem.sums(self.point, batch)
+        # a gradient must not take own parameters below their floor
+        gradient, floor = sums.gradient, self.problem.floor + 1e-9
+        outwards = (self.point.own <= floor) & (gradient.own < 0)
+        inside = gradient._replace(own=torch.where(outwards, 0.0, gradient.own))
+        sums = sums._replace(gradient=inside)
         if sums.information is not None:
             self._learn(sums.information.times(1 / sums.n_rows))
         return move_of(
@@ -355,13 +366,6 @@ class Ascent(Solver):
             longest=self.problem.longest,
             expand=self.problem.expand,
         )
-
-    def _inside(self, sums):
-        """Ignore a gradient that would take own parameters below their floor."""
-        gradient, floor = sums.gradient, self.problem.floor + 1e-9
-        outwards = (self.point.own <= floor) & (gradient.own < 0)
-        inside = torch.where(outwards, 0.0, gradient.own)
-        return sums._replace(gradient=gradient._replace(own=inside))
 
     def _learn(self, information):
         """Average the information over about one epoch, or over parts of a stream."""
@@ -373,19 +377,6 @@ class Ascent(Solver):
             information = mix(before, information, share)
         if information.is_finite():
             self._information = information
-
-    def _size(self):
-        falling = 0 if self._average is None else self._average.count
-        size = (1 + falling / PATIENCE) ** -POWER
-        return self.learning_rate * self._caution * size
-
-    def _advance(self, move, size):
-        self._last = self.point, move, size
-        self._n_steps += 1
-        self.point = self._bounded(apply(self.point, move, size))
-
-    def _bounded(self, point):
-        return point._replace(own=point.own.clamp(min=self.problem.floor))
 
     def _overshot(self, move):
         if self._last is None:
@@ -414,7 +405,7 @@ class Ascent(Solver):
         else:
             self._caution *= 0.5
         self._last = point, move, size / 2
-        self.point = self._bounded(apply(point, move, size / 2))
+        self.point = apply(point, move, size / 2, self.problem.floor)
 
     def _judge(self, move):
         if not self.problem.is_noisy:
@@ -461,8 +452,10 @@ class Ascent(Solver):
         elif average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
-            limit = max(self._tol, self._resolution)
-            self.converged = less_noise + drift < limit
+            n_parameters = sum(part.numel() for part in self.point)
+            # a small share of P / (2 n), the loss by estimating P parameters
+            resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
+            self.converged = less_noise + drift < max(self._tol, resolution)
             if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 
@@ -470,9 +463,3 @@ class Ascent(Solver):
         """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
-
-    @property
-    def _resolution(self):
-        """Return a small share of P / (2 n), the loss by estimating P parameters."""
-        n_parameters = sum(part.numel() for part in self.point)
-        return RESOLUTION * n_parameters / (2 * self.problem.n_rows)

@@ -63,10 +63,6 @@ class Problem(NamedTuple):
     weight: np.ndarray | None
 
     @property
-    def has_gaps(self):
-        return bool(np.isnan(self.X).any())
-
-    @property
     def rows_to_read(self):
         """The rows without a copy, where X needs none."""
         return as_view(self.X, self.device)

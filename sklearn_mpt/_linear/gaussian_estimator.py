@@ -15,16 +15,15 @@ from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_inform
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
+    FixedMasks,
     GaussianMoments,
     GaussianRows,
+    UniformMasks,
     closed_form,
     simple_axes,
-    uniform_or_fixed,
 )
-from sklearn_mpt._linear.map import (
-    check_init,
-    initial_arrays,
-)
+from sklearn_mpt._linear.map import check_init, initial_arrays
+from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
 # Smallest noise variance, relative to the mean variance of the features.
@@ -58,10 +57,6 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
     _objectives: tuple[str, ...] = ("mpt", "lml")
 
-    @property
-    def _is_shared(self):
-        return self.noise == "shared"
-
     def _check_parameters(self, n_features):
         check_init(self.init)
         if self.n_components > n_features:
@@ -73,20 +68,22 @@ class GaussianLinear(LatentMixin, BaseMPT):
     def _start(self, X, rng, weight):
         init = self.init
         shape = (self.n_components, X.shape[1])
-        likelihood = self._gaussian_likelihood(shape[1])
-        shift, scale = likelihood.units(X, weight)
+        kind = Gaussian
+        if self.noise != "shared":
+            kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
+        shift, scale = kind.units(X, weight)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
-            "_constant": np.flatnonzero(likelihood.constant(X)),
+            "_constant": np.flatnonzero(kind.constant(X)),
         }
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
-        if init == "pca" or not self._is_shared:
+        if init == "pca" or self.noise != "shared":
             first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "pca":
                 return own | first
@@ -100,14 +97,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
             "noise_variance_": scale**2,
         }
 
-    def _gaussian_likelihood(self, n_features):
-        if self._is_shared:
-            return Gaussian()
-        return Columns(["gaussian"] * n_features, [1] * n_features)
-
     def _closed_form(self, X, units, n_components, weight):
         shift, scale = units
-        if self._is_shared:
+        if self.noise == "shared":
             floor = NOISE_FLOOR * scale**2
             return closed_form(X, (shift, None), n_components, floor, weight)
         standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
@@ -126,7 +118,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         fitted = vars(self)
         point = _point(fitted, X.device)
         unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
-        log_noise, unit = point.log_noise - 2 * unit.log(), unit.expand(X.shape[1])
+        log_noise, unit = point.own - 2 * unit.log(), unit.expand(X.shape[1])
         rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
 
         def log_prob(moved, log_noise):
@@ -141,11 +133,10 @@ class GaussianLinear(LatentMixin, BaseMPT):
         return Information(*numbers, free, every, expected.cpu().numpy())
 
     def _solver(self, problem):
-        is_exact = self.objective != "mpt" and self._is_shared
-        if is_exact and problem.is_all and not problem.has_gaps:
+        is_whole = problem.is_all and not np.isnan(problem.X).any()
+        if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(problem, self.n_components)
-        posed = self._pose(problem)
-        point = posed.start(_point(problem.fitted, problem.device))
+        posed, point = self._pose(problem, is_whole)
         return Ascent(
             posed,
             point,
@@ -157,30 +148,38 @@ class GaussianLinear(LatentMixin, BaseMPT):
             finishes=self.n_masks == "auto",
         )
 
-    def _pose(self, problem):
-        """Return the objective: of rows with a mask each, or of second moments."""
+    def _pose(self, problem, is_whole):
+        """Return the objective, of rows or of their second moments, and where to start.
+
+        is_whole : whether all rows are known, without gaps.
+        """
         n_features, n_dims = problem.X.shape[1], self.n_components
+        point = _point(problem.fitted, problem.device)
         floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
         floor = as_tensor(floor, problem.device)
-        rate = self.mask_rate
-        is_masked = self.objective == "mpt"
-        if problem.has_gaps or not problem.is_all or not is_masked:
-            masks = uniform_or_fixed(rate, n_features) if is_masked else None
-            how = masks, self.batch_size, floor
-            return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
-        masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+        by_moments, masks = is_whole and self.objective == "mpt", None
+        if self.objective == "mpt" and self.mask_rate == "uniform":
+            masks = UniformMasks(FEW * n_dims / n_features if by_moments else None)
+        elif self.objective == "mpt":
+            masks = FixedMasks(fixed_size(self.mask_rate, n_features))
+        if not by_moments:
+            how = masks, self.batch_size, floor, problem.weight
+            return GaussianRows(problem.rows_to_read, n_dims, *how), point
         moments = _moments(problem)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        return GaussianMoments(moments, n_masks, n_dims, masks, floor)
+        posed = GaussianMoments(moments, n_masks, n_dims, masks, floor)
+        # the mean of the rows maximises the score of every mask
+        coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
+        return posed, point._replace(coefs=coefs)
 
     def _trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
-        noise_variance = np.exp(result.log_noise.cpu().numpy())
+        noise_variance = np.exp(result.own.cpu().numpy())
         return {
             "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
             "mean_": coefs[:, -1].copy(),
             "noise_variance_": (
-                float(noise_variance) if self._is_shared else noise_variance
+                float(noise_variance) if self.noise == "shared" else noise_variance
             ),
         }
 
@@ -188,16 +187,16 @@ class GaussianLinear(LatentMixin, BaseMPT):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
         constant = fitted["_constant"]
-        if len(constant) == n_features or not self._is_shared:
+        if len(constant) == n_features or self.noise != "shared":
             warn_constant(constant, fitted)
         if len(constant) == n_features:
             return
         rank = min(n_samples - 1, n_features)
         without = np.atleast_1d(noise_variance < 10 * floor)
-        if not self._is_shared:
+        if self.noise != "shared":
             without[constant] = False
         is_flat = without.any() and (
-            self._is_shared or _are_dependent(fitted["components_"][:, without])
+            self.noise == "shared" or _are_dependent(fitted["components_"][:, without])
         )
         if is_flat or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
@@ -210,7 +209,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
             )
 
     def _where(self, without):
-        if self._is_shared or not without.any():
+        if self.noise == "shared" or not without.any():
             return ""
         return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
 
@@ -239,7 +238,7 @@ def _best_factors(X, fitted, rng, weight):
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
-        "noise_variance_": best.log_noise.exp().numpy(),
+        "noise_variance_": best.own.exp().numpy(),
     }
 
 
