@@ -37,7 +37,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._frames import ADVICE, readable_numbers
 from sklearn_mpt._latent.density import Density, as_tensor, as_view, own_mode
 from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
-from sklearn_mpt._measure.contract import fill_masked, own_setting
+from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -135,6 +135,28 @@ class BaseMPT(
 
     # What a model may change
 
+    def _read_rows(self, X, reset=False, min_samples=1):
+        """Check rows as scikit-learn does; return an array of numbers, or a table.
+
+        reset : whether the model takes its columns from them.
+        """
+        return validate_data(
+            self,
+            readable_numbers(X, self._of_strings),
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=min_samples,
+        )
+
+    def _learn_columns(self, X):
+        """Return the attributes by which a new model reads the columns of its rows."""
+        return {}
+
+    def _as_numbers(self, X, min_samples=1):
+        """Return the result of `_read_rows` as an array of numbers."""
+        return X
+
     def _check_values(self, X):
         """Refuse rows with values that no feature takes."""
 
@@ -189,9 +211,14 @@ class BaseMPT(
         go_on = self.warm_start and was_fitted
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
-            if not go_on:
+            if go_on:
+                self._check_is_fitted()
+            else:
                 forget(self)
-            X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
+            X = self._read_rows(X, reset=not go_on, min_samples=2)
+            if not go_on:
+                vars(self).update(self._learn_columns(X))
+            X = self._check_training_rows(X, not go_on, min_samples=2)
             context = self._init_callback_context(max_subtasks=self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
@@ -245,7 +272,12 @@ class BaseMPT(
         least = 2 if first else 1
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
-            X = self._validate_training_rows(X, reset=first, min_samples=least)
+            if not first:
+                self._check_is_fitted()
+            X = self._read_rows(X, reset=first, min_samples=least)
+            if first:
+                vars(self).update(self._learn_columns(X))
+            X = self._check_training_rows(X, first, min_samples=least)
             if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self
             fitted = vars(self).copy()
@@ -269,15 +301,20 @@ class BaseMPT(
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
 
-    def _validate_training_rows(self, X, reset, min_samples):
-        X = self._validate_rows(X, reset=reset, min_samples=min_samples)
+    def _check_training_rows(self, X, is_new, min_samples):
+        """Check rows and parameters before training; return an array of numbers.
+
+        is_new : whether the model has not been trained before.
+        """
+        X = self._as_numbers(X, min_samples)
+        self._check_values(X)
         check_training_parameters(self, self._objectives, X.shape[1])
         self._check_parameters(X.shape[1])
-        if not reset:
+        if is_new:
+            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+            check_columns_present(X, names)
+        else:
             self._check_fitted_parameters()
-            return X
-        names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-        check_columns_present(X, names)
         return X
 
     # Scores
@@ -496,17 +533,10 @@ class BaseMPT(
         random_state = own_setting(self, "random_state", random_state)
         return np.random.default_rng(spawn_seeds(random_state, 1)[0])
 
-    def _validate_rows(self, X, reset=False, min_samples=1):
-        if not reset:
-            self._check_is_fitted()
-        X = validate_data(
-            self,
-            fill_masked(readable_numbers(X, self._of_strings)),
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-            ensure_min_samples=min_samples,
-        )
+    def _validate_rows(self, X):
+        """Return rows to score as an array of numbers, NaN where missing."""
+        self._check_is_fitted()
+        X = self._as_numbers(self._read_rows(X))
         self._check_values(X)
         return X
 
@@ -616,9 +646,7 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         X : ndarray of shape (n_samples, n_features)
         """
         self._check_is_fitted()
-        Z = check_array(
-            fill_masked(readable_numbers(Z)), dtype=[np.float64, np.float32]
-        )
+        Z = check_array(readable_numbers(Z), dtype=[np.float64, np.float32])
         if Z.shape[1] != self._n_features_out:
             raise ValueError(
                 f"Z must have n_components={self._n_features_out} columns, "
