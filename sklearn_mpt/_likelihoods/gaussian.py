@@ -126,18 +126,14 @@ class Gaussian(OfScale):
 
     def own_attributes(self, scale):
         unit = torch.as_tensor(scale, dtype=torch.float64, device=self.own.device)
-        return {"noise_variance_": self.noise_variance * unit**2}
-
-    @property
-    def noise_variance(self):
-        return self.scatter
+        return {"noise_variance_": self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
-        variance = self.noise_variance
+        variance = self.scatter
         return -0.5 * (LOG_2PI + variance.log() + (X - location) ** 2 / variance)
 
     def pair_log_prob(self, X, observed, location):
-        variance = self.noise_variance
+        variance = self.scatter
         scaled = location / variance
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
@@ -151,7 +147,7 @@ class Gaussian(OfScale):
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)
-        variance, seen = self.noise_variance, observed.to(X.dtype)
+        variance, seen = self.scatter, observed.to(X.dtype)
         size, hidden = variance.sqrt(), locations.hidden
         X, coef = (X - seen * locations.intercept) / size, coef / size
         if observed.all():
@@ -169,18 +165,18 @@ class Gaussian(OfScale):
         return fit - 0.5 * constant
 
     def derivatives(self, X, location):
-        precision = 1 / self.noise_variance
+        precision = 1 / self.scatter
         return (X - location) * precision, precision.expand_as(location)
 
     def curving(self, location):
         return torch.zeros_like(location)
 
     def own_derivatives(self, X, location):
-        square = (X - location) ** 2 / self.noise_variance
+        square = (X - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
     def mean(self, location):
         return location
 
     def draw(self, location, uniform):
-        return location + self.noise_variance.sqrt() * torch.special.ndtri(uniform)
+        return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
