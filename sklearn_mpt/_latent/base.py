@@ -62,11 +62,6 @@ class Problem(NamedTuple):
     rng: np.random.Generator
     weight: np.ndarray | None
 
-    @property
-    def rows_to_read(self):
-        """The rows without a copy, where X needs none."""
-        return as_view(self.X, self.device)
-
 
 def in_callback_context(method: Method) -> Method:
     """Apply scikit-learn's `with_callbacks`, and keep the type of the method."""
@@ -227,7 +222,7 @@ class BaseMPT(
                 fitted = vars(self) | fitted
             else:
                 fitted |= self._start(X, rng, weight)
-            fitted |= history([])
+            fitted |= {"loss_curve_": [], "n_iter_": 0}
             if self.max_iter > 0:
                 device = check_device(self.device)
                 problem = Problem(X, fitted, True, not go_on, device, rng, weight)
@@ -284,7 +279,8 @@ class BaseMPT(
             if first:
                 fitted |= self._new_state()
                 rng = np.random.default_rng(fitted["_seed"])
-                fitted |= self._start(X, rng, weight) | history([])
+                fitted |= self._start(X, rng, weight)
+                fitted |= {"loss_curve_": [], "n_iter_": 0}
             rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
             device = check_device(self.device)
             problem = Problem(X, fitted, False, first, device, rng, weight)
@@ -292,7 +288,8 @@ class BaseMPT(
             solver.load(fitted["_optimizer_state"])
             fit_part(solver)
             fitted |= self._trained_attributes(solver.result, fitted)
-            fitted |= history(fitted["loss_curve_"] + solver.loss_curve)
+            loss_curve = fitted["loss_curve_"] + solver.loss_curve
+            fitted |= {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
             self.__dict__.update(fitted, _optimizer_state=solver.state())
         return self
 
@@ -685,11 +682,9 @@ class Epochs:
         """Return the fitted attributes of the best parameters so far."""
         result = self.solver.result
         trained = self.estimator._trained_attributes(result, self.fitted)
-        return self.fitted | trained | history(self.solver.loss_curve)
-
-
-def history(loss_curve):
-    return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}
+        loss_curve = list(self.solver.loss_curve)
+        history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
+        return self.fitted | trained | history
 
 
 def _n_rows(density):

@@ -40,20 +40,6 @@ def _are_same(low, high, dtype):
     return high - low <= SAME * eps * np.maximum(np.abs(low), np.abs(high))
 
 
-def _shift_and_scale(X, weight, low, high):
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Rounding may move the mean of a constant column off its value.
-        shift = Gaussian.start_location(X, weight).clip(low, high)
-        if _are_same(low, high, X.dtype).all():
-            return shift, 1.0
-        largest = np.maximum(high - shift, shift - low).max()
-        parts = [
-            totals(((b - shift) / largest) ** 2, w) for b, w in row_blocks(X, weight)
-        ]
-        square, n_present = np.sum(parts, axis=(0, 2))
-        return shift, float(largest * np.sqrt(square / n_present))
-
-
 class Gaussian(OfScale):
     """Features with Gaussian noise, given their means.
 
@@ -93,7 +79,15 @@ class Gaussian(OfScale):
         The standard deviation is 1 if all columns are constant.
         """
         low, high = _range(X)
-        shift, scale = _shift_and_scale(X, weight, low, high)
+        blocks, scale = row_blocks(X, weight), 1.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Rounding may move the mean of a constant column off its value.
+            shift = Gaussian.start_location(X, weight).clip(low, high)
+            if not _are_same(low, high, X.dtype).all():
+                largest = np.maximum(high - shift, shift - low).max()
+                parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
+                square, n_present = np.sum(parts, axis=(0, 2))
+                scale = float(largest * np.sqrt(square / n_present))
         if not 1e-150 < scale < 1e150:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
@@ -125,7 +119,7 @@ class Gaussian(OfScale):
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def own_attributes(self, scale):
-        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.own.device)
+        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
         return {"noise_variance_": self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):

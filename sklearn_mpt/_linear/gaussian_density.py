@@ -48,27 +48,6 @@ def _identity(W):
     return torch.eye(len(W), dtype=W.dtype, device=W.device)
 
 
-def _signal(components, noise_variance):
-    """Return the largest ratio of a feature's variance to the noise."""
-    return float((components.detach() ** 2).sum(0).max() / noise_variance.detach())
-
-
-def _posterior_root(observed, components, noise_variance):
-    """Return F, where F' F is the covariance of z given observed features; (n, k, k).
-
-    observed : shape (n, d), 1.0 where observed.
-    """
-    eye = _identity(components)
-    if _signal(components, noise_variance) > LARGEST_BY_PRECISION:
-        factor = _precision_root_by_rows(observed, components / noise_variance.sqrt())
-    else:
-        W = components.T
-        outer = (W[:, :, None] * W[:, None, :]).flatten(1)
-        gram = (observed @ outer).unflatten(1, eye.shape)
-        factor = torch.linalg.cholesky(eye + gram / noise_variance)
-    return torch.linalg.solve_triangular(factor, eye, upper=False)
-
-
 def _precision_root_by_rows(observed, scaled):
     """Return lower triangular L with L L' = I + sum_j o_j w_j w_j'; (n, k, k).
 
@@ -161,18 +140,14 @@ class LinearGaussian(LatentDensity):
         return FLOAT_BYTES * (6 * n_features * n_dims + 4 * n_dims**2)
 
     def lml(self, X):
-        log_prob = self.log_prob(X)
-        return log_prob, torch.zeros_like(log_prob)
-
-    def log_prob(self, X):
-        """Return the log-density of the present entries of each row, (n,)."""
         observed = _observed(X)
         z, root = self.posterior(X, observed)
         # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
         noise = _residual(X, observed, self.decode(z))
         distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
         log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
-        return _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
+        log_prob = _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
+        return log_prob, torch.zeros_like(log_prob)
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
@@ -201,7 +176,7 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        if torch.isnan(X).any() or self._signal > LARGEST_BY_MOMENTS:
+        if torch.isnan(X).any() or self.signal > LARGEST_BY_MOMENTS:
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
@@ -213,7 +188,7 @@ class LinearGaussian(LatentDensity):
         """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
-        if self._signal > LARGEST_BY_PRECISION:
+        if self.signal > LARGEST_BY_PRECISION:
             error = residual - (z @ self.components) * observed
             pull = error @ self.components.T / self.noise_variance - z
             z = z + self._solve(root, pull)
@@ -224,14 +199,28 @@ class LinearGaussian(LatentDensity):
         return (root.mT @ (root @ vectors[..., None]))[..., 0]
 
     @property
-    def _signal(self):
-        return _signal(self.components, self.noise_variance)
+    def signal(self):
+        """The largest ratio of a feature's variance to the noise."""
+        largest = (self.components.detach() ** 2).sum(0).max()
+        return float(largest / self.noise_variance.detach())
 
     def _root(self, observed):
-        return _posterior_root(observed, self.components, self.noise_variance)
+        """Return F, where F' F is the covariance of z given observed features.
+
+        observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
+        """
+        W, noise = self.components.T, self.noise_variance
+        eye = _identity(self.components)
+        if self.signal > LARGEST_BY_PRECISION:
+            factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
+        else:
+            outer = (W[:, :, None] * W[:, None, :]).flatten(1)
+            gram = (observed @ outer).unflatten(1, eye.shape)
+            factor = torch.linalg.cholesky(eye + gram / noise)
+        return torch.linalg.solve_triangular(factor, eye, upper=False)
 
     def mean_log_prob(self, moments):
-        """Return the mean of `log_prob` over complete rows, from their moments."""
+        """Return the mean log-density of complete rows, from their moments."""
         root = self._root(torch.ones_like(self.mean)[None])[0]
         V = root @ self.components
         product, variance = _second_moment_about(self.mean, moments, V)
@@ -263,9 +252,8 @@ def chain_scores(X, orders, model):
 
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
-    signal = _signal(model.components, model.noise_variance)
-    if orders.ndim == 3 or torch.isnan(X).any() or signal > LARGEST_BY_MOMENTS:
-        score = _score_rows if signal <= LARGEST_BY_UPDATES else _score_places
+    if orders.ndim == 3 or torch.isnan(X).any() or model.signal > LARGEST_BY_MOMENTS:
+        score = _score_rows if model.signal <= LARGEST_BY_UPDATES else _score_places
         return _by_rows(X, orders, model, score)
     centred = (block - model.mean for block in raised(X))
     second = sum(block.T @ block for block in centred) / len(X)

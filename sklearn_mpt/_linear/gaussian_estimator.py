@@ -6,7 +6,7 @@ import torch
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
-from sklearn_mpt._latent.density import LatentDensity, as_tensor
+from sklearn_mpt._latent.density import LatentDensity, as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point, Weights
 from sklearn_mpt._likelihoods import Columns
@@ -112,7 +112,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
         }
 
     def _density_of(self, fitted, device):
-        return density_of(fitted, device)
+        names = ("components_", "mean_", "noise_variance_")
+        arrays = (np.asarray(fitted[name]) for name in names)
+        return density_of(*(as_tensor(array, device) for array in arrays))
 
     def _information(self, X, weight):
         fitted = vars(self)
@@ -123,7 +125,8 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
         def log_prob(moved, log_noise):
             mean = moved[:, -1] - coefs[:, -1]
-            return weight @ _of(moved[:, :-1].T, mean, log_noise.exp()).lml(rows)[0]
+            density = density_of(moved[:, :-1].T, mean, log_noise.exp())
+            return weight @ density.lml(rows)[0]
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
@@ -164,7 +167,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
         if not by_moments:
             how = masks, self.batch_size, floor, problem.weight
-            return GaussianRows(problem.rows_to_read, n_dims, *how), point
+            return GaussianRows(as_view(problem.X, problem.device), n_dims, *how), point
         moments = _moments(problem)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         posed = GaussianMoments(moments, n_masks, n_dims, masks, floor)
@@ -269,10 +272,9 @@ class ClosedForm(Solver):
         mean = Gaussian.start_location(X, weight)
         solution = closed_form(X, (mean, None), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
-        moments = _moments(self.problem)
-        self.loss_curve.append(
-            -float(density_of(solution, device).mean_log_prob(moments))
-        )
+        arrays = (np.asarray(array) for array in solution.values())
+        density = LinearGaussian(*(as_tensor(array, device) for array in arrays))
+        self.loss_curve.append(-float(density.mean_log_prob(_moments(self.problem))))
 
     def terminate(self):
         return True
@@ -351,12 +353,8 @@ class Rescaled(LatentDensity):
         return scores - torch.stack([later, following])
 
 
-def density_of(fitted, device):
-    names = ("components_", "mean_", "noise_variance_")
-    return _of(*(as_tensor(np.asarray(fitted[name]), device) for name in names))
-
-
-def _of(components, mean, noise_variance):
+def density_of(components, mean, noise_variance):
+    """Return the density of these parameters; noise : of all features, or of each."""
     if noise_variance.ndim == 0:
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
@@ -371,5 +369,5 @@ def _point(fitted, device):
 
 
 def _moments(problem):
-    rows = problem.rows_to_read
+    rows = as_view(problem.X, problem.device)
     return moments_of(rows, Weights.of(problem.weight, rows).each)
