@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples
-from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 

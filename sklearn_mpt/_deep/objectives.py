@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
     moments,

@@ -32,9 +32,8 @@ from sklearn_mpt._deep.recipe import check_architecture, recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start, unexplained
-from sklearn_mpt._latent.base import LatentMixin
+from sklearn_mpt._latent.base import LatentMixin, Weights
 from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.natural_gradient import Weights
 from sklearn_mpt._latent.own_module import OwnModule, check_own
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState

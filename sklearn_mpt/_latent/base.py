@@ -63,6 +63,21 @@ class Problem(NamedTuple):
     weight: np.ndarray | None
 
 
+class Weights(NamedTuple):
+    """The sample weights of rows, and their sum."""
+
+    each: torch.Tensor  # shape: (n,), of mean 1
+    total: float
+
+    @classmethod
+    def of(cls, weight, X):
+        """Return the weights of the rows X; None is 1 for each."""
+        weight = np.ones(len(X)) if weight is None else weight
+        total = float(weight.sum())
+        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
+        return cls(each, total)
+
+
 def in_callback_context(method: Method) -> Method:
     """Apply scikit-learn's `with_callbacks`, and keep the type of the method."""
     return with_callbacks(method)
@@ -212,7 +227,7 @@ class BaseMPT(
                 forget(self)
             X = self._read_rows(X, reset=not go_on, min_samples=2)
             if not go_on:
-                vars(self).update(self._learn_columns(X))
+                self.__dict__.update(self._learn_columns(X))
             X = self._check_training_rows(X, not go_on, min_samples=2)
             context = self._init_callback_context(max_subtasks=self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
@@ -271,7 +286,7 @@ class BaseMPT(
                 self._check_is_fitted()
             X = self._read_rows(X, reset=first, min_samples=least)
             if first:
-                vars(self).update(self._learn_columns(X))
+                self.__dict__.update(self._learn_columns(X))
             X = self._check_training_rows(X, first, min_samples=least)
             if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self

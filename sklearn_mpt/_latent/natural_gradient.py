@@ -42,7 +42,9 @@ class Point(NamedTuple):
     coefs: torch.Tensor  # shape: (d, k + 1)
     own: torch.Tensor
 
-    blocks = None  # information that is stored as a Point has no blocks
+    @property
+    def blocks(self):
+        """None: information that is stored as a `Point` has no blocks."""
 
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
@@ -89,21 +91,6 @@ class Curvature(NamedTuple):
 
     def is_finite(self):
         return bool(self.coefs.isfinite().all() and self.own.isfinite().all())
-
-
-class Weights(NamedTuple):
-    """The sample weights of rows, and their sum."""
-
-    each: torch.Tensor  # shape: (n,), of mean 1
-    total: float
-
-    @classmethod
-    def of(cls, weight, X):
-        """Return the weights of the rows X; None is 1 for each."""
-        weight = np.ones(len(X)) if weight is None else weight
-        total = float(weight.sum())
-        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
-        return cls(each, total)
 
 
 class Sums(NamedTuple):

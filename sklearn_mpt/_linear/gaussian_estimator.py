@@ -5,10 +5,10 @@ import torch
 
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin
+from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import LatentDensity, as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.natural_gradient import Point, Weights
+from sklearn_mpt._latent.natural_gradient import Point
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_information

@@ -12,7 +12,8 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights, axes_of
+from sklearn_mpt._latent.base import Weights
+from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
@@ -145,11 +146,8 @@ class GaussianRows:
         self.n_batches = math.ceil(self.n_pairs / size)
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, BLOCK_BYTES // row_bytes)
+        self.is_noisy = masks is not None or self.n_batches > 1
         self._turn = 0
-
-    @property
-    def is_noisy(self):
-        return self.masks is not None or self.n_batches > 1
 
     def batches(self, rng):
         if self._turn % 2 == 0 or self.masks is None:
@@ -239,7 +237,7 @@ class GaussianRows:
         exact = copy.copy(self)
         exact.masks, exact.idle = None, IDLE_FOR_MASKS
         exact.n_pairs, exact.n_batches, exact.n_turns = self.n_rows, 1, 1
-        exact._turn = 0
+        exact.is_noisy, exact._turn = False, 0
         return exact
 
     def slopes(self, point):
@@ -264,6 +262,7 @@ class GaussianRows:
 class GaussianMoments(GaussianRows):
     """Objective of complete rows, computed from their second moments for each mask."""
 
+    is_noisy = True
     least = 20  # steps are cheap
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
     is_worth_trials = False
