@@ -18,8 +18,10 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.gaussian_density import expected_information  # noqa: E402
-from sklearn_mpt._linear.gaussian_estimator import density_of  # noqa: E402
+from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
+    density_of,
+    expected_information,
+)
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 from sklearn_mpt._tables.observed_information import (  # noqa: E402
     Information,

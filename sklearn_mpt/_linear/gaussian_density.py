@@ -1,4 +1,4 @@
-r"""Density of a linear Gaussian latent variable model.
+r"""Densities of linear Gaussian latent variable models.
 
 The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
 epsilon; `components` is W here, of shape (K, D). All results are computed from the
@@ -245,6 +245,84 @@ class LinearGaussian(LatentDensity):
         variance = self.noise_variance + _column_norms(V)
         log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
         return (log_prob * masks).sum(1) / masks.sum(1)
+
+
+class Rescaled(LatentDensity):
+    """Density of rows whose columns are scaled, from the density of unscaled rows.
+
+    Parameters
+    ----------
+    density : LatentDensity
+    scale : Tensor of shape (d,)
+    """
+
+    def __init__(self, density, scale):
+        self.density = density
+        self.scale = scale
+
+    @property
+    def row_bytes(self):
+        return self.density.row_bytes
+
+    def _standard(self, X):
+        """Return rows divided by the scale.
+
+        Gaps are not divided, because NaN would make the gradient NaN.
+        """
+        gaps = torch.isnan(X)
+        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
+
+    def _log_scale(self, X):
+        return torch.where(torch.isnan(X), 0.0, self.scale.log())
+
+    def lml(self, X):
+        value, error = self.density.lml(self._standard(X))
+        return value - self._log_scale(X).sum(1), error
+
+    def conditional_log_prob(self, X, mask):
+        log_prob = self.density.conditional_log_prob(self._standard(X), mask)
+        return log_prob - mask * self._log_scale(X)
+
+    def latent_mean(self, X):
+        return self.density.latent_mean(self._standard(X))
+
+    def latent_moments(self, X):
+        return self.density.latent_moments(self._standard(X))
+
+    def expect(self, X):
+        return self.scale * self.density.expect(self._standard(X))
+
+    def decode(self, Z):
+        return self.scale * self.density.decode(Z)
+
+    def draw(self, X, rng):
+        return self.scale * self.density.draw(self._standard(X), rng)
+
+    def mean_masked_scores(self, X, masks, n_rows):
+        scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
+        hidden = masks.to(scores.dtype)
+        return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
+
+    def mean_chain_scores(self, X, orders):
+        scores = self.density.mean_chain_scores(self._standard(X), orders)
+        following = self._log_scale(X)
+        if orders.ndim == 2:
+            following = following.mean(0)[orders]  # shape: (n_orders, d)
+        else:
+            each = following.expand(len(orders), -1, -1)
+            following = each.gather(2, orders).mean(1)
+        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
+        later = following.flip(1).cumsum(1).flip(1) / n_left
+        return scores - torch.stack([later, following])
+
+
+def density_of(components, mean, noise_variance):
+    """Return the density of these parameters; noise : of all features, or of each."""
+    if noise_variance.ndim == 0:
+        return LinearGaussian(components, mean, noise_variance)
+    scale = noise_variance.sqrt()
+    noise = torch.ones_like(scale[0])
+    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
 
 def chain_scores(X, orders, model):

@@ -6,12 +6,12 @@ import torch
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
-from sklearn_mpt._latent.density import LatentDensity, as_tensor, as_view
+from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_information
+from sklearn_mpt._linear.gaussian_density import density_of, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
@@ -273,7 +273,7 @@ class ClosedForm(Solver):
         solution = closed_form(X, (mean, None), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
         arrays = (np.asarray(array) for array in solution.values())
-        density = LinearGaussian(*(as_tensor(array, device) for array in arrays))
+        density = density_of(*(as_tensor(array, device) for array in arrays))
         self.loss_curve.append(-float(density.mean_log_prob(_moments(self.problem))))
 
     def terminate(self):
@@ -282,84 +282,6 @@ class ClosedForm(Solver):
     @property
     def result(self):
         return self._point
-
-
-class Rescaled(LatentDensity):
-    """Density of rows whose columns are scaled, from the density of unscaled rows.
-
-    Parameters
-    ----------
-    density : LatentDensity
-    scale : Tensor of shape (d,)
-    """
-
-    def __init__(self, density, scale):
-        self.density = density
-        self.scale = scale
-
-    @property
-    def row_bytes(self):
-        return self.density.row_bytes
-
-    def _standard(self, X):
-        """Return rows divided by the scale.
-
-        Gaps are not divided, because NaN would make the gradient NaN.
-        """
-        gaps = torch.isnan(X)
-        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
-
-    def _log_scale(self, X):
-        return torch.where(torch.isnan(X), 0.0, self.scale.log())
-
-    def lml(self, X):
-        value, error = self.density.lml(self._standard(X))
-        return value - self._log_scale(X).sum(1), error
-
-    def conditional_log_prob(self, X, mask):
-        log_prob = self.density.conditional_log_prob(self._standard(X), mask)
-        return log_prob - mask * self._log_scale(X)
-
-    def latent_mean(self, X):
-        return self.density.latent_mean(self._standard(X))
-
-    def latent_moments(self, X):
-        return self.density.latent_moments(self._standard(X))
-
-    def expect(self, X):
-        return self.scale * self.density.expect(self._standard(X))
-
-    def decode(self, Z):
-        return self.scale * self.density.decode(Z)
-
-    def draw(self, X, rng):
-        return self.scale * self.density.draw(self._standard(X), rng)
-
-    def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
-        hidden = masks.to(scores.dtype)
-        return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
-
-    def mean_chain_scores(self, X, orders):
-        scores = self.density.mean_chain_scores(self._standard(X), orders)
-        following = self._log_scale(X)
-        if orders.ndim == 2:
-            following = following.mean(0)[orders]  # shape: (n_orders, d)
-        else:
-            each = following.expand(len(orders), -1, -1)
-            following = each.gather(2, orders).mean(1)
-        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
-        later = following.flip(1).cumsum(1).flip(1) / n_left
-        return scores - torch.stack([later, following])
-
-
-def density_of(components, mean, noise_variance):
-    """Return the density of these parameters; noise : of all features, or of each."""
-    if noise_variance.ndim == 0:
-        return LinearGaussian(components, mean, noise_variance)
-    scale = noise_variance.sqrt()
-    noise = torch.ones_like(scale[0])
-    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
 
 
 def _point(fitted, device):
