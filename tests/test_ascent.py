@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from epochs import SILENCE, Silence
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import poch
 from sklearn.exceptions import ConvergenceWarning
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
-from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part  # noqa: E402
+from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     Average,
     Point,
