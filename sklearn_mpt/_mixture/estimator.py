@@ -9,7 +9,7 @@ from scipy.linalg import solve_triangular
 from sklearn.cluster import KMeans, kmeans_plusplus
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
-from sklearn_mpt._latent.density import as_tensor
+from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._measure.masks import fixed_size
@@ -508,7 +508,7 @@ class MPTMixture(TableMPT):
 
     def _solver(self, problem):
         layout = self._layout(problem.X.shape[1], problem.device)
-        rows = problem.rows_to_read
+        rows = as_view(problem.X, problem.device)
         weight = np.ones(len(rows)) if problem.weight is None else problem.weight
         starts = [self._classes(problem.fitted, problem.device)]
         if problem.is_new and problem.is_all:
