@@ -178,14 +178,15 @@ def stacking_weights(log_probs):
 def few_models(log_probs):
     """Return weights of few models that lose at most `NEGLIGIBLE`; others have 0.
 
-    The model with the smallest weight is left out repeatedly.
+    The model with the smallest weight is left out repeatedly. The first, independent
+    columns, always stays: its small weight bounds what a wrong prediction costs.
     """
     log_probs = np.stack(log_probs)
     kept = np.arange(len(log_probs))
     weights = best = stacking_weights(log_probs)
     full = mixed(log_probs, weights).mean()
-    while len(kept) > 1:
-        fewer = np.delete(kept, np.argmin(best))
+    while len(kept) > 2:
+        fewer = np.delete(kept, 1 + np.argmin(best[1:]))
         weights = stacking_weights(log_probs[fewer])
         if mixed(log_probs[fewer], weights).mean() < full - NEGLIGIBLE:
             break
