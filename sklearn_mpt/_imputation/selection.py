@@ -180,21 +180,22 @@ def stacking_weights(log_probs):
 def few_models(log_probs):
     """Return weights of few models that lose at most `NEGLIGIBLE`; others have 0.
 
-    The model with the smallest weight is left out repeatedly. The first, independent
-    columns, always stays: its small weight bounds what a wrong prediction costs.
+    The model that gains most is added repeatedly. The first, independent columns, is
+    always among them: its small weight bounds what a wrong prediction costs.
     """
     log_probs = np.stack(log_probs)
-    kept = np.arange(len(log_probs))
-    weights = best = stacking_weights(log_probs)
-    full = mixed(log_probs, weights).mean()
-    while len(kept) > 2:
-        fewer = np.delete(kept, 1 + np.argmin(best[1:]))
-        weights = stacking_weights(log_probs[fewer])
-        if mixed(log_probs[fewer], weights).mean() < full - NEGLIGIBLE:
-            break
-        kept, best = fewer, weights
-    everywhere = np.zeros(len(log_probs))
-    everywhere[kept] = best
+    full = mixed(log_probs, stacking_weights(log_probs)).mean()
+    everywhere, kept, value = np.zeros(len(log_probs)), [0], log_probs[0].mean()
+    everywhere[0] = 1.0
+    while value < full - NEGLIGIBLE and len(kept) < len(log_probs):
+        trials = []
+        for more in np.setdiff1d(np.arange(len(log_probs)), kept).tolist():
+            some = log_probs[[*kept, more]]
+            weights = stacking_weights(some)
+            trials.append((mixed(some, weights).mean(), more, weights))
+        value, more, weights = max(trials, key=lambda trial: trial[0])
+        kept.append(more)
+        everywhere[kept] = weights
     return everywhere
 
 

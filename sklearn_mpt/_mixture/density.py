@@ -123,7 +123,7 @@ def distinct(observed):
     """
     starts = observed.new_ones(len(observed))
     starts[1:] = (observed[1:] != observed[:-1]).any(1)
-    if 4 * int(starts.sum()) > len(observed):
+    if len(observed) > 1 and 4 * int(starts.sum()) > len(observed):
         return observed.unique(dim=0, return_inverse=True)
     return observed[starts], starts.cumsum(0) - 1
 
