@@ -596,6 +596,14 @@ def test_what_is_not_valid_is_refused(lsat7):
         MPTItemResponse.from_items(discrimination=[1.0])
     with pytest.raises(ValueError, match="Thresholds of graded items must be in order"):
         MPTItemResponse.from_items(model="graded", intercept=[[0.0, 1.0]])
+    with pytest.raises(ValueError, match="must not hold infinite numbers"):
+        MPTItemResponse.from_items(difficulty=[0.0, np.inf])
+    with pytest.raises(ValueError, match="latent_variance must be finite and > 0"):
+        MPTItemResponse.from_items(difficulty=[0.0], latent_variance=0.0)
+    with pytest.raises(ValueError, match="positive definite matrix of correlations"):
+        MPTItemResponse.from_items(
+            discrimination=np.eye(2), intercept=[0.0, 0.0], factor_correlation=[1, 0.5]
+        )
     with pytest.raises(ValueError, match="nested must have fewer parameters"):
         lsat7.likelihood_ratio_test(lsat7, PATTERNS)
 
