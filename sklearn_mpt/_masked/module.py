@@ -125,7 +125,7 @@ class MaskedModule(torch.nn.Module):
             parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
-    def forward(self, X, visible, generator=None):
+    def forward(self, X, visible, generator=None, moments=None):
         """Return the conditionals of all columns given the visible entries.
 
         Parameters
@@ -135,13 +135,15 @@ class MaskedModule(torch.nn.Module):
         visible : bool Tensor of shape (n, d)
         generator : torch.Generator, default=None
             Source of dropout, in training.
+        moments : tuple of Tensor, default=None
+            What the method `moments` returns, if it is known.
 
         Returns
         -------
         Conditionals
         """
         X = torch.where(visible, X, 0.0)
-        moments = self.moments(X, visible)
+        moments = self.moments(X, visible) if moments is None else moments
         inputs = self.inputs(X, visible, moments)
         return Conditionals(self, self.net(inputs, generator), moments)
 

@@ -59,16 +59,23 @@ class MaskSizes:
         count = present.sum(1).clamp(min=1)
         level = (torch.randperm(n, **where) + torch.rand(n, **where)) / n
         size = torch.minimum((level * count).long() + 1, count)
-        highest = keys.sort(1).values.gather(1, size[:, None] - 1)
+        highest = _sorted(keys).gather(1, size[:, None] - 1)
         return keys <= highest, count / size
 
 
-def masked_losses(module, X, present, hidden, weight, generator=None):
+def _sorted(keys):
+    """Sort rows; NumPy is ten times as fast as torch on the CPU."""
+    if keys.device.type == "cpu":
+        return torch.from_numpy(np.sort(keys.numpy(), axis=1))
+    return keys.sort(1).values
+
+
+def masked_losses(module, X, present, hidden, weight, generator=None, moments=None):
     """Return minus the weighted sum of the hidden log-probabilities of rows; (n,).
 
     X : standardised, finite. present, hidden : bool (n, d). weight : (n,)
     """
-    conditionals = module(X, present & ~hidden, generator)
+    conditionals = module(X, present & ~hidden, generator, moments)
     log_prob = torch.where(hidden & present, conditionals.log_prob(X), 0.0)
     return -log_prob.sum(1) * weight
 
@@ -94,29 +101,28 @@ class Rows:
 
 
 class HeldOut:
-    """Losses of validation rows, with the same masks in all epochs."""
+    """Losses of validation rows, with the same masks in all epochs.
 
-    def __init__(self, rows, sizes, generator):
+    The moments of the linear model, which is not trained, are computed once.
+    """
+
+    def __init__(self, module, rows, sizes, generator):
         n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
         which = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
-        self.X, self.present = rows.X[which], rows.present[which]
-        self.hidden, self.scale = sizes.draw(self.present, generator)
+        X, present = rows.X[which], rows.present[which]
+        hidden, scale = sizes.draw(present, generator)
         self.weight = rows.weight[which] / rows.weight.mean()
+        tensors = (tensor.split(CHUNK) for tensor in (X, present, hidden, scale))
+        self.parts = [
+            (*part, None, module.moments(part[0], part[1] & ~part[2]))
+            for part in zip(*tensors, strict=True)
+        ]
 
     @torch.no_grad()
     def loss(self, module):
         """Return the mean loss of the rows."""
-        parts = [
-            masked_losses(module, *part)
-            for part in zip(
-                *(
-                    tensor.split(CHUNK)
-                    for tensor in (self.X, self.present, self.hidden, self.scale)
-                ),
-                strict=True,
-            )
-        ]
-        return float((torch.cat(parts).double() * self.weight.double()).mean())
+        losses = torch.cat([masked_losses(module, *part) for part in self.parts])
+        return float((losses.double() * self.weight.double()).mean())
 
 
 class MaskedSolver(Solver):
@@ -194,7 +200,7 @@ class MaskedSolver(Solver):
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self._held_out = (
-            None if held_out is None else HeldOut(held_out, sizes, generator)
+            None if held_out is None else HeldOut(module, held_out, sizes, generator)
         )
 
     @property
