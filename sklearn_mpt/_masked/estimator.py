@@ -78,8 +78,9 @@ class MPTMaskedAutoencoder(TableMPT):
     learning_rate : float, default=0.002
         Step size of AdamW, in the epochs before it falls to 0.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is a 64th of the rows, at least 32 and at
-        most 256. An epoch passes over the rows once, or until it has 64 steps.
+        Number of rows in each step. "auto" is a 32nd of the rows, at least 32 and at
+        most 256. An epoch passes over the rows as often as makes about 64 steps, but at
+        least once.
     tol : float, default=1e-3
         Smallest decrease of the loss of the validation rows, in nats per row, that
         counts as an improvement.
@@ -260,9 +261,8 @@ class MPTMaskedAutoencoder(TableMPT):
 
     def _start(self, X, rng, weight):
         columns = self._likelihood()
-        # numbers by which the columns enter the net, without their indicators
-        n_numbers = columns.kinds.count(NUMBERS)
-        recipe = recipe_for(len(X), sum(columns.n_reads_each), n_numbers)
+        # inputs of the net, without the indicators of visible columns
+        recipe = recipe_for(len(X), sum(columns.n_reads_each))
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
@@ -290,7 +290,9 @@ class MPTMaskedAutoencoder(TableMPT):
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
             fitted["dropout_"] = dropout
         module = self._empty_module(fitted)
-        intercept = module.start(X, weight)
+        standardised = X.astype(np.float64)
+        standardised[:, numbers] = rows
+        intercept = module.start(standardised, weight, rng)
         if self.net is None:
             net = self._empty_net(module, fitted).initialise(rng, intercept)
         else:

@@ -6,7 +6,11 @@ import numpy as np
 import torch
 
 from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
-from sklearn_mpt._masked.linear_start import LinearGaussian
+from sklearn_mpt._masked.linear_start import (
+    N_RESIDUALS,
+    LinearGaussian,
+    residuals_of,
+)
 
 NUMBERS = "gaussian"
 
@@ -86,12 +90,19 @@ class MaskedModule(torch.nn.Module):
             return [np.zeros(0), np.ones(0)]
         return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
-    def start(self, X, weight):
-        """Return the outputs from which training starts; ndarray (n_outputs,)."""
-        parts = [
-            head.start(X[:, columns.cpu().numpy()], weight)
-            for head, columns, _ in self.groups()
-        ]
+    def start(self, X, weight, rng):
+        """Return the outputs from which training starts; ndarray (n_outputs,).
+
+        X : rows whose numbers are standardised. rng : source of masks of the numbers.
+        """
+        parts = []
+        for head, columns, _ in self.groups():
+            of_kind, of_rows = X[:, columns.cpu().numpy()], weight
+            if isinstance(head, MixtureHead):
+                some = np.resize(rng.permutation(len(X)), N_RESIDUALS)
+                of_kind = residuals_of(self.linear, of_kind[some], rng)
+                of_rows = weight[some]
+            parts.append(head.start(of_kind, of_rows))
         return np.concatenate(parts)
 
     def _pick(self, X, columns):

@@ -14,8 +14,8 @@ AVERAGED = 400  # approximate number of steps whose weights are averaged
 FALLING_SHARE = 0.4  # share of the epochs in which the step size falls to 0
 LARGEST_GRADIENT = 1.0  # largest norm of the gradient of the loss per feature
 WEIGHT_DECAY = 0.01
-LEAST_STEPS = 64  # smallest number of steps in an epoch; few rows are used repeatedly
-VALIDATION_ROWS = 4096  # approximate number of pairs of a validation row and a mask
+FEW_STEPS = 64  # approximate number of steps in an epoch over few rows
+VALIDATION_ROWS = 2048  # approximate number of pairs of a validation row and a mask
 CHUNK = 1024  # number of these pairs that are scored at a time
 LATER_STEPS = 2000  # step sizes of partial_fit are halved after so many steps
 
@@ -277,7 +277,7 @@ class MaskedSolver(Solver):
     def _passes(self):
         if self.is_part:
             return 1
-        return math.ceil(LEAST_STEPS / (len(self.rows) // self.batch_size))
+        return max(1, round(FEW_STEPS / (len(self.rows) // self.batch_size)))
 
     @property
     def _steps_of_epoch(self):
