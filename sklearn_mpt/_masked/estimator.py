@@ -146,7 +146,7 @@ class MPTMaskedAutoencoder(TableMPT):
     >>> model = MPTMaskedAutoencoder(
     ...     likelihood="bernoulli", hidden_layer_sizes=(16,), max_iter=5, random_state=0
     ... ).fit(X)
-    >>> model.impute([[1.0, np.nan, 0.0]]).tolist()
+    >>> model.impute([[1.0, np.nan, 0.0]]).round().tolist()
     [[1.0, 1.0, 0.0]]
     """
 

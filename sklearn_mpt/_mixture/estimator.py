@@ -76,12 +76,9 @@ class MPTMixture(TableMPT):
         How the first responsibilities are found: "kmeans", "k-means++", "random" or
         "random_from_data", as in `sklearn.mixture.GaussianMixture`; means take the
         place of gaps.
-    weights_init : array-like of shape (n_components,), default=None
-        Weights to start from.
-    means_init : array-like of shape (n_components, n_gaussian), default=None
-        Means of the Gaussian columns to start from.
-    precisions_init : array-like, default=None
-        Inverse covariances to start from, in the shape of `covariances_`.
+    weights_init, means_init, precisions_init : array-like, default=None
+        Weights, means of the Gaussian columns and inverse covariances to start from, in
+        the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`.
     reg_covar : float, default=1e-6
         Number added to the diagonal of covariances in every step.
     max_iter : int, default=1000
