@@ -173,7 +173,7 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
     point, X, grid, targets, n_hidden, scale, least
 ):
     rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
-    point = Point(scale * point.coefs, point.log_noise)
+    point = Point(scale * point.coefs, point.own)
     table = table_of(*grid, point, BERNOULLI)
     assert LEAST_LOG_PROB < table.log_prob.min() < least
     shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)
@@ -269,7 +269,7 @@ def test_gaussian_features_agree_with_their_closed_form():
     """Quadrature of own_sums against masked_sums, but for the noise."""
     rng = np.random.default_rng(0)
     likelihood = Gaussian(torch.tensor(0.7, dtype=torch.float64))
-    log_noise = likelihood.noise_variance.detach().log()
+    log_noise = likelihood.scatter.detach().log()
     coefs = torch.tensor(rng.normal(size=(4, 2)))
     X = torch.tensor(rng.normal(size=(6, 4)))
     X[0, 1] = torch.nan

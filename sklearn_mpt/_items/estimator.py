@@ -27,6 +27,12 @@ from sklearn_mpt._items.abilities import Abilities, likelihood_modes, posterior_
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
+from sklearn_mpt._items.given import (
+    given_items,
+    given_population,
+    given_slopes,
+    given_thresholds,
+)
 from sklearn_mpt._items.information import (
     covariance_of,
     observed_information,
@@ -37,12 +43,7 @@ from sklearn_mpt._items.model import ItemModel, attributes_of, shaped
 from sklearn_mpt._items.nodes import MAX_DIMS
 from sklearn_mpt._items.rotation import ROTATIONS
 from sklearn_mpt._items.start import first_slopes, shares
-from sklearn_mpt._items.training import (
-    LONG_SLOPE,
-    ItemSolver,
-    Objective,
-    Priors,
-)
+from sklearn_mpt._items.training import LONG_SLOPE, ItemSolver, Objective, Priors
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import own_mode
 from sklearn_mpt._seeds import RandomState
@@ -50,6 +51,7 @@ from sklearn_mpt._seeds import RandomState
 METHODS = ("eap", "map", "ml", "plausible")
 STEP = 1e-5  # of central differences
 BLOCK = 2**22  # probabilities of answers that are computed at a time
+DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
 MOST_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
 
 
@@ -126,73 +128,53 @@ class LikelihoodRatio(NamedTuple):
 
 
 class MPTItemResponse(LatentMixin, BaseMPT):
-    r"""Item response models, for answers that may be missing.
+    """Item response models, for answers that may be missing.
 
     Each person has one ability z, or several, with a normal distribution over the
     population, and answers questions (items) with probabilities that depend on z. Items
     can be graded or nominal, can allow for guessing, and can differ in kind. Groups of
     people can differ in the mean and the variance of z. Parameters are estimated by
-    marginal maximum likelihood, as in the R packages mirt and ltm. The model is a
-    masked model like all others of the package: `conditional_log_prob` predicts hidden
-    answers from observed ones, and :func:`mpt_curve`, :func:`compare_lml` and `impute`
-    work with it.
+    marginal maximum likelihood, as in the R packages mirt and ltm. The :doc:`guide
+    </item_response>` has the equations, tests of fit, and how all is computed.
 
     Parameters
     ----------
     model : str or sequence of str, default="2pl"
-        The model of the items: one name for all items, or one name for each. For
-        answers 0 and 1:
-
-        - "rasch": all slopes are one, and the variance of z is free;
-        - "2pl": two parameters, slope and intercept;
-        - "3pl": as "2pl", with a probability of guessing the right answer;
-
-        for answers 0, 1, ..., C - 1 [1]_:
-
-        - "graded": cumulative logits (Samejima);
-        - "partial_credit": logits of adjacent answers, all slopes one (Masters), and
-          the variance of z free;
-        - "gpcm": the same with free slopes (Muraki);
-        - "nominal": a slope and an intercept for each answer (Bock).
+        The model of all items, or of each. For answers 0 and 1: "rasch" (all slopes are
+        one, and the variance of z is free), "2pl" (slope and intercept) or "3pl" (also
+        a probability of guessing the right answer). For answers 0, 1, ..., C - 1 [1]_:
+        "graded" (cumulative logits), "partial_credit" (logits of adjacent answers, all
+        slopes one, and the variance of z free), "gpcm" (the same with free slopes) or
+        "nominal" (a slope and an intercept for each answer).
     n_components : int, default=1
         Number of abilities, up to 3. More than one is allowed only if all slopes are
-        free and no item is nominal. `MPTLinearVAE` allows more than 3, and more than
-        one with nominal items.
+        free and no item is nominal; `MPTLinearVAE` has no such limits.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
-        Rotation of several abilities to simple structure, after training. The criterion
-        is computed from standardised loadings. "oblimin" allows correlated abilities.
-        None keeps the principal axes of the slopes.
+        Rotation of several abilities to simple structure of the standardised loadings.
+        "oblimin" allows correlated abilities. None keeps the principal axes.
     slope_prior : float, default=None
-        Standard deviation of a normal prior of the slopes. None is no prior for slopes
-        up to 10. If a slope exceeds 10, because its item separates people, the excess
-        has a normal prior with standard deviation 1, and a warning is given. (With many
-        more items than people a narrow prior stretches the scale of z and does not
-        bound single slopes.)
+        Standard deviation of a normal prior of the slopes. None is no prior, but if a
+        slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     guessing_prior : tuple of (float, float), default=None
-        Mean and standard deviation of a normal prior of the logit of guessing, for
-        "3pl". None is no prior.
+        Mean and standard deviation of a normal prior of the logit of guessing.
     objective : {"lml", "mpt"}, default="lml"
-        The objective of training. With a uniform mask rate, the sum of the masked
-        scores over all sizes of masks is the log marginal likelihood (LML) [2]_, so
-        both objectives lead to the same parameters. "lml" draws no masks: quadrature
-        gives the LML and its gradient without the noise of masks. It is the default
-        because it is more precise, and because likelihood-ratio tests need the maximum
-        of the LML. "mpt" trains by masks; with a uniform rate and ``n_masks="auto"`` it
-        ends with steps on the LML.
+        The objective of training: the log marginal likelihood (LML), without masks; or
+        the masked scores, whose sum over all sizes of masks is the LML [2]_. With a
+        uniform mask rate both lead to the same parameters, and "mpt" with
+        ``n_masks="auto"`` ends with steps on the LML.
     mask_rate : "uniform", float or int, default="uniform"
-        Share or number of items that each mask hides, for ``objective="mpt"``. Training
-        is unbiased for "uniform" and biased for a fixed rate or size.
+        Share or number of items that each mask hides, for "mpt". Training is biased for
+        a fixed rate or size.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; each mask is used for an equal share of the rows.
-        "auto" is 32. With an int, all steps are by masks.
+        Number of masks in each step, among which the rows are divided. "auto" is 32.
+        With an int, all steps are by masks.
     max_iter : int, default=1000
         Largest number of steps. 0 keeps the start.
     learning_rate : float, default=1.0
-        Size of the first steps for ``objective="mpt"``; 1 is a full step of EM.
+        Size of the first steps for "mpt"; 1 is a full step of EM.
     tol : float, default=1e-7
         Training ends when the expected further gain is less than `tol` times the number
-        of parameters, in nats of the log-likelihood of all rows. (For comparison: by
-        fitting noise, each parameter adds about half a nat.)
+        of parameters, in nats of the log-likelihood of all rows.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -202,8 +184,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     random_state : int, RandomState instance or None, default=None
         Determines the masks, and the draws of `sample`, `impute` and `abilities`.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model if their own `n_jobs` is None.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number; `fit` does not use it.
 
     Attributes
     ----------
@@ -215,22 +197,22 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         that of answer 0. NaN beyond the answers of an item.
     difficulty_ : ndarray of the shape of `intercept_`
         Values of z at the thresholds: -d / a, and for partial credit the z at which
-        answers c - 1 and c are equally probable. With several abilities a is the length
-        of the vector of slopes. NaN for nominal items.
+        answers c - 1 and c are equally probable. NaN for nominal items.
     guessing_ : ndarray of shape (n_items,)
         Lower asymptotes; 0 unless the item is "3pl".
     category_scores_ : ndarray of shape (n_items, n_categories)
-        Factor of the slope for each answer: 0..C-1. For nominal items the first is 0,
-        the last is C - 1, and those between are estimated.
+        Factor of the slope for each answer: 0..C-1, estimated for nominal items except
+        for the first and the last.
     n_categories_ : ndarray of int, of shape (n_items,)
         Numbers of answers.
     latent_mean_, latent_variance_ : ndarray of shape (n_groups, n_components)
         Mean and variance of z in each group. In the first group they are 0 and 1; the
         variance is free if slopes are fixed.
     factor_correlation_ : ndarray of shape (n_components, n_components)
-        Correlations of the abilities: the identity, except for "oblimin".
+        Correlations of the abilities.
     groups_ : ndarray of shape (n_groups,)
-        Labels of the groups; a single label if `fit` got no groups.
+        Labels of the groups. Only `abilities` and `log_likelihood` take that of a row;
+        other methods use the distribution of z in all groups together.
     n_iter_ : int
         Number of steps.
     loss_curve_ : list of float
@@ -238,32 +220,11 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     lml_method_ : str
         How `score_samples` computes the LML: "quadrature".
     n_features_in_ : int
-        Number of items seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the items, where all are strings.
+        Number of items in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
     MPTLinearVAE : More abilities, and answers beside other columns, without statistics.
-
-    Notes
-    -----
-    Integrals over z are sums over a grid that all rows share and that is fine enough
-    for the narrowest posterior. Equal rows are computed once. With S nodes a step costs
-    :math:`O(N S \sum_j C_j)`. The steps are those of limited-memory BFGS, in the metric
-    that the M-step of EM inverts; see [3]_ and [4]_. The number of nodes is limited
-    (32768 in three dimensions); ``score_samples(X, return_std=True)`` returns the error
-    that this causes.
-
-    If nobody gave an answer, its maximum likelihood estimate is not finite: the answer
-    is then counted as given by half a person, and a warning is given. `score_samples`,
-    `transform`, `conditional_log_prob` and `impute` do not take the group of a row.
-    With several groups they use the distribution of z in all groups together, weighted
-    by their shares of the training rows. `abilities` and `log_likelihood` take
-    `groups`.
-
-    `impute` fills in the median answer, the most probable one for nominal items;
-    `inverse_transform` gives the expected answers, as numbers.
 
     References
     ----------
@@ -271,10 +232,6 @@ class MPTItemResponse(LatentMixin, BaseMPT):
        techniques", CRC Press, 2004.
     .. [2] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
        the marginal likelihood", NeurIPS 2023, Proposition 1.
-    .. [3] R. D. Bock and M. Aitkin, "Marginal maximum likelihood estimation of item
-       parameters: application of an EM algorithm", Psychometrika 46, 1981.
-    .. [4] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica
-       Sinica 5, 1995.
 
     Examples
     --------
@@ -506,9 +463,6 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                 f"Answers to item {j} (model {names[j]!r}) must be codes "
                 f"0..{last}, or NaN where missing, got {X[i, j]}."
             )
-
-    def _check_fitted_parameters(self):
-        super()._check_fitted_parameters()
 
     @property
     def _n_features_out(self):
@@ -877,11 +831,11 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         self._check_is_fitted()
         model = self._model_of(vars(self))
         found = model.items.describe(model.point)
-        found = {name: getattr(self, f"{name}_") for name in _DESCRIBED}
+        found = {name: getattr(self, f"{name}_") for name in DESCRIBED}
         d, K, steps = len(model.items), model.items.n_dims, model.items.most - 1
         width = K + steps + 1
         covariance = np.full((d, width, width), np.nan)
-        errors = {name: np.full(np.shape(found[name]), np.nan) for name in _DESCRIBED}
+        errors = {name: np.full(np.shape(found[name]), np.nan) for name in DESCRIBED}
         latent = {
             "latent_mean": self.latent_mean_,
             "latent_variance": self.latent_variance_,
@@ -904,7 +858,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             errors["difficulty"] = difficulty.reshape(shape)
             errors["guessing"] = deviation[:, -1]
         values = {}
-        for name in _DESCRIBED:
+        for name in DESCRIBED:
             values[name], values[f"{name}_std_error"] = found[name], errors[name]
         for name, value in latent.items():
             values[name], values[f"{name}_std_error"] = value, latent_errors[name]
@@ -915,7 +869,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         import pandas as pd
 
         columns = {}
-        for name in _DESCRIBED:
+        for name in DESCRIBED:
             for part in (name, f"{name}_std_error"):
                 value = getattr(parameters, part)
                 if value.ndim == 1:
@@ -1470,104 +1424,27 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
         array([[0.988]])
         """
-        thresholds = intercept if intercept is not None else difficulty
-        if (intercept is None) == (difficulty is None):
-            raise ValueError(
-                "Exactly one of intercept and difficulty must be given, got "
-                f"{'both' if intercept is not None else 'neither'}."
-            )
-        thresholds = np.asarray(thresholds, dtype=float)
-        if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
-            raise ValueError(
-                "intercept or difficulty must have shape (n_items,) or (n_items, "
-                f"n_categories - 1), got {thresholds.shape}."
-            )
-        thresholds = thresholds.reshape(len(thresholds), -1)
-        d = len(thresholds)
-        slopes = np.ones(d) if discrimination is None else discrimination
-        slopes = np.asarray(slopes, dtype=float)
-        if (
-            slopes.ndim not in (1, 2)
-            or len(slopes) != d
-            or not np.isfinite(slopes).all()
-        ):
-            raise ValueError(
-                f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
-                f"n_components), got shape {slopes.shape}."
-            )
-        slopes = slopes.reshape(d, -1)
-        n_dims = slopes.shape[1]
+        thresholds = given_thresholds(intercept, difficulty)
+        slopes = given_slopes(discrimination, len(thresholds))
+        d, n_dims = slopes.shape
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
-        names = made._names(d)
-        counts = (~np.isnan(thresholds)).sum(axis=1) + 1
-        if (counts < 2).any() or not np.isfinite(
-            thresholds[~np.isnan(thresholds)]
-        ).all():
-            raise ValueError("Each item must have at least one finite threshold.")
-        for j, name in enumerate(names):
-            if name in BINARY and counts[j] != 2:
-                raise ValueError(
-                    f"Item {j} is {name!r} and must have one threshold, got "
-                    f"{counts[j] - 1}."
-                )
-        items = Items(names, counts, n_dims)
-        if intercept is None:
-            thresholds = _intercepts(names, slopes, thresholds)
-        guess = np.zeros(d) if guessing is None else np.asarray(guessing, dtype=float)
-        if guess.shape != (d,) or not ((guess >= 0) & (guess < 1)).all():
-            raise ValueError(
-                f"guessing must be in [0, 1), of shape ({d},), got {guess.tolist()}."
-            )
-        scores = np.tile(np.arange(items.most, dtype=float), (d, 1))
-        if category_scores is not None:
-            scores = np.asarray(category_scores, dtype=float).reshape(d, -1)
-        point = items.point(slopes, thresholds, guess, scores)
-        if not items.is_valid(torch.from_numpy(point)):
-            raise ValueError(
-                "Thresholds of graded items must be in order: intercepts decrease, and "
-                "difficulties of positive slopes increase."
-            )
-        correlation = np.eye(n_dims)
-        if factor_correlation is not None:
-            correlation = np.asarray(factor_correlation, dtype=float)
-        mean, variance = np.broadcast_arrays(
-            np.atleast_1d(np.asarray(latent_mean, dtype=float)),
-            np.atleast_1d(np.asarray(latent_variance, dtype=float)),
+        items, point = given_items(
+            made._names(d), slopes, intercept, thresholds, guessing, category_scores
         )
-        if not (variance > 0).all():
-            raise ValueError(f"latent_variance must be > 0, got {variance.tolist()}.")
-        n_groups = len(mean)
-        found = shaped(items.describe(point), items)
-        fitted = found | {
-            "factor_correlation_": correlation,
+        population = given_population(
+            latent_mean, latent_variance, factor_correlation, n_dims
+        )
+        fitted = shaped(items.describe(point), items) | population
+        fitted |= {
             "lml_method_": "quadrature",
-            "n_categories_": counts,
-            "latent_mean_": np.repeat(mean[:, None], n_dims, 1),
-            "latent_variance_": np.repeat(variance[:, None], n_dims, 1),
-            "groups_": np.array(["all"]) if n_groups == 1 else np.arange(n_groups),
-            "_group_share": np.full(n_groups, 1 / n_groups),
+            "n_categories_": items.n_categories,
             "n_features_in_": d,
             "n_iter_": 0,
             "loss_curve_": [],
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
-
-
-_DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
-
-
-def _intercepts(names, slopes, difficulty):
-    """Return the intercepts that belong to difficulties; (d, c - 1)."""
-    length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
-    found = -difficulty * length[:, None]
-    for j, name in enumerate(names):
-        if name == "nominal":
-            raise ValueError("difficulty is not for nominal items: give intercept.")
-        if name in ("gpcm", "partial_credit"):
-            found[j] = np.cumsum(found[j])
-    return found
 
 
 def _unseen(X, items):

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
-from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor
+from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._likelihoods.base import Likelihood
@@ -210,7 +210,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     def _solver(self, problem):
         joint = self._joint_of(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
-        rows, weight = problem.rows_to_read, problem.weight
+        rows, weight = as_view(problem.X, problem.device), problem.weight
         given = Circumstances(
             seed=(*problem.fitted["_seed"].tolist(), 1),
             weight=weight,

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.natural_gradient import IDLE, Weights
+from sklearn_mpt._latent.natural_gradient import IDLE
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
