@@ -10,6 +10,9 @@ Parts:
   (4 x 4 is the one of the paper's code). The truth are 41 x 41 nodes around the
   posterior.
 - ``scoring``: `score_samples` against an epoch of training.
+- ``tables``: processor time of fits and scores of tables: 944 rows of six columns of seven
+  levels, a yes or no and three numbers, by two factors; and 2,000 rows of 112 zeros and
+  ones, the levels of 22 columns of a random Bayesian network.
 
 Run all in a few minutes on two cores, or some of them::
 
@@ -150,10 +153,56 @@ def bench_scoring(n_features):
     print(f"score_samples of {X.shape}: {elapsed / epoch:.1f} epochs ({elapsed:.2f} s)")
 
 
+def table_of_answers(n_rows=944):
+    """Levels, a yes or no, and numbers, by two factors."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(n_rows, 2))
+    location = z @ rng.normal(size=(2, 10)) + rng.logistic(size=(n_rows, 10))
+    levels = [np.searchsorted([-3, -2, -1, 1, 2, 3], column) for column in location.T]
+    return np.stack([*levels[:6], location[:, 6] > 0, *location[:, 7:].T], 1)
+
+
+def levels_of_network(n_rows=2000, n_columns=22, n_levels=112):
+    """Zeros and ones, for the levels of the columns of a random Bayesian network."""
+    rng = np.random.default_rng(0)
+    sizes = 2 + rng.multinomial(n_levels - 2 * n_columns, [1 / n_columns] * n_columns)
+    columns = []
+    for j, size in enumerate(sizes):
+        code, n_states = np.zeros(n_rows, dtype=int), 1
+        for parent in rng.permutation(j)[:2]:
+            code = code * sizes[parent] + columns[parent]
+            n_states *= sizes[parent]
+        shares = rng.dirichlet(np.full(size, 0.5), size=n_states).cumsum(1)[code]
+        columns.append((rng.random((n_rows, 1)) > shares[:, :-1]).sum(1))
+    pairs = zip(sizes, columns, strict=True)
+    return np.concatenate([np.eye(size)[column] for size, column in pairs], 1)
+
+
+def bench_tables(n_features):
+    answers, network = table_of_answers(), levels_of_network()
+    kinds = {
+        "nominal": ["categorical"] * 6 + ["bernoulli"] + ["gaussian"] * 3,
+        "ordered": ["ordinal"] * 6 + ["bernoulli"] + ["gaussian"] * 3,
+    }
+    print("table      K   fit s  epochs  score s        LML")
+    tasks = [(name, answers, kinds[name], K) for name in kinds for K in (1, 2, 3)]
+    tasks += [("binary", network, "bernoulli", K) for K in (2, 4, 10)]
+    for name, X, kind, K in tasks:
+        model = MPTLinearVAE(K, likelihood=kind, random_state=0)
+        start = time.process_time()
+        model.fit(X)
+        fitted = time.process_time()
+        score = model.score(X[:300])
+        cells = f"{fitted - start:>7.1f} {model.n_iter_:>7}"
+        elapsed = time.process_time() - fitted
+        print(f"{name:<8} {K:>3} {cells} {elapsed:>8.2f} {score:>10.3f}", flush=True)
+
+
 PARTS = {
     "objectives": bench_objectives,
     "nodes": bench_nodes,
     "scoring": bench_scoring,
+    "tables": bench_tables,
 }
 
 
