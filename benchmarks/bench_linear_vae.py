@@ -10,9 +10,9 @@ Parts:
   (4 x 4 is the one of the paper's code). The truth are 41 x 41 nodes around the
   posterior.
 - ``scoring``: `score_samples` against an epoch of training.
-- ``tables``: processor time of fits and scores of tables: 944 rows of six columns of seven
-  levels, a yes or no and three numbers, by two factors; and 2,000 rows of 112 zeros and
-  ones, the levels of 22 columns of a random Bayesian network.
+- ``tables``: processor time of fits and scores of tables: 944 rows of six columns of
+  seven levels, a yes or no and three numbers, by two factors; and 2,000 rows of 112
+  zeros and ones, the levels of 22 columns of a random Bayesian network.
 
 Run all in a few minutes on two cores, or some of them::
 
