@@ -335,11 +335,12 @@ def _std_error(scores):
     """Standard error of a sum of `WindowScores`, each a number of times.
 
     1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
-    have enough degrees of freedom.
+    have enough degrees of freedom; otherwise the larger of both errors.
     """
     error, freedom = _error_of_sum(scores, "contrasts")
     if freedom < ENOUGH:
-        error, freedom = _error_of_sum(scores, "cautious")
+        cautious, freedom = _error_of_sum(scores, "cautious")
+        error = np.maximum(error, cautious)
     return error * stats.t.ppf(0.975, freedom) / COVERING
 
 

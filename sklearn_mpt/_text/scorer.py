@@ -68,7 +68,7 @@ class MPTScorer(
     n_masks : int or "auto", default="auto"
         Number of masks of each size, or of orders. They are distinct; if no more exist,
         all are used and nothing is random. With 1, standard errors are unknown; with 2
-        or 3 orders they are large. "auto" is 4 balanced orders, or 2 masks of each size
+        or 3 orders they are large. "auto" is 4 orders, or 2 masks of each size
         if masks are independent, as in `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         The score that `score_samples` returns. "mpt": the sum above. "pll": the
@@ -163,7 +163,7 @@ class MPTScorer(
     hidden tokens when t tokens are visible, and :math:`b_t` the log-probability of the
     next token. Their sums over t, A and C, both have the score as expectation. The
     chain design averages :math:`C - w (C - A)`, with a w that is estimated to minimise
-    the variance. Orders are drawn in balanced groups of four: each token is late in as
+    the variance. Each order is followed by its reverse, so that a token is late in as
     many of them as it is early.
 
     Each distinct text is scored once. A text of L tokens takes ``L * n_masks`` passes
