@@ -226,6 +226,27 @@ def test_standard_errors_cover():
     assert 0.9 < np.mean(of_sum)
 
 
+def test_a_warning_where_independent_masks_have_half_the_error():
+    """The predictions are worse while one of two tokens is visible."""
+
+    def table(visible):
+        return np.full(12, -3.0 if visible[0] != visible[1] else -1.0)
+
+    found = []
+    for design in ("chain", "independent"):
+        draw, windows = (
+            Draw("mpt", 0, 4, design=design),
+            [window_of(12, text) for text in range(20)],
+        )
+        scores = [score_of(table, window, draw) for window in windows]
+        found.append(TextScores(windows, scores, draw, np.arange(20)))
+    along, independent = found
+    independent.warn_of_noise()
+    assert along.std_error_of_sum() > 2 * independent.std_error_of_sum()
+    with pytest.warns(UserWarning, match="set design='independent'"):
+        along.warn_of_noise()
+
+
 def test_a_token_of_probability_zero():
     def impossible(visible):
         return np.where(np.arange(N) == 2, -np.inf, -1.0)

@@ -397,7 +397,9 @@ class TextScoresMixin:
         n_jobs = self.n_jobs if n_jobs is None else n_jobs
         verbose = self.verbose if verbose is None else verbose
         scores = score_windows(language_model, windows, draw, n_jobs, verbose)
-        return TextScores(windows, scores, draw, first)
+        scores = TextScores(windows, scores, draw, first)
+        scores.warn_of_noise()
+        return scores
 
 
 def _count(unit, text):
