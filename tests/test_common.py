@@ -200,7 +200,7 @@ def failures_expected_of(estimator):
         LinearTable(
             likelihood={0: "bernoulli"}, objective="lml", init="pca", max_iter=3
         ),
-        MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=5),
+        MPTDeepVAE(hidden_layer_sizes=(8,), max_iter=2),
         MPTMixture(max_iter=5),
         MPTMixture(covariance_type="diag", objective="lml", max_iter=5),
         ItemSigns(max_iter=3),

@@ -258,6 +258,8 @@ def test_start_is_where_the_mean_is_that_of_the_rows(name):
         expected = np.concatenate(
             [np.mean(x[~np.isnan(x), None] == range(3), axis=0) for x in X.T]
         )
+        logits = likelihood.start_location(X).reshape(2, 3)
+        assert_allclose(logits.sum(axis=1), 0, atol=1e-12)
     else:
         expected = np.nanmean(X, axis=0)
     assert_allclose(mean, expected, atol=2e-3)

@@ -141,6 +141,22 @@ def test_spread_over_all_orders_is_that_of_enumeration():
     assert "do not agree" in repr(spread)
 
 
+@pytest.mark.parametrize(("n_all", "share"), [(np.inf, 1.0), (10, 0.5)])
+def test_errors_of_gaps_are_those_of_pseudo_values(n_all, share):
+    log_prob = np.array([[-1.0, -3.0], [-1.5, -2.0], [0.3, -1.0], [-4, 0], [-2, -1]])
+
+    def gap(rows):
+        return logsumexp(rows, axis=0) - np.log(len(rows)) - rows.mean(axis=0)
+
+    without = np.stack([gap(np.delete(log_prob, i, axis=0)) for i in range(5)])
+    pseudo = 5 * gap(log_prob) - 4 * without
+    spread = OrderSpread(log_prob, n_all)
+    expected = np.sqrt(share * pseudo.var(axis=0, ddof=1) / 5)
+    assert_allclose(spread.gap_std_error, expected)
+    expected = np.sqrt(share * pseudo.mean(axis=1).var(ddof=1) / 5)
+    assert spread.mean_gap_std_error == pytest.approx(expected)
+
+
 def test_the_test_of_agreement_has_its_level():
     """Errors that rows share, and errors of their own, of the given size."""
     rng = np.random.default_rng(0)

@@ -164,7 +164,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_mpt import MPTDeepVAE
     >>> X = load_iris().data
-    >>> model = MPTDeepVAE(n_components=2, hidden_layer_sizes=(32,), random_state=0)
+    >>> model = MPTDeepVAE(n_components=1, hidden_layer_sizes=(32,), random_state=0)
     >>> log_prob, std_error = model.fit(X).score_samples(X, return_std=True)
     >>> bool((std_error < 0.1).all())
     True

@@ -27,6 +27,12 @@ from sklearn_mpt._items.abilities import Abilities, likelihood_modes, posterior_
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, MODELS, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
+from sklearn_mpt._items.given import (
+    given_items,
+    given_population,
+    given_slopes,
+    given_thresholds,
+)
 from sklearn_mpt._items.information import (
     covariance_of,
     observed_information,
@@ -37,12 +43,7 @@ from sklearn_mpt._items.model import ItemModel, attributes_of, shaped
 from sklearn_mpt._items.nodes import MAX_DIMS
 from sklearn_mpt._items.rotation import ROTATIONS
 from sklearn_mpt._items.start import first_slopes, shares
-from sklearn_mpt._items.training import (
-    LONG_SLOPE,
-    ItemSolver,
-    Objective,
-    Priors,
-)
+from sklearn_mpt._items.training import LONG_SLOPE, ItemSolver, Objective, Priors
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import own_mode
 from sklearn_mpt._seeds import RandomState
@@ -50,6 +51,7 @@ from sklearn_mpt._seeds import RandomState
 METHODS = ("eap", "map", "ml", "plausible")
 STEP = 1e-5  # of central differences
 BLOCK = 2**22  # probabilities of answers that are computed at a time
+DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
 MOST_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
 
 
@@ -507,9 +509,6 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                 f"0..{last}, or NaN where missing, got {X[i, j]}."
             )
 
-    def _check_fitted_parameters(self):
-        super()._check_fitted_parameters()
-
     @property
     def _n_features_out(self):
         return vars(self)["factor_correlation_"].shape[0]
@@ -877,11 +876,11 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         self._check_is_fitted()
         model = self._model_of(vars(self))
         found = model.items.describe(model.point)
-        found = {name: getattr(self, f"{name}_") for name in _DESCRIBED}
+        found = {name: getattr(self, f"{name}_") for name in DESCRIBED}
         d, K, steps = len(model.items), model.items.n_dims, model.items.most - 1
         width = K + steps + 1
         covariance = np.full((d, width, width), np.nan)
-        errors = {name: np.full(np.shape(found[name]), np.nan) for name in _DESCRIBED}
+        errors = {name: np.full(np.shape(found[name]), np.nan) for name in DESCRIBED}
         latent = {
             "latent_mean": self.latent_mean_,
             "latent_variance": self.latent_variance_,
@@ -904,7 +903,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
             errors["difficulty"] = difficulty.reshape(shape)
             errors["guessing"] = deviation[:, -1]
         values = {}
-        for name in _DESCRIBED:
+        for name in DESCRIBED:
             values[name], values[f"{name}_std_error"] = found[name], errors[name]
         for name, value in latent.items():
             values[name], values[f"{name}_std_error"] = value, latent_errors[name]
@@ -915,7 +914,7 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         import pandas as pd
 
         columns = {}
-        for name in _DESCRIBED:
+        for name in DESCRIBED:
             for part in (name, f"{name}_std_error"):
                 value = getattr(parameters, part)
                 if value.ndim == 1:
@@ -1470,104 +1469,27 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         >>> model.abilities([[1, 1, 0]], method="ml").theta.round(3)
         array([[0.988]])
         """
-        thresholds = intercept if intercept is not None else difficulty
-        if (intercept is None) == (difficulty is None):
-            raise ValueError(
-                "Exactly one of intercept and difficulty must be given, got "
-                f"{'both' if intercept is not None else 'neither'}."
-            )
-        thresholds = np.asarray(thresholds, dtype=float)
-        if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
-            raise ValueError(
-                "intercept or difficulty must have shape (n_items,) or (n_items, "
-                f"n_categories - 1), got {thresholds.shape}."
-            )
-        thresholds = thresholds.reshape(len(thresholds), -1)
-        d = len(thresholds)
-        slopes = np.ones(d) if discrimination is None else discrimination
-        slopes = np.asarray(slopes, dtype=float)
-        if (
-            slopes.ndim not in (1, 2)
-            or len(slopes) != d
-            or not np.isfinite(slopes).all()
-        ):
-            raise ValueError(
-                f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
-                f"n_components), got shape {slopes.shape}."
-            )
-        slopes = slopes.reshape(d, -1)
-        n_dims = slopes.shape[1]
+        thresholds = given_thresholds(intercept, difficulty)
+        slopes = given_slopes(discrimination, len(thresholds))
+        d, n_dims = slopes.shape
         made = cls(model, n_dims, device=device, random_state=random_state)
         made._check_parameters(d)
-        names = made._names(d)
-        counts = (~np.isnan(thresholds)).sum(axis=1) + 1
-        if (counts < 2).any() or not np.isfinite(
-            thresholds[~np.isnan(thresholds)]
-        ).all():
-            raise ValueError("Each item must have at least one finite threshold.")
-        for j, name in enumerate(names):
-            if name in BINARY and counts[j] != 2:
-                raise ValueError(
-                    f"Item {j} is {name!r} and must have one threshold, got "
-                    f"{counts[j] - 1}."
-                )
-        items = Items(names, counts, n_dims)
-        if intercept is None:
-            thresholds = _intercepts(names, slopes, thresholds)
-        guess = np.zeros(d) if guessing is None else np.asarray(guessing, dtype=float)
-        if guess.shape != (d,) or not ((guess >= 0) & (guess < 1)).all():
-            raise ValueError(
-                f"guessing must be in [0, 1), of shape ({d},), got {guess.tolist()}."
-            )
-        scores = np.tile(np.arange(items.most, dtype=float), (d, 1))
-        if category_scores is not None:
-            scores = np.asarray(category_scores, dtype=float).reshape(d, -1)
-        point = items.point(slopes, thresholds, guess, scores)
-        if not items.is_valid(torch.from_numpy(point)):
-            raise ValueError(
-                "Thresholds of graded items must be in order: intercepts decrease, and "
-                "difficulties of positive slopes increase."
-            )
-        correlation = np.eye(n_dims)
-        if factor_correlation is not None:
-            correlation = np.asarray(factor_correlation, dtype=float)
-        mean, variance = np.broadcast_arrays(
-            np.atleast_1d(np.asarray(latent_mean, dtype=float)),
-            np.atleast_1d(np.asarray(latent_variance, dtype=float)),
+        items, point = given_items(
+            made._names(d), slopes, intercept, thresholds, guessing, category_scores
         )
-        if not (variance > 0).all():
-            raise ValueError(f"latent_variance must be > 0, got {variance.tolist()}.")
-        n_groups = len(mean)
-        found = shaped(items.describe(point), items)
-        fitted = found | {
-            "factor_correlation_": correlation,
+        population = given_population(
+            latent_mean, latent_variance, factor_correlation, n_dims
+        )
+        fitted = shaped(items.describe(point), items) | population
+        fitted |= {
             "lml_method_": "quadrature",
-            "n_categories_": counts,
-            "latent_mean_": np.repeat(mean[:, None], n_dims, 1),
-            "latent_variance_": np.repeat(variance[:, None], n_dims, 1),
-            "groups_": np.array(["all"]) if n_groups == 1 else np.arange(n_groups),
-            "_group_share": np.full(n_groups, 1 / n_groups),
+            "n_categories_": items.n_categories,
             "n_features_in_": d,
             "n_iter_": 0,
             "loss_curve_": [],
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
-
-
-_DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
-
-
-def _intercepts(names, slopes, difficulty):
-    """Return the intercepts that belong to difficulties; (d, c - 1)."""
-    length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
-    found = -difficulty * length[:, None]
-    for j, name in enumerate(names):
-        if name == "nominal":
-            raise ValueError("difficulty is not for nominal items: give intercept.")
-        if name in ("gpcm", "partial_credit"):
-            found[j] = np.cumsum(found[j])
-    return found
 
 
 def _unseen(X, items):

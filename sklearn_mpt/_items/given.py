@@ -1,0 +1,137 @@
+"""Items and populations whose parameters the user gives, checked."""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._items.curves import BINARY, Items
+
+
+def given_thresholds(intercept, difficulty):
+    """Return intercepts or difficulties, whichever is given; (d, c - 1)."""
+    if (intercept is None) == (difficulty is None):
+        raise ValueError(
+            "Exactly one of intercept and difficulty must be given, got "
+            f"{'neither' if intercept is None else 'both'}."
+        )
+    given = difficulty if intercept is None else intercept
+    thresholds = np.asarray(given, dtype=float)
+    if thresholds.ndim not in (1, 2) or len(thresholds) == 0:
+        raise ValueError(
+            "intercept or difficulty must have shape (n_items,) or (n_items, "
+            f"n_categories - 1), got {thresholds.shape}."
+        )
+    if np.isinf(thresholds).any():
+        raise ValueError("intercept or difficulty must not hold infinite numbers.")
+    return thresholds.reshape(len(thresholds), -1)
+
+
+def given_slopes(discrimination, d):
+    """Return the slopes of d items, 1 if none are given; (d, K)."""
+    slopes = np.ones(d) if discrimination is None else discrimination
+    slopes = np.asarray(slopes, dtype=float)
+    has_shape = slopes.ndim in (1, 2) and len(slopes) == d
+    if not has_shape or not np.isfinite(slopes).all():
+        raise ValueError(
+            f"discrimination must hold finite numbers, of shape ({d},) or ({d}, "
+            f"n_components), got shape {slopes.shape}."
+        )
+    return slopes.reshape(d, -1)
+
+
+def given_items(names, slopes, intercept, thresholds, guessing, category_scores):
+    """Return the items and their flat parameters.
+
+    names : the model of each item.
+    slopes, thresholds : results of `given_slopes` and `given_thresholds`.
+    intercept : None if the thresholds are difficulties.
+    """
+    counts = _counts(names, thresholds)
+    items = Items(names, counts, slopes.shape[1])
+    if intercept is None:
+        thresholds = _intercepts(names, slopes, thresholds)
+    guessing = _guessing(guessing, len(items))
+    scores = np.tile(np.arange(items.most, dtype=float), (len(items), 1))
+    if category_scores is not None:
+        scores = np.asarray(category_scores, dtype=float).reshape(len(items), -1)
+    point = items.point(slopes, thresholds, guessing, scores)
+    if not items.is_valid(torch.from_numpy(point)):
+        raise ValueError(
+            "Thresholds of graded items must be in order: intercepts decrease, and "
+            "difficulties of positive slopes increase."
+        )
+    return items, point
+
+
+def _counts(names, thresholds):
+    """Return the number of answers of each item."""
+    counts = (~np.isnan(thresholds)).sum(axis=1) + 1
+    if (counts < 2).any():
+        raise ValueError("Each item must have at least one finite threshold.")
+    for j, (name, count) in enumerate(zip(names, counts, strict=True)):
+        if name in BINARY and count != 2:
+            raise ValueError(
+                f"Item {j} is {name!r} and must have one threshold, got {count - 1}."
+            )
+    return counts
+
+
+def _intercepts(names, slopes, difficulty):
+    """Return the intercepts that belong to difficulties; (d, c - 1)."""
+    length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
+    found = -difficulty * length[:, None]
+    for j, name in enumerate(names):
+        if name == "nominal":
+            raise ValueError("difficulty is not for nominal items: give intercept.")
+        if name in ("gpcm", "partial_credit"):
+            found[j] = np.cumsum(found[j])
+    return found
+
+
+def _guessing(guessing, d):
+    given = np.zeros(d) if guessing is None else np.asarray(guessing, dtype=float)
+    if given.shape != (d,) or not ((given >= 0) & (given < 1)).all():
+        raise ValueError(
+            f"guessing must be in [0, 1), of shape ({d},), got {given.tolist()}."
+        )
+    return given
+
+
+def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
+    """Return the fitted attributes that describe the law of the abilities."""
+    mean, variance = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(latent_mean, dtype=float)),
+        np.atleast_1d(np.asarray(latent_variance, dtype=float)),
+    )
+    if not np.isfinite(mean).all():
+        raise ValueError(f"latent_mean must be finite, got {mean.tolist()}.")
+    if not (np.isfinite(variance) & (variance > 0)).all():
+        raise ValueError(
+            f"latent_variance must be finite and > 0, got {variance.tolist()}."
+        )
+    correlation = np.eye(n_dims)
+    if factor_correlation is not None:
+        correlation = _correlation(factor_correlation, n_dims)
+    n_groups = len(mean)
+    return {
+        "factor_correlation_": correlation,
+        "latent_mean_": np.repeat(mean[:, None], n_dims, 1),
+        "latent_variance_": np.repeat(variance[:, None], n_dims, 1),
+        "groups_": np.array(["all"]) if n_groups == 1 else np.arange(n_groups),
+        "_group_share": np.full(n_groups, 1 / n_groups),
+    }
+
+
+def _correlation(factor_correlation, n_dims):
+    given = np.asarray(factor_correlation, dtype=float)
+    is_one = (
+        given.shape == (n_dims, n_dims)
+        and np.allclose(given, given.T)
+        and np.allclose(np.diag(given), 1)
+        and np.linalg.eigvalsh(given)[0] > 0
+    )
+    if not is_one:
+        raise ValueError(
+            f"factor_correlation must be a positive definite matrix of correlations, "
+            f"of shape ({n_dims}, {n_dims}), got {given.tolist()}."
+        )
+    return given
