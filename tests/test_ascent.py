@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
+from sklearn_mpt._latent.acceleration import Extrapolation  # noqa: E402
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
 from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
@@ -546,3 +547,23 @@ def test_sums_of_parts_add_up():
     assert_allclose(total.gradient.coefs, sum(p.gradient.coefs for p in parts))
     assert_allclose(total.information.coefs, sum(p.information.coefs for p in parts))
     assert (parts[0]._replace(information=None) + parts[1]).information is None
+
+
+def test_extrapolated_steps_solve_a_linear_problem():
+    """As many steps as there are dimensions; plain ones leave 0.9^8 of the distance."""
+    rng = np.random.default_rng(0)
+    root = torch.tensor(rng.normal(size=(5, 5)))
+    q, _ = torch.linalg.qr(root)
+    rate = q @ torch.diag(torch.linspace(0.1, 0.9, 5).double()) @ q.T
+    goal = torch.tensor(rng.normal(size=5))
+    information = Point(torch.eye(2).double().expand(2, -1, -1), torch.ones(1).double())
+
+    def at(x):
+        return Point(x[:4].view(2, 2), x[4:])
+
+    x, extrapolation = torch.zeros(5).double(), Extrapolation()
+    for _ in range(8):
+        ahead = x + rate @ (goal - x)
+        beyond = extrapolation.beyond(at(x), at(ahead), information)
+        x = ahead if beyond is None else torch.cat([beyond.coefs.flatten(), beyond.own])
+    assert (x - goal).norm() < 1e-3 * goal.norm()

@@ -15,7 +15,13 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.integration import rows_of  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import Point  # noqa: E402
-from sklearn_mpt._latent.quadrature import GaussHermite, Nodes, grids  # noqa: E402
+from sklearn_mpt._latent.quadrature import (  # noqa: E402
+    RADIUS,
+    GaussHermite,
+    Nodes,
+    grids,
+    resolves,
+)
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
@@ -558,3 +564,29 @@ def test_slopes_have_a_normal_prior(point, X):
     difference = flat.gradient.coefs - sums.gradient.coefs
     assert_allclose(difference[:, :-1], slopes / 4)
     assert_allclose(difference[:, -1], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.25, 0.5])
+def test_a_grid_knows_which_posteriors_it_resolves(shift):
+    """Wide ones, narrow ones wherever they lie between nodes, and one at the edge."""
+    steps = [0.5, 0.5]
+    z, _ = prior_grid(steps, torch.zeros(0).double())
+    mean = torch.tensor([[shift, 0.1], [shift, shift], [shift, 0.0], [5.0, 0.0]])
+    deviation = torch.tensor([[0.5, 0.6], [0.05, 0.6], [0.2, 0.2], [0.5, 0.5]])
+    distance = (z - mean[:, None]) / deviation[:, None]
+    r = (-0.5 * (distance**2).sum(2)).softmax(1).double()
+    found = resolves(r, z, steps, RADIUS)
+    assert found.tolist() == [True, False, False, False]
+
+
+def test_mean_probabilities_of_all_kinds_are_sums_over_nodes():
+    rng = np.random.default_rng(0)
+    kinds = ["ordinal", "gaussian", "categorical", "bernoulli", "poisson"]
+    likelihood = Columns(kinds, [3, 1, 3, 1, 1])
+    X = torch.tensor(rng.integers(2, size=(6, 5)).astype(float))
+    location = torch.tensor(rng.normal(size=(7, len(likelihood.feature_of))))
+    r = torch.tensor(rng.dirichlet(np.ones(7), size=6))
+    with torch.no_grad():
+        prob = likelihood.entry_log_prob(X[:, None], location).exp()
+        found = likelihood.expected_prob(X, r, location)
+    assert_allclose(found, (r[..., None] * prob).sum(1))
