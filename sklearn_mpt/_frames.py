@@ -212,6 +212,14 @@ def _is_of_numbers(dtype):
     return is_number or dtype == nw.Boolean
 
 
+def fill_masked(X):
+    """Return X, with the masked entries of a masked array as gaps."""
+    if not np.ma.isMaskedArray(X):
+        return X
+    dtype = object if X.dtype.kind in "SU" else np.result_type(X.dtype, np.float32)
+    return X.astype(dtype).filled(np.nan)
+
+
 def readable_numbers(X, of_strings=ADVICE):
     """Return rows of numbers in a form that scikit-learn can read.
 
@@ -224,8 +232,9 @@ def readable_numbers(X, of_strings=ADVICE):
     Returns
     -------
     X : array-like or DataFrame
-        The given rows. Columns of a DataFrame get distinct names, and are converted to
-        floats if their dtype is not one of numbers.
+        The given rows. Masked entries of a masked array are gaps. Columns of a
+        DataFrame get distinct names, and are converted to floats if their dtype is not
+        one of numbers.
 
     Raises
     ------
@@ -235,7 +244,7 @@ def readable_numbers(X, of_strings=ADVICE):
     """
     if not is_into_dataframe(X):
         _check_array_of_numbers(X)
-        return X
+        return fill_masked(X)
     X = with_distinct_names(X)
     converted = [
         column.series_of(

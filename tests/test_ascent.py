@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from epochs import SILENCE, Silence
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import poch
 from sklearn.exceptions import ConvergenceWarning
@@ -13,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
-from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part  # noqa: E402
+from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     Average,
     Point,
@@ -55,6 +56,7 @@ class Quadratic:
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
         self.noise, self.excess, self.n_batches = noise, excess, n_batches
         self.is_noisy = noise > 0
+        self.accelerates = False
         self.is_worth_trials = False
         self.least = 10
 
@@ -86,7 +88,7 @@ class Quadratic:
     @staticmethod
     def pull(gap):
         coefs = (CURVATURE.coefs @ gap.coefs[..., None])[..., 0]
-        return Point(coefs, CURVATURE.log_noise * gap.log_noise)
+        return Point(coefs, CURVATURE.own * gap.own)
 
 
 class Failing(Quadratic):
@@ -251,7 +253,7 @@ def test_batches_of_an_epoch_are_all_steps():
     ascent = ascent_on(Counting(noise=0.1, n_batches=5))
     ascent.step()
     assert len(calls) == 5
-    assert len({float(point.log_noise) for point in calls}) == 5
+    assert len({float(point.own) for point in calls}) == 5
     assert len(ascent.loss_curve) == 1
 
 
@@ -287,7 +289,7 @@ def test_noise_stays_above_its_floor():
     ascent = ascent_on(problem)
     for _ in range(30):
         ascent.step()
-    assert ascent.point.log_noise == -0.25
+    assert ascent.point.own == -0.25
     assert_allclose(ascent.point.coefs, BEST.coefs, atol=1e-6)
 
 
@@ -332,11 +334,11 @@ def test_an_exact_ascent_stops_before_a_cliff():
     class Cliff(Quadratic):
         def sums(self, point, batch):
             sums = super().sums(point, batch)
-            beyond = point.log_noise < 0
+            beyond = point.own < 0
             return sums._replace(value=torch.where(beyond, torch.nan, sums.value))
 
     ascent = run(Cliff())
-    assert 0 <= ascent.result.log_noise < 0.1
+    assert 0 <= ascent.result.own < 0.1
 
 
 def stream(problem, n_parts, rng):
@@ -440,7 +442,7 @@ def test_a_move_is_in_nats_per_row():
     assert_allclose(move.value, 3.0)
     assert_allclose(move.error, np.std([1, 2, 6]) / np.sqrt(3))
     assert_allclose(move.step.coefs, gradient.coefs / 3 / 2)
-    assert_allclose(move.step.log_noise, gradient.log_noise / 8)
+    assert_allclose(move.step.own, gradient.own / 8)
     assert_allclose(move.gain, 0.5 * move.gradient.dot(move.step))
 
 
@@ -451,7 +453,7 @@ def test_division_is_by_the_information_of_each_feature():
     step = divide(gradient, information)
     back = (information.coefs @ step.coefs[..., None])[..., 0]
     assert_allclose(back, gradient.coefs, rtol=1e-6)
-    assert_allclose(step.log_noise, gradient.log_noise / 2)
+    assert_allclose(step.own, gradient.own / 2)
 
 
 def test_steps_are_bounded_feature_by_feature():
@@ -472,7 +474,7 @@ def test_a_step_multiplies_the_noise_variance(asked, factor):
     gradient = Point(torch.zeros(6, 4).double(), torch.tensor(8 * asked).double())
     point = random_point(0)
     moved = apply(point, move_at(point, gradient), 1.0)
-    assert_allclose((moved.log_noise - point.log_noise).exp(), factor)
+    assert_allclose((moved.own - point.own).exp(), factor)
 
 
 def test_generators_ascend_and_are_bounded():
@@ -501,7 +503,7 @@ def test_an_average_weights_points_by_a_power_of_time(power):
     n, average, start = 400, Average(power), random_point(0)
     move = move_at(start, random_point(1).times(0.1))
     for row in torch.eye(n, dtype=torch.float64):
-        average.add(Point(row, start.log_noise), move)
+        average.add(Point(row, start.own), move)
     weights = average.point.coefs.numpy()
     rising = poch(np.arange(1, n + 1), power)  # t (t + 1) ... (t + power - 1)
     assert_allclose(weights, rising / rising.sum())

@@ -155,8 +155,8 @@ class BySigns:
     def _likelihood(self):
         return OfSigns()
 
-    def _validate_rows(self, X, **settings):
-        X = super()._validate_rows(X, **settings)
+    def _as_numbers(self, X, min_samples=1):
+        X = super()._as_numbers(X, min_samples)
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
 
 
@@ -172,8 +172,8 @@ class ItemSigns(BySigns, MPTItemResponse):
 class TakesSigns:
     """A table of any rows, whose first column is a sign."""
 
-    def _validate_table(self, X, reset):
-        X = np.array(super()._validate_table(X, reset))
+    def _read_rows(self, X, reset=False, min_samples=1):
+        X = np.array(super()._read_rows(X, reset, min_samples))
         X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
         return X
 

@@ -189,7 +189,7 @@ def test_draws_have_the_expected_mean(name):
 
 def test_noise_variance_has_a_floor():
     noise = Gaussian(torch.tensor(0.0, dtype=torch.float64))
-    assert NOISE_FLOOR < noise.noise_variance < 2 * NOISE_FLOOR
+    assert NOISE_FLOOR < noise.scatter < 2 * NOISE_FLOOR
 
 
 def test_bounds_are_exact_where_the_encoder_is():

@@ -76,7 +76,7 @@ def test_scores_far_from_the_data_are_those_of_a_dense_grid():
     with torch.no_grad():
         value, error, n_effective = (t.numpy() for t in knot().lml(torch.tensor(ROWS)))
     truth = by_grid(ROWS, np.ones((5, 2)))
-    noise_variance = knot().joint.likelihood.noise_variance.item()
+    noise_variance = knot().joint.likelihood.scatter.item()
     assert_allclose(noise_variance, NOISE, rtol=1e-6)
     assert (np.abs(value - truth) < np.maximum(5 * error, 0.05)).all()
     assert (error < 0.3).all()

@@ -163,7 +163,7 @@ def test_noise_is_that_of_held_out_rows():
     losses, noises = [], []
     for _ in range(3):
         losses.append(held_out.losses(module).mean().item())
-        noises.append(module.likelihood.noise_variance.item())
+        noises.append(module.likelihood.scatter.item())
         held_out.set_noise(module, shrunk_minimum)
     assert losses[1] < losses[0] - 0.01
     assert noises[2] == pytest.approx(noises[1], rel=0.01)
@@ -175,11 +175,11 @@ def test_an_interrupt_leaves_noise_as_it_was():
         raise KeyboardInterrupt
 
     module = module_of(vars(quiet_fit(quick(), rows())), Gaussian(), "cpu")
-    X, before = torch.tensor(rows()), module.likelihood.noise_variance.item()
+    X, before = torch.tensor(rows()), module.likelihood.scatter.item()
     held_out = ValidationRows(X.float(), 25, SampleCounts(4, 8, 1), 0)
     with pytest.raises(KeyboardInterrupt):
         held_out.set_noise(module.float(), interrupted)
-    assert module.likelihood.noise_variance.item() == pytest.approx(before, rel=1e-5)
+    assert module.likelihood.scatter.item() == pytest.approx(before, rel=1e-5)
 
 
 def test_a_number_is_drawn_to_zero_by_its_error():

@@ -1,9 +1,10 @@
 """What the fit loop asks of a solver, and when."""
 
 import pytest
+from epochs import SILENCE, Silence
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._latent.fit_loop import Silence, Solver, fit_loop, fit_part
+from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
 
 
 class Scripted(Solver):
@@ -65,14 +66,14 @@ ONE_EPOCH = ["step", "terminate"]
 
 def test_steps_are_taken_until_the_solver_terminates():
     solver = Scripted(3)
-    fit_loop(solver, 5)
+    fit_loop(solver, 5, SILENCE)
     assert solver.asked == ["init 5", *3 * ONE_EPOCH, "check", "close"]
 
 
 def test_max_iter_that_are_too_few_warn():
     solver = Scripted(3)
     with pytest.warns(ConvergenceWarning, match=r"max_iter=2\) reached"):
-        fit_loop(solver, 2)
+        fit_loop(solver, 2, SILENCE)
     assert solver.asked == ["init 2", *2 * ONE_EPOCH, "check", "close"]
 
 
@@ -87,7 +88,7 @@ def test_a_callback_ends_training_before_the_solver_is_asked():
 def test_a_solver_that_diverges_recovers():
     solver = Scripted(1, FloatingPointError)
     with pytest.warns(ConvergenceWarning, match="diverged after 1 epochs"):
-        fit_loop(solver, 5)
+        fit_loop(solver, 5, SILENCE)
     assert solver.asked == ["init 5", *ONE_EPOCH, "step", "recover", "close"]
 
 
@@ -96,17 +97,17 @@ def test_an_interruption_raises_only_before_the_epochs_that_are_required(n_requi
     solver = Scripted(2, KeyboardInterrupt)
     if n_required == 3:
         with pytest.raises(KeyboardInterrupt):
-            fit_loop(solver, 5, n_required=n_required)
+            fit_loop(solver, 5, SILENCE, n_required=n_required)
     else:
         with pytest.warns(UserWarning, match="Training interrupted by user"):
-            fit_loop(solver, 5, n_required=n_required)
+            fit_loop(solver, 5, SILENCE, n_required=n_required)
     assert solver.asked == ["init 5", *2 * ONE_EPOCH, "step", "interrupt", "close"]
 
 
 def test_other_errors_are_passed_on_and_the_solver_is_closed():
     solver = Scripted(0, ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
-        fit_loop(solver, 5)
+        fit_loop(solver, 5, SILENCE)
     assert solver.asked == ["init 5", "step", "close"]
 
 

@@ -354,6 +354,34 @@ def test_cells_collapse_until_one_person_is_expected():
     assert_allclose(one, [[8, 1], [6, 4], [1, 14]])
 
 
+def test_sum_scores_that_exclude_an_answer_join_their_neighbours():
+    observed = np.array([[1.0, 0], [5, 5], [6, 4], [2, 8], [0, 2]])
+    expected = np.array([[np.nan, 1], [5, 5], [5, 5], [3, 7], [2, np.nan]])
+    one, other = collapsed(observed, expected)
+    assert_allclose(one, [[6, 5], [6, 4], [2, 10]])
+    assert_allclose(other, [[5, 6], [5, 5], [5, 7]])
+
+
+def test_rare_categories_join_their_neighbours():
+    observed = np.array([[1.0, 3, 4], [2, 3, 5]])
+    one, other = collapsed(observed, np.array([[0.2, 3.8, 4], [2, 3, 5]]))
+    assert_allclose(one, [[4, 4, 0], [2, 3, 5]])
+    assert_allclose(other, [[4, 4, np.nan], [2, 3, 5]])
+
+
+def test_srmsr_is_that_of_enumerated_correlations(lsat7):
+    prob = np.exp(lsat7.score_samples(PATTERNS))
+    covariances = [np.cov(PATTERNS.T, aweights=share) for share in (prob, LSAT7)]
+    units = [np.sqrt(np.diag(each)) for each in covariances]
+    expected, observed = (
+        each / np.outer(unit, unit)
+        for each, unit in zip(covariances, units, strict=True)
+    )
+    off = (observed - expected)[np.triu_indices(5, 1)]
+    found = lsat7.model_fit(PATTERNS, sample_weight=LSAT7).srmsr
+    assert found == pytest.approx(np.sqrt(np.mean(off**2)), rel=1e-5)
+
+
 def test_infit_outfit_and_zh_by_their_formulas(lsat7):
     theta = lsat7.transform(PATTERNS)
     prob = expit(theta * lsat7.discrimination_ + lsat7.intercept_)

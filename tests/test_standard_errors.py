@@ -18,8 +18,10 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.gaussian_density import expected_information  # noqa: E402
-from sklearn_mpt._linear.gaussian_estimator import _of  # noqa: E402
+from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
+    density_of,
+    expected_information,
+)
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 from sklearn_mpt._tables.observed_information import (  # noqa: E402
     Information,
@@ -134,7 +136,7 @@ def test_both_routes_to_the_information_of_numbers_agree(n_components):
     weight = torch.ones(50, dtype=torch.float64)
 
     def log_prob(coefs, log_noise):
-        model = _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+        model = density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
         return weight @ model.lml(X)[0]
 
     by_hessian = information_by_hessian(log_prob, coefs, log_noise)
@@ -311,7 +313,7 @@ def test_information_of_numbers_with_gaps_is_that_of_what_is_there(noise):
         return total
 
     def log_prob(coefs, log_noise):
-        model = _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
+        model = density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp())
         return torch.tensor(weight) @ model.lml(torch.tensor(X))[0]
 
     of_noise = torch.tensor(theta[6:])
@@ -367,7 +369,9 @@ def test_expected_information_is_that_of_rows_just_as_the_model_says(noise):
     X = torch.tensor(X @ root.T) + coefs[:, -1]
 
     def log_prob(coefs, log_noise):
-        return _of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp()).lml(X)[0].mean()
+        return (
+            density_of(coefs[:, :-1].T, coefs[:, -1], log_noise.exp()).lml(X)[0].mean()
+        )
 
     found = information_by_hessian(log_prob, coefs, log_noise)
     assert_allclose(found, expected, atol=1e-10)

@@ -2,13 +2,14 @@ import warnings
 
 import numpy as np
 import pytest
+from epochs import SILENCE, Silence
 from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.early_stopping import validation_is_flat
 from sklearn_mpt._deep.schedule_free import REST, ScheduleFreeAdam
 from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
-from sklearn_mpt._latent.fit_loop import SILENCE, Silence, fit_loop, fit_part
+from sklearn_mpt._latent.fit_loop import fit_loop, fit_part
 
 torch = pytest.importorskip("torch")
 
@@ -164,7 +165,7 @@ def validated(objective=None, validation=None, **until):
 
 def test_the_best_held_out_parameters_are_kept():
     solver = validated(tol=1e-4, n_iter_no_change=10)
-    fit_loop(solver, 3000)
+    fit_loop(solver, 3000, SILENCE)
     reached = (solver.module.x.item() - 3) ** 2
     assert np.isclose(reached, min(solver.validation_curve))
     assert reached < 0.1 < max(solver.validation_curve)
@@ -176,7 +177,7 @@ def test_training_goes_on_from_the_best_start():
     starts = [{"x": torch.tensor(9.0)}, {"x": torch.tensor(3.5)}]
     solver = validated(other_starts=starts, learning_rate=0.01, n_iter_no_change=90)
     with pytest.warns(ConvergenceWarning, match="Maximum iterations"):
-        fit_loop(solver, 100)
+        fit_loop(solver, 100, SILENCE)
     assert abs(solver.module.x.item() - 3) < 0.05
     assert len(solver.loss_curve) == 100  # those of other starts do not count
 

@@ -129,28 +129,21 @@ def _layers(coefs, intercepts, activation, device):
 
 def attributes_of(module, shift, scale):
     """Return the fitted arrays of a module."""
-    encoder_coefs, encoder_intercepts = _arrays(module.encoder.net)
-    decoder = _decoder_attributes(module, shift, scale)
-    return (
-        module.likelihood.attributes(scale)
-        | decoder
-        | {
-            "encoder_coefs_": encoder_coefs,
-            "encoder_intercepts_": encoder_intercepts,
-            "encoder_information_": _array(module.encoder.information),
-            "encoder_precision_": _array(module.encoder.precision),
-        }
-    )
-
-
-def _decoder_attributes(module, shift, scale):
+    likelihood, encoder = module.likelihood, module.encoder
+    encoder_coefs, encoder_intercepts = _arrays(encoder.net)
+    fitted = likelihood.attributes(scale) | {
+        "encoder_coefs_": encoder_coefs,
+        "encoder_intercepts_": encoder_intercepts,
+        "encoder_information_": _array(encoder.information),
+        "encoder_precision_": _array(encoder.precision),
+    }
     if isinstance(module.decoder, OwnDecoder):
-        return {"_decoder": module.decoder.arrays()}
+        return fitted | {"_decoder": module.decoder.arrays()}
     coefs, intercepts = _arrays(module.decoder)
-    size = module.likelihood.spread_units(scale)
+    size = likelihood.spread_units(scale)
     coefs[-1] *= size
-    intercepts[-1] = size * intercepts[-1] + module.likelihood.spread_units(shift)
-    return {"decoder_coefs_": coefs, "decoder_intercepts_": intercepts}
+    intercepts[-1] = size * intercepts[-1] + likelihood.spread_units(shift)
+    return fitted | {"decoder_coefs_": coefs, "decoder_intercepts_": intercepts}
 
 
 def _arrays(layers):

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples
-from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
@@ -36,12 +36,8 @@ class ValidationRows:
         self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.rows]
 
-    def losses(self, module):
-        """Return the loss of each row; (n,)."""
-        return self._losses(module, self._samples(module))
-
     @torch.no_grad()
-    def _samples(self, module):
+    def samples(self, module):
         """Samples of z and their locations for each batch, whatever the noise is."""
         found = []
         for rows, noise in zip(self.rows, self.noise, strict=True):
@@ -52,7 +48,12 @@ class ValidationRows:
         return found
 
     @torch.no_grad()
-    def _losses(self, module, samples):
+    def losses(self, module, samples=None):
+        """Return the loss of each row; (n,).
+
+        samples : what `samples` returns, so that losses at several noises share it.
+        """
+        samples = self.samples(module) if samples is None else samples
         bounds = [  # of copies, as locations keep their product
             of_batch.bounds(module, copy(locations), rows)[0]
             for (of_batch, locations), rows in zip(samples, self.rows, strict=True)
@@ -69,24 +70,21 @@ class ValidationRows:
         factor_of : callable
             Chooses the logarithm of the factor, given the losses as a function of it.
         """
-        noises, samples = module.likelihood.noises(), self._samples(module)
+        noises, samples = module.likelihood.noises(), self.samples(module)
         start = [noise.clone() for noise in noises]
 
-        def multiply(log_factor):
+        def losses_at(log_factor):
             for noise, log_noise in zip(noises, start, strict=True):
                 noise.copy_(log_noise + log_factor / LOG_NOISE_STEP)
-
-        def losses(log_factor):
-            multiply(log_factor)
-            return self._losses(module, samples)
+            return self.losses(module, samples)
 
         chosen = 0.0
         try:
             if noises:
-                chosen = factor_of(losses)
+                chosen = factor_of(losses_at)
         finally:  # after an interruption, too
-            multiply(chosen)
-        return self._losses(module, samples)
+            losses = losses_at(chosen)
+        return losses
 
 
 def shrunk_minimum(losses):

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._latent.natural_gradient import Weights
+from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.quadrature import (
     LogMeanExp,
     moments,
@@ -81,7 +81,8 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
             bound, weight = some.bounds(module, locations.every(step), of_set)
         bounds.append(bound)
         expected.append(weight.double() @ some.moments)
-    return torch.stack(bounds), _posterior_fit(densities, torch.stack(expected))
+    coefs, constant = densities
+    return torch.stack(bounds), constant + (coefs * torch.stack(expected)).sum(-1)
 
 
 def shared_scores(module, X, mask, noise, prior_samples):
@@ -119,7 +120,9 @@ def shared_scores(module, X, mask, noise, prior_samples):
         weights = torch.stack([share.exp(), of_all])
     log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
-    return log_prob, _posterior_fit(densities, weights.double() @ samples.moments)
+    coefs, constant = densities
+    expected = weights.double() @ samples.moments
+    return log_prob, constant + (coefs * expected).sum(-1)
 
 
 def _expected_log_prob(likelihood, X, share, location):
@@ -155,12 +158,6 @@ def _draw_samples(module, X, observed, noise, prior_samples):
     densities = natural_parameters(posterior)
     samples = SharedSamples.of(posterior, densities, shape, noise, prior_samples)
     return rows, [part.unflatten(0, shape) for part in densities], samples
-
-
-def _posterior_fit(densities, expected):
-    """Return expected log densities of posteriors, given expected `moments`."""
-    coefs, constant = densities
-    return constant + (coefs * expected).sum(-1)
 
 
 class SharedSamples(NamedTuple):

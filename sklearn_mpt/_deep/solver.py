@@ -186,22 +186,21 @@ class NetSolver(Solver):
         """
         if self.plateau:
             self._n_joined -= 1
-        elif not self._is_flat():
-            return False
-        else:
-            self.plateau = True
-            n_epochs = len(self.losses)
-            n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
-            if self.joins and n_more > 0:
-                self._n_joined = n_more
-                self._join()
-        return self._n_joined == 0
-
-    def _is_flat(self):
+            return self._n_joined == 0
         window = self.n_iter_no_change
         if self.validation is None:
-            return training_is_flat(self.losses, window, self.tol)
-        return validation_is_flat(self.validation_curve, 2 * window, self.tol)
+            self.plateau = training_is_flat(self.losses, window, self.tol)
+        else:
+            curve = self.validation_curve
+            self.plateau = validation_is_flat(curve, 2 * window, self.tol)
+        if not self.plateau:
+            return False
+        n_epochs = len(self.losses)
+        n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
+        if self.joins and n_more > 0:
+            self._n_joined = n_more
+            self._join()
+        return self._n_joined == 0
 
     def _join(self):
         """Go on from the best parameters, on validation rows, too."""

@@ -32,9 +32,8 @@ from sklearn_mpt._deep.recipe import check_architecture, recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start, unexplained
-from sklearn_mpt._latent.base import LatentMixin
+from sklearn_mpt._latent.base import LatentMixin, Weights
 from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.natural_gradient import Weights
 from sklearn_mpt._latent.own_module import OwnModule, check_own
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
@@ -239,7 +238,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         those that suit each column alone.
         """
         self._check_is_fitted()
-        decoder = self._module_of(vars(self), "cpu").float().decoder
+        module = module_of(vars(self), self._likelihood(), "cpu", self.decoder)
+        decoder = module.float().decoder
         return decoder.module if isinstance(decoder, OwnDecoder) else decoder
 
     @property
@@ -307,11 +307,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         )
         return {"_decoder": decoder.arrays()}
 
-    def _module_of(self, fitted, device):
-        return module_of(fitted, self._likelihood(), device, self.decoder)
-
     def _density_of(self, fitted, device):
-        module = self._module_of(fitted, device)
+        module = module_of(fitted, self._likelihood(), device, self.decoder)
         units = Units.of(fitted, device)
         kind, *_ = CONDITIONALS[self.conditional]
         return kind(module, units, device, tuple(fitted["_seed"].tolist()))
@@ -322,7 +319,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _solver(self, problem):
         fitted, device = problem.fitted, problem.device
         likelihood, units = self._likelihood(), Units.of(fitted, device)
-        module = self._module_of(fitted, device).float()
+        module = module_of(fitted, likelihood, device, self.decoder).float()
         rows = units.standardise(as_tensor(problem.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
         log_scale *= Weights.of(problem.weight, rows).each

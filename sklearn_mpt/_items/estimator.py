@@ -128,73 +128,53 @@ class LikelihoodRatio(NamedTuple):
 
 
 class MPTItemResponse(LatentMixin, BaseMPT):
-    r"""Item response models, for answers that may be missing.
+    """Item response models, for answers that may be missing.
 
     Each person has one ability z, or several, with a normal distribution over the
     population, and answers questions (items) with probabilities that depend on z. Items
     can be graded or nominal, can allow for guessing, and can differ in kind. Groups of
     people can differ in the mean and the variance of z. Parameters are estimated by
-    marginal maximum likelihood, as in the R packages mirt and ltm. The model is a
-    masked model like all others of the package: `conditional_log_prob` predicts hidden
-    answers from observed ones, and :func:`mpt_curve`, :func:`compare_lml` and `impute`
-    work with it.
+    marginal maximum likelihood, as in the R packages mirt and ltm. The :doc:`guide
+    </item_response>` has the equations, tests of fit, and how all is computed.
 
     Parameters
     ----------
     model : str or sequence of str, default="2pl"
-        The model of the items: one name for all items, or one name for each. For
-        answers 0 and 1:
-
-        - "rasch": all slopes are one, and the variance of z is free;
-        - "2pl": two parameters, slope and intercept;
-        - "3pl": as "2pl", with a probability of guessing the right answer;
-
-        for answers 0, 1, ..., C - 1 [1]_:
-
-        - "graded": cumulative logits (Samejima);
-        - "partial_credit": logits of adjacent answers, all slopes one (Masters), and
-          the variance of z free;
-        - "gpcm": the same with free slopes (Muraki);
-        - "nominal": a slope and an intercept for each answer (Bock).
+        The model of all items, or of each. For answers 0 and 1: "rasch" (all slopes are
+        one, and the variance of z is free), "2pl" (slope and intercept) or "3pl" (also
+        a probability of guessing the right answer). For answers 0, 1, ..., C - 1 [1]_:
+        "graded" (cumulative logits), "partial_credit" (logits of adjacent answers, all
+        slopes one, and the variance of z free), "gpcm" (the same with free slopes) or
+        "nominal" (a slope and an intercept for each answer).
     n_components : int, default=1
         Number of abilities, up to 3. More than one is allowed only if all slopes are
-        free and no item is nominal. `MPTLinearVAE` allows more than 3, and more than
-        one with nominal items.
+        free and no item is nominal; `MPTLinearVAE` has no such limits.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
-        Rotation of several abilities to simple structure, after training. The criterion
-        is computed from standardised loadings. "oblimin" allows correlated abilities.
-        None keeps the principal axes of the slopes.
+        Rotation of several abilities to simple structure of the standardised loadings.
+        "oblimin" allows correlated abilities. None keeps the principal axes.
     slope_prior : float, default=None
-        Standard deviation of a normal prior of the slopes. None is no prior for slopes
-        up to 10. If a slope exceeds 10, because its item separates people, the excess
-        has a normal prior with standard deviation 1, and a warning is given. (With many
-        more items than people a narrow prior stretches the scale of z and does not
-        bound single slopes.)
+        Standard deviation of a normal prior of the slopes. None is no prior, but if a
+        slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     guessing_prior : tuple of (float, float), default=None
-        Mean and standard deviation of a normal prior of the logit of guessing, for
-        "3pl". None is no prior.
+        Mean and standard deviation of a normal prior of the logit of guessing.
     objective : {"lml", "mpt"}, default="lml"
-        The objective of training. With a uniform mask rate, the sum of the masked
-        scores over all sizes of masks is the log marginal likelihood (LML) [2]_, so
-        both objectives lead to the same parameters. "lml" draws no masks: quadrature
-        gives the LML and its gradient without the noise of masks. It is the default
-        because it is more precise, and because likelihood-ratio tests need the maximum
-        of the LML. "mpt" trains by masks; with a uniform rate and ``n_masks="auto"`` it
-        ends with steps on the LML.
+        The objective of training: the log marginal likelihood (LML), without masks; or
+        the masked scores, whose sum over all sizes of masks is the LML [2]_. With a
+        uniform mask rate both lead to the same parameters, and "mpt" with
+        ``n_masks="auto"`` ends with steps on the LML.
     mask_rate : "uniform", float or int, default="uniform"
-        Share or number of items that each mask hides, for ``objective="mpt"``. Training
-        is unbiased for "uniform" and biased for a fixed rate or size.
+        Share or number of items that each mask hides, for "mpt". Training is biased for
+        a fixed rate or size.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; each mask is used for an equal share of the rows.
-        "auto" is 32. With an int, all steps are by masks.
+        Number of masks in each step, among which the rows are divided. "auto" is 32.
+        With an int, all steps are by masks.
     max_iter : int, default=1000
         Largest number of steps. 0 keeps the start.
     learning_rate : float, default=1.0
-        Size of the first steps for ``objective="mpt"``; 1 is a full step of EM.
+        Size of the first steps for "mpt"; 1 is a full step of EM.
     tol : float, default=1e-7
         Training ends when the expected further gain is less than `tol` times the number
-        of parameters, in nats of the log-likelihood of all rows. (For comparison: by
-        fitting noise, each parameter adds about half a nat.)
+        of parameters, in nats of the log-likelihood of all rows.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -204,8 +184,8 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     random_state : int, RandomState instance or None, default=None
         Determines the masks, and the draws of `sample`, `impute` and `abilities`.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model if their own `n_jobs` is None.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number; `fit` does not use it.
 
     Attributes
     ----------
@@ -217,22 +197,22 @@ class MPTItemResponse(LatentMixin, BaseMPT):
         that of answer 0. NaN beyond the answers of an item.
     difficulty_ : ndarray of the shape of `intercept_`
         Values of z at the thresholds: -d / a, and for partial credit the z at which
-        answers c - 1 and c are equally probable. With several abilities a is the length
-        of the vector of slopes. NaN for nominal items.
+        answers c - 1 and c are equally probable. NaN for nominal items.
     guessing_ : ndarray of shape (n_items,)
         Lower asymptotes; 0 unless the item is "3pl".
     category_scores_ : ndarray of shape (n_items, n_categories)
-        Factor of the slope for each answer: 0..C-1. For nominal items the first is 0,
-        the last is C - 1, and those between are estimated.
+        Factor of the slope for each answer: 0..C-1, estimated for nominal items except
+        for the first and the last.
     n_categories_ : ndarray of int, of shape (n_items,)
         Numbers of answers.
     latent_mean_, latent_variance_ : ndarray of shape (n_groups, n_components)
         Mean and variance of z in each group. In the first group they are 0 and 1; the
         variance is free if slopes are fixed.
     factor_correlation_ : ndarray of shape (n_components, n_components)
-        Correlations of the abilities: the identity, except for "oblimin".
+        Correlations of the abilities.
     groups_ : ndarray of shape (n_groups,)
-        Labels of the groups; a single label if `fit` got no groups.
+        Labels of the groups. Only `abilities` and `log_likelihood` take that of a row;
+        other methods use the distribution of z in all groups together.
     n_iter_ : int
         Number of steps.
     loss_curve_ : list of float
@@ -240,32 +220,11 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     lml_method_ : str
         How `score_samples` computes the LML: "quadrature".
     n_features_in_ : int
-        Number of items seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the items, where all are strings.
+        Number of items in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
     MPTLinearVAE : More abilities, and answers beside other columns, without statistics.
-
-    Notes
-    -----
-    Integrals over z are sums over a grid that all rows share and that is fine enough
-    for the narrowest posterior. Equal rows are computed once. With S nodes a step costs
-    :math:`O(N S \sum_j C_j)`. The steps are those of limited-memory BFGS, in the metric
-    that the M-step of EM inverts; see [3]_ and [4]_. The number of nodes is limited
-    (32768 in three dimensions); ``score_samples(X, return_std=True)`` returns the error
-    that this causes.
-
-    If nobody gave an answer, its maximum likelihood estimate is not finite: the answer
-    is then counted as given by half a person, and a warning is given. `score_samples`,
-    `transform`, `conditional_log_prob` and `impute` do not take the group of a row.
-    With several groups they use the distribution of z in all groups together, weighted
-    by their shares of the training rows. `abilities` and `log_likelihood` take
-    `groups`.
-
-    `impute` fills in the median answer, the most probable one for nominal items;
-    `inverse_transform` gives the expected answers, as numbers.
 
     References
     ----------
@@ -273,10 +232,6 @@ class MPTItemResponse(LatentMixin, BaseMPT):
        techniques", CRC Press, 2004.
     .. [2] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
        the marginal likelihood", NeurIPS 2023, Proposition 1.
-    .. [3] R. D. Bock and M. Aitkin, "Marginal maximum likelihood estimation of item
-       parameters: application of an EM algorithm", Psychometrika 46, 1981.
-    .. [4] K. Lange, "A quasi-Newton acceleration of the EM algorithm", Statistica
-       Sinica 5, 1995.
 
     Examples
     --------

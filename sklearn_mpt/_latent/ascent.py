@@ -12,6 +12,7 @@ A problem is an object with
 - ``without_masks()``: the same objective as a problem without noise, or None;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
+- ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
 - ``longest`` and ``expand``: see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent.
 """
@@ -25,6 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent import natural_gradient
+from sklearn_mpt._latent.acceleration import Extrapolation
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
     Average,
@@ -152,6 +154,7 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
+        self._extrapolation = Extrapolation()
         self._information = None
         self._next_test = FIRST_TEST
         self._unexplained = None  # sum over parts of a stream since the last test
@@ -223,7 +226,8 @@ class Ascent(Solver):
             raise FloatingPointError
         size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
-        self.point = self._bounded(apply(self.point, move, self.learning_rate * size))
+        size *= self.learning_rate
+        self.point = apply(self.point, move, size, self.problem.floor)
         share = (STREAM_POWER + 1) / (self._n_steps + STREAM_POWER)
         self._stream = Stream(
             self.point, mix(stream.average, self.point, min(1, share))
@@ -281,6 +285,7 @@ class Ascent(Solver):
 
     def _start_again(self, point):
         self.point, self._last = point, None
+        self._extrapolation = Extrapolation()
         self.converged = False
         self._forget_average()
 
@@ -316,6 +321,7 @@ class Ascent(Solver):
             self.point, self._last, self.problem = self.result, None, problem
             self.converged, self._n_idle = False, 0
             self._caution = 1.0
+            self._extrapolation = Extrapolation()
             self._forget_average()
 
     def _step(self, batch):
@@ -329,23 +335,20 @@ class Ascent(Solver):
             self._go_back()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
-        self._judge(move)
-        self._doubt(batch, move)
-        self._advance(move, self._size())
+        self._judge(move, batch)
+        falling = 0 if self._average is None else self._average.count
+        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
+        self._advance(move, size)
         return move.value
 
-    def _doubt(self, batch, move):
-        """Continue if the average is worse than its points, which lie on a curve."""
-        if not (self.converged and self._average):
-            return
-        sums = self.problem.sums(self._average.point, batch)
-        noise = 2 * move.gain  # noise of the batch in the difference of both values
-        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
-            self.converged = False
-            self._forget_average()
-
     def _move(self, batch):
-        sums = self._inside(self.problem.sums(self.point, batch))
+        """Return the step for a batch, with the information of all steps so far."""
+        sums = self.problem.sums(self.point, batch)
+        # a gradient must not take own parameters below their floor
+        gradient, floor = sums.gradient, self.problem.floor + 1e-9
+        outwards = (self.point.own <= floor) & (gradient.own < 0)
+        inside = gradient._replace(own=torch.where(outwards, 0.0, gradient.own))
+        sums = sums._replace(gradient=inside)
         if sums.information is not None:
             self._learn(sums.information.times(1 / sums.n_rows))
         return move_of(
@@ -355,13 +358,6 @@ class Ascent(Solver):
             longest=self.problem.longest,
             expand=self.problem.expand,
         )
-
-    def _inside(self, sums):
-        """Ignore a gradient that would take own parameters below their floor."""
-        gradient, floor = sums.gradient, self.problem.floor + 1e-9
-        outwards = (self.point.own <= floor) & (gradient.own < 0)
-        inside = torch.where(outwards, 0.0, gradient.own)
-        return sums._replace(gradient=gradient._replace(own=inside))
 
     def _learn(self, information):
         """Average the information over about one epoch, or over parts of a stream."""
@@ -374,18 +370,17 @@ class Ascent(Solver):
         if information.is_finite():
             self._information = information
 
-    def _size(self):
-        falling = 0 if self._average is None else self._average.count
-        size = (1 + falling / PATIENCE) ** -POWER
-        return self.learning_rate * self._caution * size
-
     def _advance(self, move, size):
-        self._last = self.point, move, size
+        """Take a step; extrapolate from the last full steps if there is no noise."""
+        floor, before = self.problem.floor, self.point
+        self.point = apply(before, move, size, floor)
+        self._last = before, move, size
         self._n_steps += 1
-        self.point = self._bounded(apply(self.point, move, size))
-
-    def _bounded(self, point):
-        return point._replace(own=point.own.clamp(min=self.problem.floor))
+        if self.problem.accelerates and size == 1:
+            beyond = self._extrapolation.beyond(before, self.point, move.information)
+            if beyond is not None:  # half of it is the full step
+                self._last = before, move, 2.0
+                self.point = beyond._replace(own=beyond.own.clamp(min=floor))
 
     def _overshot(self, move):
         if self._last is None:
@@ -402,6 +397,7 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
+        self._extrapolation = Extrapolation()
         if size < SMALLEST_SIZE:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
@@ -414,13 +410,14 @@ class Ascent(Solver):
         else:
             self._caution *= 0.5
         self._last = point, move, size / 2
-        self.point = self._bounded(apply(point, move, size / 2))
+        self.point = apply(point, move, size / 2, self.problem.floor)
 
-    def _judge(self, move):
+    def _judge(self, move, batch):
+        """Decide whether points are averaged, and whether the ascent has converged."""
         if not self.problem.is_noisy:
             self._judge_exact(move)
         elif self._average is not None:
-            self._judge_average(move)
+            self._judge_average(move, batch)
         else:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
@@ -452,7 +449,12 @@ class Ascent(Solver):
         self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
-    def _judge_average(self, move):
+    def _judge_average(self, move, batch):
+        """End the ascent when more points would improve the average by less than tol.
+
+        Full steps start again if the values rise, if the average drifts, or if it is
+        worse than its points, which then lie on a curve.
+        """
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
@@ -461,18 +463,25 @@ class Ascent(Solver):
         elif average.count >= max(n_more, self.problem.least):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
-            limit = max(self._tol, self._resolution)
-            self.converged = less_noise + drift < limit
-            if not self.converged and drift > SLOW * less_noise:
+            n_parameters = sum(part.numel() for part in self.point)
+            # a small share of P / (2 n), the loss by estimating P parameters
+            resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
+            self.converged = less_noise + drift < max(self._tol, resolution)
+            if self.converged:
+                fails = self._is_worse(average.point, move, batch)
+            else:
+                fails = drift > SLOW * less_noise
+            if fails:
+                self.converged = False
                 self._forget_average()
+
+    def _is_worse(self, point, move, batch):
+        """Return whether a point's value is below that of the step, beyond noise."""
+        sums = self.problem.sums(point, batch)
+        noise = 2 * move.gain  # noise of the batch in the difference of both values
+        return float(sums.value) / sums.n_rows < move.value - noise - self._tol
 
     def _forget_average(self):
         """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
-
-    @property
-    def _resolution(self):
-        """Return a small share of P / (2 n), the loss by estimating P parameters."""
-        n_parameters = sum(part.numel() for part in self.point)
-        return RESOLUTION * n_parameters / (2 * self.problem.n_rows)

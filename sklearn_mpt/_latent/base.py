@@ -37,7 +37,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._frames import ADVICE, readable_numbers
 from sklearn_mpt._latent.density import Density, as_tensor, as_view, own_mode
 from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
-from sklearn_mpt._measure.contract import fill_masked, own_setting
+from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -62,14 +62,20 @@ class Problem(NamedTuple):
     rng: np.random.Generator
     weight: np.ndarray | None
 
-    @property
-    def has_gaps(self):
-        return bool(np.isnan(self.X).any())
 
-    @property
-    def rows_to_read(self):
-        """The rows without a copy, where X needs none."""
-        return as_view(self.X, self.device)
+class Weights(NamedTuple):
+    """The sample weights of rows, and their sum."""
+
+    each: torch.Tensor  # shape: (n,), of mean 1
+    total: float
+
+    @classmethod
+    def of(cls, weight, X):
+        """Return the weights of the rows X; None is 1 for each."""
+        weight = np.ones(len(X)) if weight is None else weight
+        total = float(weight.sum())
+        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
+        return cls(each, total)
 
 
 def in_callback_context(method: Method) -> Method:
@@ -139,6 +145,28 @@ class BaseMPT(
 
     # What a model may change
 
+    def _read_rows(self, X, reset=False, min_samples=1):
+        """Check rows as scikit-learn does; return an array of numbers, or a table.
+
+        reset : whether the model takes its columns from them.
+        """
+        return validate_data(
+            self,
+            readable_numbers(X, self._of_strings),
+            reset=reset,
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=min_samples,
+        )
+
+    def _learn_columns(self, X):
+        """Return the attributes by which a new model reads the columns of its rows."""
+        return {}
+
+    def _as_numbers(self, X, min_samples=1):
+        """Return the result of `_read_rows` as an array of numbers."""
+        return X
+
     def _check_values(self, X):
         """Refuse rows with values that no feature takes."""
 
@@ -193,9 +221,14 @@ class BaseMPT(
         go_on = self.warm_start and was_fitted
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
-            if not go_on:
+            if go_on:
+                self._check_is_fitted()
+            else:
                 forget(self)
-            X = self._validate_training_rows(X, reset=not go_on, min_samples=2)
+            X = self._read_rows(X, reset=not go_on, min_samples=2)
+            if not go_on:
+                self.__dict__.update(self._learn_columns(X))
+            X = self._check_training_rows(X, not go_on, min_samples=2)
             context = self._init_callback_context(max_subtasks=self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
@@ -204,7 +237,7 @@ class BaseMPT(
                 fitted = vars(self) | fitted
             else:
                 fitted |= self._start(X, rng, weight)
-            fitted |= history([])
+            fitted |= {"loss_curve_": [], "n_iter_": 0}
             if self.max_iter > 0:
                 device = check_device(self.device)
                 problem = Problem(X, fitted, True, not go_on, device, rng, weight)
@@ -249,14 +282,20 @@ class BaseMPT(
         least = 2 if first else 1
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
-            X = self._validate_training_rows(X, reset=first, min_samples=least)
+            if not first:
+                self._check_is_fitted()
+            X = self._read_rows(X, reset=first, min_samples=least)
+            if first:
+                self.__dict__.update(self._learn_columns(X))
+            X = self._check_training_rows(X, first, min_samples=least)
             if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self
             fitted = vars(self).copy()
             if first:
                 fitted |= self._new_state()
                 rng = np.random.default_rng(fitted["_seed"])
-                fitted |= self._start(X, rng, weight) | history([])
+                fitted |= self._start(X, rng, weight)
+                fitted |= {"loss_curve_": [], "n_iter_": 0}
             rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
             device = check_device(self.device)
             problem = Problem(X, fitted, False, first, device, rng, weight)
@@ -264,7 +303,8 @@ class BaseMPT(
             solver.load(fitted["_optimizer_state"])
             fit_part(solver)
             fitted |= self._trained_attributes(solver.result, fitted)
-            fitted |= history(fitted["loss_curve_"] + solver.loss_curve)
+            loss_curve = fitted["loss_curve_"] + solver.loss_curve
+            fitted |= {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
             self.__dict__.update(fitted, _optimizer_state=solver.state())
         return self
 
@@ -273,15 +313,20 @@ class BaseMPT(
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
 
-    def _validate_training_rows(self, X, reset, min_samples):
-        X = self._validate_rows(X, reset=reset, min_samples=min_samples)
+    def _check_training_rows(self, X, is_new, min_samples):
+        """Check rows and parameters before training; return an array of numbers.
+
+        is_new : whether the model has not been trained before.
+        """
+        X = self._as_numbers(X, min_samples)
+        self._check_values(X)
         check_training_parameters(self, self._objectives, X.shape[1])
         self._check_parameters(X.shape[1])
-        if not reset:
+        if is_new:
+            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+            check_columns_present(X, names)
+        else:
             self._check_fitted_parameters()
-            return X
-        names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-        check_columns_present(X, names)
         return X
 
     # Scores
@@ -500,17 +545,10 @@ class BaseMPT(
         random_state = own_setting(self, "random_state", random_state)
         return np.random.default_rng(spawn_seeds(random_state, 1)[0])
 
-    def _validate_rows(self, X, reset=False, min_samples=1):
-        if not reset:
-            self._check_is_fitted()
-        X = validate_data(
-            self,
-            fill_masked(readable_numbers(X, self._of_strings)),
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite="allow-nan",
-            ensure_min_samples=min_samples,
-        )
+    def _validate_rows(self, X):
+        """Return rows to score as an array of numbers, NaN where missing."""
+        self._check_is_fitted()
+        X = self._as_numbers(self._read_rows(X))
         self._check_values(X)
         return X
 
@@ -622,9 +660,7 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         X : ndarray of shape (n_samples, n_features)
         """
         self._check_is_fitted()
-        Z = check_array(
-            fill_masked(readable_numbers(Z)), dtype=[np.float64, np.float32]
-        )
+        Z = check_array(readable_numbers(Z), dtype=[np.float64, np.float32])
         if Z.shape[1] != self._n_features_out:
             raise ValueError(
                 f"Z must have n_components={self._n_features_out} columns, "
@@ -663,11 +699,9 @@ class Epochs:
         """Return the fitted attributes of the best parameters so far."""
         result = self.solver.result
         trained = self.estimator._trained_attributes(result, self.fitted)
-        return self.fitted | trained | history(self.solver.loss_curve)
-
-
-def history(loss_curve):
-    return {"loss_curve_": list(loss_curve), "n_iter_": len(loss_curve)}
+        loss_curve = list(self.solver.loss_curve)
+        history = {"loss_curve_": loss_curve, "n_iter_": len(loss_curve)}
+        return self.fitted | trained | history
 
 
 def _n_rows(density):

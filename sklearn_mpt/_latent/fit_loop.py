@@ -69,21 +69,7 @@ class Solver(ABC):
         """Restore what `state` returned."""
 
 
-class Silence:
-    """Does what `Epochs` does, without callbacks."""
-
-    def begin(self):
-        """Called before each epoch."""
-
-    def end(self):
-        """Called after each epoch; returns whether to end training."""
-        return False
-
-
-SILENCE = Silence()
-
-
-def fit_loop(solver, max_iter, epochs=SILENCE, n_required=1):
+def fit_loop(solver, max_iter, epochs, n_required=1):
     """Take steps of a solver until it terminates, or `max_iter` are taken.
 
     Parameters

@@ -46,11 +46,6 @@ class Point(NamedTuple):
     def blocks(self):
         """None: information that is stored as a `Point` has no blocks."""
 
-    @property
-    def log_noise(self):
-        """The own parameters, if all features are Gaussian."""
-        return self.own
-
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
 
@@ -96,21 +91,6 @@ class Curvature(NamedTuple):
 
     def is_finite(self):
         return bool(self.coefs.isfinite().all() and self.own.isfinite().all())
-
-
-class Weights(NamedTuple):
-    """The sample weights of rows, and their sum."""
-
-    each: torch.Tensor  # shape: (n,), of mean 1
-    total: float
-
-    @classmethod
-    def of(cls, weight, X):
-        """Return the weights of the rows X; None is 1 for each."""
-        weight = np.ones(len(X)) if weight is None else weight
-        total = float(weight.sum())
-        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
-        return cls(each, total)
 
 
 class Sums(NamedTuple):
@@ -194,7 +174,10 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
     of_law = sums.of_law
     if of_law is None:
         of_law = _of_law(sums.gradient.coefs, point.coefs)
-    generator = _bounded_generator(of_law / n) if expand else torch.zeros_like(of_law)
+    generator = torch.zeros_like(of_law)
+    if expand:
+        largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
+        generator = (of_law / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     return Move(
@@ -290,13 +273,8 @@ def _of_law(gradient, coefs):
     return law_of((scale + scale.T) / 4, moment[:, -1])
 
 
-def _bounded_generator(of_law):
-    largest = of_law.abs().max().clamp(min=LARGEST_GENERATOR)
-    return of_law * (LARGEST_GENERATOR / largest)
-
-
-def apply(point, move, size):
-    """Take a step of a given size.
+def apply(point, move, size, floor=-math.inf):
+    """Take a step of a given size; own parameters stay above their floor.
 
     Noise variances, and other positive numbers whose logarithms are own parameters,
     change in proportion to their value. The change of the law of z is not larger than
@@ -308,7 +286,7 @@ def apply(point, move, size):
     relative = change.clamp(min=-LARGEST_FALL).log1p()
     if blocks is not None:
         relative = torch.where(blocks.is_log, relative, change)
-    return Point(coefs, point.own + relative)
+    return Point(coefs, (point.own + relative).clamp(min=floor))
 
 
 def axes_of(point):

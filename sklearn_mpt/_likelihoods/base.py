@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 import torch
 
+BLOCK_ENTRIES = 2**19  # of a tensor over rows, nodes and features
 LOG_NOISE_STEP = 10.0  # log noise variances take larger steps than coefficients
 
 Scale = float | np.ndarray  # one scale for all columns, or one for each
@@ -217,14 +218,21 @@ class Likelihood(torch.nn.Module, ABC):
     def expected_prob(self, X, r, location):
         """Return the mean probability of each entry over shared locations; (n, d).
 
-        r : weights of the locations for each row, (n, m). location : (m, d). It is used
-        for features with few `values`.
+        r : weights of the locations for each row, (n, m). location : (m, l).
         """
-        average = torch.zeros_like(X)
-        for value in self.values or ():
-            prob = self.entry_log_prob(location.new_tensor(value), location).exp()
-            average += (X == value) * (r @ prob)
-        return average
+        levels = self.values_of_each(X.shape[1])
+        if levels is not None:
+            average = torch.zeros_like(X)
+            for value in levels[0]:
+                prob = self.entry_log_prob(location.new_tensor(value), location).exp()
+                average += (X == value) * (r @ prob)
+            return average
+        n_nodes = max(1, BLOCK_ENTRIES // X.numel())
+        blocks = zip(r.split(n_nodes, 1), location.split(n_nodes), strict=True)
+        return sum(
+            (share[:, None] @ self.entry_log_prob(X[:, None], at).exp())[:, 0]
+            for share, at in blocks
+        )
 
     @abstractmethod
     def derivatives(
@@ -372,22 +380,15 @@ class OwnParameters(Likelihood):
 
     Parameters
     ----------
-    own : Tensor of shape (g,)
-        Values at which training starts, feature by feature.
+    raw : Tensor of shape (g,)
+        Own parameters, or a function of them, by which nets train them; feature by
+        feature. Training starts from there.
     """
 
-    def __init__(self, own):
+    def __init__(self, raw):
         super().__init__()
-        self.raw = torch.nn.Parameter(self._raw(own))
-        self.register_buffer("given", None)
-
-    def _raw(self, own):
-        """Return the transformed own parameters on which nets are trained."""
-        return own
-
-    def _own(self, raw):
-        """Invert `_raw`."""
-        return raw
+        self.raw = torch.nn.Parameter(raw)
+        self.register_buffer("given", None)  # own parameters that `at` has set
 
     @abstractmethod
     def _empty(self) -> Self:
@@ -395,7 +396,7 @@ class OwnParameters(Likelihood):
 
     @property
     def own(self):
-        return self._own(self.raw) if self.given is None else self.given
+        return self.raw if self.given is None else self.given
 
     def at(self, own):
         other = self._empty()
@@ -426,22 +427,19 @@ class OfScale(OwnParameters):
     has_bound = True  # whether a step of the logarithm is at most 1
 
     def __init__(self, scatter):
-        super().__init__(scatter)
-
-    def _raw(self, scatter):
         excess = torch.clamp(scatter - self.floor, min=0.1 * self.floor)
-        return excess.log() / LOG_NOISE_STEP
-
-    def _own(self, raw):
-        return self._scatter(raw).log()
-
-    def _scatter(self, raw):
-        return (LOG_NOISE_STEP * raw).exp() + self.floor
+        super().__init__(excess.log() / LOG_NOISE_STEP)
 
     @property
     def scatter(self):
         """Noise variances or dispersions, (d,)."""
-        return self._scatter(self.raw) if self.given is None else self.given.exp()
+        if self.given is not None:
+            return self.given.exp()
+        return (LOG_NOISE_STEP * self.raw).exp() + self.floor
+
+    @property
+    def own(self):
+        return self.scatter.log() if self.given is None else self.given
 
     @property
     def own_floor(self):

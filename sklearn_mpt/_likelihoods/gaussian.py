@@ -40,20 +40,6 @@ def _are_same(low, high, dtype):
     return high - low <= SAME * eps * np.maximum(np.abs(low), np.abs(high))
 
 
-def _shift_and_scale(X, weight, low, high):
-    with np.errstate(over="ignore", invalid="ignore"):
-        # Rounding may move the mean of a constant column off its value.
-        shift = Gaussian.start_location(X, weight).clip(low, high)
-        if _are_same(low, high, X.dtype).all():
-            return shift, 1.0
-        largest = np.maximum(high - shift, shift - low).max()
-        parts = [
-            totals(((b - shift) / largest) ** 2, w) for b, w in row_blocks(X, weight)
-        ]
-        square, n_present = np.sum(parts, axis=(0, 2))
-        return shift, float(largest * np.sqrt(square / n_present))
-
-
 class Gaussian(OfScale):
     """Features with Gaussian noise, given their means.
 
@@ -93,7 +79,15 @@ class Gaussian(OfScale):
         The standard deviation is 1 if all columns are constant.
         """
         low, high = _range(X)
-        shift, scale = _shift_and_scale(X, weight, low, high)
+        blocks, scale = row_blocks(X, weight), 1.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            # Rounding may move the mean of a constant column off its value.
+            shift = Gaussian.start_location(X, weight).clip(low, high)
+            if not _are_same(low, high, X.dtype).all():
+                largest = np.maximum(high - shift, shift - low).max()
+                parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
+                square, n_present = np.sum(parts, axis=(0, 2))
+                scale = float(largest * np.sqrt(square / n_present))
         if not 1e-150 < scale < 1e150:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
@@ -125,19 +119,15 @@ class Gaussian(OfScale):
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def own_attributes(self, scale):
-        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.own.device)
-        return {"noise_variance_": self.noise_variance * unit**2}
-
-    @property
-    def noise_variance(self):
-        return self.scatter
+        unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
+        return {"noise_variance_": self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
-        variance = self.noise_variance
+        variance = self.scatter
         return -0.5 * (LOG_2PI + variance.log() + (X - location) ** 2 / variance)
 
     def pair_log_prob(self, X, observed, location):
-        variance = self.noise_variance
+        variance = self.scatter
         scaled = location / variance
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
@@ -151,7 +141,7 @@ class Gaussian(OfScale):
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)
-        variance, seen = self.noise_variance, observed.to(X.dtype)
+        variance, seen = self.scatter, observed.to(X.dtype)
         size, hidden = variance.sqrt(), locations.hidden
         X, coef = (X - seen * locations.intercept) / size, coef / size
         if observed.all():
@@ -169,18 +159,18 @@ class Gaussian(OfScale):
         return fit - 0.5 * constant
 
     def derivatives(self, X, location):
-        precision = 1 / self.noise_variance
+        precision = 1 / self.scatter
         return (X - location) * precision, precision.expand_as(location)
 
     def curving(self, location):
         return torch.zeros_like(location)
 
     def own_derivatives(self, X, location):
-        square = (X - location) ** 2 / self.noise_variance
+        square = (X - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
     def mean(self, location):
         return location
 
     def draw(self, location, uniform):
-        return location + self.noise_variance.sqrt() * torch.special.ndtri(uniform)
+        return location + self.scatter.sqrt() * torch.special.ndtri(uniform)

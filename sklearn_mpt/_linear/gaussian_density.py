@@ -1,4 +1,4 @@
-r"""Density of a linear Gaussian latent variable model.
+r"""Densities of linear Gaussian latent variable models.
 
 The model is :math:`x = W^\top z + \mu + \sigma \epsilon` with standard normal z and
 epsilon; `components` is W here, of shape (K, D). All results are computed from the
@@ -46,27 +46,6 @@ def _second_moment_about(mean, moments, V):
 
 def _identity(W):
     return torch.eye(len(W), dtype=W.dtype, device=W.device)
-
-
-def _signal(components, noise_variance):
-    """Return the largest ratio of a feature's variance to the noise."""
-    return float((components.detach() ** 2).sum(0).max() / noise_variance.detach())
-
-
-def _posterior_root(observed, components, noise_variance):
-    """Return F, where F' F is the covariance of z given observed features; (n, k, k).
-
-    observed : shape (n, d), 1.0 where observed.
-    """
-    eye = _identity(components)
-    if _signal(components, noise_variance) > LARGEST_BY_PRECISION:
-        factor = _precision_root_by_rows(observed, components / noise_variance.sqrt())
-    else:
-        W = components.T
-        outer = (W[:, :, None] * W[:, None, :]).flatten(1)
-        gram = (observed @ outer).unflatten(1, eye.shape)
-        factor = torch.linalg.cholesky(eye + gram / noise_variance)
-    return torch.linalg.solve_triangular(factor, eye, upper=False)
 
 
 def _precision_root_by_rows(observed, scaled):
@@ -161,18 +140,14 @@ class LinearGaussian(LatentDensity):
         return FLOAT_BYTES * (6 * n_features * n_dims + 4 * n_dims**2)
 
     def lml(self, X):
-        log_prob = self.log_prob(X)
-        return log_prob, torch.zeros_like(log_prob)
-
-    def log_prob(self, X):
-        """Return the log-density of the present entries of each row, (n,)."""
         observed = _observed(X)
         z, root = self.posterior(X, observed)
         # |x - Wz|^2 / s2 + |z|^2 equals the Mahalanobis distance without cancellation
         noise = _residual(X, observed, self.decode(z))
         distance = (noise**2).sum(1) / self.noise_variance + (z**2).sum(1)
         log_scale = observed.sum(1) * (LOG_2PI + self.noise_variance.log())
-        return _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
+        log_prob = _finite(-0.5 * (log_scale - _log_determinant(root) + distance))
+        return log_prob, torch.zeros_like(log_prob)
 
     def conditional_log_prob(self, X, mask):
         z, root = self.posterior(X, _observed(X, mask))
@@ -201,7 +176,7 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        if torch.isnan(X).any() or self._signal > LARGEST_BY_MOMENTS:
+        if torch.isnan(X).any() or self.signal > LARGEST_BY_MOMENTS:
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
@@ -213,7 +188,7 @@ class LinearGaussian(LatentDensity):
         """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
-        if self._signal > LARGEST_BY_PRECISION:
+        if self.signal > LARGEST_BY_PRECISION:
             error = residual - (z @ self.components) * observed
             pull = error @ self.components.T / self.noise_variance - z
             z = z + self._solve(root, pull)
@@ -224,14 +199,28 @@ class LinearGaussian(LatentDensity):
         return (root.mT @ (root @ vectors[..., None]))[..., 0]
 
     @property
-    def _signal(self):
-        return _signal(self.components, self.noise_variance)
+    def signal(self):
+        """The largest ratio of a feature's variance to the noise."""
+        largest = (self.components.detach() ** 2).sum(0).max()
+        return float(largest / self.noise_variance.detach())
 
     def _root(self, observed):
-        return _posterior_root(observed, self.components, self.noise_variance)
+        """Return F, where F' F is the covariance of z given observed features.
+
+        observed : shape (n, d), 1.0 where observed. F has the shape (n, k, k).
+        """
+        W, noise = self.components.T, self.noise_variance
+        eye = _identity(self.components)
+        if self.signal > LARGEST_BY_PRECISION:
+            factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
+        else:
+            outer = (W[:, :, None] * W[:, None, :]).flatten(1)
+            gram = (observed @ outer).unflatten(1, eye.shape)
+            factor = torch.linalg.cholesky(eye + gram / noise)
+        return torch.linalg.solve_triangular(factor, eye, upper=False)
 
     def mean_log_prob(self, moments):
-        """Return the mean of `log_prob` over complete rows, from their moments."""
+        """Return the mean log-density of complete rows, from their moments."""
         root = self._root(torch.ones_like(self.mean)[None])[0]
         V = root @ self.components
         product, variance = _second_moment_about(self.mean, moments, V)
@@ -258,14 +247,91 @@ class LinearGaussian(LatentDensity):
         return (log_prob * masks).sum(1) / masks.sum(1)
 
 
+class Rescaled(LatentDensity):
+    """Density of rows whose columns are scaled, from the density of unscaled rows.
+
+    Parameters
+    ----------
+    density : LatentDensity
+    scale : Tensor of shape (d,)
+    """
+
+    def __init__(self, density, scale):
+        self.density = density
+        self.scale = scale
+
+    @property
+    def row_bytes(self):
+        return self.density.row_bytes
+
+    def _standard(self, X):
+        """Return rows divided by the scale.
+
+        Gaps are not divided, because NaN would make the gradient NaN.
+        """
+        gaps = torch.isnan(X)
+        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
+
+    def _log_scale(self, X):
+        return torch.where(torch.isnan(X), 0.0, self.scale.log())
+
+    def lml(self, X):
+        value, error = self.density.lml(self._standard(X))
+        return value - self._log_scale(X).sum(1), error
+
+    def conditional_log_prob(self, X, mask):
+        log_prob = self.density.conditional_log_prob(self._standard(X), mask)
+        return log_prob - mask * self._log_scale(X)
+
+    def latent_mean(self, X):
+        return self.density.latent_mean(self._standard(X))
+
+    def latent_moments(self, X):
+        return self.density.latent_moments(self._standard(X))
+
+    def expect(self, X):
+        return self.scale * self.density.expect(self._standard(X))
+
+    def decode(self, Z):
+        return self.scale * self.density.decode(Z)
+
+    def draw(self, X, rng):
+        return self.scale * self.density.draw(self._standard(X), rng)
+
+    def mean_masked_scores(self, X, masks, n_rows):
+        scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
+        hidden = masks.to(scores.dtype)
+        return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
+
+    def mean_chain_scores(self, X, orders):
+        scores = self.density.mean_chain_scores(self._standard(X), orders)
+        following = self._log_scale(X)
+        if orders.ndim == 2:
+            following = following.mean(0)[orders]  # shape: (n_orders, d)
+        else:
+            each = following.expand(len(orders), -1, -1)
+            following = each.gather(2, orders).mean(1)
+        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
+        later = following.flip(1).cumsum(1).flip(1) / n_left
+        return scores - torch.stack([later, following])
+
+
+def density_of(components, mean, noise_variance):
+    """Return the density of these parameters; noise : of all features, or of each."""
+    if noise_variance.ndim == 0:
+        return LinearGaussian(components, mean, noise_variance)
+    scale = noise_variance.sqrt()
+    noise = torch.ones_like(scale[0])
+    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
+
+
 def chain_scores(X, orders, model):
     """Return `mean_chain_scores` of the contract, (2, n_orders, d).
 
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
-    signal = _signal(model.components, model.noise_variance)
-    if orders.ndim == 3 or torch.isnan(X).any() or signal > LARGEST_BY_MOMENTS:
-        score = _score_rows if signal <= LARGEST_BY_UPDATES else _score_places
+    if orders.ndim == 3 or torch.isnan(X).any() or model.signal > LARGEST_BY_MOMENTS:
+        score = _score_rows if model.signal <= LARGEST_BY_UPDATES else _score_places
         return _by_rows(X, orders, model, score)
     centred = (block - model.mean for block in raised(X))
     second = sum(block.T @ block for block in centred) / len(X)

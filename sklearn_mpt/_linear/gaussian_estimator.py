@@ -5,26 +5,25 @@ import torch
 
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin
-from sklearn_mpt._latent.density import LatentDensity, as_tensor
+from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
+from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.natural_gradient import Point, Weights
+from sklearn_mpt._latent.natural_gradient import Point
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.gaussian_density import LinearGaussian, expected_information
+from sklearn_mpt._linear.gaussian_density import density_of, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
     FEW,
+    FixedMasks,
     GaussianMoments,
     GaussianRows,
+    UniformMasks,
     closed_form,
     simple_axes,
-    uniform_or_fixed,
 )
-from sklearn_mpt._linear.map import (
-    check_init,
-    initial_arrays,
-)
+from sklearn_mpt._linear.map import check_init, initial_arrays
+from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
 # Smallest noise variance, relative to the mean variance of the features.
@@ -58,10 +57,6 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
     _objectives: tuple[str, ...] = ("mpt", "lml")
 
-    @property
-    def _is_shared(self):
-        return self.noise == "shared"
-
     def _check_parameters(self, n_features):
         check_init(self.init)
         if self.n_components > n_features:
@@ -73,20 +68,22 @@ class GaussianLinear(LatentMixin, BaseMPT):
     def _start(self, X, rng, weight):
         init = self.init
         shape = (self.n_components, X.shape[1])
-        likelihood = self._gaussian_likelihood(shape[1])
-        shift, scale = likelihood.units(X, weight)
+        kind = Gaussian
+        if self.noise != "shared":
+            kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
+        shift, scale = kind.units(X, weight)
         own = {
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
-            "_constant": np.flatnonzero(likelihood.constant(X)),
+            "_constant": np.flatnonzero(kind.constant(X)),
         }
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
             return own | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
-        if init == "pca" or not self._is_shared:
+        if init == "pca" or self.noise != "shared":
             first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "pca":
                 return own | first
@@ -100,14 +97,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
             "noise_variance_": scale**2,
         }
 
-    def _gaussian_likelihood(self, n_features):
-        if self._is_shared:
-            return Gaussian()
-        return Columns(["gaussian"] * n_features, [1] * n_features)
-
     def _closed_form(self, X, units, n_components, weight):
         shift, scale = units
-        if self._is_shared:
+        if self.noise == "shared":
             floor = NOISE_FLOOR * scale**2
             return closed_form(X, (shift, None), n_components, floor, weight)
         standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
@@ -120,18 +112,21 @@ class GaussianLinear(LatentMixin, BaseMPT):
         }
 
     def _density_of(self, fitted, device):
-        return density_of(fitted, device)
+        names = ("components_", "mean_", "noise_variance_")
+        arrays = (np.asarray(fitted[name]) for name in names)
+        return density_of(*(as_tensor(array, device) for array in arrays))
 
     def _information(self, X, weight):
         fitted = vars(self)
         point = _point(fitted, X.device)
         unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
-        log_noise, unit = point.log_noise - 2 * unit.log(), unit.expand(X.shape[1])
+        log_noise, unit = point.own - 2 * unit.log(), unit.expand(X.shape[1])
         rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
 
         def log_prob(moved, log_noise):
             mean = moved[:, -1] - coefs[:, -1]
-            return weight @ _of(moved[:, :-1].T, mean, log_noise.exp()).lml(rows)[0]
+            density = density_of(moved[:, :-1].T, mean, log_noise.exp())
+            return weight @ density.lml(rows)[0]
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
@@ -141,11 +136,10 @@ class GaussianLinear(LatentMixin, BaseMPT):
         return Information(*numbers, free, every, expected.cpu().numpy())
 
     def _solver(self, problem):
-        is_exact = self.objective != "mpt" and self._is_shared
-        if is_exact and problem.is_all and not problem.has_gaps:
+        is_whole = problem.is_all and not np.isnan(problem.X).any()
+        if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(problem, self.n_components)
-        posed = self._pose(problem)
-        point = posed.start(_point(problem.fitted, problem.device))
+        posed, point = self._pose(problem, is_whole)
         return Ascent(
             posed,
             point,
@@ -157,30 +151,38 @@ class GaussianLinear(LatentMixin, BaseMPT):
             finishes=self.n_masks == "auto",
         )
 
-    def _pose(self, problem):
-        """Return the objective: of rows with a mask each, or of second moments."""
+    def _pose(self, problem, is_whole):
+        """Return the objective, of rows or of their second moments, and where to start.
+
+        is_whole : whether all rows are known, without gaps.
+        """
         n_features, n_dims = problem.X.shape[1], self.n_components
+        point = _point(problem.fitted, problem.device)
         floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
         floor = as_tensor(floor, problem.device)
-        rate = self.mask_rate
-        is_masked = self.objective == "mpt"
-        if problem.has_gaps or not problem.is_all or not is_masked:
-            masks = uniform_or_fixed(rate, n_features) if is_masked else None
-            how = masks, self.batch_size, floor
-            return GaussianRows(problem.rows_to_read, n_dims, *how, problem.weight)
-        masks = uniform_or_fixed(rate, n_features, few=FEW * n_dims / n_features)
+        by_moments, masks = is_whole and self.objective == "mpt", None
+        if self.objective == "mpt" and self.mask_rate == "uniform":
+            masks = UniformMasks(FEW * n_dims / n_features if by_moments else None)
+        elif self.objective == "mpt":
+            masks = FixedMasks(fixed_size(self.mask_rate, n_features))
+        if not by_moments:
+            how = masks, self.batch_size, floor, problem.weight
+            return GaussianRows(as_view(problem.X, problem.device), n_dims, *how), point
         moments = _moments(problem)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        return GaussianMoments(moments, n_masks, n_dims, masks, floor)
+        posed = GaussianMoments(moments, n_masks, n_dims, masks, floor)
+        # the mean of the rows maximises the score of every mask
+        coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
+        return posed, point._replace(coefs=coefs)
 
     def _trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
-        noise_variance = np.exp(result.log_noise.cpu().numpy())
+        noise_variance = np.exp(result.own.cpu().numpy())
         return {
             "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
             "mean_": coefs[:, -1].copy(),
             "noise_variance_": (
-                float(noise_variance) if self._is_shared else noise_variance
+                float(noise_variance) if self.noise == "shared" else noise_variance
             ),
         }
 
@@ -188,16 +190,16 @@ class GaussianLinear(LatentMixin, BaseMPT):
         n_components, n_features = fitted["components_"].shape
         noise_variance, floor = fitted["noise_variance_"], fitted["_noise_floor"]
         constant = fitted["_constant"]
-        if len(constant) == n_features or not self._is_shared:
+        if len(constant) == n_features or self.noise != "shared":
             warn_constant(constant, fitted)
         if len(constant) == n_features:
             return
         rank = min(n_samples - 1, n_features)
         without = np.atleast_1d(noise_variance < 10 * floor)
-        if not self._is_shared:
+        if self.noise != "shared":
             without[constant] = False
         is_flat = without.any() and (
-            self._is_shared or _are_dependent(fitted["components_"][:, without])
+            self.noise == "shared" or _are_dependent(fitted["components_"][:, without])
         )
         if is_flat or rank < min(n_components + 1, n_features):
             least = np.argmin(noise_variance / floor)
@@ -210,7 +212,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
             )
 
     def _where(self, without):
-        if self._is_shared or not without.any():
+        if self.noise == "shared" or not without.any():
             return ""
         return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
 
@@ -239,7 +241,7 @@ def _best_factors(X, fitted, rng, weight):
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
-        "noise_variance_": best.log_noise.exp().numpy(),
+        "noise_variance_": best.own.exp().numpy(),
     }
 
 
@@ -270,10 +272,9 @@ class ClosedForm(Solver):
         mean = Gaussian.start_location(X, weight)
         solution = closed_form(X, (mean, None), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
-        moments = _moments(self.problem)
-        self.loss_curve.append(
-            -float(density_of(solution, device).mean_log_prob(moments))
-        )
+        arrays = (np.asarray(array) for array in solution.values())
+        density = density_of(*(as_tensor(array, device) for array in arrays))
+        self.loss_curve.append(-float(density.mean_log_prob(_moments(self.problem))))
 
     def terminate(self):
         return True
@@ -283,88 +284,6 @@ class ClosedForm(Solver):
         return self._point
 
 
-class Rescaled(LatentDensity):
-    """Density of rows whose columns are scaled, from the density of unscaled rows.
-
-    Parameters
-    ----------
-    density : LatentDensity
-    scale : Tensor of shape (d,)
-    """
-
-    def __init__(self, density, scale):
-        self.density = density
-        self.scale = scale
-
-    @property
-    def row_bytes(self):
-        return self.density.row_bytes
-
-    def _standard(self, X):
-        """Return rows divided by the scale.
-
-        Gaps are not divided, because NaN would make the gradient NaN.
-        """
-        gaps = torch.isnan(X)
-        return torch.where(gaps, X, torch.where(gaps, 0.0, X) / self.scale)
-
-    def _log_scale(self, X):
-        return torch.where(torch.isnan(X), 0.0, self.scale.log())
-
-    def lml(self, X):
-        value, error = self.density.lml(self._standard(X))
-        return value - self._log_scale(X).sum(1), error
-
-    def conditional_log_prob(self, X, mask):
-        log_prob = self.density.conditional_log_prob(self._standard(X), mask)
-        return log_prob - mask * self._log_scale(X)
-
-    def latent_mean(self, X):
-        return self.density.latent_mean(self._standard(X))
-
-    def latent_moments(self, X):
-        return self.density.latent_moments(self._standard(X))
-
-    def expect(self, X):
-        return self.scale * self.density.expect(self._standard(X))
-
-    def decode(self, Z):
-        return self.scale * self.density.decode(Z)
-
-    def draw(self, X, rng):
-        return self.scale * self.density.draw(self._standard(X), rng)
-
-    def mean_masked_scores(self, X, masks, n_rows):
-        scores = self.density.mean_masked_scores(self._standard(X), masks, n_rows)
-        hidden = masks.to(scores.dtype)
-        return scores - hidden @ self._log_scale(X).mean(0) / masks.sum(1)
-
-    def mean_chain_scores(self, X, orders):
-        scores = self.density.mean_chain_scores(self._standard(X), orders)
-        following = self._log_scale(X)
-        if orders.ndim == 2:
-            following = following.mean(0)[orders]  # shape: (n_orders, d)
-        else:
-            each = following.expand(len(orders), -1, -1)
-            following = each.gather(2, orders).mean(1)
-        n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
-        later = following.flip(1).cumsum(1).flip(1) / n_left
-        return scores - torch.stack([later, following])
-
-
-def density_of(fitted, device):
-    names = ("components_", "mean_", "noise_variance_")
-    return _of(*(as_tensor(np.asarray(fitted[name]), device) for name in names))
-
-
-def _of(components, mean, noise_variance):
-    if noise_variance.ndim == 0:
-        return LinearGaussian(components, mean, noise_variance)
-    scale = noise_variance.sqrt()
-    noise = torch.ones_like(scale[0])
-    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
-
-
 def _point(fitted, device):
     coefs = np.column_stack([fitted["components_"].T, fitted["mean_"]])
     log_noise = np.log(np.maximum(fitted["noise_variance_"], fitted["_noise_floor"]))
@@ -372,5 +291,5 @@ def _point(fitted, device):
 
 
 def _moments(problem):
-    rows = problem.rows_to_read
+    rows = as_view(problem.X, problem.device)
     return moments_of(rows, Weights.of(problem.weight, rows).each)

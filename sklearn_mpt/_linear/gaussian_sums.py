@@ -111,8 +111,8 @@ class Model:
 
     def __init__(self, point):
         self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
-        self.is_shared = point.log_noise.ndim == 0
-        self.log_noise = point.log_noise.expand(len(self.W))
+        self.is_shared = point.own.ndim == 0
+        self.log_noise = point.own.expand(len(self.W))
         self.noise = self.log_noise.exp()
         self.scaled = self.W / self.noise.sqrt()[:, None]
 
@@ -132,7 +132,7 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     target is a difference. If it is much larger than the noise, rounding makes it
     inaccurate; then only hidden targets are used, with larger weights.
     """
-    m, weight = Model(point), _weight(weight, X)
+    m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
     target = target * weight[:, None]
     residual = (X - m.mean) * present
     C = symmetric.covariance(seen, m.scaled)
@@ -149,13 +149,14 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     direct = a - seen * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (seen * error / m.noise).T @ v
     slope -= _curved(C, G, b, seen, m, symmetric)
-    spread = Spread(-0.5 * (target - a * error), b, ratio, seen, G)
+    own = -0.5 * (target - a * error)
     pull = error * (v @ m.W.T)
-    noise_slope = _noise_slope(spread, pull, (v * z).sum(), m, symmetric)
-    gradient = _point(slope, direct.sum(0), noise_slope)
+    of_noise = _noise_slope(own, b, ratio, seen, G, pull, (v * z).sum(), m, symmetric)
+    gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), of_noise)
     share = present * weight[:, None]
     information = _information(C, z, share, m, symmetric) if informed else None
-    of_law = law_of(_symmetrised(v.T @ z) - G.sum(0), v.sum(0))
+    v_z = v.T @ z
+    of_law = law_of(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
     return Sums.of(value, weight, gradient, information, of_law)
 
 
@@ -174,10 +175,6 @@ def _resolved(target, seen, ratio):
     return torch.where(is_far, both_ways, target)
 
 
-def _weight(weight, X):
-    return X.new_ones(len(X)) if weight is None else weight
-
-
 def _curved(C, G, b, seen, m, symmetric):
     """Return the derivative in the weights through the variances of the targets."""
     packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G)
@@ -185,37 +182,23 @@ def _curved(C, G, b, seen, m, symmetric):
     return 2 / m.noise[:, None] * curved
 
 
-class Spread(NamedTuple):
-    """Derivatives in variances: in the noise of the targets, and through that of z."""
-
-    own: torch.Tensor
-    b: torch.Tensor
-    ratio: torch.Tensor
-    seen: torch.Tensor
-    G: torch.Tensor
-
-
-def _noise_slope(spread, pull, of_z, m, symmetric):
+def _noise_slope(own, b, ratio, seen, G, pull, of_z, m, symmetric):
     """Return the derivative in the shared log noise, or in that of each feature.
 
-    pull : effect of a seen entry on its own fit through z. of_z : sum of the pulls
-    divided by the noise, computed without cancellation.
+    own : derivative in the noise of the targets. b, G : derivatives in the ratios and
+    in the precisions of z. pull : effect of a seen entry on its own fit through z.
+    of_z : sum of the pulls divided by the noise, computed without cancellation.
     """
-    own, b, ratio, seen, G = spread
     if m.is_shared:
-        return own.sum() + _trace(G) - of_z
+        return own.sum() + G.diagonal(dim1=1, dim2=2).sum() - of_z
     share = (1 - 2 * seen) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
     return (own + b * share - seen * (others + pull / m.noise)).sum(0)
 
 
-def _trace(matrices):
-    return matrices.diagonal(dim1=1, dim2=2).sum()
-
-
 def likelihood_sums(X, present, point, symmetric, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
-    m, weight = Model(point), _weight(weight, X)
+    m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
     share = present * weight[:, None]
     residual = (X - m.mean) * present
     C = symmetric.covariance(present, m.scaled)
@@ -227,20 +210,15 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
     squares = (share * error**2).sum(0) + (spread * m.W).sum(1)
-    noise_slope = m.of_noise(0.5 * (squares / m.noise - share.sum(0)))
+    of_noise = m.of_noise(0.5 * (squares / m.noise - share.sum(0)))
     error = share * error
-    gradient = _point(
-        (error.T @ z - spread) / m.noise[:, None], error.sum(0) / m.noise, noise_slope
-    )
+    slope = torch.cat([error.T @ z - spread, error.sum(0)[:, None]], 1)
+    gradient = Point(slope / m.noise[:, None], of_noise)
     information = _information(C, z, share, m, symmetric)
     second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
     spread = 0.5 * (second - weight.sum() * torch.eye(len(second)).to(second))
     of_law = law_of(spread, (weight[:, None] * z).sum(0))
     return Sums.of(value, weight, gradient, information, of_law)
-
-
-def _symmetrised(matrix):
-    return 0.5 * (matrix + matrix.mT)
 
 
 def explained_axes(scaled):
@@ -267,10 +245,6 @@ def mean_slopes(X, present, point, symmetric):
     C = symmetric.covariance(present, m.scaled)
     z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
     return (residual - z @ m.W.T) * present / m.noise
-
-
-def _point(weights, mean, log_noise):
-    return Point(torch.cat([weights, mean[:, None]], 1), log_noise)
 
 
 def _information(C, z, share, m, symmetric):
@@ -315,13 +289,13 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
     slope -= _curved(C, G, b, seen, m, symmetric)
-    spread = Spread(-0.5 * (target - fit), b, ratio, seen, G)
-    pull = (m.W.T * v_e).sum(1)
-    noise_slope = _noise_slope(spread, pull, _trace(v_z), m, symmetric)
-    gradient = _point(slope, torch.zeros_like(variance), noise_slope)
+    own, pull = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
+    of_z = v_z.diagonal(dim1=1, dim2=2).sum()
+    of_noise = _noise_slope(own, b, ratio, seen, G, pull, of_z, m, symmetric)
+    gradient = Point(torch.nn.functional.pad(slope, (0, 1)), of_noise)
     information = _moment_information(C + z_z, len(variance), m)
-    of_law = law_of(_symmetrised(v_z.sum(0)) - G.sum(0), v_z.new_zeros(len(v_z[0])))
-    square = (value**2).sum()
+    total, square = v_z.sum(0), (value**2).sum()
+    of_law = law_of(0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0]))
     return Sums(value.sum(), square, gradient, information, len(seen), of_law)
 
 
@@ -339,8 +313,9 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     second = C + z_z
     slope = (z_x - second @ m.W.T).T / m.noise[:, None]
     squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
-    noise_slope = m.of_noise(0.5 * (squares / m.noise - 1))
-    gradient = _point(n_rows * slope, torch.zeros_like(variance), n_rows * noise_slope)
+    of_noise = m.of_noise(0.5 * (squares / m.noise - 1))
+    slope = torch.nn.functional.pad(slope, (0, 1))
+    gradient = Point(n_rows * slope, n_rows * of_noise)
     information = _moment_information(second[None], d, m).times(n_rows)
     eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
     of_law = law_of(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))

@@ -12,7 +12,8 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
 from sklearn_mpt._checks import check_choice
-from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, Weights, axes_of
+from sklearn_mpt._latent.base import Weights
+from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, axes_of
 from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
@@ -25,7 +26,6 @@ from sklearn_mpt._linear.gaussian_sums import (
     moment_sums,
     whitened_precision,
 )
-from sklearn_mpt._measure.masks import fixed_size
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks
@@ -127,6 +127,7 @@ class GaussianRows:
 
     longest = math.inf
     expand = True
+    accelerates = False
     least = 10
     idle = IDLE
     n_turns = 1  # turns in each step; a second one uses the complements
@@ -146,14 +147,8 @@ class GaussianRows:
         self.n_batches = math.ceil(self.n_pairs / size)
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, BLOCK_BYTES // row_bytes)
+        self.is_noisy = masks is not None or self.n_batches > 1
         self._turn = 0
-
-    def start(self, point):
-        return point
-
-    @property
-    def is_noisy(self):
-        return self.masks is not None or self.n_batches > 1
 
     def batches(self, rng):
         if self._turn % 2 == 0 or self.masks is None:
@@ -181,9 +176,9 @@ class GaussianRows:
         """
         rotation = axes_of(point)
         turned = point._replace(coefs=point.coefs @ rotation)
-        sums = self._sums(turned, batch)
+        sums = functools.reduce(operator.add, self._parts(turned, batch))
         is_lml = self.masks is None or self.masks.is_uniform
-        is_shared = point.log_noise.ndim == 0
+        is_shared = point.own.ndim == 0
         is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
         if sums.information is not None and is_lml and (is_shared or is_joint):
             of_row = self._noise_information(turned)
@@ -218,22 +213,20 @@ class GaussianRows:
         weight = self.weights.each[rows]
         return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()
 
-    def _sums(self, point, batch):
-        starts = range(0, len(batch.rows), self.n_block)
-        parts = (self._block(point, batch, first) for first in starts)
-        return functools.reduce(operator.add, parts)
-
-    def _block(self, point, batch, first):
-        rows = batch.rows[first : first + self.n_block]
-        X, weight = self.X[rows].double(), self.weights.each[rows]
-        present = (~torch.isnan(X)).to(X.dtype)
-        X = torch.nan_to_num(X)
-        if self.masks is None:
-            return likelihood_sums(X, present, point, self.symmetric, weight)
-        seen, target = self.masks(present, batch, first)
-        informed = batch.turn % 2 == 0  # complements have about the same information
-        of = X, present, seen, target, point, self.symmetric
-        return masked_sums(*of, informed, weight)
+    def _parts(self, point, batch):
+        """Yield the sums of blocks of rows."""
+        for first in range(0, len(batch.rows), self.n_block):
+            rows = batch.rows[first : first + self.n_block]
+            X, weight = self.X[rows].double(), self.weights.each[rows]
+            present = (~torch.isnan(X)).to(X.dtype)
+            X = torch.nan_to_num(X)
+            if self.masks is None:
+                yield likelihood_sums(X, present, point, self.symmetric, weight)
+                continue
+            seen, target = self.masks(present, batch, first)
+            of = X, present, seen, target, point, self.symmetric
+            # complements have about the same information
+            yield masked_sums(*of, informed=batch.turn % 2 == 0, weight=weight)
 
     def without_masks(self):
         """Return the objective summed over all sizes, without masks.
@@ -244,35 +237,33 @@ class GaussianRows:
             return None
         exact = copy.copy(self)
         exact.masks, exact.idle = None, IDLE_FOR_MASKS
-        exact.n_pairs, exact.n_batches = self.n_rows, 1
-        exact._turn = 0
+        exact.n_pairs, exact.n_batches, exact.n_turns = self.n_rows, 1, 1
+        exact.is_noisy, exact._turn = False, 0
         return exact
 
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
 
         s : posterior means of the gradient of a row in its locations; see `saddles`.
-        The information is that of the locations.
+        The information is that of the locations. If rows are many, evenly spaced ones
+        are used.
         """
-        rows = self._some_rows()
+        n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
+        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
+        rows = torch.from_numpy(places).to(self.X.device)
         X, weight = self.X[rows].double(), self.weights.each[rows]
         present = (~torch.isnan(X)).to(X.dtype)
         turned = point._replace(coefs=point.coefs @ axes_of(point))
         slopes = mean_slopes(torch.nan_to_num(X), present, turned, self.symmetric)
         share = weight[:, None] / weight.sum()
-        information = (share * present).sum(0) / point.log_noise.exp()
+        information = (share * present).sum(0) / point.own.exp()
         return (lambda V: slopes.T @ (share * (slopes @ V))), information
-
-    def _some_rows(self):
-        """Return the indices of all rows, or of evenly spaced rows if they are many."""
-        n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
-        places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
-        return torch.from_numpy(places).to(self.X.device)
 
 
 class GaussianMoments(GaussianRows):
     """Objective of complete rows, computed from their second moments for each mask."""
 
+    is_noisy = True
     least = 20  # steps are cheap
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
     is_worth_trials = False
@@ -288,11 +279,6 @@ class GaussianMoments(GaussianRows):
         self.n_batches = 1
         self._turn = 0
 
-    def start(self, point):
-        """Set the mean to that of the rows, which maximises the score of every mask."""
-        weights, mean = point.coefs[:, :-1], self.moments.mean[:, None]
-        return point._replace(coefs=torch.cat([weights, mean], 1))
-
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""
         of = Model(point)
@@ -306,36 +292,21 @@ class GaussianMoments(GaussianRows):
 
         return (lambda V: inverse(self.moments.product(inverse(V).T).T)), 1 / of.noise
 
-    def _masks(self, batch):
-        """Return the masks of a step; with two turns, half of them are complements."""
-        halves = self.all.tensor_split(self.n_turns)
-        turns = [batch._replace(turn=batch.turn + i) for i in range(self.n_turns)]
-        parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
-        return tuple(map(torch.cat, zip(*parts, strict=True)))
-
     def _shuffled(self, rng):
         return [None]
 
-    def without_masks(self):
-        exact = super().without_masks()
-        if exact is not None:
-            exact.n_turns = 1
-        return exact
-
-    def _sums(self, point, batch):
+    def _parts(self, point, batch):
+        of = self.moments.product, self.moments.variance
         if self.masks is None:
-            product, variance = self.moments.product, self.moments.variance
-            of = product, variance, len(self.all), point, self.symmetric
-            return moment_likelihood_sums(*of)
-        seen, target = self._masks(batch)
-        product, variance = self.moments.product, self.moments.variance
-        return moment_sums(product, variance, seen, target, point, self.symmetric)
-
-
-def uniform_or_fixed(mask_rate, n_features, few=None):
-    if mask_rate == "uniform":
-        return UniformMasks(few)
-    return FixedMasks(fixed_size(mask_rate, n_features))
+            n_rows = len(self.all)
+            yield moment_likelihood_sums(*of, n_rows, point, self.symmetric)
+            return
+        # with two turns, half of the masks are complements
+        halves = self.all.tensor_split(self.n_turns)
+        turns = [batch._replace(turn=batch.turn + i) for i in range(self.n_turns)]
+        parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
+        seen, target = map(torch.cat, zip(*parts, strict=True))
+        yield moment_sums(*of, seen, target, point, self.symmetric)
 
 
 def closed_form(X, units, n_components, noise_floor, weight=None):

@@ -17,14 +17,12 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     r"""Linear latent variable model trained by masked pre-training (MPT).
 
     Each feature has a :term:`location` that is a linear function of the standard normal
-    z. With binary features only, the model is logistic principal components, and with
-    one component the two-parameter item response model. With numbers only it is
-    `MPTProbabilisticPCA` or factor analysis. Training maximises the log-probability of
-    hidden features given visible ones. With a uniform mask rate, the expectation of
-    this objective over masks is the log marginal likelihood (LML) ([1]_, Proposition
-    1). With ``n_masks="auto"``, the last epochs use the sum of the scores of all mask
-    sizes, without masks; with counts, or numbers together with columns of other kinds,
-    all epochs do.
+    z. With binary features only, the model is logistic principal components; with
+    numbers only, it is `MPTProbabilisticPCA` or factor analysis. Training maximises the
+    log-probability of hidden features given visible ones. With a uniform mask rate, the
+    expectation of this objective over masks is the log marginal likelihood (LML) ([1]_,
+    Proposition 1). The user guide says :ref:`how it is trained and scored <training>`,
+    and :ref:`which fits draw masks in all epochs <masks_not_drawn>`.
 
     Parameters
     ----------
@@ -35,39 +33,32 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         booleans), "categorical", "ordinal" or "partial_credit" (levels in order),
         "poisson" or "negative_binomial" (counts), "lognormal" or "gamma" (positive
         amounts), "zero_lognormal" (amounts that may be 0). One name for all columns; a
-        sequence of names, one for each; or a dict from columns, by name or number, to
-        names, ``...`` for the others, which else are Gaussian. "from_dtype" takes a
-        DataFrame: booleans are "bernoulli"; ordered categories "ordinal"; other
-        categories, strings and objects "categorical"; other numbers "gaussian". "auto"
-        chooses for these by their values, too: see :doc:`/tables`. Categories and
-        levels are codes 0, 1, 2, ... in arrays.
+        sequence of names, one for each; or a dict from columns to names, ``...`` for
+        the others. "from_dtype" and "auto" choose by the dtypes of a DataFrame, or by
+        the values, too: see :doc:`/tables`. Categories are codes 0, 1, 2 in arrays.
     noise : {"shared", "per_feature"}, default="shared"
-        Whether all Gaussian features have one noise variance, or each has its own,
-        which is factor analysis. In tables with other kinds each has its own.
+        Whether all Gaussian features have one noise variance, or each has its own, as
+        in factor analysis and in tables with other kinds.
     rotation : {"varimax", "quartimax"}, default=None
-        Rotation of the components after training, so that each feature has few large
-        slopes. None is the principal axes. The density of the rows does not change.
+        Rotation of the components after training, which does not change the density.
+        None is the principal axes.
     slope_prior : float, default=None
-        Standard deviation of a normal prior of the slopes (changes of the location per
-        unit of z), if some features are not Gaussian. None is maximum likelihood, with
-        one exception: if a feature separates the rows and a slope exceeds 10, the
-        excess has a normal prior of standard deviation 1, and `fit` warns.
+        Standard deviation of a normal prior of the slopes, if some features are not
+        Gaussian. None is maximum likelihood, but if a feature separates the rows and a
+        slope exceeds 10, the excess has one of standard deviation 1, and `fit` warns.
     mask_rate : "uniform", float or int, default="uniform"
-        Share of hidden features, or their number if an int. "uniform" weighs all
-        numbers alike and is unbiased for the LML.
+        Share of hidden features, or their number if an int; "uniform" is unbiased.
     n_masks : int or "auto", default="auto"
         Number of masks in each step; the rows are divided among them. "auto" is 32, or
-        64 if all features are Gaussian; with a uniform rate the last epochs then use no
-        masks. With an int, all epochs use masks.
+        64 if all features are Gaussian, and with a uniform rate the last epochs use the
+        sum of the scores of all sizes, without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
-        What training maximises: the masked scores; or, for comparison, the evidence
-        lower bound, or the LML, by EM or in closed form.
+        What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"
         Starting values: random components, or the best of several short runs;
-        principal components; or arrays `components` (n_components, n_locations),
-        `intercept` (n_locations,) and, as far as the likelihood has them, the fitted
-        attributes `noise_variance`, `dispersion` and `thresholds`. If all features are
-        Gaussian: `components`, `mean` (n_features,), `noise_variance`.
+        principal components; or a dict of arrays, the fitted attributes without the
+        underscore: `components`, `intercept`, and as far as the likelihood has them
+        `mean`, `noise_variance`, `dispersion` and `thresholds`.
     max_iter : int, default=1000
         Largest number of epochs. With 0 the parameters stay at their start.
     learning_rate : float, default=1.0
@@ -75,9 +66,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     batch_size : int or "auto", default="auto"
         Rows per step. "auto" is all, up to 131072 if all are Gaussian, else 65536.
     tol : float, default=1e-4
-        Training with masks ends when the expected gain of another `n_iter_no_change`
-        epochs is less than this, in nats per row, or than a small share of the
-        statistical error.
+        Training with masks ends when another `n_iter_no_change` epochs would gain less,
+        in nats per row, or less than a small share of the statistical error.
     n_iter_no_change : int, default=2
         Number of epochs whose expected gain is compared with `tol`.
     warm_start : bool, default=False
@@ -96,46 +86,38 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     ----------
     components_ : ndarray of shape (n_components, n_locations)
         Slopes of the locations in z, on the principal axes (longest first) or rotated
-        by `rotation`. (Not rotated if ``max_iter=0``.) A feature has one location; a
-        categorical one C, of mean zero, in the order of `categories_`; a
-        "zero_lognormal" one the logit of more than 0, then the mean logarithm.
+        by `rotation`, if ``max_iter > 0``. A feature has one location; a categorical
+        one C, of mean zero, in the order of `categories_`; a "zero_lognormal" one two,
+        the logit of more than 0, then the mean logarithm.
     mean_ : ndarray of shape (n_features,)
         Mean of the features. Only if all are Gaussian; else there is `intercept_`.
     intercept_ : ndarray of shape (n_locations,)
         Locations at z = 0. Only if some feature is not Gaussian.
     noise_variance_ : float or ndarray of shape (n_features,)
-        Variance of the noise: of the logarithms, for "lognormal" and "zero_lognormal".
-        NaN for features of other kinds, as in the next two; only if some have it.
+        Variance of the noise, or of that of logarithms. Only if some features have it,
+        and NaN for the others, as in the next two.
     dispersion_ : ndarray of shape (n_features,)
         With the mean m, the variance is dispersion times m^2 for "gamma", and m more
         for "negative_binomial".
     thresholds_ : ndarray of shape (n_features, n_levels - 1)
         Added to the location: it is then the logit of level c or above for "ordinal"
         (the first is 0, and they fall), of level c against c - 1 for "partial_credit"
-        (their mean is 0), for c = 1, 2, ... NaN beyond the levels of a feature.
+        (their mean is 0). NaN beyond the levels of a feature.
     likelihoods_, categories_ : list
-        Kind of each feature, and its categories (None for other kinds). Only if
-        `likelihood` gives kinds of columns.
+        Kind and categories of each feature. Only if `likelihood` has kinds of columns.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
         Minus the training objective in each epoch, in nats per row.
     lml_method_ : str
-        How `score_samples` computes the LML: "exact" if all features are Gaussian, else
-        "quadrature" for up to three components and "importance" for more.
+        How `score_samples` computes the LML: "exact" (Gaussian features), "quadrature"
+        or, with more than three components, "importance".
     n_features_in_ : int
         Number of features in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
-    MPTProbabilisticPCA : The same model for numbers with one noise variance.
-
-    Notes
-    -----
-    The LML can have local maxima, except in the case of `MPTProbabilisticPCA`. If a
-    tenth of a nat matters, fit from several `random_state` and keep the model with the
-    highest `score`. The :ref:`user guide <training>` describes training and scores, and
-    their cost.
+    MPTProbabilisticPCA : The same for numbers with one noise variance.
 
     References
     ----------
@@ -146,11 +128,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     --------
     >>> from sklearn.datasets import load_digits
     >>> from sklearn_mpt import MPTLinearVAE
-    >>> X = (load_digits().data[:200] > 7).astype(float)
-    >>> model = MPTLinearVAE(
-    ...     n_components=1, likelihood="bernoulli", slope_prior=4.0, random_state=0
-    ... )
-    >>> model.fit(X).transform(X).shape, model.lml_method_
+    >>> X = 1.0 * (load_digits().data[:200] > 7)
+    >>> model = MPTLinearVAE(1, likelihood="bernoulli", slope_prior=4.0).fit(X)
+    >>> model.transform(X).shape, model.lml_method_
     ((200, 1), 'quadrature')
     """
 

@@ -43,6 +43,7 @@ It has these methods instead, with the arguments of the public functions:
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._frames import fill_masked
 from sklearn_mpt._measure.rows import Rows, as_numbers, holds_numbers, take
 from sklearn_mpt._measure.torch_modules import ModuleConditional, is_module
 
@@ -159,14 +160,6 @@ def describe_mask(mask):
 def ragged_hook(model, name):
     """Return the named method of a model of rows of several lengths, or None."""
     return getattr(model, name, None)
-
-
-def fill_masked(X):
-    """Return X, with the masked entries of a masked array as gaps."""
-    if not np.ma.isMaskedArray(X):
-        return X
-    dtype = object if X.dtype.kind in "SU" else np.result_type(X.dtype, np.float32)
-    return X.astype(dtype).filled(np.nan)
 
 
 def check_rows(model, X):

@@ -10,15 +10,12 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from sklearn_mpt._checks import check_choice, warn_caller
-from sklearn_mpt._frames import columns_of, readable_numbers, with_distinct_names
+from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._frames import columns_of, with_distinct_names
 from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
-from sklearn_mpt._measure.contract import fill_masked
 from sklearn_mpt._tables.filling import Storage, fill_gaps
 from sklearn_mpt._tables.table_coding import (
-    AUTO,
-    FROM_DTYPE,
     Coding,
     check_no_categories,
     kinds_of,
@@ -51,7 +48,7 @@ class TableMPT(BaseMPT):
             return copy.deepcopy(self.likelihood)
         if self._is_of_numbers:
             return LIKELIHOODS[self.likelihood]()
-        coding = self._coding
+        coding = Coding(self.likelihoods_, self.categories_)
         kind = coding.kinds[0]
         if kind in OF_NUMBERS and set(coding.kinds) == {kind}:
             return LIKELIHOODS[kind]()
@@ -71,49 +68,45 @@ class TableMPT(BaseMPT):
     def _is_of_numbers(self):
         if not isinstance(self.likelihood, str):
             return isinstance(self.likelihood, Likelihood)
-        choices = [*self._kinds_taken, FROM_DTYPE, AUTO]
-        check_choice(self.likelihood, "likelihood", choices)
-        return self.likelihood in OF_NUMBERS
+        return self.likelihood in OF_NUMBERS and self.likelihood in self._kinds_taken
 
-    @property
-    def _coding(self):
-        return Coding(self.likelihoods_, self.categories_)
+    def _read_rows(self, X, reset=False, min_samples=1):
+        if is_into_dataframe(X) and not self._is_of_numbers:
+            named = with_distinct_names(X)
+            validate_data(self, named, reset=reset, skip_check_array=True)
+            return X
+        if is_into_dataframe(X):
+            check_no_categories(X)
+        return super()._read_rows(X, reset, min_samples)
 
-    def _validate_rows(self, X, reset=False, min_samples=1):
+    def _learn_columns(self, X):
         if self._is_of_numbers:
-            if reset:
-                self._storage = []
-            if is_into_dataframe(X):
-                check_no_categories(X)
-            return super()._validate_rows(X, reset, min_samples)
-        if not reset:
-            self._check_is_fitted()
-        X = self._validate_table(X, reset)
-        if reset:
-            self._learn_columns(X)
-        codes = self._coding.encode(X)
-        codes = check_array(
+            return {"_storage": []}
+        kinds = kinds_of(self.likelihood, X, self._kinds_taken)
+        return {
+            "likelihoods_": kinds,
+            "categories_": Coding.of(kinds, X).categories,
+            "_storage": [Storage.of(column)._asdict() for column in columns_of(X)],
+        }
+
+    def _as_numbers(self, X, min_samples=1):
+        if self._is_of_numbers:
+            return X
+        codes = Coding(self.likelihoods_, self.categories_).encode(X)
+        return check_array(
             codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
             estimator=self,
             input_name="X",
         )
-        self._check_values(codes)
-        return codes
-
-    def _learn_columns(self, X):
-        """Set the attributes that define how the columns of a table are read."""
-        coding = Coding.of(kinds_of(self.likelihood, X, self._kinds_taken), X)
-        self.likelihoods_, self.categories_ = coding
-        self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
 
     def _check_values(self, X):
         names = getattr(self, "feature_names_in_", np.arange(X.shape[1])).tolist()
         if self._is_of_numbers:
             likelihood = self._likelihood()
         else:
-            coding = self._coding
+            coding = Coding(self.likelihoods_, self.categories_)
             kinds, counts = tuple(coding.kinds), tuple(coding.n_categories)
             likelihood = _columns(kinds, counts, tuple(names))
         try:
@@ -122,31 +115,18 @@ class TableMPT(BaseMPT):
             likelihood.check_columns(X, names)
             raise
 
-    def _validate_table(self, X, reset):
-        if is_into_dataframe(X):
-            named = with_distinct_names(X)
-            validate_data(self, named, reset=reset, skip_check_array=True)
-            return X
-        numbers = {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
-        rows = fill_masked(readable_numbers(X))
-        return validate_data(self, rows, reset=reset, **numbers)
-
-    def _validate_training_rows(self, X, reset, min_samples):
-        X = super()._validate_training_rows(X, reset, min_samples)
-        if reset:
-            self._warn_if_binary(X)
-        return X
-
-    def _warn_if_binary(self, X):
-        """Warn if all numbers with a density are 0 or 1."""
+    def _check_training_rows(self, X, is_new, min_samples):
+        """Check as the base class does; warn if Gaussian features are all 0 or 1."""
+        X = super()._check_training_rows(X, is_new, min_samples)
         kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
-        present = X[~np.isnan(X)]
-        is_binary = len(present) > 0 and bool(np.isin(present, (0, 1)).all())
-        if set(kinds) == {"gaussian"} and is_binary:
-            warn_caller(
-                "X holds only 0 and 1, and a Gaussian likelihood gives it densities, "
-                "not probabilities: use likelihood='bernoulli'.",
-            )
+        if is_new and set(kinds) == {"gaussian"}:
+            present = X[~np.isnan(X)]
+            if len(present) and np.isin(present, (0, 1)).all():
+                warn_caller(
+                    "X holds only 0 and 1, and a Gaussian likelihood gives it "
+                    "densities, not probabilities: use likelihood='bernoulli'.",
+                )
+        return X
 
     def _as_given(self, rows, X=None, places=None):
         """Return rows of numbers as values of the table, of the type of X if given.
@@ -156,7 +136,7 @@ class TableMPT(BaseMPT):
         if self._is_of_numbers:
             return rows
         if not is_into_dataframe(X):
-            return self._coding.decode(rows)
+            return Coding(self.likelihoods_, self.categories_).decode(rows)
         return fill_gaps(X, rows, self._storage, self.categories_, places)
 
 

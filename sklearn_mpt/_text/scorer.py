@@ -37,39 +37,31 @@ class MPTScorer(
 ):
     r"""Score texts by a masked language model.
 
-    For each number m of hidden tokens, from 1 to the number L of tokens of a text,
-    random sets of m tokens are replaced by the mask token, and the log-probabilities of
-    these tokens given the others are averaged:
-
-    .. math:: S(m) = \mathbb{E}_{|M| = m} \frac{1}{m} \sum_{j \in M}
-              \log p(x_j \mid x_R).
-
-    The score is the sum :math:`\sum_{m=1}^{L} S(m)`. Each order of the tokens defines
-    an autoregressive model, and the score is a lower bound of the log-probability of
-    the text under the mixture of these models over all orders. If the conditionals
-    belong to one joint distribution, it is equal to that log-probability ([1]_,
-    Proposition 1). All scores are conditional on the number of tokens,
-    :math:`\log p(x \mid L)`.
+    For each number m of hidden tokens, from 1 to the number L of tokens of a text, let
+    S(m) be the mean log-probability of a hidden token given the visible ones, over
+    random sets of m hidden tokens. The score is the sum :math:`\sum_{m=1}^{L} S(m)`.
+    Each order of the tokens defines an autoregressive model, and the score is a lower
+    bound of the log-probability of the text under the mixture of these models over all
+    orders. If the conditionals belong to one joint distribution, it is equal to that
+    log-probability ([1]_, Proposition 1). All scores are conditional on L. The
+    :doc:`guide </texts>` describes scores, masks, long texts and costs.
 
     Parameters
     ----------
     model : str, path or torch.nn.Module, default="bert-base-uncased"
         A name on the Hugging Face hub, a folder written by ``save_pretrained``, or a
-        loaded masked language model, which is never changed. Weights are read from
-        safetensors files only. It can be any module that maps ``input_ids`` with mask
-        tokens to logits, such as a masked diffusion model. If it also takes the time of
-        the diffusion, use the adapter :class:`MaskedDiffusionLM`.
+        loaded masked language model, which is never changed: any module that maps
+        ``input_ids`` with mask tokens to logits. Files must be safetensors.
     tokenizer : str, path or transformers.PreTrainedTokenizerBase, default=None
-        The tokenizer. None loads that of a named model; it must be given with a loaded
-        model.
+        None loads that of a named model; it must be given with a loaded model.
     mask_rates : array-like of float in (0, 1], default=None
         Mask rates of `transform`. None is 0.01, 0.02, ..., 0.99. In a text of L tokens,
         rate r hides ``max(1, floor(r * L + 0.5))``.
     n_masks : int or "auto", default="auto"
-        Number of masks of each size, or of orders. They are distinct; if no more exist,
-        all are used and nothing is random. With 1, standard errors are unknown; with 2
-        or 3 orders they are large. "auto" is 4 balanced orders, or 2 masks of each size
-        if masks are independent, as in `transform`.
+        Number of masks of each size, or of orders. If no more exist, all are used and
+        nothing is random. With 1, standard errors are unknown; with 2 or 3 orders they
+        are large. "auto" is 4 orders, or 2 masks of each size if masks are independent,
+        as in `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         The score that `score_samples` returns. "mpt": the sum above. "pll": the
         pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":
@@ -77,40 +69,33 @@ class MPTScorer(
         log-probability in random orders, one token after the other, which estimates the
         same as "mpt". "ordered": the exact log-probability in one order.
     order : {"left_to_right", "confident", "block"}, default="left_to_right"
-        The order in which tokens become visible, for "ordered". "left_to_right": from
-        left to right. "confident": in each step the token whose most probable
-        prediction has the highest probability, as in sampling from masked diffusion
-        models. "block": `block_size` tokens at a time from left to right, whose
-        probabilities are multiplied. For each of them, the probabilities of all texts
-        of one length add up to one.
+        The order in which tokens become visible, for "ordered". "confident": in each
+        step the token whose most probable prediction has the highest probability.
+        "block": `block_size` tokens at a time, whose probabilities are multiplied. With
+        each, the probabilities of all texts of one length add up to one.
     block_size : int, default=4
         Number of tokens that become visible at a time if `order` is "block".
     design : {"chain", "independent"}, default="chain"
-        How masks are drawn for "mpt". "chain": orders are drawn in which tokens become
-        visible one after the other; in each step all hidden tokens are scored, and the
-        next token serves as a control variate (see Notes). "independent": masks of each
-        size are drawn independently, as in the formula. Both have the same expectation
-        and take the same number of passes. `transform` uses independent masks.
+        How masks are drawn for "mpt". "chain": tokens become visible one after the
+        other in random orders. "independent": masks of each size are drawn
+        independently. Both have the same expectation and cost.
     batch_tokens : int, default=4096
         Number of tokens in one forward pass, including padding; larger values are
-        faster on a GPU. A longer text has a pass of its own. It is halved if memory
-        runs out.
+        faster on a GPU. It is halved if memory runs out.
     max_length : int, default=None
         Largest number of tokens of a text, including special tokens. None is the limit
         of the model and the tokenizer.
     overflow : {"error", "truncate", "stride", "split"}, default="error"
         What to do with longer texts. "error": raise. "truncate": cut off the end and
-        warn. "stride": use windows that overlap by half (see Notes). "split": cut them
-        into blocks, and score each block as a text of its own.
+        warn. "stride": use windows that overlap by half. "split": cut them into blocks,
+        and score each block as a text of its own.
     device : str or torch.device, default="auto"
         Where to compute; "auto" is CUDA if there is a GPU, else the CPU.
     dtype : {"float32", "bfloat16", "float16", "float64", "auto"}, default="float32"
         Precision of the weights; "auto" is that of the model. Log-probabilities are
         normalised in float32 or float64.
     n_jobs : int, default=None
-        Number of joblib workers, which are threads by default. If
-        ``joblib.parallel_config`` chooses processes, each loads a named model once; a
-        loaded model is sent to each once. Not used on CUDA.
+        Number of joblib workers, which are threads by default. Not used on CUDA.
     random_state : int, RandomState instance or None, default=0
         Determines the masks, together with the tokens of a text: a text has the same
         masks in any batch, and for all models with the same tokenisation.
@@ -121,8 +106,7 @@ class MPTScorer(
     trust_remote_code : bool, default=False
         Whether to run code that comes with the named model.
     verbose : bool, default=False
-        Whether to show a progress bar, which needs the package rich, as
-        `sklearn.callback.ProgressBar` does for the other estimators.
+        Whether to show a progress bar, which needs the package rich.
 
     Attributes
     ----------
@@ -131,58 +115,22 @@ class MPTScorer(
     mask_token_id_ : int
         Id of the token that replaces hidden tokens.
     max_length_ : int or float
-        Largest number of tokens of a text, including special tokens; infinite if there
-        is no limit.
+        Largest number of tokens of a text, including special ones; infinite if there is
+        no limit.
     uses_gathered_head_ : bool
         Whether the model's head runs on hidden tokens only. `fit` tests whether this
-        gives the results of a full pass; otherwise the head runs on all positions.
+        gives the results of a full pass.
 
     See Also
     --------
     mpt_curve : The scores averaged over texts, against the mask rate.
-    MaskedDiffusionLM : Adapter of masked diffusion models.
-
-    Notes
-    -----
-    Special tokens are never hidden, whether the tokenizer adds them or they are part of
-    the text. A text without other tokens has the score 0.0, and its row of `transform`
-    is NaN.
-
-    If the model was given by name, a pickle of the scorer holds the name, not the
-    weights, and the model is loaded again. For a folder, the pickle also holds a hash
-    of the files that `fit` read, and a folder that has changed is refused. For a name
-    on the hub it holds the commit, if the cache has it, and that commit is loaded. A
-    loaded model is pickled itself. The scorer shares its weights, without a copy, if
-    they have the `dtype` and are on the `device` of the parameters: then scores change
-    if the model is trained after `fit`.
-
-    Texts may be (context, text) pairs. Only the text is scored. The context is put
-    before it, as the tokenizer joins two sequences, and is never hidden.
-
-    In one order of the tokens, let :math:`a_t` be the mean log-probability of all
-    hidden tokens when t tokens are visible, and :math:`b_t` the log-probability of the
-    next token. Their sums over t, A and C, both have the score as expectation. The
-    chain design averages :math:`C - w (C - A)`, with a w that is estimated to minimise
-    the variance. Orders are drawn in balanced groups of four: each token is late in as
-    many of them as it is early.
-
-    Each distinct text is scored once. A text of L tokens takes ``L * n_masks`` passes
-    of one row, or L for "pll" and "ordered". The vocabulary projection runs at hidden
-    positions only.
-
-    With ``overflow="stride"``, each token is scored in one window, and the scores of
-    the windows are added up. For "mpt" and "chain", it is the first window with the
-    token. The half of that window that the window before has scored is context, so the
-    sum is still a bound of the log-probability, with a shortened context. For "pll", it
-    is the window in which the token is farthest from the edges. The context of a pair
-    is part of every window.
+    MaskedDiffusionLM : Adapter of masked diffusion models that take a time.
 
     References
     ----------
     .. [1] P. Moreno-Muñoz, P. G. Recasens and S. Hauberg, "On masked pre-training and
        the marginal likelihood", NeurIPS 2023.
-    .. [2] J. Salazar, D. Liang, T. Q. Nguyen and K. Kirchhoff, "Masked language model
-       scoring", ACL 2020.
+    .. [2] J. Salazar et al., "Masked language model scoring", ACL 2020.
     .. [3] C. Kauf and A. Ivanova, "A better way to do masked language model scoring",
        ACL 2023.
 
@@ -197,27 +145,14 @@ class MPTScorer(
     >>> backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
     >>> tokenizer = PreTrainedTokenizerFast(
-    ...     tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]",
-    ...     mask_token="[MASK]")
+    ...     tokenizer_object=backend, unk_token="[UNK]", mask_token="[MASK]",
+    ...     pad_token="[PAD]")
     >>> model = BertForMaskedLM(BertConfig(
     ...     vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     >>> from sklearn_mpt import MPTScorer
-    >>> texts = ["the cat sat on the mat", "the mat sat"]
-    >>> scorer = MPTScorer(model, tokenizer, n_masks=5, random_state=0).fit(texts)
-    >>> log_prob, std_error = scorer.score_samples(texts, return_std=True)
-    >>> bool((log_prob < 0).all())
+    >>> scorer = MPTScorer(model, tokenizer, n_masks=5, random_state=0).fit()
+    >>> bool(scorer.score(["the cat sat on the mat", "the mat sat"]) < 0)
     True
-
-    The contributions of tokens to the score of a text:
-
-    >>> parts = scorer.token_scores(texts)
-    >>> parts[1].tokens
-    ['the', 'mat', 'sat']
-    >>> bool(abs(parts[1].log_prob.sum() - log_prob[1]) < 1e-9)
-    True
-    >>> (fills,) = scorer.fill(["the [MASK] sat on the [MASK]"], n_samples=3)
-    >>> [len(fill.tokens) for fill in fills]
-    [2, 2, 2]
     """
 
     def __init__(
