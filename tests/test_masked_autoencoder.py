@@ -411,8 +411,8 @@ def test_the_recipe_is_smooth_and_bounded():
 class Table(MPTMaskedAutoencoder):
     """A table of any rows, whose first column is a sign."""
 
-    def _validate_table(self, X, reset):
-        X = np.array(super()._validate_table(X, reset))
+    def _read_rows(self, X, reset=False, min_samples=1):
+        X = np.array(super()._read_rows(X, reset, min_samples))
         X[:, 0] = np.where(np.isnan(X[:, 0]), np.nan, X[:, 0] > 0)
         return X
 
