@@ -263,8 +263,14 @@ def with_columns(X, series):
     """
     if not series:
         return X
-    native = _frame(with_distinct_names(X)).with_columns(*series).to_native()
-    return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
+    named = with_distinct_names(X)
+    if not hasattr(X, "isetitem"):
+        native = _frame(named).with_columns(*series).to_native()
+        return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
+    filled, names = X.copy(), list(named.columns)
+    for one in series:
+        filled.isetitem(names.index(one.name), nw.to_native(one).array)
+    return filled
 
 
 def _check_array_of_numbers(X):

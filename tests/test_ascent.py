@@ -56,6 +56,7 @@ class Quadratic:
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
         self.noise, self.excess, self.n_batches = noise, excess, n_batches
         self.is_noisy = noise > 0
+        self.accelerates = False
         self.is_worth_trials = False
         self.least = 10
 

@@ -97,10 +97,12 @@ def test_errors_of_conditionals_are_in_nats(parameters, X, mask):
     rows, like = rows_of(X, mask), torch.zeros(0).double()
     grids = [prior_grid([0.9, 0.9], like, shift=shift) for shift in (0.0, 0.5)]
     value, error = _integration.integrate_conditionals(
-        rows, PriorGrids(grids), parameters
+        rows, PriorGrids(grids, [0.1] * 2, 9.0), parameters
     )
     alone = [
-        _integration.integrate_conditionals(rows, PriorGrids([g, g]), parameters)[0]
+        _integration.integrate_conditionals(
+            rows, PriorGrids([g, g], [0.1] * 2, 9.0), parameters
+        )[0]
         for g in grids
     ]
     assert error.max() > 1e-3

@@ -16,12 +16,13 @@ torch = pytest.importorskip("torch")
 from sklearn_mpt._latent.integration import rows_of  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._latent.quadrature import GaussHermite, Nodes, grids  # noqa: E402
-from sklearn_mpt._likelihoods import Bernoulli, Gaussian  # noqa: E402
+from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     LEAST_LOG_PROB,
     Targets,
+    Typical,
     bound_sums,
     distinct,
     indicators,
@@ -182,6 +183,51 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
     assert_sums_close(shared, own, rtol=1e-7, atol=1e-9)
 
 
+def both_sums(rows, grid, point, likelihood, number=8):
+    """Sums of the log-likelihoods of all rows, at shared nodes and at their own."""
+    typical = Typical.of(rows.numpy(), number)
+    blocks = [
+        (rows_of(part), torch.ones(len(part)).double(), typical.indicators(which, part))
+        for which, part in ((slice(2), rows[:2]), (slice(2, None), rows[2:]))
+    ]
+    steps = [1e-9] * grid[0].shape[1]  # so that the grid seems fine enough
+    of = point, likelihood, typical.values
+    shared, unresolved = shared_likelihood_sums(blocks, grid, steps, *of)
+    assert not torch.cat(unresolved).any()
+    nodes, at = repeated(grid, len(rows)), likelihood.at(point.own)
+    return shared, own_sums(rows_of(rows), nodes, point, at, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "draw"),
+    [
+        ("ordinal", lambda rng, shape: rng.integers(4, size=shape)),
+        ("partial_credit", lambda rng, shape: rng.integers(4, size=shape)),
+        ("categorical", lambda rng, shape: rng.integers(4, size=shape)),
+        ("gaussian", lambda rng, shape: rng.normal(size=shape)),
+        ("poisson", lambda rng, shape: rng.poisson(2.0, size=shape)),
+        ("gamma", lambda rng, shape: rng.gamma(2.0, size=shape)),
+        ("negative_binomial", lambda rng, shape: rng.poisson(1.0, size=shape)),
+        ("zero_lognormal", lambda rng, shape: rng.gamma(1.0, size=shape).round()),
+    ],
+)
+def test_shared_sums_of_all_kinds_are_own_sums(kind, draw, grid):
+    """With as many typical values as there are, the information is exact, too."""
+    rng = np.random.default_rng(0)
+    rows = torch.tensor(draw(rng, (9, 3)).astype(float))
+    rows[0, 1] = rows[5, 0] = torch.nan
+    likelihood = Columns([kind, kind, "bernoulli"], [4, 4, 1])
+    rows[:, 2] = (rows[:, 2] > rows[:, 2].median()).double()
+    coefs = torch.tensor(rng.normal(size=(len(likelihood.feature_of), 3)))
+    point = Point(coefs, likelihood.own.detach().to(coefs))
+    with torch.no_grad():
+        shared, own = both_sums(rows, grid, point, likelihood, len(rows))
+    assert_sums_close(shared, own, atol=1e-8)
+    for name in ("gradient", "information"):
+        pair = [getattr(sums, name).own for sums in (shared, own)]
+        assert_allclose(*pair, atol=1e-8)
+
+
 @pytest.mark.parametrize("gaps", [True, False])
 def test_likelihood_sums_are_densities_at_the_nodes(point, X, grid, gaps):
     X = X if gaps else X[2:]
@@ -193,9 +239,7 @@ def test_likelihood_sums_are_densities_at_the_nodes(point, X, grid, gaps):
         entry = BERNOULLI.entry_log_prob(torch.nan_to_num(rows)[:, None], location)
         return (nodes.log_weight + (entry * present[:, None]).sum(2)).logsumexp(1)
 
-    table = table_of(*grid, point, BERNOULLI)
-    shared = shared_likelihood_sums(indicators(rows, BERNOULLI), table)
-    own = own_sums(rows_of(rows), nodes, point, BERNOULLI, None)
+    shared, own = both_sums(rows, grid, point, BERNOULLI)
     assert_sums_close(shared, own, atol=1e-10)
     assert_allclose(own.value, log_prob(point.coefs).sum())
     gradient = autograd(lambda coefs: log_prob(coefs).sum(), point)
@@ -261,8 +305,10 @@ def test_all_masks_add_up_to_the_log_density(arrays, point, X):
     assert sums.n_rows == len(X)
 
 
-def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X):
+def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X, monkeypatch):
     """Nodes do not depend on the mask, so that the identity holds at any."""
+    for problem in (EnumeratedRows, LikelihoodRows):
+        monkeypatch.setattr(problem, "ratio", 1.0)
     arguments = torch.tensor(X), BERNOULLI, training_of(), 2
     enumerated = EnumeratedRows(*arguments).sums(point, None)
     likelihood = LikelihoodRows(*arguments)
@@ -296,7 +342,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
 ):
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
-    monkeypatch.setattr("sklearn_mpt._linear.map.RADIUS", 8.0)
+    monkeypatch.setattr("sklearn_mpt._latent.quadrature.RADIUS", 8.0)
     monkeypatch.setattr("sklearn_mpt._linear.map.OWN_GRID", {2: 41})
     problem = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
@@ -323,9 +369,9 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
         assert_sums_close(problem.sums(point, batch), whole, atol=1e-10)
 
 
-@pytest.mark.parametrize("cost", [12, 0], ids=["shared", "own"])
-def test_likelihood_rows_are_a_dense_grid(arrays, point, X, cost, monkeypatch):
-    monkeypatch.setattr(integrated_training, "OWN_COST", cost)
+@pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
+def test_likelihood_rows_are_a_dense_grid(arrays, point, X, edge, monkeypatch):
+    monkeypatch.setattr("sklearn_mpt._latent.quadrature.AT_EDGE", edge)
     settings = training_of(objective="lml")
     problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))

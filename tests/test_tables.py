@@ -59,7 +59,7 @@ def test_tables_of_polars_are_read_as_those_of_pandas(frame):
     assert_array_equal(coding.encode(with_gaps(frame)), twin.encode(other))
     rows = np.nan_to_num(coding.encode(with_gaps(frame)))
     storage = [Storage.of(column) for column in columns_of(other)]
-    filled = fill_gaps(other, rows, storage, coding.categories)
+    filled = fill_gaps(other, rows, [s._asdict() for s in storage], coding.categories)
     assert filled.schema == other.schema
     assert filled.null_count().sum_horizontal().item() == 0
 

@@ -32,7 +32,7 @@ LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
 # Costs in seconds: of a fit; of a step; of an entry of a row's covariance in a step of
 # EM; of a product of two numbers in linear models, by EM and by integration; of nets,
 # for each row and each square root of the number of columns.
-OVERHEAD, STEP, EM_ENTRY = 0.02, 1e-3, 6e-8
+OVERHEAD, STEP, EM_ENTRY = 0.01, 1e-3, 6e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 

@@ -56,7 +56,7 @@ class MPTImputer(
         Limit for the choice of models, if `estimator` is None: a number of models
         (int); seconds of processor time (float), which makes results depend on the
         machine; or "auto", a time computed from the size of the table, at most about
-        half of that of `IterativeImputer` with forests, and a quarter of a second for
+        half of that of `IterativeImputer` with forests, and an eighth of a second for
         small tables.
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column; a dict

@@ -14,12 +14,12 @@ LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
 DEFAULT_SHRINKAGE = 0.1  # of mixtures, before a Gaussian has been tried
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
-N_WEIGHT_STEPS = 300
+N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
 # entry of a column and other column. It is less than half the time of missForest. A
 # column of categories counts as half as many columns as it has categories.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.25, 0.03, 3e-6
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.12, 0.03, 3e-6
 
 
 class Trial(NamedTuple):
@@ -169,29 +169,33 @@ def stacking_weights(log_probs):
     likelihood = np.exp(log_probs - log_probs.max(axis=0))
     weights = np.full(len(log_probs), 1 / len(log_probs))
     for _ in range(N_WEIGHT_STEPS):
-        share = weights[:, None] * likelihood
-        count = (share / share.sum(axis=0)).sum(axis=1) + PRIOR_ENTRIES
+        before = weights
+        count = weights * (likelihood @ (1 / (weights @ likelihood))) + PRIOR_ENTRIES
         weights = count / count.sum()
+        if np.abs(weights - before).max() < WEIGHT_TOL:
+            break
     return weights
 
 
 def few_models(log_probs):
     """Return weights of few models that lose at most `NEGLIGIBLE`; others have 0.
 
-    The model with the smallest weight is left out repeatedly.
+    The model that gains most is added repeatedly. The first, independent columns, is
+    always among them: its small weight bounds what a wrong prediction costs.
     """
     log_probs = np.stack(log_probs)
-    kept = np.arange(len(log_probs))
-    weights = best = stacking_weights(log_probs)
-    full = mixed(log_probs, weights).mean()
-    while len(kept) > 1:
-        fewer = np.delete(kept, np.argmin(best))
-        weights = stacking_weights(log_probs[fewer])
-        if mixed(log_probs[fewer], weights).mean() < full - NEGLIGIBLE:
-            break
-        kept, best = fewer, weights
-    everywhere = np.zeros(len(log_probs))
-    everywhere[kept] = best
+    full = mixed(log_probs, stacking_weights(log_probs)).mean()
+    everywhere, kept, value = np.zeros(len(log_probs)), [0], log_probs[0].mean()
+    everywhere[0] = 1.0
+    while value < full - NEGLIGIBLE and len(kept) < len(log_probs):
+        trials = []
+        for more in np.setdiff1d(np.arange(len(log_probs)), kept).tolist():
+            some = log_probs[[*kept, more]]
+            weights = stacking_weights(some)
+            trials.append((mixed(some, weights).mean(), more, weights))
+        value, more, weights = max(trials, key=lambda trial: trial[0])
+        kept.append(more)
+        everywhere[kept] = weights
     return everywhere
 
 

@@ -12,6 +12,7 @@ A problem is an object with
 - ``without_masks()``: the same objective as a problem without noise, or None;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
+- ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
 - ``longest`` and ``expand``: see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent.
 """
@@ -25,6 +26,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent import natural_gradient
+from sklearn_mpt._latent.acceleration import Extrapolation
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
     Average,
@@ -152,6 +154,7 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
+        self._extrapolation = Extrapolation()
         self._information = None
         self._next_test = FIRST_TEST
         self._unexplained = None  # sum over parts of a stream since the last test
@@ -282,6 +285,7 @@ class Ascent(Solver):
 
     def _start_again(self, point):
         self.point, self._last = point, None
+        self._extrapolation = Extrapolation()
         self.converged = False
         self._forget_average()
 
@@ -317,6 +321,7 @@ class Ascent(Solver):
             self.point, self._last, self.problem = self.result, None, problem
             self.converged, self._n_idle = False, 0
             self._caution = 1.0
+            self._extrapolation = Extrapolation()
             self._forget_average()
 
     def _step(self, batch):
@@ -333,9 +338,7 @@ class Ascent(Solver):
         self._judge(move, batch)
         falling = 0 if self._average is None else self._average.count
         size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
-        self._last = self.point, move, size
-        self._n_steps += 1
-        self.point = apply(self.point, move, size, self.problem.floor)
+        self._advance(move, size)
         return move.value
 
     def _move(self, batch):
@@ -367,6 +370,18 @@ class Ascent(Solver):
         if information.is_finite():
             self._information = information
 
+    def _advance(self, move, size):
+        """Take a step; extrapolate from the last full steps if there is no noise."""
+        floor, before = self.problem.floor, self.point
+        self.point = apply(before, move, size, floor)
+        self._last = before, move, size
+        self._n_steps += 1
+        if self.problem.accelerates and size == 1:
+            beyond = self._extrapolation.beyond(before, self.point, move.information)
+            if beyond is not None:  # half of it is the full step
+                self._last = before, move, 2.0
+                self.point = beyond._replace(own=beyond.own.clamp(min=floor))
+
     def _overshot(self, move):
         if self._last is None:
             if not move.is_finite:
@@ -382,6 +397,7 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
+        self._extrapolation = Extrapolation()
         if size < SMALLEST_SIZE:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError

@@ -23,6 +23,7 @@ QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
 IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
 BLOCK_BYTES = 2**22  # of a tensor over rows, nodes and features, to fit caches
+LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
 QUASI_RANDOM_GAIN = 2  # standard errors of random points are so many times larger
 
 
@@ -143,6 +144,8 @@ def integrate_log_prob(rows, rule, model):
     ]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
+    if rule.is_shared:
+        error[rule.unresolved(joints)] = torch.inf
     return value, error, _doubt(joints) if rule.is_random else error.clone()
 
 
@@ -163,14 +166,17 @@ def integrate_average(function, rows, rule, model):
     function : from nodes (n, s, k) to values (n, s, p).
     """
     posterior = None if rule.is_shared else _posteriors(rows, model)
-    logs, averages = [], []
+    joints, averages = [], []
     for group in rule.groups:
         nodes = rule.place(group, posterior, rows)
-        joint = log_joint(rows, nodes, model)
-        logs.append(torch.logsumexp(joint, 1))
-        weight = torch.softmax(joint, 1)
+        joints.append(log_joint(rows, nodes, model))
+        weight = torch.softmax(joints[-1], 1)
         averages.append(_average(function, rows, nodes.z, weight, model))
-    return rule.combine(torch.stack(averages), torch.stack(logs))
+    logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
+    value, error = rule.combine(torch.stack(averages), logs)
+    if rule.is_shared:
+        error[rule.unresolved(joints)] = torch.inf
+    return value, error
 
 
 def _average(function, rows, z, weight, model):
@@ -269,15 +275,16 @@ def _estimated(estimate, rule, rows):
 
 def _shared_conditionals(rows, rule, model):
     """Return log mean probabilities at shared nodes, and errors; (n, d) each."""
-    logs, averages = [], []
+    joints, averages = [], []
     for nodes in (rule.place(group, None, rows) for group in rule.groups):
-        joint = log_joint(rows, nodes, model)
-        logs.append(torch.logsumexp(joint, 1))
-        r, location = torch.softmax(joint, 1), model.location(nodes.z)
+        joints.append(log_joint(rows, nodes, model))
+        r, location = torch.softmax(joints[-1], 1), model.location(nodes.z)
         averages.append(model.likelihood.expected_prob(rows.X, r, location))
-    average, error = rule.combine(torch.stack(averages), torch.stack(logs))
-    average = average.clamp(min=torch.finfo(average.dtype).tiny)
-    return average.log(), error / average
+    logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
+    average, error = rule.combine(torch.stack(averages), logs)
+    error[rule.unresolved(joints)] = torch.inf
+    error = torch.where(average > LEAST_AVERAGE, error / average, torch.inf)
+    return average.clamp(min=LEAST_AVERAGE).log(), error
 
 
 def draw_latent(rows, nodes, level, model):

@@ -17,6 +17,8 @@ N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
+RADIUS = 5.5  # of grids over the prior
+RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 TURNS = 30.0  # full turns of the shift for each unit of a row
 
 
@@ -172,16 +174,49 @@ class PosteriorMixture:
         return pooled, CAUTION * math.sqrt(len(logs)) * part.std(0, correction=1)
 
 
+def resolves(r, z, steps, radius):
+    """Return for which rows a grid is fine and wide enough; bool, (n,).
+
+    r : posterior weights of the nodes, (n, s). A posterior must be as wide, given all
+    other components, as the spacing over `RESOLVED`, and may have no more than
+    `AT_EDGE` of its weight near the edge of the grid.
+    """
+    n_dims = len(steps)
+    u = z / z.new_tensor(steps)
+    moments = torch.cat([u, (u[:, :, None] * u[:, None]).flatten(1)], 1)
+    mean, square = (r @ moments).tensor_split([n_dims], 1)
+    covariance = (
+        square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
+    )
+    covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
+    precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
+    is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)
+    return (precision.amax(1) < RESOLVED**2) & (r @ is_edge < AT_EDGE)
+
+
 class PriorGrids:
     """Two grids over the prior, each between the nodes of the other, for all rows.
 
-    Their mean is a grid twice as fine, whose error their difference exceeds by far.
+    Their mean is a grid twice as fine, whose error their difference exceeds by far, in
+    rows that the first grid resolves.
+
+    grids : tuples of nodes (s, k) and log weights (s,). steps : their spacing. radius :
+        that of the first grid.
     """
 
     is_shared, is_random = True, False
 
-    def __init__(self, grids):
-        self.groups = grids  # tuples of nodes (s, k) and log weights (s,)
+    def __init__(self, grids, steps, radius):
+        self.groups = grids
+        self._steps, self._radius = steps, radius
+
+    def unresolved(self, joints):
+        """Return which rows the first grid does not resolve; bool, (n,).
+
+        joints : log weights of the nodes of each grid, (n, s).
+        """
+        r, z = joints[0].softmax(1), self.groups[0][0]
+        return ~resolves(r, z, self._steps, self._radius)
 
     def place(self, group, posteriors, rows):
         return Nodes(*group)

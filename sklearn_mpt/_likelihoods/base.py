@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 import torch
 
+BLOCK_ENTRIES = 2**19  # of a tensor over rows, nodes and features
 LOG_NOISE_STEP = 10.0  # log noise variances take larger steps than coefficients
 
 Scale = float | np.ndarray  # one scale for all columns, or one for each
@@ -217,14 +218,21 @@ class Likelihood(torch.nn.Module, ABC):
     def expected_prob(self, X, r, location):
         """Return the mean probability of each entry over shared locations; (n, d).
 
-        r : weights of the locations for each row, (n, m). location : (m, d). It is used
-        for features with few `values`.
+        r : weights of the locations for each row, (n, m). location : (m, l).
         """
-        average = torch.zeros_like(X)
-        for value in self.values or ():
-            prob = self.entry_log_prob(location.new_tensor(value), location).exp()
-            average += (X == value) * (r @ prob)
-        return average
+        levels = self.values_of_each(X.shape[1])
+        if levels is not None:
+            average = torch.zeros_like(X)
+            for value in levels[0]:
+                prob = self.entry_log_prob(location.new_tensor(value), location).exp()
+                average += (X == value) * (r @ prob)
+            return average
+        n_nodes = max(1, BLOCK_ENTRIES // X.numel())
+        blocks = zip(r.split(n_nodes, 1), location.split(n_nodes), strict=True)
+        return sum(
+            (share[:, None] @ self.entry_log_prob(X[:, None], at).exp())[:, 0]
+            for share, at in blocks
+        )
 
     @abstractmethod
     def derivatives(

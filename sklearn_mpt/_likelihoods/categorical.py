@@ -65,7 +65,7 @@ class Categorical(Likelihood):
 
     def entry_log_prob(self, X, location):
         log_prob = self._by_feature(location).log_softmax(-1)
-        shape = torch.broadcast_shapes(X.shape, log_prob.shape[:-1])
+        shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
         log_prob = log_prob.expand(*shape, -1)
         return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
 
@@ -73,6 +73,10 @@ class Categorical(Likelihood):
         is_category = self._indicators(X) * observed[..., None]
         log_prob = self._by_feature(location).log_softmax(-1)
         return is_category.flatten(-2) @ log_prob.flatten(-2).T
+
+    def expected_prob(self, X, r, location):
+        average = self._by_feature(r @ self.mean(location))
+        return average.gather(-1, X.long()[..., None])[..., 0]
 
     def derivatives(self, X, location):
         prob = self.mean(location)

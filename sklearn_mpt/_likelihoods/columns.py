@@ -299,13 +299,19 @@ class Columns(Likelihood):
             for part, columns, places in self._each()
         )
 
+    def expected_prob(self, X, r, location):
+        return self._by_feature(
+            part.expected_prob(X[:, columns], r, location[:, places])
+            for part, columns, places in self._each()
+        )
+
     def derivatives(self, X, location):
         parts = [
             part.derivatives(X[..., columns], location[..., places])
             for part, columns, places in self._each()
         ]
         slopes, informations = zip(*parts, strict=True)
-        shape = torch.broadcast_shapes(*(part.shape[:-1] for part in informations))
+        shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
         informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
 

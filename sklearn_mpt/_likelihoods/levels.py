@@ -115,6 +115,12 @@ class Levels(OwnParameters):
         is_level = (X[:, None] == levels).to(X.dtype) * observed[:, None]
         return is_level.flatten(1) @ log_prob.flatten(1).T
 
+    def expected_prob(self, X, r, location):
+        levels = torch.arange(self.n_categories).to(location)[:, None, None]
+        prob = self.entry_log_prob(levels, location).exp()  # shape: (C, m, d)
+        average = r @ prob  # shape: (C, n, d)
+        return average.gather(0, X.long()[None])[0]
+
     def fill(self, mean):
         """Return medians, computed from the probabilities P(x >= c) for c >= 1.
 

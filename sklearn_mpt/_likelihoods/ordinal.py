@@ -84,7 +84,7 @@ class Ordinal(Levels):
 
     def _taken(self, table, X):
         """Return the entries of a table (..., d, m) at the codes X, broadcast."""
-        shape = torch.broadcast_shapes(X.shape, table.shape[:-1])
+        shape = np.broadcast_shapes(X.shape, table.shape[:-1])
         codes = X.long().expand(shape)[..., None]
         return table.expand(*shape, -1).gather(-1, codes)[..., 0]
 

@@ -84,7 +84,7 @@ class PartialCredit(Levels):
 
     def entry_log_prob(self, X, location):
         log_prob = self._log_prob(location)
-        shape = torch.broadcast_shapes(X.shape, log_prob.shape[:-1])
+        shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
         codes = X.long().expand(shape)[..., None]
         return log_prob.expand(*shape, -1).gather(-1, codes)[..., 0]
 

@@ -127,6 +127,7 @@ class GaussianRows:
 
     longest = math.inf
     expand = True
+    accelerates = False
     least = 10
     idle = IDLE
     n_turns = 1  # turns in each step; a second one uses the complements

@@ -24,8 +24,10 @@ from sklearn_mpt._linear.integrated_training import (
 )
 from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
+    WIDEST,
     LinearMap,
     check_init,
+    fitting,
     initial_arrays,
     n_nodes_of,
     prior_grid,
@@ -40,10 +42,10 @@ from sklearn_mpt._tables.observed_information import (
 
 # Samples around the mode and from the prior, in each replicate, of each rule.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
-# Shared grids over the prior: spacing in standard deviations of the narrowest
-# posterior, and the radii of the two grids.
-SCORING_SPACING, SCORING_RADII = 1.0, (7.0, 6.0)
-MAX_SHARED, MAX_TABLE = 2**16, 2**23  # largest number of nodes, and nodes x features
+# Shared grids over the prior: spacings in standard deviations of the narrowest
+# posterior, of which there is a bound, and the radii of the two grids.
+SCORING_SPACINGS, SCORING_RADII = (2.5, 1.25), (6.0, 5.5)
+MAX_SHARED, MAX_TABLE = 2**13, 2**23  # largest number of nodes, and nodes x features
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # Quadrature rules tried for a conditional, before it is computed as a difference of
 # two log-likelihoods.
@@ -171,8 +173,10 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         joint = self._joint_of(fitted, device)
         units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
         if joint.n_dims <= MAX_QUADRATURE_DIMS:
-            scoring = _shared_first(joint, quadrature(joint.n_dims, device))
-            predicting = scoring.coarse(CONDITIONAL_RULES)
+            accuracy = quadrature(joint.n_dims, device)
+            scoring = _shared_first(joint, accuracy, is_fine=False)
+            predicting = _shared_first(joint, accuracy, is_fine=True)
+            predicting = predicting.coarse(CONDITIONAL_RULES)
             return IntegratedDensity(joint, units, scoring, predicting, seed)
         scoring = importance(IMPORTANCE_POINTS, joint.n_dims, device, seed)
         if joint.n_dims > joint.components.shape[1]:  # blocks of rows must also hold z
@@ -266,28 +270,40 @@ def _mean_log_scale(X, units, weight):
     return float(np.average(torch.cat(of_rows).cpu(), weights=weight))
 
 
-def _shared_first(joint, accuracy):
-    """Try two grids that all rows share before those around each row.
+def _shared_first(joint, accuracy, is_fine):
+    """Try pairs of grids that all rows share before those around each row.
 
-    This is done if features have few values and the grids have few nodes. The two grids
-    have different radii, so their results differ if a posterior reaches the edge.
+    The two grids of a pair have different radii, so their results differ if a posterior
+    reaches the edge. If there would be too many nodes, grids have wider spacing, or
+    with `is_fine` are not used: conditionals of values that determine z closely might
+    have the same error on both grids.
     """
-    if joint.likelihood.values is None:
+    n_features, radius = joint.components.shape[1], SCORING_RADII[0]
+    most = min(MAX_SHARED, MAX_TABLE // n_features)
+    bounds = [spacing(joint, ratio) for ratio in SCORING_SPACINGS]
+    fit = [n_nodes_of(steps, radius) <= most for steps in bounds]
+    if not fit[0] and (is_fine or n_nodes_of([WIDEST] * joint.n_dims, radius) > most):
         return accuracy
-    steps, n_features = spacing(joint, SCORING_SPACING), joint.components.shape[1]
-    if n_nodes_of(steps, SCORING_RADII[0]) > min(MAX_SHARED, MAX_TABLE // n_features):
-        return accuracy
-    grids = [
-        prior_grid(steps, joint.components, radius, shift)
-        for radius, shift in zip(SCORING_RADII, (0.0, 0.5), strict=True)
+    pairs = [
+        _interleaved(fitting(steps, most, radius), joint.components)
+        for steps, fits in zip(bounds, fit, strict=True)
+        if fits or steps is bounds[0]
     ]
 
     def rules():
-        yield PriorGrids(grids)
+        yield from pairs
         yield from accuracy.rules()
 
-    n_shared = len(grids[0][0]) // n_features  # n_nodes counts nodes x features
+    n_shared = len(pairs[-1].groups[0][0]) // n_features  # n_nodes: nodes x features
     return accuracy._replace(rules=rules, n_nodes=max(accuracy.n_nodes, n_shared))
+
+
+def _interleaved(steps, like):
+    grids = [
+        prior_grid(steps, like, radius, shift)
+        for radius, shift in zip(SCORING_RADII, (0.0, 0.5), strict=True)
+    ]
+    return PriorGrids(grids, steps, SCORING_RADII[0])
 
 
 def first_components(X, intercept, n_components, likelihood, weight=None):

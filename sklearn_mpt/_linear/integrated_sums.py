@@ -24,7 +24,7 @@ import torch
 
 from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.natural_gradient import Blocks, Curvature, Point, Sums
-from sklearn_mpt._latent.quadrature import total_and_shares
+from sklearn_mpt._latent.quadrature import RADIUS, resolves, total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
     location_points,
@@ -149,12 +149,93 @@ def _target_terms(r, it, ratio, weight):
     return weight * average.log().sum(1), ratio * (r.T @ gain), through_r
 
 
-def shared_likelihood_sums(it, table, weight=None):
-    """Return sums of the log marginal likelihoods of rows, at shared nodes."""
-    weight = _weight(weight, it)
-    r, value = _weights(it.flatten(1), table.log_prob.flatten(1), table.log_weight)
-    share = ((weight[:, None] * r).T @ it.flatten(1)).unflatten(1, it.shape[1:])
-    return shared_sums(value, share, r, it, table, weight)
+class Typical(NamedTuple):
+    """A few values of each feature that stand for its entries, in the information."""
+
+    values: torch.Tensor  # shape: (v, d); repeated where a feature has fewer
+    code: torch.Tensor  # shape: (n, d): index of the value of each entry; -1 if missing
+
+    @classmethod
+    def of(cls, X, number):
+        """Choose all values of features that have few, and quantiles of others.
+
+        X : rows (n, d), NaN where missing. number : of values at most.
+        """
+        values, code = np.zeros((number, X.shape[1])), np.full(X.shape, -1)
+        for j, column in enumerate(X.T):
+            present = ~np.isnan(column)
+            found = np.unique(column[present])
+            if len(found) > number:
+                level = (np.arange(number) + 0.5) / number
+                of_rows = column[present]
+                found = np.unique(np.quantile(of_rows, level, method="nearest"))
+            if len(found):
+                values[:, j] = found[-1]
+                values[: len(found), j] = found
+                limits = (found[1:] + found[:-1]) / 2
+                code[present, j] = np.searchsorted(limits, column[present])
+        return cls(torch.from_numpy(values), torch.from_numpy(code))
+
+    def to(self, device):
+        return Typical(*(part.to(device) for part in self))
+
+    def indicators(self, rows, like):
+        """Return 1.0 for the value of each entry of some rows, else 0.0; (n, v, d)."""
+        number = torch.arange(len(self.values), device=self.code.device)[:, None]
+        return (self.code[rows][:, None] == number).to(like)
+
+
+def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
+    """Return sums of the log marginal likelihoods of rows, at shared nodes.
+
+    The gradient is that of products of matrices. The information is computed at the
+    typical values of entries.
+
+    blocks : iterable of rows, their weights, and `Typical.indicators`. grid, steps : as
+    `prior_grid` returns and takes them. values : (v, d), the typical values.
+
+    Returns the sums over the rows that the grid resolves, and for each block which rows
+    it does not resolve, bool (n,).
+    """
+    nodes = with_one(grid[0])
+    location, own = nodes @ point.coefs.T, point.own.detach()
+    parts = [
+        _shared_part(*block, grid, steps, location, own, likelihood) for block in blocks
+    ]
+    sums, unresolved = zip(*parts, strict=True)
+    value, weight = (torch.cat(part) for part in list(zip(*sums, strict=True))[:2])
+    *_, of_location, of_own, known = (sum(p) for p in list(zip(*sums, strict=True))[2:])
+    at_values = location.expand(len(values), -1, -1)
+    X, z = values[:, None], nodes.expand(len(values), -1, -1)
+    own = _own_parameters(likelihood, X, at_values, known, known, z)
+    information = likelihood.derivatives(X, at_values)[1] * likelihood.spread(known)
+    full = _outer_sums(information.sum(0), nodes)
+    own = own and (of_own, *own[1:])
+    return sums_of(value, weight, of_location.T @ nodes, full, own), unresolved
+
+
+def _shared_part(rows, weight, indicators, grid, steps, location, own, likelihood):
+    """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
+
+    Value and weight of each row that is resolved, gradients in locations and own
+    parameters, and weights of the typical values at nodes, (v, s, d).
+    """
+    z, log_weight = grid
+    seen = rows.observed.to(rows.X.dtype)
+    with torch.enable_grad():
+        location, own = (part.detach().requires_grad_() for part in (location, own))
+        log_prob = likelihood.at(own).pair_log_prob(rows.X * seen, seen, location)
+    value, r = total_and_shares(log_prob.detach() + log_weight)
+    unresolved = ~resolves(r, z, steps, RADIUS)
+    weight = torch.where(unresolved, 0.0, weight)
+    r = weight[:, None] * r
+    with torch.enable_grad():
+        total = (r * log_prob).sum()
+    gradients = torch.autograd.grad(total, (location, own), allow_unused=True)
+    gradients = (0.0 if g is None else g for g in gradients)
+    known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
+    kept = ~unresolved
+    return (value[kept], weight[kept], *gradients, known.movedim(1, 0)), unresolved
 
 
 def _weight(weight, X):
@@ -176,10 +257,16 @@ def shared_sums(value, share, r, it, table, weight):
     return sums_of(value, weight, gradient, information)
 
 
-def _outer_sums(weight, z):
-    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1)."""
-    outer = (z[:, :, None] * z[:, None]).flatten(1)
-    return (weight.T @ outer).unflatten(1, (z.shape[1],) * 2)
+def _outer_sums(weight, z, r=None):
+    """Return the sum of r weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+
+    weight : (m, d). r : (m, 1), or None for 1.
+    """
+    i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
+    sums = weight.T @ ((z if r is None else r * z)[:, i] * z[:, j])
+    full = sums.new_empty(len(sums), z.shape[1], z.shape[1])
+    full[:, i, j] = full[:, j, i] = sums
+    return full
 
 
 def sums_of(value, weight, gradient, information, own=None):
@@ -205,22 +292,27 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     log_prob = likelihood.entry_log_prob(X, location)
     on = rows.observed.to(z.dtype)
     joint = nodes.log_weight + (log_prob @ on[..., None])[..., 0]
-    value = joint.logsumexp(1)
-    log_r = joint - value[:, None]
+    value, r = total_and_shares(joint)
     if targets is None:
-        share = log_r.exp()[..., None] * on[:, None]
+        share = on[:, None]
+        known, r = share, weight[:, None] * r
     else:
         off = rows.present.to(z.dtype) - on
-        value, share = _own_shares(log_prob, log_r, on, off, targets)
-    known = log_r.exp()[..., None] * rows.present[:, None]
-    share, known = (weight[:, None, None] * t for t in (share, known))
-    own = _own_parameters(likelihood, X, location, share, known, z)
+        value, share = _own_shares(log_prob, joint - value[:, None], on, off, targets)
+        known = r[..., None] * rows.present[:, None]
+        share, known = (weight[:, None, None] * t for t in (share, known))
+        r = torch.ones_like(r)
+    own = None
+    if len(likelihood.own_features):
+        shares = (r[..., None] * t for t in (share, known))
+        own = _own_parameters(likelihood, X, location, *shares, z)
     slope, information = likelihood.derivatives(X, location)
-    slope *= likelihood.spread(share)
-    information = likelihood.spread(known) * information
-    flat = z.flatten(0, 1)
-    gradient = slope.flatten(0, 1).T @ flat
-    information = _outer_sums(information.flatten(0, 1), flat)
+    if targets is not None or not on.all():
+        slope *= likelihood.spread(share)
+        information = likelihood.spread(known) * information
+    flat, r = z.flatten(0, 1), r.flatten()[:, None]
+    gradient = slope.flatten(0, 1).T @ (r * flat)
+    information = _outer_sums(information.flatten(0, 1), flat, r)
     return sums_of(value, weight, gradient, information, own)
 
 

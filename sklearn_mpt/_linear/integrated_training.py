@@ -19,6 +19,7 @@ from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
     Targets,
+    Typical,
     bound_sums,
     distinct,
     indicators,
@@ -34,6 +35,7 @@ from sklearn_mpt._linear.map import (
     LinearMap,
     OwnNodes,
     bound_grid,
+    fitting,
     n_nodes_of,
     prior_grid,
     spacing,
@@ -48,10 +50,13 @@ from sklearn_mpt._measure.masks import (
 AUTO_MASKS = 32
 MANY_FEATURES = 200  # from here on posteriors are nearly Gaussian
 OWN_MASKS = 256  # smallest number of masks in a step with many features
-OWN_COST = 12  # cost of a node of a single row, in nodes that rows share
-# Spacing of shared grids in standard deviations of the narrowest posterior, with masks
-# and without.
-SPACING, EXACT_SPACING = 1.75, 1.5
+# Cost of a node of a single row, in nodes that rows share, with masks and without.
+OWN_COST, SHARED_COST = 12, 40
+N_TYPICAL = 8  # number of values that stand for the entries of a feature
+# Spacing of shared grids in standard deviations of the narrowest posterior, of which
+# there is a bound: with masks, for all masks, and where rows that a grid does not
+# resolve get nodes of their own.
+SPACING, EXACT_SPACING, LARGEST_SPACING = 1.75, 1.5, 2.0
 BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
@@ -101,7 +106,7 @@ class IntegratedRows:
     expand = True
     least = 10
     idle = IDLE
-    is_worth_trials = False
+    is_worth_trials = accelerates = False
     ratio = SPACING
 
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
@@ -126,7 +131,7 @@ class IntegratedRows:
         self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
         self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
-        self.own = OwnNodes(n_dims, X.device, given.seed, many)
+        self.own = OwnNodes(self.n_rows, n_dims, X.device, given.seed, many)
         self._turn = 0
 
     def without_masks(self):
@@ -152,8 +157,9 @@ class IntegratedRows:
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
         slopes, information = [], 0
-        for rows, weight in exact._blocks(batch, len(point.coefs) * exact.own.n_nodes):
-            nodes = exact.own.place(rows, joint, 0)
+        n_entries = len(point.coefs) * exact.own.n_nodes
+        for which, rows, weight in exact._blocks(batch, n_entries):
+            nodes = exact.own.place(rows, joint, 0, which)
             found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(found[0])
             information = information + found[1]
@@ -192,15 +198,16 @@ class IntegratedRows:
         return draw_masks(sizes, self.n_features, rng)
 
     def sums(self, point, batch):
-        joint = self.joint(point)
+        parts = self._parts(batch, point, self.joint(point))
+        return self._kept_finite(functools.reduce(operator.add, parts), point)
+
+    def _parts(self, batch, point, joint):
+        """Return sums whose total is that of the batch."""
         steps = spacing(joint, self.ratio) if self._may_share else []
         if steps and n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
-            z, log_weight = prior_grid(steps, point.coefs)
-            table = table_of(z, log_weight, point, joint.likelihood)
-            parts = self._shared_parts(batch, table)
-        else:
-            parts = self._own_parts(batch, point, joint)
-        return self._kept_finite(functools.reduce(operator.add, parts), point)
+            table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
+            return self._shared_parts(batch, table)
+        return self._own_parts(batch, point, joint)
 
     def _kept_finite(self, sums, point):
         """Add the priors of slopes and of levels that no row has.
@@ -275,41 +282,46 @@ class IntegratedRows:
 
     def _own_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
-        for rows, weight in self._blocks(batch, len(point.coefs) * self.own.n_nodes):
-            nodes = self.own.place(rows, joint, batch.turn)
+        n_entries = len(point.coefs) * self.own.n_nodes
+        for which, rows, weight in self._blocks(batch, n_entries):
+            nodes = self.own.place(rows, joint, batch.turn, which)
             yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
 
     def _blocks(self, batch, width):
-        """Yield blocks of rows and their weights; width : entries that a row takes."""
+        """Yield indices of rows, the rows and their weights, block by block.
+
+        width : entries that a row takes.
+        """
         size = max(1, BLOCK // width)
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
             X, weight = self._standard(batch.rows[part])
             which = np.arange(len(batch.rows))[part] % len(batch.masks)
             masks = torch.from_numpy(batch.masks[which]).to(self.X.device)
-            yield rows_of(X, masks), weight
+            yield batch.rows[part], rows_of(X, masks), weight
 
 
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
-    ratio = EXACT_SPACING
+    ratio = LARGEST_SPACING
 
     def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
         super().__init__(X, likelihood, training, n_dims, given)
         self.is_noisy = self.n_batches > 1
+        self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
         if training.objective == "mpt":
             self.idle = IDLE_FOR_MASKS
-        self.targets = None
+        self.targets, self.typical = None, None
+        if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
+            number = max(N_TYPICAL, likelihood.n_own + 2)
+            entries = given.standardise(X).cpu().numpy()
+            self.typical = Typical.of(entries, number).to(X.device)
 
     @property
     def _n_copies(self):
         return 1
-
-    @property
-    def _may_share(self):
-        return super()._may_share and not self.bounds
 
     def _draw(self, rng):
         return np.zeros((1, self.n_features), dtype=bool)
@@ -318,18 +330,30 @@ class LikelihoodRows(IntegratedRows):
         for batch in super().batches(rng):
             yield batch._replace(masks=self._draw(rng), turn=0)
 
-    def _shared_parts(self, batch, table):
-        n_parts = math.ceil(len(batch.rows) * len(table.z) / BLOCK)
-        for rows in np.array_split(batch.rows, n_parts):
-            it, weight = self._taken(rows)
-            yield shared_likelihood_sums(it, table, weight)
+    def _parts(self, batch, point, joint):
+        if self.typical is None:
+            return self._own_parts(batch, point, joint)
+        steps = spacing(joint, self.ratio, self.typical.values)
+        steps = fitting(steps, SHARED_COST * self.own.n_nodes)
+        grid = prior_grid(steps, point.coefs)
+        blocks = self._shared_blocks(batch.rows, len(grid[0]))
+        shared = grid, steps, point, joint.likelihood, self.typical.values
+        sums, unresolved = shared_likelihood_sums(blocks, *shared)
+        left = batch._replace(rows=batch.rows[torch.cat(unresolved).cpu().numpy()])
+        return [sums, *self._own_parts(left, point, joint)]
+
+    def _shared_blocks(self, rows, n_nodes):
+        """Yield rows, their weights and indicators, block by block."""
+        for block in np.array_split(rows, math.ceil(len(rows) * n_nodes / BLOCK)):
+            X, weight = self._standard(block)
+            yield rows_of(X), weight, self.typical.indicators(block, X)
 
     def _own_parts(self, batch, point, joint):
         if not self.bounds:
             yield from super()._own_parts(batch, point, joint)
             return
         grid = bound_grid(joint, self.given.seed)
-        for rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
+        for _, rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
             yield bound_sums(rows, joint, grid, weight)
 
 
@@ -347,6 +371,7 @@ class EnumeratedRows(IntegratedRows):
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
         self.weight = (count[:, None] * share).flatten()
+        self.own = OwnNodes(len(self.weight), n_dims, X.device, given.seed, False)
 
     def batches(self, rng):
         yield None
@@ -358,7 +383,7 @@ class EnumeratedRows(IntegratedRows):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            nodes = self.own.place(self.pairs, joint, 0)
+            nodes = self.own.place(self.pairs, joint, 0, slice(None))
         sums = own_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
@@ -368,11 +393,11 @@ class EnumeratedRows(IntegratedRows):
 def pose(X, likelihood, training, n_dims, given=ORDINARY):
     """Return the objective for these rows."""
     arguments = X, likelihood, training, n_dims, given
-    # Scores of all sizes along an order add up to the LML of the row, whose nodes are
-    # in the posterior given all entries. Nodes in the posterior given some of them
-    # would be too coarse for an entry that determines z more closely.
-    whole = training.mask_rate == "uniform" and likelihood.is_sharp
-    if training.objective != "mpt" or whole:
+    # Scores of all sizes along an order add up to the LML of the row: no masks are
+    # needed, unless the user gives their number. Besides, nodes in the posterior given
+    # some entries are too coarse for one that determines z more closely.
+    may_add = training.n_masks == "auto" or likelihood.is_sharp
+    if training.objective != "mpt" or (training.mask_rate == "uniform" and may_add):
         return LikelihoodRows(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:

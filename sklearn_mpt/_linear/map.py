@@ -7,6 +7,7 @@ import torch
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.quadrature import (
+    RADIUS,
     Posterior,
     gaussian_around,
     grids,
@@ -17,7 +18,7 @@ from sklearn_mpt._latent.quadrature import (
 PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
 LONG = 10.0  # change of a location beyond which the whole Newton step is tried
 WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
-RADIUS, CORE = 5.5, 3.0  # radii of the shared grid, and of where it must be fine enough
+CORE = 3.0  # radius within which the shared grid must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
 
@@ -27,7 +28,7 @@ OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimensio
 OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
 # In more dimensions: samples around the mode and from the prior; number of groups.
 OWN_POINTS, N_OWN_GROUPS = (64, 8), 16
-OWN_TOLERANCE = 1e-2  # accuracy of the mode, in units of z
+OWN_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 BOUND_NODES, BOUND_POINTS = 7, 256
 
 
@@ -67,8 +68,10 @@ class LinearMap:
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
 
-def laplace(rows, joint, max_iter=100, tol=1e-9):
+def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     r"""Return the Laplace approximation of the posterior of z, by Newton's method.
+
+    It starts at `start`, (n, k), or at 0.
 
     A step that changes locations by at most d is multiplied by
     :math:`\log(1 + d) / d`, so that every step is an ascent [1]_ for logits. Locations
@@ -81,25 +84,36 @@ def laplace(rows, joint, max_iter=100, tol=1e-9):
        Newton-type methods", Mathematical Programming 178, 2019.
     """
     W = joint.components
-    z = W.new_zeros(len(rows.X), len(W))
-    observed = rows.observed.to(W.dtype)
-    on_locations = joint.likelihood.spread(observed)
-    curved = on_locations * joint.likelihood.curving(joint.intercept)
+    z = W.new_zeros(len(rows.X), len(W)) if start is None else start.clone()
+    root = W.new_empty(*z.shape, len(W))
+    curved = joint.likelihood.curving(joint.intercept)
+    moving = torch.arange(len(z), device=z.device)
     for _ in range(max_iter):
-        slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
-        gradient = (on_locations * slope) @ W.T - z
-        precision_root = _precision_root(information, observed, joint)
-        step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
-        change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
-        moving = step.abs().amax(1, keepdim=True) > tol
-        share = torch.log1p(change) / change
-        if (change > LONG).any():
-            whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
-            share = torch.where(whole, 1.0, share)
-        z = z + torch.where(moving, share * step, 0.0)
-        if not moving.any():
+        at, left = z[moving], rows.take(moving)
+        step, root[moving] = _newton_step(left, joint, at, curved)
+        far = step.abs().amax(1) > tol
+        moving = moving[far]
+        if len(moving) == 0:
             break
-    return gaussian_around(z, precision_root)
+        z[moving] = (at + step)[far]
+    return gaussian_around(z, root)
+
+
+def _newton_step(rows, joint, z, curved):
+    """Return the damped step from z, and the root of the precision there."""
+    W, observed = joint.components, rows.observed.to(z.dtype)
+    on_locations = joint.likelihood.spread(observed)
+    slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
+    gradient = (on_locations * slope) @ W.T - z
+    root = _precision_root(information, observed, joint)
+    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
+    curved = on_locations * curved
+    change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
+    share = torch.log1p(change) / change
+    if (change > LONG).any():
+        whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
+        share = torch.where(whole, 1.0, share)
+    return share * step, root
 
 
 def _gains(rows, joint, z, step, gradient):
@@ -186,10 +200,15 @@ def evidence_lower_bound(rows, posterior, joint, grid):
 class OwnNodes:
     """Place nodes for each row, around the mode of its posterior.
 
-    many : whether there are many features, so that posteriors are nearly Gaussian.
+    The search for a mode starts at the one that was found last.
+
+    n_rows : number of rows. many : whether there are many features, so that posteriors
+    are nearly Gaussian.
     """
 
-    def __init__(self, n_dims, device, seed, many):
+    def __init__(self, n_rows, n_dims, device, seed, many):
+        shape = n_rows, n_dims
+        self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
         if n_dims > MAX_QUADRATURE_DIMS:
             self.rule = mixtures(OWN_POINTS, n_dims, device, seed, N_OWN_GROUPS)
             self.n_nodes = sum(OWN_POINTS)
@@ -198,9 +217,12 @@ class OwnNodes:
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
-    def place(self, rows, joint, turn):
+    def place(self, rows, joint, turn, which):
+        """Return the nodes of rows, whose indices are `which`."""
         group = self.rule.groups[turn % len(self.rule.groups)]
-        posterior = laplace(rows, joint, tol=OWN_TOLERANCE)
+        start = self._modes[which]
+        posterior = laplace(rows, joint, tol=OWN_TOLERANCE, start=start)
+        self._modes[which] = posterior.mean
         return self.rule.place(group, [posterior], rows)
 
 
@@ -216,9 +238,10 @@ def bound_grid(joint, seed):
     return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
-def spacing(joint, ratio):
+def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
+    values : entries (v, d) at which the information is computed; None is 1.
     ratio : spacing in standard deviations of the narrowest posterior. The integral of a
     Gaussian of standard deviation s on a grid of spacing h has a relative error of
     2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
@@ -226,12 +249,12 @@ def spacing(joint, ratio):
     axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
-    information = _largest_information(joint, z, CORE / N_CELLS)
+    information = _largest_information(joint, z, CORE / N_CELLS, values)
     precision = 1 + (information @ (joint.components**2).T).amax(0)
     return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
 
 
-def _largest_information(joint, z, radius):
+def _largest_information(joint, z, radius, values):
     """Return the largest information of each feature within a radius of each z; (n, d).
 
     Within the interval of locations, the information is largest at one of the ends or
@@ -241,13 +264,23 @@ def _largest_information(joint, z, radius):
     slack = radius * joint.components.abs().sum(0)
     near = location - location.clamp(-slack, slack)
     ends = torch.stack([near, location - slack, location + slack])
-    return joint.likelihood.derivatives(torch.zeros_like(ends), ends)[1].amax(0)
+    if values is None:
+        values = torch.ones_like(ends[0, :1])
+    slope, information = joint.likelihood.derivatives(values[:, None, None], ends)
+    return information.expand_as(slope).amax((0, 1))
 
 
 def n_nodes_of(steps, radius=RADIUS):
     """Return the approximate number of nodes of `prior_grid`."""
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
     return ball * math.prod(radius / h for h in steps)
+
+
+def fitting(steps, most, radius=RADIUS):
+    """Return the spacing of a grid with about `most` nodes if these are more."""
+    while n_nodes_of(steps, radius) > most and min(steps) < WIDEST:
+        steps = [min(1.1 * h, WIDEST) for h in steps]
+    return steps
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods import likelihood_of
+from sklearn_mpt._masked.linear_start import fit_mixture
 
 LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
 WIDTH_FLOOR = 3e-3
 LARGEST_OWN = 12.0  # largest own parameter of a column, which may be a logarithm
-START_SPREAD = 0.8  # spread of the centres of a mixture at the start
 
 
 class Head(torch.nn.Module, ABC):
@@ -158,10 +158,13 @@ class MixtureHead(Head):
         return X
 
     def start(self, X, weight):
-        centres = START_SPREAD * np.linspace(-1, 1, self.n_mixtures + 2)[1:-1]
-        log_widths = np.full(self.n_mixtures, 0.5 * np.log(1 - (centres**2).mean()))
-        each = np.stack([np.zeros(self.n_mixtures), centres, log_widths])
-        return np.tile(each.ravel(), X.shape[1])
+        """X : residuals of the linear model, NaN where not hidden or missing."""
+        weight = np.ones(len(X)) if weight is None else weight
+        each = []
+        for x in X.T:
+            seen = ~np.isnan(x)
+            each.append(fit_mixture(x[seen], weight[seen], self.n_mixtures))
+        return np.array(each).ravel()
 
     def _components(self, parameters, moments):
         """Return log weights, centres and widths; (n, d, n_mixtures) each."""

@@ -35,13 +35,12 @@ class MPTMaskedAutoencoder(TableMPT):
     r"""Net that predicts hidden columns, trained by masked pre-training (MPT).
 
     A residual net takes the visible columns of a row, and which columns are visible. It
-    returns the conditional distribution of every hidden column: probabilities of
-    categories, rates of counts, mixtures of Gaussians for numbers. Each step of
-    training hides random columns of each row and scores all of them. With a uniform
-    mask rate, the expectation of the loss over masks is minus a lower bound of the
-    log-density of the mixture over all orders of the columns ([1]_, Proposition 1;
-    [2]_). There are no latent variables and no integrals: densities are exact sums
-    along orders.
+    returns the conditional distribution of every hidden column. Each step of training
+    hides random columns of each row and scores all of them. With a uniform mask rate,
+    the expectation of the loss over masks is minus a lower bound of the log-density of
+    the mixture over all orders of the columns ([1]_, Proposition 1; [2]_). There are no
+    latent variables and no integrals. The :ref:`user guide <masked_autoencoder>` says
+    how the net starts, how it is trained and what it costs.
 
     Parameters
     ----------
@@ -50,17 +49,14 @@ class MPTMaskedAutoencoder(TableMPT):
         "bernoulli" (0 and 1, or booleans), "categorical", "ordinal", "partial_credit",
         "poisson" (counts), "negative_binomial", "lognormal", "gamma" or
         "zero_lognormal". One name for all columns, one for each, a dict, "from_dtype"
-        or "auto", as in `MPTLinearVAE`. Thresholds and dispersions depend on the
-        visible columns too. An instance of a `Likelihood` subclass of your own is used
-        for all columns.
+        or "auto", as in `MPTLinearVAE`, or an instance of your own `Likelihood`.
     net : torch.nn.Module or callable, default=None
         Your own net in place of the residual net, or a function that takes the numbers
-        of inputs and outputs and returns one. It maps tensors of shape (n, n_inputs) to
-        (n, n_outputs): see Notes. A module is copied; training starts at its weights.
+        of inputs and outputs and returns one: see the guide.
     hidden_layer_sizes : sequence of int or "auto", default="auto"
-        Widths of the residual blocks, of two layers each. ``()`` is a linear net.
-        "auto" is two blocks whose width, 64 to 512, grows with the fourth root of
-        n_samples times n_features. Not used with a `net`.
+        Widths of the residual blocks, of two layers each; ``()`` is a linear net.
+        "auto" is two blocks, whose width grows with the fourth root of n_samples times
+        n_features. Not used with a `net`.
     n_mixtures : int, default=5
         Number of Gaussians in the conditional of a column of numbers.
     n_orders : int, default=8
@@ -68,10 +64,7 @@ class MPTMaskedAutoencoder(TableMPT):
         second order is the reverse of the one before.
     dropout : float or "auto", default="auto"
         Share of hidden units, in [0, 1), that are set to 0 in each step of training.
-        "auto" is D / (D + c N / 10) for N rows of D columns, at least 0.02 and at most
-        0.5. Each category counts as a column; c is 1 without columns of numbers, 3 with
-        numbers only, and in between otherwise. Not used with a `net`, which may have
-        dropout layers.
+        "auto" grows with the number of columns per row. Not used with a `net`.
     mask_rate : "uniform", float or int, default="uniform"
         How many columns each mask hides. "uniform" draws the number from 1 to that of
         the present columns, and trains the bound. A float in (0, 1] is a fixed rate and
@@ -80,14 +73,14 @@ class MPTMaskedAutoencoder(TableMPT):
         Number of masks in each step. "auto" is one for each row. If there are fewer,
         several rows share a mask; if there are more, rows are used several times.
     max_iter : int, default=150
-        Largest number of epochs; validation rows may end training earlier. With 0 the
-        net stays at its start: a linear model of the numbers, and the same outputs for
-        all rows otherwise.
+        Largest number of epochs. With 0 the net stays at its start: a linear model of
+        the numbers, and the same outputs for all rows otherwise.
     learning_rate : float, default=0.002
-        Step size of AdamW [3]_, in the epochs before it falls to 0.
+        Step size of AdamW, in the epochs before it falls to 0.
     batch_size : int or "auto", default="auto"
-        Number of rows in each step. "auto" is a 64th of the rows, at least 32 and at
-        most 256. An epoch passes over the rows once, or until it has 64 steps.
+        Number of rows in each step. "auto" is a 32nd of the rows, at least 32 and at
+        most 256. An epoch passes over the rows as often as makes about 64 steps, but at
+        least once.
     tol : float, default=1e-3
         Smallest decrease of the loss of the validation rows, in nats per row, that
         counts as an improvement.
@@ -108,87 +101,34 @@ class MPTMaskedAutoencoder(TableMPT):
         Determines the initial net, orders, validation rows, minibatches and masks.
     n_jobs : int, default=None
         Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
-        these get another number; `fit` does not use it.
+        these get another number.
 
     Attributes
     ----------
-    hidden_layer_sizes_ : list of int
-        Widths of the residual blocks. Only without a `net`.
-    dropout_ : float
-        Share of hidden units that were set to 0 in training. Only without a `net`.
+    hidden_layer_sizes_, dropout_ : list of int, float
+        Widths of the residual blocks, and share of hidden units that were set to 0 in
+        training. Only without a `net`.
     n_mixtures_ : int
         Number of Gaussians for each column of numbers.
     orders_ : ndarray of shape (n_orders, n_features)
         The orders whose mixture is the density.
     module_ : torch.nn.Module
-        A copy of the trained net, in single precision on the CPU. It has the class of
-        `net`, if that was given.
-    likelihoods_ : list of str
-        Kind of each feature. Only if `likelihood` gives kinds of columns.
-    categories_ : list of ndarray, or None
-        Categories of each feature; None for other kinds. Only with `likelihoods_`.
+        A copy of the trained net, in single precision on the CPU.
+    likelihoods_, categories_ : list
+        Kinds and categories of the columns, if rows are read as a table.
     n_iter_ : int
         Number of epochs trained.
     loss_curve_ : list of float
-        Minus the training objective in each epoch, in nats per row, computed with
-        `dropout`.
+        Minus the training objective in each epoch, in nats per row, with `dropout`.
     lml_method_ : str
         How `score_samples` computes densities: "exact".
     n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, if all are strings.
+        Number of features in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
     MPTDeepVAE : Net with latent variables, whose conditionals belong to one density.
     lml_samples : Mean of the log-density over random orders, instead of their mixture.
-
-    Notes
-    -----
-    The conditionals of the net do not belong to one joint distribution, so each order
-    of the columns defines a density of its own. `score_samples` is the log-density of
-    the mixture of `n_orders` of them,
-
-    .. math:: \log \frac{1}{n} \sum_\pi \prod_t
-              p(x_{\pi_t} \mid x_{\pi_1}, \dots, x_{\pi_{t-1}}),
-
-    which is exactly normalised, so its standard errors are 0. :func:`mpt_curve` and
-    :func:`lml_samples` return the mean over orders, a lower bound of the log-density of
-    the mixture of all orders. If entries are missing, the orders are those of the
-    present entries.
-
-    Numbers are standardised. Their conditionals start at those of factor analysis (with
-    up to 32 factors, one for every 40 rows), and the net learns the difference. No
-    component of a mixture is narrower than 0.003 standard deviations of its column.
-    `fit` warns if most of a column reaches that limit. This happens with few distinct
-    values, whose density has no upper bound.
-
-    Weights are averaged over about 400 steps. With validation rows, the step size is
-    constant until their loss has not improved for `n_iter_no_change` epochs, or until
-    0.6 `max_iter` epochs have passed. It then falls to 0 over two thirds as many epochs
-    again.
-
-    Draws of `impute` fill in one column after the other in a random order; `sample`
-    uses the orders of the mixture. `transform` returns the last hidden layer given the
-    visible columns. One pass costs :math:`O(D h + h^2)` for each row, with width h, and
-    `score_samples` takes D passes for each order. Scores are computed in double
-    precision.
-
-    The inputs of a `net` are the values of the columns, followed by 1 or 0 for whether
-    each is visible. Numbers are standardised, and hidden numbers are replaced by their
-    expectations under factor analysis. Zeros and ones become -1 and 1, counts
-    log(1 + x), and each category an indicator; ordered categories have a sign for each
-    step; hidden columns of these kinds are 0. The outputs are, for each number,
-    `n_mixtures` logits, as many centres and as many logarithms of widths; for other
-    kinds, the locations, such as logits or the logarithm of a rate, and the own
-    parameters of the kind, such as thresholds. The values that fit each column alone
-    are added to them. Columns are grouped by the names of their kinds and their
-    numbers of categories. The net must also work in double precision, in which scores
-    are computed. During training it is in training mode, so layers such as dropout and
-    batch normalisation are active. Its weights and buffers are stored as arrays, in
-    addition to `net`. `transform` calls the net's method ``last_hidden`` on the inputs
-    if it has one, otherwise it returns the outputs.
 
     References
     ----------
@@ -196,22 +136,16 @@ class MPTMaskedAutoencoder(TableMPT):
        the marginal likelihood", NeurIPS 2023.
     .. [2] B. Uria, I. Murray and H. Larochelle, "A deep and tractable density
        estimator", ICML 2014.
-    .. [3] I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR
-       2019.
 
     Examples
     --------
     >>> import numpy as np
     >>> from sklearn_mpt import MPTMaskedAutoencoder
-    >>> rng = np.random.default_rng(0)
-    >>> first = rng.integers(0, 2, 300)
-    >>> X = np.column_stack([first, first, rng.integers(0, 2, 300)]).astype(float)
+    >>> X = np.random.default_rng(0).integers(0, 2, (300, 3)).astype(float)
+    >>> X[:, 1] = X[:, 0]
     >>> model = MPTMaskedAutoencoder(
     ...     likelihood="bernoulli", hidden_layer_sizes=(16,), max_iter=5, random_state=0
     ... ).fit(X)
-    >>> every = np.array([[a, b, c] for a in (0, 1) for b in (0, 1) for c in (0, 1)])
-    >>> float(np.exp(model.score_samples(every)).sum().round(6))
-    1.0
     >>> model.impute([[1.0, np.nan, 0.0]]).round().tolist()
     [[1.0, 1.0, 0.0]]
     """
@@ -327,9 +261,8 @@ class MPTMaskedAutoencoder(TableMPT):
 
     def _start(self, X, rng, weight):
         columns = self._likelihood()
-        # numbers by which the columns enter the net, without their indicators
-        n_numbers = columns.kinds.count(NUMBERS)
-        recipe = recipe_for(len(X), sum(columns.n_reads_each), n_numbers)
+        # inputs of the net, without the indicators of visible columns
+        recipe = recipe_for(len(X), sum(columns.n_reads_each))
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)
@@ -357,7 +290,9 @@ class MPTMaskedAutoencoder(TableMPT):
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]
             fitted["dropout_"] = dropout
         module = self._empty_module(fitted)
-        intercept = module.start(X, weight)
+        standardised = X.astype(np.float64)
+        standardised[:, numbers] = rows
+        intercept = module.start(standardised, weight, rng)
         if self.net is None:
             net = self._empty_net(module, fitted).initialise(rng, intercept)
         else:

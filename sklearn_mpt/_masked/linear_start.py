@@ -1,12 +1,19 @@
-"""Factor analysis of the columns of numbers: the start of their conditionals."""
+"""Where the conditionals of numbers start: factor analysis, and a mixture of Gaussians.
+
+The mixture is that of the residuals of factor analysis.
+"""
 
 import numpy as np
 import torch
+from scipy.special import softmax
 
 LEAST_NOISE = 1e-3  # smallest noise variance, as a share of the column's variance
 N_STEPS = 60  # number of steps of EM
 MOST_ROWS = 4000  # largest number of rows that it is fitted to
 ROWS_PER_FACTOR, MOST_FACTORS = 40, 32
+N_RESIDUALS = 1000  # number of rows and masks that mixtures of residuals are fitted to
+N_MIXTURE_STEPS = 20  # number of steps of EM for these mixtures
+LEAST_WIDTH = 0.02  # smallest width of their components
 
 
 def count_factors(n_samples, n_features):
@@ -111,3 +118,48 @@ def _em_step(X, seen, weight, counts, W, noise):
     square = weight @ X**2
     noise = (square - 2 * (W * T).sum(1) + np.einsum("dk,dkl,dl->d", W, S, W)) / counts
     return W, np.maximum(noise, LEAST_NOISE)
+
+
+def residuals_of(linear, X, rng):
+    """Return standardised residuals of hidden numbers given visible ones; (n, d).
+
+    Entries are hidden at random, at a rate of its own for each row; NaN elsewhere.
+
+    linear : LinearGaussian. X : standardised rows, NaN where missing.
+    """
+    present = ~np.isnan(X)
+    hidden = rng.random(X.shape) < rng.random((len(X), 1))
+    visible = torch.from_numpy(present & ~hidden)
+    mean, deviation = linear(torch.from_numpy(np.nan_to_num(X)), visible)
+    return np.where(hidden, (X - mean.numpy()) / deviation.numpy(), np.nan)
+
+
+def fit_mixture(x, weight, n_components):
+    """Fit a mixture of Gaussians to numbers by EM, from their quantiles.
+
+    Each component counts a tenth of a number more, of the variance of all.
+
+    Returns
+    -------
+    log_weights, centres, log_widths : ndarray of shape (n_components,)
+    """
+    total = weight.sum()
+    if total == 0:
+        return np.zeros((3, n_components))
+    order = x.argsort()
+    at = total * (np.arange(n_components) + 0.5) / n_components
+    centres = x[order][np.searchsorted(weight[order].cumsum(), at)]
+    variance = weight @ (x - weight @ x / total) ** 2 / total + LEAST_WIDTH**2
+    variances = np.full(n_components, variance / n_components**2)
+    counts = np.full(n_components, total / n_components)
+    for _ in range(N_MIXTURE_STEPS):
+        square = (x[:, None] - centres) ** 2
+        log_each = np.log(counts) - 0.5 * np.log(variances) - 0.5 * square / variances
+        share = softmax(log_each, axis=1) * weight[:, None]
+        counts = share.sum(0) + 1e-9
+        centres = (share.T @ x + 1e-9 * centres) / counts
+        square = (x[:, None] - centres) ** 2
+        variances = ((share * square).sum(0) + 0.1 * variance) / (counts + 0.1)
+        variances = np.maximum(variances, LEAST_WIDTH**2)
+    counts = np.maximum(counts, 1e-3 * total)
+    return np.log(counts / counts.sum()), centres, 0.5 * np.log(variances)

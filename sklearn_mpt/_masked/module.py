@@ -6,7 +6,11 @@ import numpy as np
 import torch
 
 from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
-from sklearn_mpt._masked.linear_start import LinearGaussian
+from sklearn_mpt._masked.linear_start import (
+    N_RESIDUALS,
+    LinearGaussian,
+    residuals_of,
+)
 
 NUMBERS = "gaussian"
 
@@ -86,12 +90,19 @@ class MaskedModule(torch.nn.Module):
             return [np.zeros(0), np.ones(0)]
         return [np.concatenate(each) for each in zip(*parts, strict=True)]
 
-    def start(self, X, weight):
-        """Return the outputs from which training starts; ndarray (n_outputs,)."""
-        parts = [
-            head.start(X[:, columns.cpu().numpy()], weight)
-            for head, columns, _ in self.groups()
-        ]
+    def start(self, X, weight, rng):
+        """Return the outputs from which training starts; ndarray (n_outputs,).
+
+        X : rows whose numbers are standardised. rng : source of masks of the numbers.
+        """
+        parts = []
+        for head, columns, _ in self.groups():
+            of_kind, of_rows = X[:, columns.cpu().numpy()], weight
+            if isinstance(head, MixtureHead):
+                some = np.resize(rng.permutation(len(X)), N_RESIDUALS)
+                of_kind = residuals_of(self.linear, of_kind[some], rng)
+                of_rows = weight[some]
+            parts.append(head.start(of_kind, of_rows))
         return np.concatenate(parts)
 
     def _pick(self, X, columns):
@@ -125,7 +136,7 @@ class MaskedModule(torch.nn.Module):
             parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
-    def forward(self, X, visible, generator=None):
+    def forward(self, X, visible, generator=None, moments=None):
         """Return the conditionals of all columns given the visible entries.
 
         Parameters
@@ -135,13 +146,15 @@ class MaskedModule(torch.nn.Module):
         visible : bool Tensor of shape (n, d)
         generator : torch.Generator, default=None
             Source of dropout, in training.
+        moments : tuple of Tensor, default=None
+            What the method `moments` returns, if it is known.
 
         Returns
         -------
         Conditionals
         """
         X = torch.where(visible, X, 0.0)
-        moments = self.moments(X, visible)
+        moments = self.moments(X, visible) if moments is None else moments
         inputs = self.inputs(X, visible, moments)
         return Conditionals(self, self.net(inputs, generator), moments)
 

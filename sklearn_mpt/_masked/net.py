@@ -95,8 +95,19 @@ class ResidualNet(torch.nn.Module):
     def _dropped(self, h, generator):
         if generator is None or self.dropout == 0:
             return h
-        kept = torch.empty_like(h).bernoulli_(1 - self.dropout, generator=generator)
-        return h * kept / (1 - self.dropout)
+        return h * _kept(h, self.dropout, generator)
+
+
+def _kept(h, dropout, generator):
+    """Return 0 for values of h that are dropped, and the inverse of the share kept.
+
+    Four values share 64 random bits, so the share is a multiple of 2 ** -16.
+    """
+    n_dropped = min(round(dropout * 2**16), 2**16 - 1)
+    bits = torch.empty(-(-h.numel() // 4), dtype=torch.int64, device=h.device)
+    bits.random_(-(2**63), None, generator=generator)
+    level = bits.view(torch.int16)[: h.numel()].view(h.shape)
+    return (level >= n_dropped - 2**15).to(h.dtype) / (1 - n_dropped / 2**16)
 
 
 class OwnNet(Wrapped):

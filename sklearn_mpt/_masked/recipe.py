@@ -22,22 +22,19 @@ class Recipe(NamedTuple):
     batch_size: int
 
 
-def recipe_for(n_samples, n_features, n_numbers=0):
-    """Return the recipe for given numbers of rows, of columns, and of numeric columns.
+def recipe_for(n_samples, n_features):
+    """Return the recipe for given numbers of rows and columns.
 
     The width grows with the fourth root of rows times columns, from 64 to 512 units;
     more units do not improve the net. Dropout grows with the ratio of columns to rows,
-    because a net overfits few long rows: it is 0.5 with ten times as many rows as
-    columns, and 0.1 with ninety times as many. With numeric columns only, the same
-    dropout is reached at a third of the rows per column, because their conditionals
-    start from a linear model.
+    because a net overfits few long rows: it is 0.5 with three times as many rows as
+    columns, and 0.1 with thirty times as many.
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(WIDTH_STEP * round(size), LEAST_WIDTH, LARGEST_WIDTH))
-    relief = 1 + 2 * n_numbers / n_features
-    dropout = n_features / (n_features + relief * n_samples / 10)
+    dropout = n_features / (n_features + 0.3 * n_samples)
     return Recipe(
         widths=(width, width),
         dropout=float(np.clip(dropout, LEAST_DROPOUT, LARGEST_DROPOUT)),
-        batch_size=int(np.clip(n_samples // 64, LEAST_BATCH, LARGEST_BATCH)),
+        batch_size=int(np.clip(n_samples // 32, LEAST_BATCH, LARGEST_BATCH)),
     )

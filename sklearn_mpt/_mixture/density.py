@@ -23,6 +23,8 @@ from sklearn_mpt._measure.contract import masked_score
 LOG_2PI = math.log(2 * math.pi)
 LEAST_VARIANCE = 1e-300
 BLOCK_BYTES = 2**25
+# Sizes up to which matrices are copied for every row: for each pattern, and in all.
+CHEAP_COPY, LARGE_COPY = 2**15, 2**20
 
 
 class Classes(NamedTuple):
@@ -77,10 +79,10 @@ class Conditioned(NamedTuple):
         return variance.clamp(min=LEAST_VARIANCE)[self.pattern]
 
 
-def condition(X, observed, means, covariances):
+def condition(X, observed, means, covariances, patterns=None):
     """Condition Gaussians on the observed entries of rows.
 
-    X, observed : shape (n, g).
+    X, observed : shape (n, g). patterns : `distinct(observed)`, if it is known.
     """
     n_features = X.shape[1]
     if n_features == 0:
@@ -89,7 +91,7 @@ def condition(X, observed, means, covariances):
         matrix = log_prob.new_zeros(1, len(means), 0, 0)
         pattern = X.new_zeros(len(X), dtype=torch.int64)
         return Conditioned(log_prob, nothing, matrix, matrix, pattern)
-    patterns, pattern = distinct(observed)
+    patterns, pattern = distinct(observed) if patterns is None else patterns
     both = patterns[:, None, :, None] & patterns[:, None, None, :]
     missing = torch.diag_embed((~patterns[:, None]).to(means))
     blocks = torch.where(both, covariances, 0.0) + missing  # shape: (u, K, g, g)
@@ -121,14 +123,16 @@ def distinct(observed):
     """
     starts = observed.new_ones(len(observed))
     starts[1:] = (observed[1:] != observed[:-1]).any(1)
-    if 4 * int(starts.sum()) > len(observed):
+    if len(observed) > 1 and 4 * int(starts.sum()) > len(observed):
         return observed.unique(dim=0, return_inverse=True)
     return observed[starts], starts.cumsum(0) - 1
 
 
 def multiply(matrices, pattern, vectors):
     """Multiply vectors (n, K, g) by the matrices (u, K, g, g) of their patterns."""
-    if 4 * len(matrices) > len(vectors):
+    size = len(vectors) * matrices[0].numel()
+    is_small = size < min(CHEAP_COPY * len(matrices), LARGE_COPY)
+    if is_small or 4 * len(matrices) > len(vectors):
         return (matrices[pattern] @ vectors[..., None])[..., 0]
     product = torch.empty_like(vectors)
     for u, matrix in enumerate(matrices):
@@ -185,14 +189,18 @@ class MixtureDensity(Density):
         for first, last in pairwise([*sorted(ends), len(observed)]):
             yield slice(first, last)
 
-    def given(self, X, observed):
-        """Condition every class on the observed entries of rows."""
+    def given(self, X, observed, patterns=None):
+        """Condition every class on the observed entries of rows.
+
+        patterns : `distinct` of the observed Gaussian columns, if it is known.
+        """
         classes, layout = self.classes, self.layout
         gaussian = condition(
             X[:, layout.gaussian],
             observed[:, layout.gaussian],
             classes.means,
             classes.covariances,
+            patterns,
         )
         entries = self._other_entries(X)
         seen = observed[:, None, layout.others]

@@ -43,7 +43,9 @@ class MPTMixture(TableMPT):
     probability :math:`\pi_k`. Within a component, Gaussian columns have a joint
     Gaussian distribution, as in `sklearn.mixture.GaussianMixture`. Columns of other
     kinds (see `likelihood`) are independent of all other columns within a component.
-    Missing entries are integrated out, in training and in every method.
+    Missing entries are integrated out, in training and in every method. A step with
+    masks is a step of EM in which the expected statistics of masked rows replace those
+    of whole rows [2]_. The :ref:`user guide <mixture>` has the cost of an epoch.
 
     Parameters
     ----------
@@ -52,17 +54,11 @@ class MPTMixture(TableMPT):
     likelihood : str, sequence of str or dict, default="gaussian"
         Kinds of the columns: "gaussian", "bernoulli", "categorical" or "poisson", one
         name for all columns or one for each, a dict, "from_dtype" or "auto", as in
-        `MPTLinearVAE`; ordered categories are "categorical" there.
-        With "categorical" the model is a latent class analysis, with several kinds a
-        latent profile analysis.
+        `MPTLinearVAE`. Ordered categories are "categorical".
     covariance_type : {"full", "tied", "diag", "spherical", "low_rank"}, default="full"
-        Form of the covariances of Gaussian columns: "full", a matrix for each
-        component; "tied", one matrix for all; "diag", a variance for each column;
-        "spherical", one variance for each component; or "low_rank", for many columns,
-        `n_factors` factors and a noise variance for each column in each component,
-        which makes a mixture of factor analysers [3]_. With "low_rank", each component
-        counts one additional row that has the noise variances of all components
-        together, so that none falls to zero.
+        Form of the covariances of Gaussian columns: a matrix for each component, one
+        matrix for all, a variance for each column, one variance for each component, or,
+        for many columns, `n_factors` factors and noise variances [3]_.
     n_factors : int, default=1
         Number of factors of each component, if `covariance_type` is "low_rank".
     mask_rate : "uniform", float or int, default="uniform"
@@ -70,24 +66,19 @@ class MPTMixture(TableMPT):
         unbiased for the log marginal likelihood (LML) [1]_; a float in (0, 1] is a
         fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step, shared by the rows. With an int, all epochs use
-        masks. "auto" is 64 masks; if `mask_rate` is "uniform", the last epochs then
-        maximise the sum of the scores of all mask sizes, without drawing masks.
+        Number of masks in each step, shared by the rows. "auto" is 64; if `mask_rate`
+        is "uniform", the last epochs then train on all mask sizes without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores, or the LML by EM.
     n_init : int, default=1
         Number of starts. Each runs for 25 epochs of EM, and the best is trained on.
     init_params : str, default="kmeans"
-        How the first responsibilities are found. "kmeans": by clustering the rows, with
-        means in place of gaps. "k-means++" and "random_from_data": by the nearest of
-        `n_components` rows that are drawn as in k-means++ or at random. "random": by
-        random numbers.
-    weights_init : array-like of shape (n_components,), default=None
-        Weights to start from.
-    means_init : array-like of shape (n_components, n_gaussian), default=None
-        Means of the Gaussian columns to start from.
-    precisions_init : array-like, default=None
-        Inverse covariances to start from, in the shape of `covariances_`.
+        How the first responsibilities are found: "kmeans", "k-means++", "random" or
+        "random_from_data", as in `sklearn.mixture.GaussianMixture`; means take the
+        place of gaps.
+    weights_init, means_init, precisions_init : array-like, default=None
+        Weights, means of the Gaussian columns and inverse covariances to start from, in
+        the shapes of `weights_`, (n_components, n_gaussian) and of `covariances_`.
     reg_covar : float, default=1e-6
         Number added to the diagonal of covariances in every step.
     max_iter : int, default=1000
@@ -98,8 +89,7 @@ class MPTMixture(TableMPT):
         Training ends when the last epoch gained less than this, and all epochs to come
         are expected to gain less together; in nats per row.
     n_iter_no_change : int, default=5
-        Length of the windows of epochs with masks. Their mean losses are compared to
-        decide whether training still gains.
+        Length of the windows of epochs whose mean losses are compared.
     warm_start : bool, default=False
         Whether `fit` starts from the parameters of the previous call.
     verbose : bool, default=False
@@ -109,8 +99,8 @@ class MPTMixture(TableMPT):
     random_state : int, RandomState instance or None, default=None
         Determines the starts and the masks.
     n_jobs : int, default=None
-        Number of joblib workers that `mpt_curve` and `feature_contributions` use for
-        this model unless told otherwise.
+        Number of joblib workers of `mpt_curve` and `feature_contributions`, unless
+        these get another number.
 
     Attributes
     ----------
@@ -119,22 +109,15 @@ class MPTMixture(TableMPT):
     means_ : ndarray of shape (n_components, n_features)
         Expected values of the columns in each component. In tables with categorical
         columns, NaN for all columns that are not Gaussian.
-    covariances_ : ndarray
-        Covariances of the Gaussian columns. Shape: "full" and "low_rank",
-        (n_components, n_gaussian, n_gaussian); "tied", (n_gaussian, n_gaussian);
-        "diag", (n_components, n_gaussian); "spherical", (n_components,).
-    precisions_ : ndarray
-        Inverses of the covariances, in the same shape.
-    precisions_cholesky_ : ndarray
-        Cholesky factors of the precisions, in the same shape.
+    covariances_, precisions_, precisions_cholesky_ : ndarray
+        Covariances of the Gaussian columns, their inverses, and Cholesky factors of
+        these, shaped as in `sklearn.mixture.GaussianMixture`; "low_rank" as "full".
     locations_ : ndarray of shape (n_components, n_locations)
-        Locations of the columns that are not Gaussian: logits ("bernoulli"), logarithms
-        of rates ("poisson"), and logarithms of probabilities up to a constant
-        ("categorical").
-    factors_ : ndarray of shape (n_components, n_factors, n_gaussian)
-        Loadings of the factors; empty unless `covariance_type` is "low_rank".
-    noise_variances_ : ndarray of shape (n_components, n_gaussian)
-        Noise variances of "low_rank"; empty for other types.
+        Logits ("bernoulli"), logarithms of rates ("poisson"), or logarithms of
+        probabilities up to a constant ("categorical") of the other columns.
+    factors_, noise_variances_ : ndarray
+        Loadings of the factors, (n_components, n_factors, n_gaussian), and noise
+        variances, (n_components, n_gaussian); empty unless "low_rank".
     likelihoods_, categories_ : list
         Kinds and categories of the columns, if rows are read as a table.
     n_iter_ : int
@@ -144,22 +127,12 @@ class MPTMixture(TableMPT):
     lml_method_ : str
         How `score_samples` computes the LML: "exact".
     n_features_in_ : int
-        Number of features seen in `fit`.
-    feature_names_in_ : ndarray of shape (n_features,)
-        Names of the features, if all are strings.
+        Number of features in `fit`; `feature_names_in_` has their names, if strings.
 
     See Also
     --------
-    sklearn.mixture.GaussianMixture : Gaussian mixture fitted by EM to complete rows.
+    sklearn.mixture.GaussianMixture : Mixture fitted by EM to complete rows.
     MPTLinearVAE : Model with continuous latent variables.
-
-    Notes
-    -----
-    An epoch of EM costs :math:`O(P K D^3 + N K D^2)` for P patterns of missing entries
-    in N rows. A step with masks is a step of EM in which the expected statistics of
-    masked rows replace those of whole rows [2]_. For columns that are not Gaussian,
-    every component counts one additional row, the mean of all rows; so no category has
-    probability zero.
 
     References
     ----------

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._mixture.density import Classes, MixtureDensity, multiply
+from sklearn_mpt._mixture.density import Classes, MixtureDensity, distinct, multiply
 
 POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER
 SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
@@ -65,14 +65,15 @@ class Step(NamedTuple):
     layout: object
 
 
-def statistics_of_rows(density, X, weight, prior=0.0):
+def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     """Return the expected statistics of whole rows: the E-step of EM.
 
     prior : additional count of each row in every class, for columns that are not
-    Gaussian. It keeps the probabilities of categories above zero.
+    Gaussian. It keeps the probabilities of categories above zero. patterns : those of
+    the present entries, if they are known.
     """
     present, classes = ~X.isnan(), density.classes
-    given = density.given(X, present)
+    given = density.given(X, present, patterns)
     value = given.joint.logsumexp(1)
     share = given.log_responsibility.exp() * weight[:, None]
     entries = (share + prior * weight[:, None])[..., None] * present[:, None].to(X)
@@ -323,6 +324,7 @@ class MixtureSolver(Solver):
         self.classes = starts[0]
         self._n_steps = n_before
         self._average = None
+        self._parts_of_rows = None
         self._start = self._kept = self.classes
         self._first = 0  # epoch at which steps with masks, or on whole rows, began
         self._gain = 0.0
@@ -387,15 +389,26 @@ class MixtureSolver(Solver):
             n_copies = len(rows) / len(X)
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
-        for part in density.blocks(seen):
+        for part, patterns in self._parts(density, seen, masks is None):
             of = density, X[part].double(), weight[part]
             if masks is None:
-                statistics = statistics_of_rows(*of, prior)
+                statistics = statistics_of_rows(*of, prior, patterns)
             else:
                 of = *of, hidden[part], inflation[part]
                 statistics = statistics_of_masks(*of, prior)
             total = statistics if total is None else total + statistics
         return total
+
+    def _parts(self, density, seen, is_of_rows):
+        """Return blocks of rows with their patterns, which are kept for whole rows."""
+        if not is_of_rows:
+            return [(part, None) for part in density.blocks(seen)]
+        if self._parts_of_rows is None:
+            numbers = seen[:, self.how.layout.gaussian]
+            self._parts_of_rows = [
+                (part, distinct(numbers[part])) for part in density.blocks(seen)
+            ]
+        return self._parts_of_rows
 
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""

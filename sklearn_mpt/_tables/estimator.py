@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -101,12 +102,17 @@ class TableMPT(BaseMPT):
         )
 
     def _check_values(self, X):
-        likelihood = self._likelihood()
+        names = getattr(self, "feature_names_in_", np.arange(X.shape[1])).tolist()
+        if self._is_of_numbers:
+            likelihood = self._likelihood()
+        else:
+            coding = Coding(self.likelihoods_, self.categories_)
+            kinds, counts = tuple(coding.kinds), tuple(coding.n_categories)
+            likelihood = _columns(kinds, counts, tuple(names))
         try:
             likelihood.check_rows(X)
         except ValueError:
-            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
-            likelihood.check_columns(X, names.tolist())
+            likelihood.check_columns(X, names)
             raise
 
     def _check_training_rows(self, X, is_new, min_samples):
@@ -131,5 +137,10 @@ class TableMPT(BaseMPT):
             return rows
         if not is_into_dataframe(X):
             return Coding(self.likelihoods_, self.categories_).decode(rows)
-        storage = [Storage(**described) for described in self._storage]
-        return fill_gaps(X, rows, storage, self.categories_, places)
+        return fill_gaps(X, rows, self._storage, self.categories_, places)
+
+
+@lru_cache(maxsize=16)  # makes `impute` of single rows faster
+def _columns(kinds, n_categories, names):
+    """Return a likelihood that checks values; its own parameters do not matter."""
+    return Columns(kinds, n_categories, names)

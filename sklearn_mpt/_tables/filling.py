@@ -164,8 +164,8 @@ def fill_gaps(X, rows, storage, categories, places=None):
     X : DataFrame of shape (n_samples, n_features)
     rows : ndarray of shape (n_samples, n_features)
         Completed rows as numbers; categories as codes.
-    storage : list of Storage
-        Storage of each column in `fit`.
+    storage : list of dict
+        Fields of the `Storage` of each column in `fit`.
     categories : list of ndarray or None
         Categories of each column in the order of their codes; None for numbers.
     places : sequence of int
@@ -183,7 +183,8 @@ def fill_gaps(X, rows, storage, categories, places=None):
     for j, column in zip(places, columns_of(X, places=places), strict=True):
         if column.missing.any():
             fill = _with_numbers if categories[j] is None else _with_categories
-            filled.append(fill(column, rows[:, j], storage[j], categories[j]))
+            fitted = Storage(**storage[j])
+            filled.append(fill(column, rows[:, j], fitted, categories[j]))
     return with_columns(X, filled)
 
 

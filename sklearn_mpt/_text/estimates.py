@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 FIRST_WEIGHT = 0.5  # weight of the means if one order is drawn: no variance is known
+N_OF_CURVE = 3  # parameters of a parabola
+PRIOR_SCALE = 5  # of the prior of that weight, in ratios of two variances
 
 
 class WindowScores(NamedTuple):
@@ -159,45 +161,65 @@ def average_orders(window, log_prob, targets, draw):
 
     Parameters and result are those of `average_terms`.
     """
-    n = len(window.places)
     orders = np.stack(list(draw.orders(window)))
-    n_orders, n_targets = len(orders), n - np.arange(n)
-    starts = np.cumsum(np.tile(n_targets, n_orders)) - np.tile(n_targets, n_orders)
-    following = window.places[orders.ravel()]
-    chosen = starts + [
-        np.searchsorted(places, place)
-        for places, place in zip(targets, following, strict=True)
-    ]
-    next_ones = log_prob[chosen].reshape(n_orders, n)
-    with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        means, squares = (
-            np.add.reduceat(values, starts).reshape(n_orders, n) / n_targets
-            for values in (log_prob, log_prob**2)
-        )
-        variance = np.maximum(squares - means**2, 0).sum(axis=1).mean()
-        weight = weight_of_means(next_ones, means, variance)
-    # The contribution of each token to the estimate of each order.
-    rows = np.repeat(np.arange(len(targets)), np.tile(n_targets, n_orders))
-    index = rows // n * len(window) + np.concatenate(targets)
-    values = weight * log_prob / np.tile(n_targets, n_orders)[rows]
-    shares = np.bincount(index, values, n_orders * len(window))
-    if weight < 1:
-        at_next = np.repeat(np.arange(n_orders), n) * len(window) + following
-        shares[at_next] += (1 - weight) * next_ones.ravel()
-    shares = shares.reshape(n_orders, len(window))[:, window.places]
-    scale = _scale(n_orders, count_orders(n))
-    estimates, at_sizes = shares.sum(axis=1), means[:, ::-1]
+    n_orders, n_all = len(orders), count_orders(orders.shape[1])
     steps = orders.argsort(axis=1)  # step at which each token becomes visible
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
+        parts = map(_follow, np.split(log_prob, n_orders), steps)
+        next_ones, means, forecasts, variances, shares = map(
+            np.stack, zip(*parts, strict=True)
+        )
+        variance = variances.sum(axis=1).mean()
+        weight = weight_of_means(next_ones, means, forecasts, variance)
+        shares *= weight  # contributions of the tokens to the estimate of each order
+        if weight < 1:
+            shares += (1 - weight) * np.take_along_axis(next_ones, steps, axis=1)
+        scale = _scale(n_orders, n_all)
+        estimates, at_sizes = shares.sum(axis=1), means[:, ::-1]
         return WindowScores(
             estimates.mean(keepdims=True),
-            _between_pairs(estimates, count_orders(n))[None],
+            _between_pairs(estimates, n_all)[None],
             scale * _deviations(estimates)[None],
             at_sizes.mean(axis=0),
             scale * _deviations(at_sizes).T,
             shares.mean(axis=0),
             scale * _without_trend(_deviations(shares), _deviations(steps)),
         )
+
+
+def _follow(log_prob, steps):
+    """Summarise the rows of one order.
+
+    Parameters
+    ----------
+    log_prob : ndarray of shape (n_places * (n_places + 1) / 2,)
+        Log-probabilities of the hidden tokens of each row.
+    steps : ndarray of int of shape (n_places,)
+        Step at which each token becomes visible.
+
+    Returns
+    -------
+    next_ones, means, forecasts, variances : ndarray of shape (n_places,)
+        By steps: the log-probability of the next token; the mean of all hidden tokens;
+        the forecast of the sum of later means, as if no token changed the predictions
+        of others; the variance of the hidden tokens.
+    averages : ndarray of shape (n_places,)
+        By tokens: contributions to the sum of the means.
+    """
+    n_places = len(steps)
+    n_hidden = n_places - np.arange(n_places)
+    values = np.zeros((n_places, n_places))  # by steps and tokens
+    values[steps >= np.arange(n_places)[:, None]] = log_prob
+    means = values.sum(axis=1) / n_hidden
+    squares = (values**2).sum(axis=1) / n_hidden
+    shares = np.cumsum(1 / n_hidden)  # of a token in the means up to each step
+    return (
+        values[steps, np.arange(n_places)][steps.argsort()],
+        means,
+        values @ shares[steps] - shares * values.sum(axis=1),
+        np.maximum(squares - means**2, 0),
+        (values / n_hidden[:, None]).sum(axis=0),
+    )
 
 
 def _deviations(values):
@@ -217,23 +239,32 @@ def _without_trend(shares, steps):
     return shares - (shares * steps).sum() / squares * steps if is_balanced else shares
 
 
-def weight_of_means(next_ones, means, variance):
+def weight_of_means(next_ones, means, forecasts, variance):
     r"""Return the weight w of A in the estimate :math:`C - w (C - A)`.
 
     The variance of :math:`C - w (C - A)` is least for
 
-    .. math:: w = \frac{\mathrm{Cov}(C, C - A)}{V} = 1 + \frac{1}{V} \sum_{s < t}
-              \mathrm{Cov}(b_s - a_s, a_t),
+    .. math:: w = \frac{\mathrm{Cov}(C, C - A)}{V}
+              = 1 + \frac{1}{V} \sum_t \mathrm{Cov}(b_t - a_t, l_t),
+              \qquad l_t = \sum_{s > t} a_s,
 
     because a token that is drawn does not affect the steps before. V is the variance of
     C - A. Each row gives an estimate of it, as :math:`b_t` is drawn from the hidden
-    tokens. The covariances are estimated from the few orders, and are inaccurate. But
-    by the Cauchy-Schwarz inequality, w is at most :math:`\sqrt{\mathrm{Var}(C) / V}`.
+    tokens. The covariances are estimated from few orders, with a parabola in t as the
+    mean of :math:`l_t`. A forecast :math:`f_t` of :math:`l_t` serves as a control
+    variate, because the sum over t of :math:`\mathrm{Cov}(b_t - a_t, f_t)` is known: it
+    is -V. So :math:`l_t - k f_t` is put in the place of :math:`l_t`, and :math:`1 - k`
+    in that of 1. The factor k is the slope of a regression.
+
+    If the conditionals belong to one joint distribution, C has no variance, and w is 0.
+    If A and C are uncorrelated, :math:`w = \mathrm{Var}(C) / V`. So the estimate is the
+    posterior mean under a normal prior of mean 0, whose standard deviation is
+    `PRIOR_SCALE` times that ratio, as the ratio is estimated from few orders, too.
 
     Parameters
     ----------
-    next_ones, means : ndarray of shape (n_orders, n_places)
-        The values :math:`b_t` and :math:`a_t`.
+    next_ones, means, forecasts : ndarray of shape (n_orders, n_places)
+        The values :math:`b_t`, :math:`a_t` and :math:`f_t`.
     variance : float
         The variance V.
 
@@ -247,14 +278,28 @@ def weight_of_means(next_ones, means, variance):
         return 1.0
     if len(means) == 1:
         return FIRST_WEIGHT
-    largest = next_ones.sum(axis=1).var(ddof=1)
-    if largest == 0 or variance == 0:
+    ratio = next_ones.sum(axis=1).var(ddof=1) / variance if variance > 0 else 0.0
+    if ratio == 0:
         return 0.0
-    apart = _deviations(means)
-    later = apart[:, ::-1].cumsum(axis=1)[:, ::-1] - apart
-    covariance = ((next_ones - means) * later).sum() / (len(means) - 1)
-    least_noise = 1 + covariance / variance
-    return float(np.clip(least_noise, 0, min(1, np.sqrt(largest / variance))))
+    control = next_ones - means
+    later = _without_curve(means[:, ::-1].cumsum(axis=1)[:, ::-1] - means)
+    forecasts = _without_curve(forecasts)
+    squares = (forecasts**2).sum()
+    k = np.clip((later * forecasts).sum() / squares, 0, 1) if squares > 0 else 0.0
+    later -= k * forecasts
+    n_free = len(means) - min(1, N_OF_CURVE / means.shape[1])
+    least_noise = 1 - k + (control * later).sum() / n_free / variance
+    residuals = later + (1 - k - least_noise) * control
+    of_estimate = ((control * residuals) ** 2).sum() / (control**2).sum() ** 2
+    of_prior = (PRIOR_SCALE * ratio) ** 2
+    return float(np.clip(least_noise * of_prior / (of_prior + of_estimate), 0, 1))
+
+
+def _without_curve(values):
+    """Subtract a parabola in the step, fitted to all orders, (n_orders, n_places)."""
+    steps = np.linspace(-1, 1, values.shape[1])
+    degree = min(N_OF_CURVE, len(steps)) - 1
+    return values - np.polyval(np.polyfit(steps, values.mean(axis=0), degree), steps)
 
 
 def _between_pairs(estimates, n_all):

@@ -31,7 +31,7 @@ class LMLTrainerCallback(TrainerCallback):
     every : int, default=1
         Number of epochs from one measurement to the next.
     n_masks : int, default=2
-        Random masks per size.
+        Number of random orders of the tokens of a text, as for `MPTScorer`.
     batch_tokens : int, default=4096
         Tokens in one forward pass.
     max_length : int, default=None

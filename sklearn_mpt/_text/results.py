@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 from scipy import stats
 
-from sklearn_mpt._checks import check_real
+from sklearn_mpt._checks import check_real, warn_caller
 from sklearn_mpt._measure.curve import MaskNoise, MPTCurve, degrees_of_sum
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
 
 ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
+MANY = 10  # windows from which the noise of another design can be told
 COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they known
 
 
@@ -134,6 +135,24 @@ class TextScores:
         """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
         return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
+
+    def warn_of_noise(self):
+        """Warn if independent masks would have less than half the error of orders.
+
+        Over many texts, the spread of the means of hidden tokens at each step tells the
+        variance that masks drawn independently would have.
+        """
+        if (self.draw.method, self.draw.design) != ("mpt", "chain"):
+            return
+        own, independent = (
+            sum(np.sum(getattr(score, name) ** 2) for score in self.scores)
+            for name in ("contrasts", "size_contrasts")
+        )
+        if len(self.scores) >= MANY and own > 4 * independent:
+            warn_caller(
+                "With independent masks, the scores of these texts would have less "
+                "than half their standard errors: set design='independent'."
+            )
 
     def n_tokens(self):
         """Return the number of scored tokens of each text, (n_texts,)."""
@@ -335,11 +354,12 @@ def _std_error(scores):
     """Standard error of a sum of `WindowScores`, each a number of times.
 
     1.96 of them are to cover 95%. The nearly unbiased contrasts are taken where they
-    have enough degrees of freedom.
+    have enough degrees of freedom; otherwise the larger of both errors.
     """
     error, freedom = _error_of_sum(scores, "contrasts")
     if freedom < ENOUGH:
-        error, freedom = _error_of_sum(scores, "cautious")
+        cautious, freedom = _error_of_sum(scores, "cautious")
+        error = np.maximum(error, cautious)
     return error * stats.t.ppf(0.975, freedom) / COVERING
 
 

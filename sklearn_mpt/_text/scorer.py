@@ -60,8 +60,8 @@ class MPTScorer(
     n_masks : int or "auto", default="auto"
         Number of masks of each size, or of orders. If no more exist, all are used and
         nothing is random. With 1, standard errors are unknown; with 2 or 3 orders they
-        are large. "auto" is 4 balanced orders, or 2 masks of each size if masks are
-        independent, as in `transform`.
+        are large. "auto" is 4 orders, or 2 masks of each size if masks are independent,
+        as in `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         The score that `score_samples` returns. "mpt": the sum above. "pll": the
         pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":

@@ -88,10 +88,17 @@ class TextScoresMixin:
             than `max_length_` and `overflow` is "error"; if a context leaves no room
             for the text; if a prediction is NaN; if the scorer was unpickled and the
             files in the folder of its model have changed.
+
+        Warns
+        -----
+        UserWarning
+            If `design` is "chain", and with independent masks the standard errors of
+            these texts, 10 or more, would be less than half as large.
         """
         check_is_fitted(self)
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
+        scores.warn_of_noise()
         log_prob, _ = scores.totals()
         log_prob = log_prob + length_term(length_log_prob, scores.n_tokens())
         return (log_prob, scores.std_errors()) if return_std else log_prob
@@ -246,6 +253,7 @@ class TextScoresMixin:
         check_is_fitted(self)
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
+        scores.warn_of_noise()
         n_tokens = scores.n_tokens().sum()
         with np.errstate(over="ignore", invalid="ignore"):
             perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
@@ -299,6 +307,7 @@ class TextScoresMixin:
         if unit != "token" and self.overflow == "truncate":
             longest = self.count_tokens(texts)
         scores = self._score_texts(texts, self._draw())
+        scores.warn_of_noise()
         n_tokens = scores.n_tokens()
         if unit == "token":
             n_units = n_tokens.sum()
