@@ -337,9 +337,7 @@ class Ascent(Solver):
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
         self._doubt(batch, move)
-        falling = 0 if self._average is None else self._average.count
-        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
-        self._advance(move, size)
+        self._advance(move)
         return move.value
 
     def _doubt(self, batch, move):
@@ -381,8 +379,10 @@ class Ascent(Solver):
         if information.is_finite():
             self._information = information
 
-    def _advance(self, move, size):
+    def _advance(self, move):
         """Take a step; extrapolate from the last full steps if there is no noise."""
+        falling = 0 if self._average is None else self._average.count
+        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
         floor, before = self.problem.floor, self.point
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
