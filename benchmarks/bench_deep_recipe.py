@@ -56,6 +56,7 @@ CHANGES = {
     "sets noise": ({"sets_noise": True}, {}),
     "trains noise": ({"sets_noise": False}, {}),
     "joins no rows": ({}, {"warm_start": True}),
+    "rate .008": ({}, {"learning_rate": 0.008}),
     "rate .005": ({}, {"learning_rate": 0.005}),
     "rate .003": ({}, {"learning_rate": 0.003}),
 }

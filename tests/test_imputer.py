@@ -16,6 +16,7 @@ from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
 from sklearn_mpt._imputation.layout import category_log_probs
+from sklearn_mpt._imputation.selection import few_models, mixed, stacking_weights
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,24 @@ def test_models_are_chosen_by_entries_that_are_hidden(wine):
     error = ((imputer.transform(X) - whole) / scale)[hidden]
     alone = ((np.nanmean(X, axis=0) - whole) / scale)[hidden]
     assert np.sqrt(np.mean(error**2)) < 0.85 * np.sqrt(np.mean(alone**2))
+
+
+def test_few_models_are_mixed_and_independent_columns_are_among_them():
+    rng = np.random.default_rng(0)
+    columns, model = rng.normal(-1.5, 0.1, 200), rng.normal(-1.0, 0.1, 200)
+    weights = few_models([columns, model - 0.5, model, model - 1e-3])
+    assert_allclose(weights.sum(), 1)
+    assert_array_equal(weights > 0, [True, False, True, False])
+    assert weights[2] > 0.9
+
+
+def test_weights_of_models_maximise_the_log_probability_of_hidden_entries():
+    """With one additional entry that only this model explains."""
+    log_probs = np.random.default_rng(0).normal(size=(2, 40))
+    share = np.linspace(0.001, 0.999, 999)
+    value = [mixed(log_probs, np.array([w, 1 - w])).sum() for w in share]
+    best = share[np.argmax(value + np.log(share) + np.log(1 - share))]
+    assert_allclose(stacking_weights(log_probs)[0], best, atol=0.003)
 
 
 def test_a_budget_of_one_model_takes_columns_alone(wine):

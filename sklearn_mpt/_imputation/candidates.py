@@ -21,7 +21,7 @@ from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
 
 # Variance that is added to the variance 1 of each number in every step of EM.
-SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001
+SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003
 MANY_ROWS = 20  # rows for each column from which the strongest shrinkage is left out
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
 COMPONENTS = 2, 3, 4, 6, 8, 12, 16

@@ -98,7 +98,9 @@ class MPTImputer(
     cheapest models are tried first, and each starts from the smaller model before it. A
     kind of model is no longer tried when a larger one is not better. The conditionals
     of the models are mixed, with the weights that maximise the log-probability of the
-    hidden entries [2]_. All models with positive weights are then fitted to all rows.
+    hidden entries [2]_. Independent columns always have a small weight, which bounds
+    the loss where all other models are overconfident. All models with positive weights
+    are then fitted to all rows.
 
     References
     ----------

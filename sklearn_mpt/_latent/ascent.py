@@ -335,11 +335,20 @@ class Ascent(Solver):
             self._go_back()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
-        self._judge(move, batch)
-        falling = 0 if self._average is None else self._average.count
-        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
-        self._advance(move, size)
+        self._judge(move)
+        self._doubt(batch, move)
+        self._advance(move)
         return move.value
+
+    def _doubt(self, batch, move):
+        """Continue if the average is worse than its points, which lie on a curve."""
+        if not (self.converged and self._average):
+            return
+        sums = self.problem.sums(self._average.point, batch)
+        noise = 2 * move.gain  # noise of the batch in the difference of both values
+        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
+            self.converged = False
+            self._forget_average()
 
     def _move(self, batch):
         """Return the step for a batch, with the information of all steps so far."""
@@ -370,8 +379,10 @@ class Ascent(Solver):
         if information.is_finite():
             self._information = information
 
-    def _advance(self, move, size):
+    def _advance(self, move):
         """Take a step; extrapolate from the last full steps if there is no noise."""
+        falling = 0 if self._average is None else self._average.count
+        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
         floor, before = self.problem.floor, self.point
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
@@ -412,12 +423,11 @@ class Ascent(Solver):
         self._last = point, move, size / 2
         self.point = apply(point, move, size / 2, self.problem.floor)
 
-    def _judge(self, move, batch):
-        """Decide whether points are averaged, and whether the ascent has converged."""
+    def _judge(self, move):
         if not self.problem.is_noisy:
             self._judge_exact(move)
         elif self._average is not None:
-            self._judge_average(move, batch)
+            self._judge_average(move)
         else:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
@@ -449,12 +459,7 @@ class Ascent(Solver):
         self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
-    def _judge_average(self, move, batch):
-        """End the ascent when more points would improve the average by less than tol.
-
-        Full steps start again if the values rise, if the average drifts, or if it is
-        worse than its points, which then lie on a curve.
-        """
+    def _judge_average(self, move):
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
@@ -467,19 +472,8 @@ class Ascent(Solver):
             # a small share of P / (2 n), the loss by estimating P parameters
             resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if self.converged:
-                fails = self._is_worse(average.point, move, batch)
-            else:
-                fails = drift > SLOW * less_noise
-            if fails:
-                self.converged = False
+            if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
-
-    def _is_worse(self, point, move, batch):
-        """Return whether a point's value is below that of the step, beyond noise."""
-        sums = self.problem.sums(point, batch)
-        noise = 2 * move.gain  # noise of the batch in the difference of both values
-        return float(sums.value) / sums.n_rows < move.value - noise - self._tol
 
     def _forget_average(self):
         """Take full steps again, until their directions disagree."""
