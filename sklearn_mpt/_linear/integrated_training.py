@@ -14,7 +14,7 @@ import torch
 
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.natural_gradient import IDLE
+from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
@@ -299,6 +299,8 @@ class LikelihoodRows(IntegratedRows):
         self.is_noisy = self.n_batches > 1
         self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
+        if training.objective == "mpt" and n_dims > MAX_QUADRATURE_DIMS:
+            self.idle = IDLE_FOR_MASKS  # sampled nodes have larger errors
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_own + 2)
