@@ -22,7 +22,7 @@ import torch
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Shares of tol: training ends when the gain of a step is smaller. The first is for the
-# LML as the objective, the second for the LML after steps by masks.
+# LML as the objective, the second after steps by masks, and with sampled nodes.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Largest relative decrease in one step of a noise variance or another positive number.
