@@ -279,7 +279,7 @@ def test_a_quadrature_out_of_tolerance_says_so(many_components):
 def test_missing_entries_in_training_cost_little(arrays):
     X = binary_rows(300, *arrays, seed=6)
     gaps = np.random.default_rng(0).random(X.shape) < 0.3
-    model = MPTLinearVAE(likelihood="bernoulli", random_state=0)
+    model = MPTLinearVAE(likelihood="bernoulli", slope_prior=4.0, random_state=0)
     complete = model.fit(X).score(X)
     assert model.fit(np.where(gaps, np.nan, X)).score(X) > complete - 0.05
 
