@@ -27,8 +27,8 @@ def recipe_for(n_samples, n_features):
 
     The width grows with the fourth root of rows times columns, from 64 to 512 units;
     more units do not improve the net. Dropout grows with the root of the ratio of
-    columns to rows, because a net overfits few long rows: it is 0.5 with as many rows as
-    columns, and 0.1 with 25 times as many.
+    columns to rows, because a net overfits few long rows: it is 0.5 with as many rows
+    as columns, and 0.1 with 25 times as many.
     """
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(WIDTH_STEP * round(size), LEAST_WIDTH, LARGEST_WIDTH))
