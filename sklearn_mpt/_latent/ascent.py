@@ -9,7 +9,8 @@ A problem is an object with
   values of own parameters of the likelihood, such as the log noise;
 - ``least``: number of points in an average before convergence is tested;
 - ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
-- ``without_masks()``: the same objective as a problem without noise, or None;
+- ``without_masks()``: the same objective as a problem without noise, or None; called
+  only with ``finishes``;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
 - ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
