@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import as_tensor, as_view
@@ -11,6 +11,7 @@ from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.gaussian_density import density_of, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
@@ -19,10 +20,7 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianMoments,
     GaussianRows,
     UniformMasks,
-    closed_form,
-    simple_axes,
 )
-from sklearn_mpt._linear.map import check_init, initial_arrays
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
@@ -58,7 +56,8 @@ class GaussianLinear(LatentMixin, BaseMPT):
     _objectives: tuple[str, ...] = ("mpt", "lml")
 
     def _check_parameters(self, n_features):
-        check_init(self.init)
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
         if self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} must be at most "

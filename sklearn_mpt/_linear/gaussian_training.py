@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
-from sklearn.utils.extmath import svd_flip
 
-from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, axes_of
-from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
     Symmetric,
@@ -307,53 +303,3 @@ class GaussianMoments(GaussianRows):
         parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
         seen, target = map(torch.cat, zip(*parts, strict=True))
         yield moment_sums(*of, seen, target, point, self.symmetric)
-
-
-def closed_form(X, units, n_components, noise_floor, weight=None):
-    """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
-
-    units : mean of each column, and its scale or None.
-    """
-    total = len(X) if weight is None else weight.sum()
-    blocks = (
-        (np.nan_to_num(_standard(block, *units)), share[:, None] / total)
-        for block, share in row_blocks(X, weight)
-    )
-    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
-    return {
-        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": units[0],
-        "noise_variance_": noise_variance,
-    }
-
-
-def _standard(X, mean, scale):
-    return X - mean if scale is None else (X - mean) / scale
-
-
-def principal_axes(components):
-    """Rotate components to orthogonal ones, longest first, and fix their signs."""
-    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
-    _, axes = svd_flip(U, axes, u_based_decision=False)
-    rotated = np.zeros_like(components)  # more components than features: zero rows
-    rotated[: len(lengths)] = lengths[:, None] * axes
-    return rotated
-
-
-def simple_axes(components, rotation):
-    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
-    components = principal_axes(components)
-    if rotation is None or len(components) == 1:
-        return components
-    from sklearn.decomposition._factor_analysis import _ortho_rotation
-
-    return _ortho_rotation(components.T, method=rotation)
-
-
-def check_rotation(rotation):
-    if rotation is not None:
-        check_choice(rotation, "rotation", ["varimax", "quartimax"])

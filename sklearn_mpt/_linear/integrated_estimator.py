@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._likelihoods.base import Likelihood
-from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
+from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     LONG_SLOPE,
@@ -26,9 +26,7 @@ from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
-    check_init,
     fitting,
-    initial_arrays,
     n_nodes_of,
     prior_grid,
     spacing,
@@ -77,7 +75,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         """Return the likelihood of the features, with any values of its parameters."""
 
     def _check_parameters(self, n_features):
-        check_init(self.init)
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
 
     def _check_values(self, X):
         self._likelihood().check_rows(X)

@@ -6,7 +6,6 @@ import torch
 from sklearn_mpt._checks import check_choice, check_real
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
-from sklearn_mpt._linear.gaussian_training import check_rotation
 from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
@@ -194,7 +193,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
 
     def _check_parameters(self, n_features):
         check_choice(self.noise, "noise", ["shared", "per_feature"])
-        check_rotation(self.rotation)
+        if self.rotation is not None:
+            check_choice(self.rotation, "rotation", ["varimax", "quartimax"])
         if self.slope_prior is not None:
             check_real(self.slope_prior, "slope_prior", "neither")
         self._kind._check_parameters(self, n_features)
