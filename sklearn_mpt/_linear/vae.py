@@ -188,7 +188,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     @property
     def _kind(self):
         """The base class whose methods to call for this likelihood."""
-        is_gaussian = isinstance(self._likelihood(), Gaussian)
+        is_gaussian = all(
+            k == "gaussian" or isinstance(k, Gaussian) for k in self._kinds
+        )
         return GaussianLinear if is_gaussian else IntegratedLinear
 
     def _check_parameters(self, n_features):
