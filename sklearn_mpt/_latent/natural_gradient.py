@@ -42,10 +42,6 @@ class Point(NamedTuple):
     coefs: torch.Tensor  # shape: (d, k + 1)
     own: torch.Tensor
 
-    @property
-    def blocks(self):
-        """None: information that is stored as a `Point` has no blocks."""
-
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
 
@@ -76,15 +72,19 @@ class Blocks(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Information if own parameters have blocks; see `Likelihood.own_sums`."""
+    """The information of coefficients and of own parameters.
+
+    own : the information of each own parameter, of the shape of `Point.own`; a matrix
+    (g, g); or if own parameters have blocks, as `Likelihood.own_sums` returns it.
+    """
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
-    own: torch.Tensor  # shape: (g, q + k + 1)
-    blocks: Blocks
+    own: torch.Tensor
+    blocks: Blocks | None = None
 
-    def plus(self, other, size=1.0):
-        coefs = self.coefs + size * other.coefs
-        return Curvature(coefs, self.own + size * other.own, other.blocks)
+    def plus(self, other):
+        coefs, own = self.coefs + other.coefs, self.own + other.own
+        return Curvature(coefs, own, other.blocks)
 
     def times(self, factor):
         return Curvature(factor * self.coefs, factor * self.own, self.blocks)
@@ -99,10 +99,9 @@ class Sums(NamedTuple):
     value: torch.Tensor  # sum of the objective
     square: torch.Tensor  # sum of its squares
     gradient: Point
-    # coefs: (d, k + 1, k + 1); None to use the information of the step before
-    information: Point | Curvature | None
+    information: Curvature | None  # None to use that of the step before
     n_rows: float  # sum of the weights of the rows
-    of_law: torch.Tensor | None = None  # see `generator_of`; None: from the gradient
+    of_law: torch.Tensor | None = None  # see `law_of`; None: from the gradient
 
     @classmethod
     def of(cls, value, weight, gradient, information, of_law=None):
@@ -145,7 +144,7 @@ class Move(NamedTuple):
     value: float
     error: float  # standard error of the value over rows
     gradient: Point
-    information: Point | Curvature
+    information: Curvature
     step: Point
     generator: torch.Tensor  # generator of the change of the law of z, (k + 1, k + 1)
     gain: float  # expected gain of the step: half of gradient times step
@@ -160,7 +159,35 @@ def as_arrays(point):
 
 
 def mix(a, b, share):
-    return a.times(1 - share).plus(b, share)
+    return a.times(1 - share).plus(b.times(share))
+
+
+def full_step(problem, point, batch, information, share):
+    """Return the step from a point for a batch.
+
+    information : per row, of the steps before; None if there are none. share : weight
+    of the batch in the average of the information.
+    """
+    sums = problem.sums(point, batch)
+    # a gradient must not take own parameters below their floor
+    outwards = (point.own <= problem.floor + 1e-9) & (sums.gradient.own < 0)
+    own = torch.where(outwards, 0.0, sums.gradient.own)
+    sums = sums._replace(gradient=sums.gradient._replace(own=own))
+    if sums.information is not None:
+        found = sums.information.times(1 / sums.n_rows)
+        if information is not None:
+            found = mix(information, found, share)
+        if found.is_finite():
+            information = found
+    return move_of(
+        sums, point, information, longest=problem.longest, expand=problem.expand
+    )
+
+
+def gain_at(found, point, problem, batch):
+    """Return the gain of another point on a batch, in nats per row."""
+    before, now = (problem.sums(p, batch) for p in (point, found))
+    return float(now.value - before.value) / now.n_rows
 
 
 def move_of(sums, point, information, *, longest=math.inf, expand=True):
@@ -173,7 +200,9 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
     step = divide(gradient, information)
     of_law = sums.of_law
     if of_law is None:
-        of_law = _of_law(sums.gradient.coefs, point.coefs)
+        moment = point.coefs[:, :-1].T @ sums.gradient.coefs
+        scale = moment[:, :-1]
+        of_law = law_of((scale + scale.T) / 4, moment[:, -1])
     generator = torch.zeros_like(of_law)
     if expand:
         largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
@@ -264,13 +293,6 @@ def law_of(scale, shift):
     of_law = torch.nn.functional.pad(scale, (0, 1, 0, 1))
     of_law[:-1, -1] = shift
     return of_law
-
-
-def _of_law(gradient, coefs):
-    """Return the matrix of `law_of`, from the gradient in the coefficients: W' g."""
-    moment = coefs[:, :-1].T @ gradient
-    scale = moment[:, :-1]
-    return law_of((scale + scale.T) / 4, moment[:, -1])
 
 
 def apply(point, move, size, floor=-math.inf):
@@ -366,10 +388,9 @@ class Record:
 
 
 class Average:
-    """Means of points, gradients and gains, weighted by a power of the step number."""
+    """Means of points, gradients and gains, weighted by the number of the step."""
 
-    def __init__(self, power=1):
-        self.power = power
+    def __init__(self):
         self.count = 0
         self.point = self.gradient = self.gain = None
 
@@ -379,7 +400,7 @@ class Average:
             self.reference = self.point = point
             self.gradient, self.gain = move.gradient, move.gain
             return
-        share = (self.power + 1) / (self.count + self.power)
+        share = 2 / (self.count + 1)
         self.point = mix(self.point, point, share)
         self.gradient = mix(self.gradient, move.gradient, share)
         self.gain += share * (move.gain - self.gain)
@@ -390,10 +411,9 @@ class Average:
 
         At the maximum, the expected gain of a full step is caused by noise alone, and
         equals the loss by this noise. The loss of an average of steps is that of one
-        step divided by the number of steps.
+        step divided by the number of steps, times 4 / 3 for the weights.
         """
-        p = self.power
-        return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
+        return self.gain * 4 / 3 / self.count
 
     def drift(self, information):
         """Return the expected gain along the mean gradient, less noise, nats per row.

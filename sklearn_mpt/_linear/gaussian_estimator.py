@@ -9,6 +9,7 @@ from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point
+from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
@@ -139,16 +140,12 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(problem, self.n_components)
         posed, point = self._pose(problem, is_whole)
-        return Ascent(
-            posed,
-            point,
-            learning_rate=self.learning_rate,
-            rng=problem.rng,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            n_before=problem.fitted["n_iter_"],
-            finishes=self.n_masks == "auto",
-        )
+        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
+        how["n_before"] = problem.fitted["n_iter_"]
+        if not problem.is_all:
+            return StreamAscent(posed, point, **how)
+        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(posed, point, finishes=self.n_masks == "auto", **how)
 
     def _pose(self, problem, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.

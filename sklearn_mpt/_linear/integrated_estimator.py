@@ -12,6 +12,7 @@ from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.quadrature import PriorGrids
+from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
@@ -204,15 +205,14 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             log_scale=_mean_log_scale(rows, units, weight),
             is_all=problem.is_all,
         )
-        return Ascent(
-            pose(rows, joint.likelihood, self._training, self.n_components, given),
-            point_of(joint.components, joint.intercept, joint.likelihood.own),
-            learning_rate=self.learning_rate,
-            rng=problem.rng,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            n_before=problem.fitted["n_iter_"],
-        )
+        posed = pose(rows, joint.likelihood, self._training, self.n_components, given)
+        point = point_of(joint.components, joint.intercept, joint.likelihood.own)
+        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
+        how["n_before"] = problem.fitted["n_iter_"]
+        if not problem.is_all:
+            return StreamAscent(posed, point, **how)
+        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(posed, point, **how)
 
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()
