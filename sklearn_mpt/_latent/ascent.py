@@ -232,20 +232,9 @@ class Ascent(Solver):
             self._forget_average()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
-        self._judge(move)
-        self._doubt(batch, move)
+        self._judge(move, batch)
         self._advance(move)
         return move.value
-
-    def _doubt(self, batch, move):
-        """Continue if the average is worse than its points, which lie on a curve."""
-        if not (self.converged and self._average):
-            return
-        sums = self.problem.sums(self._average.point, batch)
-        noise = 2 * move.gain  # noise of the batch in the difference of both values
-        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
-            self.converged = False
-            self._forget_average()
 
     def _advance(self, move):
         """Take a step; extrapolate from the last full steps if there is no noise."""
@@ -292,11 +281,12 @@ class Ascent(Solver):
         self._last = point, move, size / 2
         self.point = apply(point, move, size / 2, self.problem.floor)
 
-    def _judge(self, move):
+    def _judge(self, move, batch):
+        """Decide whether the ascent has converged, and whether to average."""
         if not self.problem.is_noisy:
             self._judge_exact(move)
         elif self._average is not None:
-            self._judge_average(move)
+            self._judge_average(move, batch)
         else:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
@@ -322,7 +312,7 @@ class Ascent(Solver):
         self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
-    def _judge_average(self, move):
+    def _judge_average(self, move, batch):
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
@@ -335,8 +325,18 @@ class Ascent(Solver):
             # a small share of P / (2 n), the loss by estimating P parameters
             resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if not self.converged and drift > SLOW * less_noise:
+            if self.converged:
+                self._doubt(move, batch)
+            elif drift > SLOW * less_noise:
                 self._forget_average()
+
+    def _doubt(self, move, batch):
+        """Continue if the average is worse than its points, which lie on a curve."""
+        sums = self.problem.sums(self._average.point, batch)
+        noise = 2 * move.gain  # noise of the batch in the difference of both values
+        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
+            self.converged = False
+            self._forget_average()
 
     def _forget_average(self):
         """Take full steps again, until their directions disagree."""

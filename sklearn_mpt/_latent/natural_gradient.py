@@ -209,15 +209,10 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
         generator = (of_law / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
-    return Move(
-        value,
-        math.sqrt(variance / n),
-        gradient,
-        information,
-        _shortened(step, longest, information.blocks),
-        generator,
-        gain,
-    )
+    if longest < math.inf:
+        step = _shortened(step, longest, information.blocks)
+    error = math.sqrt(variance / n)
+    return Move(value, error, gradient, information, step, generator, gain)
 
 
 def divide(gradient, information):
@@ -269,8 +264,6 @@ def _divide_blocks(gradient, information, solved):
 
 def _shortened(step, longest, blocks):
     """Bound the step of each feature, because long steps leave the quadratic region."""
-    if longest == math.inf:
-        return step
     length = step.coefs.abs().amax(1, keepdim=True)
     if blocks is None:
         return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))

@@ -231,13 +231,6 @@ def explained_axes(scaled):
     return axes, lengths**2 / (1 + lengths**2)
 
 
-def whitened_precision(scaled):
-    """Return the inverse of the covariance of complete rows divided by the noise."""
-    axes, explained = explained_axes(scaled)
-    eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
-    return eye - (axes * explained) @ axes.T
-
-
 def mean_slopes(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = Model(point)

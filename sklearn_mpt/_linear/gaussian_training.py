@@ -20,7 +20,6 @@ from sklearn_mpt._linear.gaussian_sums import (
     mean_slopes,
     moment_likelihood_sums,
     moment_sums,
-    whitened_precision,
 )
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -63,14 +62,15 @@ class UniformMasks:
         uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
-        share, weight = self._share((start + GOLDEN * (batch.turn // 2)) % 1)
+        share, weight = (start + GOLDEN * (batch.turn // 2)) % 1, 1.0
+        if self.few is not None:
+            share, weight = self._tilted(share)
         seen = uniform < share
         seen = ~seen if batch.turn % 2 else seen
         return present * seen, present * weight
 
-    def _share(self, uniform):
-        if self.few is None:
-            return uniform, 1.0
+    def _tilted(self, uniform):
+        """Return draws of u with the density of `few`, and their weights."""
         width = math.log1p(1 / self.few)
         tilted = self.few * torch.expm1((2 * uniform - 1) * width)
         share = torch.where(uniform < 0.5, 2 * uniform, tilted)
@@ -199,7 +199,9 @@ class GaussianRows:
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         both = present.T @ (weight[:, None] * present)
-        return 0.5 * both * whitened_precision(of.scaled) ** 2
+        axes, explained = explained_axes(of.scaled)
+        precision = torch.eye(len(axes)).to(axes) - (axes * explained) @ axes.T
+        return 0.5 * both * precision**2
 
     @functools.cached_property
     def _patterns(self):
