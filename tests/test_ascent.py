@@ -13,14 +13,12 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.acceleration import Extrapolation  # noqa: E402
-from sklearn_mpt._latent.ascent import Ascent  # noqa: E402
+from sklearn_mpt._latent.ascent import Ascent, Average, agreement  # noqa: E402
 from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
-    Average,
     Curvature,
     Point,
     Sums,
-    agreement,
     align,
     apply,
     as_arrays,

@@ -135,8 +135,8 @@ def information_by_loop(X, seen, model):
 
 
 def assert_points_close(actual, expected, **tolerance):
-    for a, b in zip(actual, expected, strict=True):
-        assert_allclose(a, b, **tolerance)
+    assert_allclose(actual.coefs, expected.coefs, **tolerance)
+    assert_allclose(actual.own, expected.own, **tolerance)
 
 
 def assert_sums_close(actual, expected, **tolerance):

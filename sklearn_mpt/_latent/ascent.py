@@ -27,12 +27,13 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.acceleration import Extrapolation
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
-    Average,
-    Record,
+    Move,
     align,
     apply,
+    divide,
     full_step,
     gain_at,
+    mix,
 )
 from sklearn_mpt._latent.saddles import with_missing_components
 
@@ -49,6 +50,9 @@ RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # A component is tried if its approximate gain is this share of the loss by removing the
 # one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
+DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
+# Steps LAG apart have independent masks; noise is detected in a window of steps.
+LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 def best_of_short_runs(problem, points, n_epochs):
@@ -232,7 +236,9 @@ class Ascent(Solver):
             self._forget_average()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
-        self._judge(move, batch)
+        self._judge(move)
+        if self.converged and self._average is not None:
+            self._doubt(move, batch)
         self._advance(move)
         return move.value
 
@@ -281,12 +287,12 @@ class Ascent(Solver):
         self._last = point, move, size / 2
         self.point = apply(point, move, size / 2, self.problem.floor)
 
-    def _judge(self, move, batch):
+    def _judge(self, move):
         """Decide whether the ascent has converged, and whether to average."""
         if not self.problem.is_noisy:
             self._judge_exact(move)
         elif self._average is not None:
-            self._judge_average(move, batch)
+            self._judge_average(move)
         else:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
@@ -312,7 +318,7 @@ class Ascent(Solver):
         self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
-    def _judge_average(self, move, batch):
+    def _judge_average(self, move):
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
@@ -325,9 +331,7 @@ class Ascent(Solver):
             # a small share of P / (2 n), the loss by estimating P parameters
             resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if self.converged:
-                self._doubt(move, batch)
-            elif drift > SLOW * less_noise:
+            if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 
     def _doubt(self, move, batch):
@@ -342,3 +346,98 @@ class Ascent(Solver):
         """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
+
+
+def agreement(before, now):
+    """Return the cosine of a step and a later gradient, in the information metric."""
+    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
+    return before.step.dot(now.gradient) / max(norm, 1e-300)
+
+
+class Record:
+    """Values, expected gains, and agreement of directions, of the moves so far."""
+
+    def __init__(self, point):
+        self.best_point = point
+        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
+        self._values: list[float] = []
+        self.clear()
+
+    def clear(self):
+        """Forget everything except the values."""
+        self._agreements: list[float] = []
+        self._gains: list[float] = []
+        self._moves: list[Move] = []
+
+    def add(self, move):
+        self._moves = [*self._moves, move][-LAG - 1 :]
+        self._gains.append(move.gain)
+        if len(self._moves) > LAG:
+            self._agreements.append(agreement(self._moves[0], move))
+
+    def is_noise(self):
+        """Return whether directions disagree, or steps neither gain nor shrink."""
+        recent = self._agreements[-WINDOW:]
+        if len(recent) == WINDOW and np.mean(recent) < 0:
+            return True
+        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
+        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
+            return False
+        return self.rise(WINDOW) <= 0
+
+    def rise(self, window):
+        """Return the rise of the last values over those before, less its noise."""
+        before, last = np.reshape(self._values[-2 * window :], (2, window))
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
+        return last.mean() - before.mean() - 2 * noise
+
+    def fell(self, move, point):
+        """Return whether the last values are below the best ones, beyond noise."""
+        self._values.append(move.value)
+        if len(self._values) % WINDOW:
+            return False
+        last = np.array(self._values[-WINDOW:])
+        mean = last.mean()
+        # successive masks are correlated: a window underestimates their noise
+        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
+        best, best_noise = self._best
+        if mean > best:
+            self._best, self.best_point = (mean, noise), point
+        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
+
+
+class Average:
+    """Means of points, gradients and gains, weighted by the number of the step."""
+
+    def __init__(self):
+        self.count = 0
+        self.point = self.gradient = self.gain = None
+
+    def add(self, point, move):
+        self.count += 1
+        if self.count == 1:
+            self.reference = self.point = point
+            self.gradient, self.gain = move.gradient, move.gain
+            return
+        share = 2 / (self.count + 1)
+        self.point = mix(self.point, point, share)
+        self.gradient = mix(self.gradient, move.gradient, share)
+        self.gain += share * (move.gain - self.gain)
+
+    @property
+    def noise(self):
+        """Return the loss of the average by noise, in nats per row.
+
+        At the maximum, the expected gain of a full step is caused by noise alone, and
+        equals the loss by this noise. The loss of an average of steps is that of one
+        step divided by the number of steps, times 4 / 3 for the weights.
+        """
+        return self.gain * 4 / 3 / self.count
+
+    def drift(self, information):
+        """Return the expected gain along the mean gradient, less noise, nats per row.
+
+        It is the gain of one full step. Several steps gain more in slow directions.
+        """
+        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
+        return DRIFT_COST * max(0.0, promise - self.noise)

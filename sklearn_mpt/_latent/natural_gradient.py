@@ -17,19 +17,15 @@ References
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Shares of tol: training ends when the gain of a step is smaller. The first is for the
 # LML as the objective, the second after steps by masks, and with sampled nodes.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
-DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
 LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
-# Steps LAG apart have independent masks; noise is detected in a window of steps.
-LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 class Point(NamedTuple):
@@ -320,98 +316,3 @@ def align(point, reference):
     left, _, right = torch.linalg.svd(W.T @ target)
     rotated = W @ (left @ right)
     return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
-
-
-def agreement(before, now):
-    """Return the cosine of a step and a later gradient, in the information metric."""
-    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
-    return before.step.dot(now.gradient) / max(norm, 1e-300)
-
-
-class Record:
-    """Values, expected gains, and agreement of directions, of the moves so far."""
-
-    def __init__(self, point):
-        self.best_point = point
-        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
-        self._values: list[float] = []
-        self.clear()
-
-    def clear(self):
-        """Forget everything except the values."""
-        self._agreements: list[float] = []
-        self._gains: list[float] = []
-        self._moves: list[Move] = []
-
-    def add(self, move):
-        self._moves = [*self._moves, move][-LAG - 1 :]
-        self._gains.append(move.gain)
-        if len(self._moves) > LAG:
-            self._agreements.append(agreement(self._moves[0], move))
-
-    def is_noise(self):
-        """Return whether directions disagree, or steps neither gain nor shrink."""
-        recent = self._agreements[-WINDOW:]
-        if len(recent) == WINDOW and np.mean(recent) < 0:
-            return True
-        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
-            return False
-        return self.rise(WINDOW) <= 0
-
-    def rise(self, window):
-        """Return the rise of the last values over those before, less its noise."""
-        before, last = np.reshape(self._values[-2 * window :], (2, window))
-        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
-        return last.mean() - before.mean() - 2 * noise
-
-    def fell(self, move, point):
-        """Return whether the last values are below the best ones, beyond noise."""
-        self._values.append(move.value)
-        if len(self._values) % WINDOW:
-            return False
-        last = np.array(self._values[-WINDOW:])
-        mean = last.mean()
-        # successive masks are correlated: a window underestimates their noise
-        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
-        best, best_noise = self._best
-        if mean > best:
-            self._best, self.best_point = (mean, noise), point
-        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
-
-
-class Average:
-    """Means of points, gradients and gains, weighted by the number of the step."""
-
-    def __init__(self):
-        self.count = 0
-        self.point = self.gradient = self.gain = None
-
-    def add(self, point, move):
-        self.count += 1
-        if self.count == 1:
-            self.reference = self.point = point
-            self.gradient, self.gain = move.gradient, move.gain
-            return
-        share = 2 / (self.count + 1)
-        self.point = mix(self.point, point, share)
-        self.gradient = mix(self.gradient, move.gradient, share)
-        self.gain += share * (move.gain - self.gain)
-
-    @property
-    def noise(self):
-        """Return the loss of the average by noise, in nats per row.
-
-        At the maximum, the expected gain of a full step is caused by noise alone, and
-        equals the loss by this noise. The loss of an average of steps is that of one
-        step divided by the number of steps, times 4 / 3 for the weights.
-        """
-        return self.gain * 4 / 3 / self.count
-
-    def drift(self, information):
-        """Return the expected gain along the mean gradient, less noise, nats per row.
-
-        It is the gain of one full step. Several steps gain more in slow directions.
-        """
-        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return DRIFT_COST * max(0.0, promise - self.noise)
