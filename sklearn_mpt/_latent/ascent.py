@@ -14,7 +14,7 @@ A problem is an object with
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
 - ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
-- ``longest``: bound on the step of a feature, in units of the location;
+- ``longest``: bound on the steps of coefficients; see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent.
 
 `stream` has the ascent on parts of a stream.
