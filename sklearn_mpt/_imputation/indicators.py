@@ -119,7 +119,7 @@ class GaussianIndicators(BaseEstimator):
             filled = wide[:, self._starts]
             for j, probs in zip(self.layout.coded, every, strict=True):
                 filled[:, j] = codes_of(probs, self.layout.ordered[j])
-        return np.where(gaps, filled, X)
+        return np.where(np.isnan(X), filled, X)
 
     def _probs(self, X, mask):
         """Return probabilities of all categories of hidden entries, by column."""
