@@ -98,28 +98,31 @@ def _kind_of_column(wanted, column, allowed):
         kind = _kind_from_dtype(column, wanted)
     if kind == "ordinal" and kind not in allowed:
         kind = "categorical"
-    if wanted == FROM_DTYPE:
-        return kind
     if column.series is not None:
-        _check_no_id(column, kind)
-    if kind != "gaussian":
+        _check_no_id(column, kind, wanted)
+    if kind != "gaussian" or wanted == FROM_DTYPE:
         return kind
     values = column.numbers(AS_CATEGORIES)
     present = values[~column.missing]
     return kind_of_values(present, allowed, are_codes=column.series is None)
 
 
-def _check_no_id(column, kind):
-    """Raise an error if strings or integers are all distinct, like names of rows."""
+def _check_no_id(column, kind, wanted):
+    """Raise an error if strings or integers are all distinct, like names of rows.
+
+    Integers are numbers by their dtype, so only "auto" refuses them.
+    """
+    values = column.present.tolist()
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
-    if not (is_integer or kind == "categorical") or len(column.present) < LEAST_IDS:
+    is_string = kind == "categorical" and all(isinstance(v, str) for v in values)
+    if not (is_string or (is_integer and wanted == AUTO)) or len(values) < LEAST_IDS:
         return
-    if len(set(column.present.tolist())) == len(column.present):
+    if len(set(values)) == len(values):
         raise ValueError(
-            f"Column {column.name!r} holds {len(column.present)} values, all distinct, "
-            "like names or numbers of rows, for which likelihood='auto' has no "
+            f"Column {column.name!r} holds {len(values)} values, all distinct, "
+            f"like names or numbers of rows, for which likelihood={wanted!r} has no "
             "kind. Drop it, or name its kind: "
-            f"likelihood={{{column.name!r}: 'gaussian', ...: 'auto'}}."
+            f"likelihood={{{column.name!r}: {kind!r}, ...: {wanted!r}}}."
         )
 
 
