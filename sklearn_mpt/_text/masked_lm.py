@@ -152,22 +152,20 @@ class WideProducts(TorchFunctionMode):
     """
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function is linear and _is_wide(*args[:2]):
-            return _by_columns(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        chosen = _linear if function is linear else function
+        return chosen(*args, **(kwargs or {}))
 
 
-def _is_wide(rows, weight):
-    is_single = rows.dtype == weight.dtype == torch.float32
-    return is_single and rows.device.type == "cpu" and len(weight) > 8 * N_COLUMNS
-
-
-def _by_columns(rows, weight, bias=None):
-    product = rows.new_empty((*rows.shape[:-1], len(weight)))
+def _linear(input, weight, bias=None):
+    """Compute what `torch.nn.functional.linear` does; its arguments have its names."""
+    is_single = input.dtype == weight.dtype == torch.float32
+    if not is_single or input.device.type != "cpu" or len(weight) < 8 * N_COLUMNS:
+        return linear(input, weight, bias)
+    product = input.new_empty((*input.shape[:-1], len(weight)))
     for start in range(0, len(weight), N_COLUMNS):
         part = slice(start, start + N_COLUMNS)
         own_bias = None if bias is None else bias[part]
-        product[..., part] = linear(rows, weight[part], own_bias)
+        product[..., part] = linear(input, weight[part], own_bias)
     return product
 
 
