@@ -17,7 +17,7 @@ Parts:
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
   rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
-  and noisy walks; the mean of the standard errors beside the standard deviation, and
+  and noisy walks, short and long; which design `fit` chooses by other texts; the mean of the standard errors beside the standard deviation, and
   how many intervals hold the mean of all ways. Also the time of scores without
   variance, and that of minicons' pseudo-log-likelihood.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
@@ -398,10 +398,10 @@ def sorted_letters(rng):
     return " ".join(letters if rng.random() < 0.5 else letters[::-1])
 
 
-def nested_brackets(rng):
+def nested_brackets(rng, fewest=3, most=6):
     """Brackets of three kinds that are closed in order: "( [ ] ) { }"."""
     pairs, text, opened = ["()", "[]", "{}"], [], []
-    for left in range(2 * int(rng.integers(3, 7)), 0, -1):
+    for left in range(2 * int(rng.integers(fewest, most + 1)), 0, -1):
         if opened and (len(opened) == left or rng.random() < 0.5):
             text.append(opened.pop())
         else:
@@ -411,16 +411,31 @@ def nested_brackets(rng):
     return " ".join(text)
 
 
-def noisy_steps(rng):
+def noisy_steps(rng, fewest=6, most=12):
     """A walk on a ring of twelve letters that mostly goes on in one direction."""
     place, step, text = int(rng.integers(12)), int(rng.choice([-1, 1])), []
-    for _ in range(int(rng.integers(6, 13))):
+    for _ in range(int(rng.integers(fewest, most + 1))):
         text.append("abcdefghijkl"[place])
         place = (place + step if rng.random() < 0.8 else rng.integers(12)) % 12
     return " ".join(text)
 
 
-CORPORA = (sum_of_digits, sorted_letters, nested_brackets, noisy_steps)
+def long_brackets(rng):
+    return nested_brackets(rng, 12, 16)
+
+
+def long_steps(rng):
+    return noisy_steps(rng, 24, 33)
+
+
+CORPORA = (
+    sum_of_digits,
+    sorted_letters,
+    nested_brackets,
+    noisy_steps,
+    long_brackets,
+    long_steps,
+)
 
 
 def train(write, mask_rate, n_steps):
@@ -467,7 +482,7 @@ def count_rows(model):
 
 
 WAYS = {
-    "chain design": {"n_masks": 4},
+    "chain": {"n_masks": 4, "design": "chain"},
     "independent": {"n_masks": 4, "design": "independent"},
     "next tokens": {"n_masks": 4, "method": "chain"},
 }
@@ -481,6 +496,8 @@ def bench_variance(quick):
         texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
         for rate in ("uniform", 0.15):
             model, tokenizer = train(write, rate, n_steps)
+            others = [write(np.random.default_rng(2000 + i)) for i in range(n_texts)]
+            fitted = MPTScorer(model, tokenizer, device="cpu").fit(others)
             counts, found = count_rows(model), {}
             for name, settings in WAYS.items():
                 before, runs = counts[0], []
@@ -500,7 +517,8 @@ def bench_variance(quick):
                 numbers = variance * n_rows, variance * times.mean()
                 cells = [*(f"{number:.3g}" for number in numbers)]
                 cells += [f"{np.sqrt(variance):.3f}", f"{errors.mean():.3f}"]
-                of = [write.__name__, str(rate), name]
+                mark = " (chosen)" if name == fitted.design_ else ""
+                of = [write.__name__, str(rate), name + mark]
                 cells += [f"{covered.mean():.3f}", f"{times.mean():.3f}"]
                 rows.append([*of, *cells])
             for name, time in time_of_exact(model, tokenizer, texts).items():
