@@ -12,14 +12,16 @@ Parts:
   tokens, as the reference publication's code makes them.
 - ``share``: tokens per second by the size of a batch, the share of the encoder in the
   time, and the share that the products of matrices in the encoder and the vocabulary
-  projection would have taken at the pace of two large square ones.
+  projection would have taken at the pace of two large square ones ("of peak"), and at
+  the pace that torch reaches for products of their own shapes ("of products").
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
   rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
-  and noisy walks, short and long; which design `fit` chooses by other texts; the mean of the standard errors beside the standard deviation, and
-  how many intervals hold the mean of all ways. Also the time of scores without
-  variance, and that of minicons' pseudo-log-likelihood.
+  and noisy walks, short and long; which design `fit` chooses by other texts; the mean
+  of the standard errors beside the standard deviation, and how many intervals hold the
+  mean of all ways. Also the time of scores without variance, and that of minicons'
+  pseudo-log-likelihood.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -303,6 +305,24 @@ def peak_flops(width=2048):
     return 2 * width**3 / elapsed
 
 
+def seconds_of_products(n_layers, width, n_tokens, n_hidden):
+    """Time of the products of a model's own shapes alone, for so many rows."""
+    shapes = [(width, 4 * width, n_layers), (4 * width, width, n_layers)]
+    shapes += [(width, width, 4 * n_layers)]
+    total = sum(
+        count * n_tokens * seconds_per_row(4096, n_inner, n_outer)
+        for n_inner, n_outer, count in shapes
+    )
+    return total + n_hidden * seconds_per_row(256, width, N_VOCABULARY)
+
+
+def seconds_per_row(n_rows, n_inner, n_outer):
+    rows, layer = torch.randn(n_rows, n_inner), torch.nn.Linear(n_inner, n_outer)
+    with torch.inference_mode():
+        (elapsed,), _ = fastest([lambda: layer(rows)], 5)
+    return elapsed / n_rows
+
+
 def bench_share(quick):
     tokenizer, peak = make_tokenizer(), peak_flops()
     rows = []
@@ -312,6 +332,7 @@ def bench_share(quick):
         n_tokens = sum((length - 2) * length for length in lengths)
         n_hidden = sum((length - 2) * (length - 1) // 2 for length in lengths)
         work = 24 * n_layers * width**2 * n_tokens + 2 * width * N_VOCABULARY * n_hidden
+        products = seconds_of_products(n_layers, width, n_tokens, n_hidden)
         for batch_tokens in (512, 4096, 16384):
             model = make_model(n_layers, width)
             watch = Stopwatch(model.bert.encoder)
@@ -329,11 +350,12 @@ def bench_share(quick):
                     f"{n_tokens / elapsed:.0f}",
                     f"{watch.total[0] / elapsed:.0%}",
                     f"{work / peak / elapsed:.0%}",
+                    f"{products / elapsed:.0%}",
                 ]
             )
     print_table(
         "share: method 'mpt', n_masks=1, texts of 4-14 words",
-        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak",
+        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak|of products",
         rows,
     )
 
