@@ -19,7 +19,7 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
 # entry of a column and other column. It is less than half the time of missForest. A
 # column of categories counts as half as many columns as it has categories.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.12, 0.03, 3e-6
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.02, 3e-6
 
 
 class Trial(NamedTuple):

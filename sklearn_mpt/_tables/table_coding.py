@@ -20,6 +20,7 @@ from sklearn_mpt._frames import (
     column_names,
     columns_of,
     no_numbers,
+    numbers_of,
     plain,
     words_for,
 )
@@ -213,9 +214,15 @@ class Coding(NamedTuple):
     def encode(self, X):
         """Return an array of floats, NaN where missing."""
         codes = np.empty(np.shape(X))
-        for j, (column, known) in enumerate(
-            zip(columns_of(X), self.categories, strict=True)
-        ):
+        places = range(codes.shape[1])
+        if is_into_dataframe(X):
+            quick, numbers = numbers_of(X)
+            codes[:, quick] = numbers
+            places = [
+                j for j in places if j not in quick or self.categories[j] is not None
+            ]
+        for j, column in zip(places, columns_of(X, places=places), strict=True):
+            known = self.categories[j]
             is_number = known is None
             codes[:, j] = (
                 column.numbers(AS_CATEGORIES) if is_number else _codes(column, known)
