@@ -45,7 +45,7 @@ def n_modes(n_dims):
 def posteriors_around_modes(rows, z, module):
     """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer modes, Gaussians twice as wide as the largest replace them.
+    Where there are fewer modes, the largest stands for them.
     """
     starts = torch.cat([z[:, None], search(rows, module)], 1)
     modes = climb(rows, starts, module)
@@ -125,7 +125,7 @@ def survivors(rows, module):
 def _distinct(modes):
     """Return the posteriors of largest mass that are apart from each other."""
     first, largest = modes.best(), modes.mass.amax(1)
-    chosen, wide = [first], first.precision_root / 2
+    chosen = [first]
     for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
         away = (modes.mean - before.mean[:, None]) @ before.precision_root
@@ -134,7 +134,9 @@ def _distinct(modes):
         other = modes.best()
         none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
         mean = torch.where(none, first.mean, other.mean)
-        root = torch.where(none[..., None], wide, other.precision_root)
+        root = torch.where(
+            none[..., None], first.precision_root, other.precision_root
+        )
         chosen.append(gaussian_around(mean, root))
     return chosen
 
