@@ -14,7 +14,7 @@ from sklearn_mpt._latent.quadrature import gaussian_around, width_of_last
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Points of each part of the mixture, rule after rule: powers of two.
-POWERS, POWERS_IF_MANY_DIMS = (3, 4, 6, 8, 10), (3, 4, 6, 8, 9)
+POWERS, POWERS_IF_MANY_DIMS = (3, 4, 6, 8, 10), (3, 5, 7, 9)
 CONDITIONAL_POWERS = (3, 5, 7)
 # For averages in many dimensions, where more points gain little.
 AVERAGE_POWERS = (3, 6)

@@ -5,6 +5,7 @@ Each group estimates every integral, and their differences estimate the error.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -143,10 +144,13 @@ class PosteriorMixture:
 
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         self.n_dims, self.seed = n_dims, tuple(seed)
-        parts = [
-            digits(normal_points(count, n_dims, [*seed, part], n_replicates))
-            for part, count in enumerate(counts)
-        ]
+        parts = []
+        for part, (count, same) in enumerate(itertools.groupby(counts)):
+            # blocks of one sequence fill the gaps of each other where parts agree
+            n_blocks = len(list(same))
+            n_points = count * 2 ** math.ceil(math.log2(n_blocks))
+            points = normal_points(n_points, n_dims, [*seed, part], n_replicates)
+            parts += np.split(digits(points), n_points // count, 1)[:n_blocks]
         self.groups = [
             tuple(torch.tensor(points, device=device) for points in group)
             for group in zip(*parts, strict=True)
