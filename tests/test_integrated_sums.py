@@ -126,7 +126,7 @@ def node_scores(X, hidden, coefs, nodes, targets):
 def information_at(X, hidden, coefs, nodes):
     """Sum over rows and nodes of posterior weight, information and (z, 1)(z, 1)'."""
     total = torch.zeros(X.shape[1], *(coefs.shape[1],) * 2, dtype=torch.float64)
-    for x, h, z, log_weight in zip(X, hidden, *nodes, strict=True):
+    for x, h, z, log_weight in zip(X, hidden, *nodes[:2], strict=True):
         with_one = torch.cat([z, torch.ones(len(z), 1)], 1)
         prob = torch.sigmoid(with_one @ coefs.T)
         seen = ~torch.isnan(x) & ~h

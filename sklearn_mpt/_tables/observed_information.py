@@ -261,7 +261,7 @@ def _nodes(rows, joint, rule, is_exact):
     """Return the nodes of the finest grid, or of all independent scramblings."""
     posteriors = joint.propose(rows)
     groups = rule.groups[-1:] if is_exact else rule.groups
-    placed = [rule.place(group, posteriors, rows) for group in groups]
+    placed = [rule.place(group, posteriors, rows)[:2] for group in groups]
     z, log_weight = (torch.cat(parts, 1) for parts in zip(*placed, strict=True))
     return Nodes(z, log_weight)
 
