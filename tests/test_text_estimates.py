@@ -96,6 +96,12 @@ def test_orders_differ_and_are_balanced(n_places, n_masks):
         assert_allclose(steps.mean(axis=0), (n_places - 1) / 2)
 
 
+def test_a_token_comes_in_each_quarter_of_four_orders():
+    orders = np.array(list(chain(0).orders(window_of(8))))
+    quarters = orders.argsort(axis=1) // 2
+    assert_array_equal(np.sort(quarters, axis=0), np.tile(np.arange(4), (8, 1)).T)
+
+
 def test_the_first_of_a_pair_is_any_order():
     firsts = [next(chain(seed).orders(window_of(3))).tolist() for seed in range(300)]
     found, counts = np.unique(firsts, axis=0, return_counts=True)
@@ -253,3 +259,26 @@ def test_a_token_of_probability_zero():
 
     score = score_of(impossible, window_of(N), chain(0))
     assert_array_equal(score.parts, [-np.inf])
+
+
+def test_second_draws_give_the_error_of_a_sum_of_single_draws():
+    windows = [window_of(N, text) for text in range(30)]
+    rng = np.random.default_rng(0)
+    tables = [inconsistent(np.random.default_rng(text)) for text in range(30)]
+
+    def scores_of(seed, picked):
+        draw = chain(seed, 1)
+        return [score_of(tables[i], windows[i], draw) for i in picked]
+
+    sums, variances = [], []
+    for seed in range(40):
+        scores = TextScores(
+            windows, scores_of(seed, range(30)), chain(seed, 1), np.arange(30)
+        )
+        assert np.isnan(scores.std_error_of_sum())
+        picked = rng.permutation(scores.without_error())[:10]
+        again = dict(zip(picked, scores_of(1000 + seed, picked), strict=True))
+        sums.append(scores.totals()[0].sum())
+        variances.append(scores.std_error_by_second_draws(again) ** 2)
+    # enlarged by Student's t
+    assert 0.8 < np.mean(variances) / np.var(sums, ddof=1) < 2.2

@@ -3,14 +3,16 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point
+from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.gaussian_density import density_of, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
@@ -19,10 +21,7 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianMoments,
     GaussianRows,
     UniformMasks,
-    closed_form,
-    simple_axes,
 )
-from sklearn_mpt._linear.map import check_init, initial_arrays
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
@@ -58,7 +57,8 @@ class GaussianLinear(LatentMixin, BaseMPT):
     _objectives: tuple[str, ...] = ("mpt", "lml")
 
     def _check_parameters(self, n_features):
-        check_init(self.init)
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
         if self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} must be at most "
@@ -101,7 +101,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         shift, scale = units
         if self.noise == "shared":
             floor = NOISE_FLOOR * scale**2
-            return closed_form(X, (shift, None), n_components, floor, weight)
+            return closed_form(X, (shift, 1.0), n_components, floor, weight)
         standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
         components = standard["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
@@ -140,16 +140,12 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(problem, self.n_components)
         posed, point = self._pose(problem, is_whole)
-        return Ascent(
-            posed,
-            point,
-            learning_rate=self.learning_rate,
-            rng=problem.rng,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            n_before=problem.fitted["n_iter_"],
-            finishes=self.n_masks == "auto",
-        )
+        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
+        how["n_before"] = problem.fitted["n_iter_"]
+        if not problem.is_all:
+            return StreamAscent(posed, point, **how)
+        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(posed, point, finishes=self.n_masks == "auto", **how)
 
     def _pose(self, problem, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.
@@ -202,19 +198,16 @@ class GaussianLinear(LatentMixin, BaseMPT):
             self.noise == "shared" or _are_dependent(fitted["components_"][:, without])
         )
         if is_flat or rank < min(n_components + 1, n_features):
-            least = np.argmin(noise_variance / floor)
+            least, where = np.argmin(noise_variance / floor), ""
+            if self.noise != "shared" and without.any():
+                where = f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
-                f"without error{self._where(without)}: the likelihood has no maximum, "
+                f"without error{where}: the likelihood has no maximum, "
                 f"and noise_variance_={np.ravel(noise_variance)[least]:.3g} fell "
                 f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
                 "components.",
             )
-
-    def _where(self, without):
-        if self.noise == "shared" or not without.any():
-            return ""
-        return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
 
 
 def _best_factors(X, fitted, rng, weight):
@@ -270,7 +263,7 @@ class ClosedForm(Solver):
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
         X, weight = self.problem.X, self.problem.weight
         mean = Gaussian.start_location(X, weight)
-        solution = closed_form(X, (mean, None), self.n_components, floor, weight)
+        solution = closed_form(X, (mean, 1.0), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
         arrays = (np.asarray(array) for array in solution.values())
         density = density_of(*(as_tensor(array, device) for array in arrays))
