@@ -4,7 +4,7 @@ At a node, the joint log-probability of the first t features of an order is a ru
 sum. So one set of nodes gives the posterior weights of many prefixes, and a product of
 two matrices their predictions of every later feature. A level is the prefixes from one
 length to one and a half times that length. Its nodes are points of a mixture of the
-approximate posteriors at both ends and the prior.
+approximate posteriors at both ends, adapted by a few points first, and the prior.
 
 Points are shifted at random for each order and level. So the errors of integration of
 different orders are independent, and show in the spread of the orders. Each row has a
