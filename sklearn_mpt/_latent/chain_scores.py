@@ -94,7 +94,7 @@ def _propose(rows, model, shift, rng):
     posteriors = model.propose(rows)
     if len(posteriors) == 1:
         return posteriors
-    count = n_points(shift.shape[1]) // 2
+    count = n_points(shift.shape[1]) // 4
     points = [_points(count, shift, rng) for _ in range(len(posteriors) + 1)]
     nodes = mixture_nodes(points, posteriors)
     joint = log_joint(rows, nodes, model)
@@ -103,7 +103,7 @@ def _propose(rows, model, shift, rng):
 
 def n_points(n_dims):
     """Number of points for each approximate posterior."""
-    return 32 * 2 ** min(2, (n_dims - 1) // 2)
+    return 64 * 2 ** min(1, (n_dims - 1) // 4)
 
 
 def levels(n_features):
