@@ -434,11 +434,12 @@ def test_laplace_finds_the_mode(name):
     X[1], X[0, :2] = torch.nan, torch.nan
     rows = rows_of(X)
     with torch.no_grad():
-        posterior = laplace(rows, tensor(4, N_DIMS), model)
+        posterior, at_mode = laplace(rows, tensor(4, N_DIMS), model)
     z = posterior.mean.clone().requires_grad_()
     nodes = Nodes(z[:, None], standard_normal_log_prob(z)[:, None])
     joint = log_joint(rows, nodes, model)
     (gradient,) = torch.autograd.grad(joint.sum(), z)
+    assert_allclose(at_mode, joint[:, 0].detach())
     newton_gain = 0.5 * ((posterior.root @ gradient[..., None]) ** 2).sum(1)
     assert newton_gain.max() < 0.05
     assert_allclose(posterior.mean[1], 0, atol=0.2)

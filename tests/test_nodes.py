@@ -16,10 +16,19 @@ from sklearn_mpt._latent.quadrature import (  # noqa: E402
     N_BITS,
     GaussHermite,
     LogMeanExp,
+    Nodes,
+    PartMoments,
     Posterior,
     PosteriorMixture,
+    adapted,
+    gaussian_around,
+    gaussian_log_prob,
+    mixture_nodes,
+    normal_points,
     row_shifts,
+    standard_normal_log_prob,
     total_and_shares,
+    width_of_last,
 )
 
 ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
@@ -196,3 +205,33 @@ def test_log_averages_are_those_of_averages():
     log_average, log_error = rule.combine_log_averages(averages.log(), logs)
     assert_allclose(log_average, average.log())
     assert_allclose(log_error, error / average)
+
+
+def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
+    """Parts beside the target end at its moments, and the last one is wider."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    parts = [gaussian_around(mean * one, one[None]) for mean in (-1.5, 0.5, 0.0)]
+    target = gaussian_around(1.0 * one, 2.0 * one[None])  # of variance 1 / 4
+    points = torch.from_numpy(normal_points(1024, 1, 0, 4))
+    nodes = mixture_nodes(points.unsqueeze(1), parts)
+    log_weight = nodes.log_weight - standard_normal_log_prob(nodes.z)
+    joint = log_weight + gaussian_log_prob(nodes.z, target)
+    halves = [
+        PartMoments.of(Nodes(z, weight, log_parts), joint_part, parts)
+        for z, weight, log_parts, joint_part in zip(
+            nodes.z.split(2048, 1),
+            nodes.log_weight.split(2048, 1),
+            nodes.log_parts.split(2048, 2),
+            joint.split(2048, 1),
+            strict=True,
+        )
+    ]
+    *near, wide = adapted(parts, halves)
+    assert_allclose(near[1].mean, 1.0, atol=0.05)
+    assert_allclose(near[1].root ** 2, 0.25, atol=0.03)
+    assert_allclose(wide.mean, 1.0, atol=0.02)
+    assert_allclose(wide.root**2, width_of_last(1) ** 2 * 0.25, rtol=0.05)
+    together = PartMoments.of(nodes, joint, parts)
+    for one_part, other in zip(adapted(parts, [together]), [*near, wide], strict=True):
+        assert_allclose(one_part.mean, other.mean)
+        assert_allclose(one_part.root, other.root)

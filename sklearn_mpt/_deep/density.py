@@ -9,15 +9,17 @@ import torch
 from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
 from sklearn_mpt._deep.posterior_modes import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
-from sklearn_mpt._latent.integration import importance
+from sklearn_mpt._latent.integration import IMPORTANCE_TOLERANCE, importance
 from sklearn_mpt._latent.quadrature import gaussian_around, width_of_last
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
-# Points of each part of the mixture, rule after rule: powers of two.
-POWERS, POWERS_IF_MANY_DIMS = (3, 4, 6, 8, 10), (3, 5, 7, 9)
-CONDITIONAL_POWERS = (3, 5, 7)
-# For averages in many dimensions, where more points gain little.
-AVERAGE_POWERS = (3, 6)
+# Points of each part of the mixture, rule after rule: powers of two. Posteriors are
+# adapted by the points of the pilot first.
+PILOT = 3
+POWERS, POWERS_IF_MANY_DIMS = (4, 6, 8, 10), (5, 7, 9)
+CONDITIONAL_POWERS = (5, 7)
+# Averages end where their errors are small, which few points might be by chance.
+AVERAGE_POWERS, AVERAGE_POWERS_IF_MANY_DIMS = (5, 7, 9), (5, 7)
 
 
 def points(powers, n_dims):
@@ -87,14 +89,21 @@ class DeepDensity(IntegratedDensity):
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
-        powers = POWERS if n_dims <= FEW_DIMS else POWERS_IF_MANY_DIMS
-        scoring = importance(points(powers, n_dims), n_dims, device, seed)
-        few = points(CONDITIONAL_POWERS, n_dims)
-        predicting = importance(few, n_dims, device, seed, CONDITIONAL_TOLERANCE)
-        super().__init__(module, units, scoring, predicting, seed)
+        of_all = POWERS, CONDITIONAL_POWERS, AVERAGE_POWERS
         if n_dims > FEW_DIMS:
-            few = points(AVERAGE_POWERS, n_dims)
-            self.averaging = importance(few, n_dims, device, seed, AVERAGE_TOLERANCE)
+            of_all = (
+                POWERS_IF_MANY_DIMS,
+                CONDITIONAL_POWERS,
+                AVERAGE_POWERS_IF_MANY_DIMS,
+            )
+        tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, AVERAGE_TOLERANCE
+        (pilot,) = points([PILOT], n_dims)
+        scoring, predicting, averaging = (
+            importance(points(powers, n_dims), n_dims, device, seed, tolerance, pilot)
+            for powers, tolerance in zip(of_all, tolerances, strict=True)
+        )
+        super().__init__(module, units, scoring, predicting, seed)
+        self.averaging = averaging
 
 
 def module_of(fitted, likelihood, device, own=None):

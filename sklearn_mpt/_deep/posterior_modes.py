@@ -132,9 +132,7 @@ def _distinct(modes):
         other = modes.best()
         none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
         mean = torch.where(none, first.mean, other.mean)
-        root = torch.where(
-            none[..., None], first.precision_root, other.precision_root
-        )
+        root = torch.where(none[..., None], first.precision_root, other.precision_root)
         chosen.append(gaussian_around(mean, root))
     return chosen
 

@@ -4,7 +4,7 @@ At a node, the joint log-probability of the first t features of an order is a ru
 sum. So one set of nodes gives the posterior weights of many prefixes, and a product of
 two matrices their predictions of every later feature. A level is the prefixes from one
 length to one and a half times that length. Its nodes are points of a mixture of the
-approximate posteriors at both ends and the prior.
+approximate posteriors at both ends, adapted by a few points first, and the prior.
 
 Points are shifted at random for each order and level. So the errors of integration of
 different orders are independent, and show in the spread of the orders. Each row has a
@@ -17,9 +17,11 @@ import zlib
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.integration import Rows, rows_of
+from sklearn_mpt._latent.integration import Rows, log_joint, rows_of
 from sklearn_mpt._latent.quadrature import (
     N_BITS,
+    PartMoments,
+    adapted,
     digits,
     mixture_nodes,
     normal_points,
@@ -54,7 +56,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
 
 def _by_order(X, order, model, n_dims, seed):
     key = zlib.crc32(np.ascontiguousarray(order.cpu().numpy()))
-    n_nodes = 9 * n_points(n_dims)  # at most eight posteriors
+    n_nodes = 11 * n_points(n_dims)  # at most ten posteriors
     width = max(X.shape[1], model.width)
     size = max(1, BLOCK_BYTES // (8 * width * n_nodes))
     order = order.expand(len(X), -1)
@@ -73,7 +75,9 @@ def _sum_over_rows(X, order, model, shift, rng):
     shift : integers, of the points of each row, (n, k).
     """
     bounds, n_dims = levels(X.shape[1]), shift.shape[1]
-    posteriors = [model.propose(_prefix(X, order, bound)) for bound in bounds]
+    posteriors = [
+        _propose(_prefix(X, order, bound), model, shift, rng) for bound in bounds
+    ]
     parts = []
     for level in range(len(bounds) - 1):
         ends = [*posteriors[level], *posteriors[level + 1]]
@@ -85,9 +89,21 @@ def _sum_over_rows(X, order, model, shift, rng):
     return torch.cat(parts, 1)
 
 
+def _propose(rows, model, shift, rng):
+    """Return approximate posteriors, adapted by a few nodes if there are several."""
+    posteriors = model.propose(rows)
+    if len(posteriors) == 1:
+        return posteriors
+    count = n_points(shift.shape[1]) // 4
+    points = [_points(count, shift, rng) for _ in range(len(posteriors) + 1)]
+    nodes = mixture_nodes(points, posteriors)
+    joint = log_joint(rows, nodes, model)
+    return adapted(posteriors, [PartMoments.of(nodes, joint, posteriors)])
+
+
 def n_points(n_dims):
     """Number of points for each approximate posterior."""
-    return 64 * 2 ** min(2, (n_dims - 1) // 2)
+    return 64 * 2 ** min(1, (n_dims - 1) // 4)
 
 
 def levels(n_features):

@@ -11,11 +11,18 @@ rule's estimate of the error. The joint distribution, `model`, has
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.quadrature import PartMoments, Posterior, adapted, grids, mixtures
+from sklearn_mpt._latent.quadrature import (
+    PartMoments,
+    Posterior,
+    adapted,
+    grids,
+    mixtures,
+)
 
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
@@ -34,6 +41,7 @@ class Accuracy(NamedTuple):
     tolerance: float
     n_nodes: int  # for which chunks of rows are chosen
     is_quadrature: bool  # then errors below the tolerance count as 0
+    pilot: Callable | None = None  # makes a rule by which posteriors are adapted first
 
     def coarse(self, n_rules):
         """Return the accuracy of the first rules alone."""
@@ -60,17 +68,21 @@ def quadrature(n_dims, device):
     return Accuracy(rules, QUADRATURE_TOLERANCE, n_nodes, is_quadrature=True)
 
 
-def importance(counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE):
+def importance(
+    counts, n_dims, device, seed, tolerance=IMPORTANCE_TOLERANCE, pilot=None
+):
     """Return the accuracy of mixtures.
 
-    counts : the points of each part, for rule after rule.
+    counts : the points of each part, for rule after rule. pilot : those of the rule
+        that only adapts posteriors, if there is one.
     """
 
     def rules():
         for count in counts:
             yield mixtures(count, n_dims, device, seed)
 
-    return Accuracy(rules, tolerance, IMPORTANCE_NODES, is_quadrature=False)
+    first = None if pilot is None else partial(mixtures, pilot, n_dims, device, seed)
+    return Accuracy(rules, tolerance, IMPORTANCE_NODES, False, first)
 
 
 class Rows(NamedTuple):
@@ -97,28 +109,37 @@ def rows_of(X, mask=None):
     return Rows(torch.nan_to_num(X), present, observed)
 
 
-def _weighted(rows, rule, model):
-    """Yield the nodes of each group, and the logs of their shares."""
+def _weighted(rows, rule, model, visit=None):
+    """Yield the nodes of each group, and the logs of their shares; see `log_joint`."""
     posteriors = None if rule.is_shared else rows.posteriors or model.propose(rows)
     for group in rule.groups:
         nodes = rule.place(group, posteriors, rows)
-        joint = log_joint(rows, nodes, model)
+        joint = log_joint(rows, nodes, model, visit)
         if rows.moments is not None:
             rows.moments.append(PartMoments.of(nodes, joint, posteriors))
         yield nodes, joint
 
 
-def log_joint(rows, nodes, model):
-    """Return the log of each node's share of p(observed entries); (n, s)."""
+def log_joint(rows, nodes, model, visit=None):
+    """Return the log of each node's share of p(observed entries); (n, s).
+
+    visit : callable, gets the log-probabilities of entries at some nodes, (n, t, d),
+        and the result there, (n, t); nodes of each row only.
+    """
     if nodes.z.ndim == 2:  # shared by all rows
         return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
     observed = rows.observed.to(rows.X.dtype)[..., None]
     # small results that are kept between large ones would split the heap
     share, end = rows.X.new_empty(len(rows.X), nodes.z.shape[1]), 0
+    log_weight = nodes.log_weight.expand(share.shape)
     for z in _blocks(nodes.z, rows, model):
         first, end = end, end + z.shape[1]
-        share[:, first:end] = (model.entry_log_prob(rows.X, z) @ observed)[..., 0]
-    return nodes.log_weight + share
+        entries = model.entry_log_prob(rows.X, z)
+        part = log_weight[:, first:end] + (entries @ observed)[..., 0]
+        share[:, first:end] = part
+        if visit is not None:
+            visit(entries, part)
+    return share
 
 
 def _shared_log_prob(rows, z, model):
@@ -201,23 +222,17 @@ def integrate_conditionals(rows, rule, model):
 
 def _own_conditionals(rows, rule, model):
     """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
-    logs, log_averages = [], []
-    for nodes, joint in _weighted(rows, rule, model):
+    logs, log_averages, of_blocks = [], [], []
+
+    def visit(entries, joint):
+        of_blocks.append(torch.logsumexp(entries + joint[..., None], 1))
+
+    for _, joint in _weighted(rows, rule, model, visit):
         logs.append(torch.logsumexp(joint, 1))
-        log_averages.append(_log_average(rows, nodes.z, joint, model))
+        log_averages.append(torch.logsumexp(torch.stack(of_blocks), 0))
+        of_blocks.clear()
     log_averages, logs = torch.stack(log_averages), torch.stack(logs)
     return rule.combine_log_averages(log_averages - logs[..., None], logs)
-
-
-def _log_average(rows, z, joint, model):
-    """Return the log of weighted sums of probabilities over nodes; (n, d)."""
-    blocks = _blocks(z, rows, model)
-    joints = joint.split(blocks[0].shape[1], 1)
-    parts = [
-        torch.logsumexp(model.entry_log_prob(rows.X, block) + part[..., None], 1)
-        for block, part in zip(blocks, joints, strict=True)
-    ]
-    return torch.logsumexp(torch.stack(parts), 0)
 
 
 def conditionals_by_difference(rows, entries, integrate):
@@ -267,27 +282,31 @@ def refine(estimate, rules, tolerance):
 
 
 def refine_mixtures(function, rows, accuracy, model):
-    """Refine a function of rows, rule and model, each rule by posteriors that fit more.
+    """Refine a function of rows, rule and model, by posteriors that fit more and more.
 
-    The posteriors of a row are adapted to the weights of the nodes of one rule before
-    the next. See `refine`.
+    If there is a pilot, the posteriors of a row are adapted to the weights of the nodes
+    of each rule before the next. See `refine`.
     """
-    posteriors = [Posterior(*map(torch.clone, each)) for each in model.propose(rows)]
+    rows = rows._replace(posteriors=model.propose(rows))
+    if accuracy.pilot is None:
+        return refine(
+            lambda rule, which: function(rows.take(which), rule, model),
+            accuracy.rules(),
+            accuracy.tolerance,
+        )
+    posteriors = [Posterior(*map(torch.clone, each)) for each in rows.posteriors]
     rows = rows._replace(posteriors=posteriors)
 
-    def estimate(rule, which):
-        some = rows.take(which)
-        if len(posteriors) == 1:  # it has no other part to learn from
-            return function(some, rule, model)
-        some = some._replace(moments=[])
+    def estimate(rule, which, function=function):
+        some = rows.take(which)._replace(moments=[])
         found = function(some, rule, model)
-        for old, new in zip(
-            posteriors, adapted(some.posteriors, some.moments), strict=True
-        ):
-            for tensor, part in zip(old, new, strict=True):
-                tensor[which] = part
+        new = adapted(some.posteriors, some.moments)
+        for mine, part in zip(posteriors, new, strict=True):
+            for tensor, other in zip(mine, part, strict=True):
+                tensor[which] = other
         return found
 
+    estimate(accuracy.pilot(), slice(None), integrate_log_prob)
     return refine(estimate, accuracy.rules(), accuracy.tolerance)
 
 

@@ -313,42 +313,38 @@ def adapted(posteriors, moments):
         )
         for parts in list(zip(*moments, strict=True))[:3]
     )
+    mean, covariance = _updated(posteriors[:-1], share, mean, square, n_effective)
+    largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
+    empty = (share < EMPTY)[..., None]
+    mean = torch.where(empty, mean[largest, rows], mean)
+    covariance = torch.where(empty[..., None], covariance[largest, rows], covariance)
+    parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
+    share = torch.where(empty, 0.0, share[..., None])
+    share = share / share.sum(0)
+    centre = (share * mean).sum(0)
+    off = (mean - centre)[..., None]
+    of_all = (share[..., None] * (covariance + off @ off.mT)).sum(0)
+    return [*parts, _gaussian(centre, width_of_last(mean.shape[-1]) ** 2 * of_all)]
+
+
+def _updated(parts, share, mean, square, n_effective):
+    """Return means and covariances of parts; what they were counts like few nodes."""
     count = (n_effective * share)[..., None]
     known = share.clamp(min=torch.finfo(share.dtype).tiny)[..., None]
     mean, square = mean / known, square / known[..., None]
     step = count / (count + 1) * mean
-    outer = mean[..., None] * mean[..., None, :]
     off = (mean - step)[..., None]
-    spread = (square - outer) + off @ off.mT
-    before = torch.stack([posterior.root for posterior in posteriors[:-1]])
-    before = before.mT @ before
-    n_dims = mean.shape[-1]
-    covariance = _shrunk(spread, before, count[..., None])
-    mean = torch.stack([posterior.mean for posterior in posteriors[:-1]]) + step
-    largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
-    empty = share < EMPTY
-    mean = torch.where(empty[..., None], mean[largest, rows], mean)
-    covariance = torch.where(
-        empty[..., None, None], covariance[largest, rows], covariance
-    )
-    parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
-    share = torch.where(empty, 0.0, share)
-    share = (share / share.sum(0))[..., None]
-    centre = (share * mean).sum(0)
-    off = mean - centre
-    between = (share[..., None] * (covariance + off[..., None] * off[..., None, :])).sum(0)
-    return [*parts, _gaussian(centre, width_of_last(n_dims) ** 2 * between)]
-
-
-def _shrunk(spread, before, count):
-    """Average covariances of nodes and earlier ones, which count like n_dims + 2."""
-    n_before = spread.shape[-1] + 2
-    return (count * spread + n_before * before) / (count + n_before)
+    spread = square - mean[..., None] * mean[..., None, :] + off @ off.mT
+    root = torch.stack([part.root for part in parts])
+    count, n_before = count[..., None], mean.shape[-1] + 2
+    covariance = (count * spread + n_before * (root.mT @ root)) / (count + n_before)
+    return torch.stack([part.mean for part in parts]) + step, covariance
 
 
 def _gaussian(mean, covariance):
     precision = torch.linalg.inv(covariance)
-    return gaussian_around(mean, torch.linalg.cholesky(0.5 * (precision + precision.mT)))
+    root = torch.linalg.cholesky(0.5 * (precision + precision.mT))
+    return gaussian_around(mean, root)
 
 
 def width_of_last(n_dims):
