@@ -289,7 +289,7 @@ def main():
     parser.add_argument("tables", nargs="*", metavar="table")
     parser.add_argument("--mechanisms", nargs="+", default=["mcar", "mar", "mnar"])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.1, 0.3, 0.5])
-    parser.add_argument("--masks", type=int, default=10)
+    parser.add_argument("--masks", type=int, help="default 10, with --quick 2")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", help="file that results are appended to")
@@ -297,7 +297,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     args.tables = args.tables or (QUICK_TABLES if args.quick else list(TABLES))
-    args.masks = min(args.masks, QUICK_MASKS) if args.quick else args.masks
+    args.masks = args.masks or (QUICK_MASKS if args.quick else 10)
     warnings.simplefilter("ignore")
     if args.report:
         report(pd.read_csv(args.report))

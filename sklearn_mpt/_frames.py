@@ -162,13 +162,41 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         Which columns of a DataFrame to read, in order. None reads all.
     """
     if is_into_dataframe(X):
-        series = _frame(with_distinct_names(X)).iter_columns()
-        named = list(zip(column_names(X), series, strict=True))
-        named = named if places is None else [named[j] for j in places]
+        frame, names = _frame(with_distinct_names(X)), column_names(X)
+        if places is None:
+            named = zip(names, frame.iter_columns(), strict=True)
+        else:
+            named = ((names[j], frame[:, int(j)]) for j in places)
         return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
     missing = X != X
     return [Column(j, X[:, j], missing[:, j], None) for j in range(X.shape[1])]
+
+
+def numbers_of(X):
+    """Return columns of a DataFrame that are read as numbers at once.
+
+    Returns
+    -------
+    places : list of int
+        Indices of the columns whose dtype is one of integers or floats; none if their
+        values cannot be converted to floats together.
+    numbers : ndarray of shape (n_samples, n_places)
+        Their values as floats, NaN where missing.
+    """
+    frame = _frame(with_distinct_names(X))
+    places = [j for j, dtype in enumerate(frame.schema.values()) if _is_plain(dtype)]
+    if not places:
+        return [], np.empty((len(frame), 0))
+    some = frame if len(places) == frame.shape[1] else frame[:, places]
+    numbers = some.to_numpy()
+    if numbers.dtype.kind not in "fiu":
+        return [], np.empty((len(frame), 0))
+    return places, numbers.astype(np.float64)
+
+
+def _is_plain(dtype):
+    return dtype.is_float() or dtype.is_integer()
 
 
 def _of_series(name, series):

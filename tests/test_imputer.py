@@ -96,6 +96,13 @@ def test_a_budget_of_one_model_takes_columns_alone(wine):
     assert_allclose(filled[np.isnan(X)], middle[np.isnan(X)], rtol=2e-3)
 
 
+def test_a_column_alone_is_filled_in_and_single_entries_are_refused():
+    X = np.array([[1.0], [2.0], [6.0], [np.nan]])
+    assert_allclose(MPTImputer(random_state=0).fit_transform(X)[3], 3, atol=0.05)
+    with pytest.raises(ValueError, match="No column of X has two present entries"):
+        MPTImputer(random_state=0).fit([[1, np.nan], [np.nan, 2]])
+
+
 def test_conditionals_of_a_mix_are_mixed(wine):
     """In the units of the columns, which models do not see."""
     X, _ = wine

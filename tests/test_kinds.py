@@ -474,6 +474,16 @@ def test_auto_refuses_names_of_rows_and_dates(name, values):
         MPTLinearVAE(1, likelihood="auto", max_iter=0).fit(table)
 
 
+def test_dtypes_refuse_strings_that_are_all_distinct_unless_named():
+    table = values_of_kinds().iloc[:30]
+    table = table.assign(who=[f"person {i}" for i in range(30)], number=np.arange(30))
+    likelihood = {"who": "categorical", ...: "from_dtype"}
+    MPTLinearVAE(1, likelihood=likelihood, max_iter=0).fit(table)
+    with pytest.raises(ValueError, match="Column 'who' holds 30 values, all distinct"):
+        MPTLinearVAE(1, likelihood="from_dtype", max_iter=0).fit(table)
+    MPTLinearVAE(1, likelihood="from_dtype", max_iter=0).fit(table.drop(columns="who"))
+
+
 def test_a_dict_says_what_the_other_columns_are():
     table = values_of_kinds()
     likelihood = {"visits": "poisson", "wait": "auto", ...: "from_dtype"}

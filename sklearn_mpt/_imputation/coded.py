@@ -54,6 +54,11 @@ class CodedModel(BaseEstimator):
             filled = self.model._map_rows(density, lambda x: density.draw(x, rng), X)
         return np.where(np.isnan(X), filled, X)
 
+    def of_density(self, function, X):
+        """Return a function of rows and of the density, as tensors, in chunks."""
+        density = self._density
+        return self.model._map_rows(density, lambda x: function(x, density), X)
+
     def __getstate__(self):
         state = super().__getstate__()
         return state | {"_kept": None}

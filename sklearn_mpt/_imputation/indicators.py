@@ -1,28 +1,67 @@
 """A Gaussian of numbers and of indicators of categories."""
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
+import torch
+from scipy import stats
 from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of
 
-LEAST = 0.01  # smallest probability of a category before normalisation
+LEAST = 1e-3  # smallest frequency of a category
+
+
+class Block(NamedTuple):
+    """The indicators of a column of C categories.
+
+    place : slice of their columns. vertices : indicators of each category, in units,
+    (C, w). log_prior : log-frequency of each category, less the log-density of its
+    indicators, (C,).
+    """
+
+    place: slice
+    vertices: torch.Tensor
+    log_prior: torch.Tensor
+
+    def log_prob(self, mean, given):
+        """Return log-probabilities of categories given the visible entries; (n, C).
+
+        mean : expected indicators, (n, g). They are arbitrary where they are visible.
+        """
+        covariance = given.covariance[:, 0, self.place, self.place]
+        is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
+        root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
+        residual = self.vertices - mean[:, None, self.place]  # shape: (n, C, w)
+        white = torch.linalg.solve_triangular(root[given.pattern], residual.mT, upper=False)
+        return (self.log_prior - 0.5 * (white**2).sum(1)).log_softmax(1)
 
 
 class GaussianIndicators(BaseEstimator):
-    """Gaussian model of coded rows with indicators in place of categories.
+    r"""Gaussian model of coded rows with indicators in place of categories.
 
-    The probability of a category is the expectation of its indicator, at least 0.01,
-    after normalisation: linear probability models for all columns together. Ordered
-    categories have indicators for whether the code is above each level.
+    Given the visible entries, the indicators y of a column have a normal distribution
+    with mean m and covariance V; without them, with mean :math:`\mu` and covariance
+    :math:`\Sigma`. By Bayes' rule, with the indicators :math:`y_c` and the frequency
+    :math:`\pi_c` of category c,
+
+    .. math:: p(c \mid x_R) \propto \pi_c \,
+        \frac{N(y_c; m, V)}{N(y_c; \mu, \Sigma)},
+
+    which is linear discriminant analysis [1]_. Ordered categories have indicators for
+    whether the code is above each level.
 
     Parameters
     ----------
     layout : Layout
     model : CodedModel
         A Gaussian of numbers.
+
+    References
+    ----------
+    .. [1] R. A. Fisher, "The use of multiple measurements in taxonomic problems",
+       Annals of Eugenics 7, 1936.
     """
 
     def __init__(self, layout: Layout, model: CodedModel):
@@ -40,6 +79,7 @@ class GaussianIndicators(BaseEstimator):
             gaussian = Layout(["gaussian"] * coded.shape[1], np.zeros(coded.shape[1]))
             self.units_ = Units.of(coded, gaussian)
         self.model.fit(self.units_.without(coded), sample_weight=sample_weight)
+        self._blocks = self._blocks_of_columns()
         return self
 
     def conditional_log_prob(self, X, mask):
@@ -61,21 +101,23 @@ class GaussianIndicators(BaseEstimator):
     def impute(self, X, method="mean", random_state=None):
         """Fill in gaps; categories are drawn one column after the other."""
         X = np.array(X, dtype=np.float64)
+        gaps = np.isnan(X)
         if method == "sample":
             rng = np.random.default_rng(random_state)
             for place, j in enumerate(self.layout.coded):
-                rows = np.isnan(X[:, j])
+                rows = gaps[:, j]
                 if rows.any():
                     probs = self._probs(X[rows], np.isnan(X[rows]))[place]
                     level = rng.random((len(probs), 1))
                     X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
             random_state = int(rng.integers(2**31))
-        coded = self.units_.without(self._coded(X))
-        wide = self.model.impute(coded, method=method, random_state=random_state)
-        wide = self.units_.restored(wide)
-        filled = wide[:, self._starts]
-        if method == "mean":
-            for j, probs in zip(self.layout.coded, self._shares(wide), strict=True):
+            coded = self.units_.without(self._coded(X))
+            wide = self.model.impute(coded, "sample", random_state)
+            filled = self.units_.restored(wide)[:, self._starts]
+        else:
+            wide, every = self._expected(X)
+            filled = wide[:, self._starts]
+            for j, probs in zip(self.layout.coded, every, strict=True):
                 filled[:, j] = codes_of(probs, self.layout.ordered[j])
         return np.where(np.isnan(X), filled, X)
 
@@ -83,21 +125,44 @@ class GaussianIndicators(BaseEstimator):
         """Return probabilities of all categories of hidden entries, by column."""
         if not len(self.layout.coded):
             return []
-        seen = self.units_.without(self._coded(np.where(mask, np.nan, X)))
-        return self._shares(self.units_.restored(self.model.impute(seen)))
+        return self._expected(np.where(mask, np.nan, X))[1]
 
-    def _shares(self, expected):
-        """Return probabilities of categories from expectations of their indicators."""
-        ends = np.append(self._starts, len(self._sources))
-        every = []
+    def _expected(self, X):
+        """Return expected indicators and numbers, and probabilities of categories."""
+        coded = self.units_.without(self._coded(X))
+
+        def moments(rows, density):
+            given = density.given(rows, ~rows.isnan()).gaussian
+            mean = density.classes.means + given.deviation[:, 0]
+            log_probs = [block.log_prob(mean, given) for block in self._blocks]
+            return torch.cat([mean, *log_probs], dim=1)
+
+        found = self.model.of_density(moments, coded)
+        width, counts = coded.shape[1], self.layout.n_categories[self.layout.coded]
+        log_probs = np.split(found[:, width:], counts.cumsum()[:-1], axis=1)
+        wide = self.units_.restored(found[:, :width])
+        return wide, [np.exp(log_prob) for log_prob in log_probs]
+
+    def _blocks_of_columns(self):
+        """Return the block of indicators of each column of categories."""
+        model, blocks = self.model.model, []
+        mean = self.units_.restored(model.means_[0])
         for j in self.layout.coded:
-            part = expected[:, ends[j] : ends[j + 1]]
+            place = slice(self._starts[j], self._starts[j] + self._widths[j])
+            column = np.zeros((self.layout.n_categories[j], len(self.layout.kinds)))
+            column[:, j] = np.arange(len(column))
+            vertices = self._coded(column)[:, place]
+            frequencies = mean[place]
             if self._is_cumulative[j]:
-                one, zero = np.ones((len(part), 1)), np.zeros((len(part), 1))
-                part = np.hstack([one, part]) - np.hstack([part, zero])
-            part = np.maximum(part, LEAST)
-            every.append(part / part.sum(axis=1, keepdims=True))
-        return every
+                frequencies = -np.diff(frequencies, prepend=1.0, append=0.0)
+            units = Units(self.units_.shift[place], self.units_.scale[place])
+            vertices = units.without(vertices)
+            prior = stats.multivariate_normal.logpdf(
+                vertices, model.means_[0, place], model.covariances_[0, place, place]
+            )
+            log_prior = np.log(np.maximum(frequencies, LEAST)) - prior
+            blocks.append(Block(place, *map(torch.as_tensor, (vertices, log_prior))))
+        return blocks
 
     @property
     def _is_cumulative(self):

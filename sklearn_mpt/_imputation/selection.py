@@ -19,7 +19,7 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
 # entry of a column and other column. It is less than half the time of missForest. A
 # column of categories counts as half as many columns as it has categories.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.12, 0.03, 3e-6
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.02, 3e-6
 
 
 class Trial(NamedTuple):
@@ -52,11 +52,14 @@ def with_levels(rows, weight, layout):
 
 
 def hide(rows, rng):
-    """Draw entries to hide, at most half of each column and of each row."""
+    """Draw entries to hide, at most half of each column and of each row.
+
+    Entries of a row with a single one can be hidden if all rows are like that.
+    """
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
     hidden = known & (keys < HIDDEN_SHARE)
-    for axis in (0, 1):
+    for axis in (0, 1) if (known.sum(axis=1) > 1).any() else (0,):
         rank = keys.argsort(axis=axis).argsort(axis=axis)
         hidden &= rank < known.sum(axis=axis, keepdims=True) // 2
     return hidden
@@ -76,6 +79,11 @@ def search(rows, layout, weight, budget, rng):
         some = rng.permutation(len(rows))[:MOST_ROWS]
         rows, weight = rows[some], None if weight is None else weight[some]
     hidden = hide(rows, rng)
+    if not hidden.any():
+        raise ValueError(
+            "No column of X has two present entries, so none can be hidden to choose "
+            "models. Give MPTImputer a model as `estimator`."
+        )
     train = with_levels(np.where(hidden, np.nan, rows), weight, layout)
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
     size = Size(*rows.shape, int(np.maximum(widths, 1).sum()))

@@ -158,7 +158,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             Rows; NaN or None marks missing entries.
         method : {"mean", "sample"}, default="mean"
             "mean" is the expected number, the median of ordered and the most probable
-            of other categories; "sample" one draw, each row from one of the models.
+            of other categories; "sample" one draw, each row from one of the models
+            other than independent columns.
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
 
@@ -202,8 +203,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return filled
 
     def _drawn(self, rows, rng):
-        """Draw each row from one of the models, by their weights."""
-        which = rng.choice(len(self.weights_), size=len(rows), p=self.weights_)
+        """Draw each row from one of the models, by their weights.
+
+        Independent columns, the first, are left out: rows drawn from them would weaken
+        the dependence of columns, and bias slopes of regressions towards zero.
+        """
+        shares = self.weights_.copy()
+        if len(shares) > 1:
+            shares[0] = 0.0
+        which = rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
         drawn = np.empty(rows.shape)
         for k, model in enumerate(self.estimators_):
             if (which == k).any():

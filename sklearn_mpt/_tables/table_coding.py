@@ -20,6 +20,7 @@ from sklearn_mpt._frames import (
     column_names,
     columns_of,
     no_numbers,
+    numbers_of,
     plain,
     words_for,
 )
@@ -97,28 +98,31 @@ def _kind_of_column(wanted, column, allowed):
         kind = _kind_from_dtype(column, wanted)
     if kind == "ordinal" and kind not in allowed:
         kind = "categorical"
-    if wanted == FROM_DTYPE:
-        return kind
     if column.series is not None:
-        _check_no_id(column, kind)
-    if kind != "gaussian":
+        _check_no_id(column, kind, wanted)
+    if kind != "gaussian" or wanted == FROM_DTYPE:
         return kind
     values = column.numbers(AS_CATEGORIES)
     present = values[~column.missing]
     return kind_of_values(present, allowed, are_codes=column.series is None)
 
 
-def _check_no_id(column, kind):
-    """Raise an error if strings or integers are all distinct, like names of rows."""
+def _check_no_id(column, kind, wanted):
+    """Raise an error if strings or integers are all distinct, like names of rows.
+
+    Integers are numbers by their dtype, so only "auto" refuses them.
+    """
+    values = column.present.tolist()
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
-    if not (is_integer or kind == "categorical") or len(column.present) < LEAST_IDS:
+    is_string = kind == "categorical" and all(isinstance(v, str) for v in values)
+    if not (is_string or (is_integer and wanted == AUTO)) or len(values) < LEAST_IDS:
         return
-    if len(set(column.present.tolist())) == len(column.present):
+    if len(set(values)) == len(values):
         raise ValueError(
-            f"Column {column.name!r} holds {len(column.present)} values, all distinct, "
-            "like names or numbers of rows, for which likelihood='auto' has no "
+            f"Column {column.name!r} holds {len(values)} values, all distinct, "
+            f"like names or numbers of rows, for which likelihood={wanted!r} has no "
             "kind. Drop it, or name its kind: "
-            f"likelihood={{{column.name!r}: 'gaussian', ...: 'auto'}}."
+            f"likelihood={{{column.name!r}: {kind!r}, ...: {wanted!r}}}."
         )
 
 
@@ -210,9 +214,15 @@ class Coding(NamedTuple):
     def encode(self, X):
         """Return an array of floats, NaN where missing."""
         codes = np.empty(np.shape(X))
-        for j, (column, known) in enumerate(
-            zip(columns_of(X), self.categories, strict=True)
-        ):
+        places = range(codes.shape[1])
+        if is_into_dataframe(X):
+            quick, numbers = numbers_of(X)
+            codes[:, quick] = numbers
+            places = [
+                j for j in places if j not in quick or self.categories[j] is not None
+            ]
+        for j, column in zip(places, columns_of(X, places=places), strict=True):
+            known = self.categories[j]
             is_number = known is None
             codes[:, j] = (
                 column.numbers(AS_CATEGORIES) if is_number else _codes(column, known)
