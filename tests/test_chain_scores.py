@@ -80,8 +80,9 @@ def mixed_model(n_components, noise=0.3):
     X[:, :2] = X[:, :2] > 0
     X[:, 2] = np.digitize(X[:, 2], [-1, 0, 1])
     kinds = ["bernoulli", "bernoulli", "ordinal", "gaussian"]
-    options = {"noise": "per_feature", "max_iter": 3, "random_state": 0}
-    return MPTLinearVAE(n_components, likelihood=kinds, **options).fit(X), X
+    options = {"noise": "per_feature", "slope_prior": 2.0, "max_iter": 3}
+    model = MPTLinearVAE(n_components, likelihood=kinds, random_state=0, **options)
+    return model.fit(X), X
 
 
 @pytest.mark.parametrize(
