@@ -129,6 +129,20 @@ def check_mask(mask, n_samples, n_features):
     return mask.reshape(-1, n_features)
 
 
+def check_orders(orders, n_samples, n_features):
+    """Return orders of shape (n_orders, 1 or n_samples, n_features)."""
+    orders = np.asarray(orders)
+    allowed = [(n_features,), (n_samples, n_features)]
+    is_order = orders.dtype.kind in "iu" and orders.shape[1:] in allowed
+    if not is_order or (np.sort(orders, axis=-1) != np.arange(n_features)).any():
+        raise ValueError(
+            f"orders must hold each of the features 0..{n_features - 1} once in each "
+            f"order, of shape (n_orders, {n_features}) or (n_orders, {n_samples}, "
+            f"{n_features}), got shape {orders.shape} and dtype {orders.dtype}."
+        )
+    return orders.reshape(len(orders), -1, n_features)
+
+
 def check_sample_weight(sample_weight, X):
     """Return sample weights as float64: finite, not negative, not all 0."""
     weight = _check_sample_weight(

@@ -50,7 +50,7 @@ class Quadratic:
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    longest, floor, idle = math.inf, -10.0, 3e-3
+    longest, floor, idle, jitter = math.inf, -10.0, 3e-3, 0.0
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
@@ -83,7 +83,7 @@ class Quadratic:
         """No row says anything of the locations: there is no component to set."""
         return torch.zeros_like, torch.zeros(3, dtype=torch.float64)
 
-    def without_masks(self):
+    def finer(self):
         return None
 
     @staticmethod
@@ -167,6 +167,37 @@ def test_steps_that_overshoot_are_halved(excess):
     assert ascent.converged
     assert loss(ascent.result) < 1e-6
     assert (np.diff(ascent.loss_curve) < 1e-8).all()
+
+
+class Coarse(Quadratic):
+    """The quadratic with another optimum, as an approximation with few nodes has.
+
+    Values fall by 1e-7 nats per row from call to call.
+    """
+
+    n_calls = 0
+
+    def sums(self, point, batch):
+        self.n_calls += 1
+        sums = super().sums(point.plus(BEST, 0.1), batch)
+        return sums._replace(value=sums.value - 1e-7 * N_ROWS * self.n_calls)
+
+    def finer(self):
+        return Quadratic()
+
+
+def test_a_finer_form_of_the_objective_comes_last():
+    assert loss(run(Coarse()).result) > 1e-3
+    ascent = run(Coarse(), finishes=True)
+    assert ascent.converged
+    assert loss(ascent.result) < 1e-6
+
+
+def test_small_falls_that_are_errors_of_nodes_halve_no_step():
+    problem = Coarse()
+    problem.jitter = 0.1
+    n_epochs = [len(run(each).loss_curve) for each in (Coarse(), problem)]
+    assert n_epochs[1] < 0.7 * n_epochs[0]
 
 
 def recorded(ascent, n_epochs):

@@ -7,16 +7,21 @@ from reference import bernoulli_log_prob, binary_rows
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 from sklearn_mpt._latent.chain_scores import levels
-from sklearn_mpt._measure.contract import mean_chain_scores
+from sklearn_mpt._measure.contract import (
+    Conditional,
+    chain_log_prob,
+    mean_chain_scores,
+)
+from sklearn_mpt._measure.rows import Rows
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
 )
 
 
-def binary_model(n_components, n_features=10, n_rows=30):
+def binary_model(n_components, n_features=10, n_rows=30, steepness=1.5):
     rng = np.random.default_rng(0)
-    components = 1.5 * rng.normal(size=(n_components, n_features))
+    components = steepness * rng.normal(size=(n_components, n_features))
     start = {"components": components, "intercept": 0.3 * rng.normal(size=n_features)}
     model = MPTLinearVAE(
         n_components, likelihood="bernoulli", init=start, max_iter=0, random_state=0
@@ -65,6 +70,53 @@ def test_scores_are_those_of_one_call_per_prefix(name, has_gaps):
     expected = mean_chain_scores(model.conditional_log_prob, X, orders)
     assert_allclose(scores, expected, atol=accuracy)
     assert_allclose(scores[1].sum(axis=1), model.score(X), atol=2 * accuracy)
+
+
+def mixed_model(n_components, noise=0.3):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(16, n_components))
+    location = z @ rng.normal(size=(n_components, 4))
+    X = location + noise * rng.normal(size=location.shape)
+    X[:, :2] = X[:, :2] > 0
+    X[:, 2] = np.digitize(X[:, 2], [-1, 0, 1])
+    kinds = ["bernoulli", "bernoulli", "ordinal", "gaussian"]
+    options = {"noise": "per_feature", "slope_prior": 2.0, "max_iter": 3}
+    model = MPTLinearVAE(n_components, likelihood=kinds, random_state=0, **options)
+    return model.fit(X), X
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        lambda: binary_model(1),
+        lambda: binary_model(2, n_features=6),
+        lambda: binary_model(1, steepness=25.0),  # too steep for nodes of all rows
+        lambda: binary_model(4, n_features=5, n_rows=8),
+        lambda: mixed_model(2),
+        lambda: mixed_model(1, noise=0.01),
+    ],
+)
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_log_probs_are_those_of_one_call_per_prefix(factory, has_gaps):
+    model, X = factory()
+    rng = np.random.default_rng(1)
+    shape = (2, X.shape[1])
+    if has_gaps:
+        X = np.where(rng.random(X.shape) < 0.3, np.nan, X)
+        X[0] = np.nan
+        shape = (2, *X.shape)
+    orders = rng.permuted(np.broadcast_to(np.arange(X.shape[1]), shape), axis=-1)
+    log_prob = model.chain_log_prob(X, orders)
+    loop = Conditional(model.conditional_log_prob)
+    assert_allclose(log_prob, chain_log_prob(loop, Rows.of(X), orders), atol=1e-9)
+
+
+def test_orders_hold_each_feature_once():
+    model, X = binary_model(1)
+    with pytest.raises(ValueError, match=r"orders must hold each .* once"):
+        model.chain_log_prob(X, np.zeros((2, 10), dtype=int))
+    with pytest.raises(ValueError, match=r"got shape \(10,\) and dtype int64"):
+        model.chain_log_prob(X, np.arange(10))
 
 
 @pytest.mark.slow

@@ -9,13 +9,15 @@ A problem is an object with
   values of own parameters of the likelihood, such as the log noise;
 - ``least``: number of points in an average before convergence is tested;
 - ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
-- ``without_masks()``: the same objective as a problem without noise, or None; called
-  only with ``finishes``;
+- ``finer()``: the same objective as a problem with smaller errors, without noise of
+  masks or with more nodes, or None; called only with ``finishes``;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
 - ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
 - ``longest``: bound on the steps of coefficients; see `move_of`;
-- ``idle``: share of tol; smaller gains of a step without noise end the ascent.
+- ``idle``: share of tol; smaller gains of a step without noise end the ascent;
+- ``jitter``: share of tol; smaller falls without noise are errors of nodes, which move
+  with the posteriors.
 
 `stream` has the ascent on parts of a stream.
 """
@@ -107,7 +109,7 @@ class Ascent(Solver):
     n_before : int
         Number of steps that led to `point`.
     finishes : bool
-        Whether epochs without noise follow, if the objective has a form without noise.
+        Whether epochs of ``problem.finer()`` follow.
     makes_trials : bool
         Whether to try to train another component instead of the weakest one.
 
@@ -197,8 +199,8 @@ class Ascent(Solver):
         if may_try and not self.problem.is_noisy:
             if self._escape(self.point, batches[0], is_trial=True):
                 return
-        problem = self.problem.without_masks() if self._finishes else None
-        if problem is not None:  # continue with the sum over all sizes
+        problem = self.problem.finer() if self._finishes else None
+        if problem is not None:
             self._start_again(self.result)
             self.problem, self._n_idle, self._caution = problem, 0, 1.0
 
@@ -271,9 +273,9 @@ class Ascent(Solver):
             return True
         before = self._last[1]
         noise = math.hypot(before.error, move.error) if self.problem.is_noisy else 0.0
-        return move.value < before.value - 4 * noise - ROUNDING * (
-            1 + abs(before.value)
-        )
+        rounding = ROUNDING * (1 + abs(before.value))
+        least = max(rounding, self.problem.jitter * self._tol)
+        return move.value < before.value - 4 * noise - least
 
     def _halve(self, overshot):
         point, move, size = self._last

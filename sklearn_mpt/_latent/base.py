@@ -29,6 +29,7 @@ from sklearn_mpt._checks import (
     check_fitted_components,
     check_int,
     check_mask,
+    check_orders,
     check_sample_weight,
     check_training_parameters,
     rows_that_count,
@@ -460,6 +461,36 @@ class BaseMPT(
             orders = torch.from_numpy(np.require(orders, None, ["C", "W"])).to(device)
             scores = self._density().mean_chain_scores(as_view(X, device), orders)
         return scores.cpu().numpy()
+
+    def chain_log_prob(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
+        r"""Compute the log-probability of each feature given those before it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        orders : array-like of int, of shape (n_orders, n_features) or \
+                (n_orders, n_samples, n_features)
+            Orders of the features, for all rows or for each.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_orders, n_samples, n_features)
+            In nats, by feature; 0.0 where missing. The sum over features is the
+            log-probability of the row, along each order.
+        """
+        X, density = self._validate_rows(X), self._density()
+        orders = check_orders(orders, *X.shape).swapaxes(0, 1)
+
+        def along(rows, own):
+            return density.chain_log_prob(rows, own.long())
+
+        if len(orders) == len(X):
+            log_prob = self._map_rows(density, along, X, orders)
+        else:
+            shared = self._tensor(orders)
+            log_prob = self._map_rows(density, lambda rows: along(rows, shared), X)
+        return log_prob.swapaxes(0, 1)
 
     # Imputation and samples
 

@@ -9,6 +9,9 @@ approximate posteriors at both ends, adapted by a few points first, and the prio
 Points are shifted at random for each order and level. So the errors of integration of
 different orders are independent, and show in the spread of the orders. Each row has a
 shift of its own besides, so that errors of rows average out.
+
+Where all rows share the nodes of grids over the prior, these serve all prefixes of all
+orders, and the log-probabilities of entries at the nodes are computed only once.
 """
 
 import functools
@@ -16,6 +19,7 @@ import zlib
 
 import numpy as np
 import torch
+from sklearn.utils import gen_batches
 
 from sklearn_mpt._latent.integration import Rows, log_joint, rows_of
 from sklearn_mpt._latent.quadrature import (
@@ -23,15 +27,18 @@ from sklearn_mpt._latent.quadrature import (
     PartMoments,
     adapted,
     digits,
+    log_mean_exp,
     mixture_nodes,
     normal_points,
     row_shifts,
     shifted,
+    total_and_shares,
 )
 
 BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
 GROWTH = 1.5  # of the length of a prefix, from one level to the next
 MAX_PLACES = 512  # prefixes of a level at most, for memory
+SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
 
 def prefix_scores(X, orders, model, n_dims, seed):
@@ -158,3 +165,67 @@ def _score_level(X, order, model, nodes, bounds):
     by_place.diagonal().copy_(following.sum(0))  # never an underflow
     n_left = n_features - torch.arange(first, last, device=X.device)
     return torch.stack([by_place.sum(1) / n_left, by_place.diagonal()])
+
+
+def integrate_along(rows, orders, rule, model):
+    """Return log p(x_j | features before j) at shared nodes, and its error.
+
+    The values are those of `integrate_conditionals`, one call for each prefix.
+
+    Parameters
+    ----------
+    rows : Rows
+        All entries that are present are observed.
+    orders : int Tensor of shape (n, n_orders, d)
+    rule : PriorGrids
+    model : object
+        With `entry_log_prob`; see `integration`.
+
+    Returns
+    -------
+    log_prob, error : Tensor of shape (n, n_orders, d)
+        By feature; 0.0 for missing entries.
+    """
+    n_nodes = max(len(z) for z, _ in rule.groups)
+    size = max(1, SHARED_BYTES // (8 * n_nodes * (orders.shape[2] + 1)))
+    found = [
+        _along_orders(rows.take(part), orders[part], rule, model)
+        for part in gen_batches(len(orders), size)
+    ]
+    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+
+
+def _along_orders(rows, orders, rule, model):
+    """Compute `integrate_along` for a few rows."""
+    tables = []  # log-probabilities of entries at nodes, (n, d, s)
+    for z, _ in rule.groups:
+        table = model.entry_log_prob(rows.X, z[None]).mT.contiguous()
+        tables.append(table.masked_fill_(~rows.present[..., None], 0.0))
+    value, error = rows.X.new_empty(2, *orders.shape)
+    for i, order in enumerate(orders.unbind(1)):
+        totals, shares = zip(
+            *(
+                total_and_shares(_running_sums(table, order, log_weight).flatten(0, 1))
+                for table, (_, log_weight) in zip(tables, rule.groups, strict=True)
+            ),
+            strict=True,
+        )
+        totals = torch.stack(totals).unflatten(1, (len(order), -1))
+        each, pooled = totals.diff(dim=2), log_mean_exp(totals, 0).diff(dim=1)
+        found = (each - pooled).exp().diff(dim=0)[0].abs()
+        unresolved = rule.unresolved(shares[0]).view_as(totals[0])[:, :-1]
+        found[unresolved & rows.present.gather(1, order)] = torch.inf
+        value[:, i].scatter_(1, order, pooled)
+        error[:, i].scatter_(1, order, found)
+    return value, error
+
+
+def _running_sums(table, order, log_weight):
+    """Return log p(first t features, z) at nodes, for each t from 0; (n, d + 1, s)."""
+    n_rows, n_features, n_nodes = table.shape
+    every = torch.arange(n_rows, device=table.device)
+    sums = table.new_empty(n_rows, n_features + 1, n_nodes)
+    sums[:, 0] = log_weight
+    for t in range(n_features):
+        torch.add(sums[:, t], table[every, order[:, t]], out=sums[:, t + 1])
+    return sums

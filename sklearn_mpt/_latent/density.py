@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.chain_scores import prefix_scores
+from sklearn_mpt._latent.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._latent.integration import (
     QUASI_RANDOM_GAIN,
+    Rows,
     conditionals_by_difference,
     draw_latent,
     integrate_average,
@@ -129,6 +130,19 @@ class Density(ABC):
     def mean_chain_scores(self, X, orders):
         """Return what the contract's `mean_chain_scores` does; (2, n_orders, d)."""
 
+    def chain_log_prob(self, X, orders):
+        """Return log p(x_j | features before j in the order); (n, n_orders, d).
+
+        orders : int, of shape (1 or n, n_orders, d).
+        """
+        terms = X.new_zeros(len(X), *orders.shape[1:])
+        places = orders.argsort(-1).unbind(1)
+        for total, place in zip(terms.unbind(1), places, strict=True):
+            for t in range(X.shape[1]):
+                log_prob = self.conditional_log_prob(X, place >= t)
+                total += torch.where(place == t, log_prob, 0.0)
+        return terms
+
     def _masked_scores(self, X, mask):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
 
@@ -239,10 +253,32 @@ class IntegratedDensity(LatentDensity):
 
     def conditional_log_prob(self, X, mask):
         rows = self._rows(X, mask)
-        return self._in_units(rows, self._conditionals(rows))
+        return self._in_units(rows, self._conditionals(rows, self.predicting))
 
-    def _conditionals(self, rows):
-        how = self.predicting
+    def chain_log_prob(self, X, orders):
+        shared = self.predicting.shared_rules
+        if not shared:
+            return super().chain_log_prob(X, orders)
+        rows, orders = self._rows(X), orders.expand(len(X), -1, -1)
+
+        def along(rule, which):
+            return integrate_along(rows.take(which), orders[which], rule, self.joint)
+
+        value, error, _ = refine(along, shared, self.predicting.tolerance)
+        far = (error > self.predicting.tolerance).nonzero()
+        places = orders.argsort(-1)
+        accuracy = self.predicting.without_shared()
+        parts = [part.T for part in far.split(len(X)) if len(part)]
+        for which, i, feature in parts:
+            place = places[which, i]
+            asked = place == place.gather(1, feature[:, None])
+            seen = (place < place.gather(1, feature[:, None])) & rows.present[which]
+            prefixes = Rows(rows.X[which], seen | asked, seen)
+            value[which, i, feature] = self._conditionals(prefixes, accuracy)[asked]
+        log_prob = value - self.units.log_scale
+        return torch.where(rows.present[:, None], log_prob, 0.0)
+
+    def _conditionals(self, rows, how):
         value, error, _ = self._estimate(integrate_conditionals, rows, how)
         largest = how.tolerance if how.is_quadrature else UNSURE_CONDITIONAL
         far = (error > largest).nonzero()

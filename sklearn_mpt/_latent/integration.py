@@ -47,6 +47,18 @@ class Accuracy(NamedTuple):
         """Return the accuracy of the first rules alone."""
         return self._replace(rules=lambda: itertools.islice(self.rules(), n_rules))
 
+    @property
+    def shared_rules(self):
+        """The first rules, as far as all rows share their nodes."""
+        return list(itertools.takewhile(lambda rule: rule.is_shared, self.rules()))
+
+    def without_shared(self):
+        """Return the accuracy of the rules after `shared_rules`."""
+        n_shared = len(self.shared_rules)
+        return self._replace(
+            rules=lambda: itertools.islice(self.rules(), n_shared, None)
+        )
+
     def finest(self):
         """Return the accuracy of the last rule alone."""
         *_, last = self.rules()
@@ -169,7 +181,7 @@ def integrate_log_prob(rows, rule, model):
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
     if rule.is_shared:
-        error[rule.unresolved(joints)] = torch.inf
+        error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     return value, error, _doubt(joints) if rule.is_random else error.clone()
 
 
@@ -197,7 +209,7 @@ def integrate_average(function, rows, rule, model):
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine(torch.stack(averages), logs)
     if rule.is_shared:
-        error[rule.unresolved(joints)] = torch.inf
+        error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     return value, error
 
 
@@ -324,7 +336,7 @@ def _shared_conditionals(rows, rule, model):
         averages.append(model.likelihood.expected_prob(rows.X, r, location))
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     average, error = rule.combine(torch.stack(averages), logs)
-    error[rule.unresolved(joints)] = torch.inf
+    error[rule.unresolved(joints[0].softmax(1))] = torch.inf
     error = torch.where(average > LEAST_AVERAGE, error / average, torch.inf)
     return average.clamp(min=LEAST_AVERAGE).log(), error
 

@@ -216,13 +216,12 @@ class PriorGrids:
         self.groups = grids
         self._steps, self._radius = steps, radius
 
-    def unresolved(self, joints):
+    def unresolved(self, r):
         """Return which rows the first grid does not resolve; bool, (n,).
 
-        joints : log weights of the nodes of each grid, (n, s).
+        r : posterior weights of its nodes, (n, s).
         """
-        r, z = joints[0].softmax(1), self.groups[0][0]
-        return ~resolves(r, z, self._steps, self._radius)
+        return ~resolves(r, self.groups[0][0], self._steps, self._radius)
 
     def place(self, group, posteriors, rows):
         return Nodes(*group)

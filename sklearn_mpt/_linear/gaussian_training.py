@@ -124,6 +124,7 @@ class GaussianRows:
 
     longest = math.inf
     accelerates = False
+    jitter = 0.0
     least = 10
     idle = IDLE
     n_turns = 1  # turns in each step; a second one uses the complements
@@ -226,7 +227,7 @@ class GaussianRows:
             # complements have about the same information
             yield masked_sums(*of, informed=batch.turn % 2 == 0, weight=weight)
 
-    def without_masks(self):
+    def finer(self):
         """Return the objective summed over all sizes, without masks.
 
         None if masks do not estimate that sum.

@@ -212,7 +212,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         if not problem.is_all:
             return StreamAscent(posed, point, **how)
         how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        return Ascent(posed, point, **how)
+        return Ascent(posed, point, finishes=True, **how)
 
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()

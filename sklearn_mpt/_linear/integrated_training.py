@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.ascent import IDLE, IDLE_FOR_MASKS
+from sklearn_mpt._latent.ascent import IDLE
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.quadrature import Nodes
@@ -66,6 +66,9 @@ UNSEEN = 0.5  # observations added to each level that no row has
 # per unit of z). The excess has a normal prior with this standard deviation, because
 # slopes of features that separate the rows would be infinite.
 LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
+# With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
+# falls less than the second are errors of nodes, which move with the posteriors.
+IDLE_SAMPLED, JITTER = 1.0, 0.1
 LONGEST = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 
 
@@ -98,6 +101,8 @@ class IntegratedRows:
     training : Training
     n_dims : int
     given : Circumstances
+    is_fine : bool
+        Whether sampled nodes are many, for the last epochs.
     """
 
     is_noisy = True
@@ -105,9 +110,10 @@ class IntegratedRows:
     least = 10
     idle = IDLE
     is_worth_trials = accelerates = False
+    jitter = 0.0
     ratio = SPACING
 
-    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
+    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY, is_fine=False):
         self.X = X
         self.given = given
         self.weights = Weights.of(given.weight, X)
@@ -129,8 +135,13 @@ class IntegratedRows:
         self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
         self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
-        self.own = OwnNodes(self.n_rows, n_dims, X.device, given.seed, many)
+        how = given.seed, many, is_fine
+        self.own = OwnNodes(self.n_rows, n_dims, X.device, *how)
         self._turn = 0
+
+    def finer(self):
+        """Return the same objective with smaller errors, or None."""
+        return None
 
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -293,18 +304,26 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
-        super().__init__(X, likelihood, training, n_dims, given)
+    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY, is_fine=False):
+        super().__init__(X, likelihood, training, n_dims, given, is_fine)
         self.is_noisy = self.n_batches > 1
         self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
-        if training.objective == "mpt" and n_dims > MAX_QUADRATURE_DIMS:
-            self.idle = IDLE_FOR_MASKS  # sampled nodes have larger errors
+        self._is_coarse = False
+        if self.own.is_sampled and not self.bounds:
+            self.idle, self.jitter, self._is_coarse = IDLE_SAMPLED, JITTER, not is_fine
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_own + 2)
             entries = given.standardise(X).cpu().numpy()
             self.typical = Typical.of(entries, number).to(X.device)
+
+    def finer(self):
+        """Return the objective with more sampled nodes; None if these are many."""
+        if not self._is_coarse:
+            return None
+        of = self.X, self.likelihood, self.training, self.n_dims, self.given
+        return LikelihoodRows(*of, is_fine=True)
 
     @property
     def _n_copies(self):

@@ -25,7 +25,7 @@ MAX_QUADRATURE_DIMS = 3
 OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimension
 OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
 # In more dimensions: samples around the mode and from the prior; number of groups.
-OWN_POINTS, N_OWN_GROUPS = (64, 8), 16
+OWN_POINTS, FINE_POINTS, N_OWN_GROUPS = (64, 8), (256, 32), 16
 OWN_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 BOUND_NODES, BOUND_POINTS = 7, 256
 
@@ -201,15 +201,17 @@ class OwnNodes:
     The search for a mode starts at the one that was found last.
 
     n_rows : number of rows. many : whether there are many features, so that posteriors
-    are nearly Gaussian.
+    are nearly Gaussian. is_fine : whether sampled nodes are many.
     """
 
-    def __init__(self, n_rows, n_dims, device, seed, many):
+    def __init__(self, n_rows, n_dims, device, seed, many, is_fine=False):
         shape = n_rows, n_dims
         self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
-        if n_dims > MAX_QUADRATURE_DIMS:
-            self.rule = mixtures(OWN_POINTS, n_dims, device, seed, N_OWN_GROUPS)
-            self.n_nodes = sum(OWN_POINTS)
+        self.is_sampled = n_dims > MAX_QUADRATURE_DIMS
+        if self.is_sampled:
+            counts = FINE_POINTS if is_fine else OWN_POINTS
+            self.rule = mixtures(counts, n_dims, device, seed, N_OWN_GROUPS)
+            self.n_nodes = sum(counts)
             return
         n_per_dim = OWN_GRID_IF_MANY if many and n_dims > 1 else OWN_GRID[n_dims]
         self.rule = grids((n_per_dim,), n_dims, device)

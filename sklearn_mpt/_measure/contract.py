@@ -7,8 +7,8 @@ The result has the shape of X. At entries that are hidden and present it is a
 log-probability in nats, -inf for an event of probability 0; NaN and inf are refused. At
 other entries it is not used. A torch module gets tensors instead of arrays.
 
-Two more methods are optional. They make scores faster and must not change them; without
-them, ``conditional_log_prob`` is called in a loop. The array X that they get is
+Three more methods are optional. They make scores faster and must not change them;
+without them, ``conditional_log_prob`` is called in a loop. The array X that they get is
 read-only:
 
 ``mean_masked_scores(X, masks)``
@@ -20,6 +20,10 @@ read-only:
     of averages over rows. At place t of each order it has the masked score of all
     features not among the first t, and the log-probability of the next feature alone,
     both given the first t features.
+``chain_log_prob(X, orders)``
+    The terms along such orders for each row: array (n_orders, n_samples, n_features).
+    It has the log-probability of each feature given those before it in the order, and
+    0.0 where the feature is missing.
 
 Another optional method returns whether log-probabilities are densities:
 
@@ -86,6 +90,7 @@ class Conditional:
             self.function = ModuleConditional(model)
         else:
             self.function = getattr(model, "conditional_log_prob", model)
+        self.along = getattr(model, "chain_log_prob", None)
         # False for a method of an estimator, which checks its own rows
         self.is_function = is_module(model) or self.function is model
         self.is_single = False  # whether results are in single precision or less
@@ -239,11 +244,11 @@ def mean_masked_scores(model, rows, masks):
     rows = Rows.of(rows)
     if hasattr(model, "mean_masked_scores"):
         scores = as_array(model.mean_masked_scores(rows.lend_view(), masks))
-        return _check_averages(scores, (len(masks),), "mean_masked_scores")
+        return _check_scores(scores, (len(masks),), "mean_masked_scores")
     return loop_over_masks(model, rows, masks)
 
 
-def _check_averages(scores, shape, name):
+def _check_scores(scores, shape, name):
     """Check the result of an optional method of a model."""
     if scores.shape != shape:
         raise ValueError(
@@ -275,7 +280,7 @@ def mean_chain_scores(model, rows, orders):
     if hasattr(model, "mean_chain_scores"):
         scores = as_array(model.mean_chain_scores(rows.lend_view(), orders))
         shape = (2, len(orders), rows.shape[1])
-        return _check_averages(scores, shape, "mean_chain_scores")
+        return _check_scores(scores, shape, "mean_chain_scores")
     conditional = Conditional(model)
     return np.stack([_loop_over_order(conditional, rows, order) for order in orders], 1)
 
@@ -292,17 +297,23 @@ def _loop_over_order(conditional, rows, order):
     return scores
 
 
-def log_prob_along(conditional, rows, order):
-    """Compute log p(x_j | features before j in the order); (n_samples, n_features).
+def chain_log_prob(conditional, rows, orders):
+    """Compute log p(x_j | features before j); (n_orders, n_samples, n_features).
 
-    order : int array of shape (n_features,) or, for each row, (n_samples, n_features).
+    orders : int array of shape (n_orders, n_features) or, for each row, (n_orders,
+    n_samples, n_features).
     """
-    terms, place = np.empty(rows.shape), np.argsort(order, axis=-1)
-    every = np.arange(len(rows))
-    for t in range(rows.shape[1]):
-        feature = order[..., t]
-        log_prob = hidden_log_prob(conditional, rows, place >= t)
-        terms[every, feature] = log_prob[every, feature]
+    shape = len(orders), *rows.shape
+    if conditional.along is not None:
+        terms = as_array(conditional.along(rows.lend_view(), orders))
+        return _check_scores(terms, shape, "chain_log_prob")
+    terms, every = np.empty(shape), np.arange(len(rows))
+    for along, order in zip(terms, orders, strict=True):
+        place = np.argsort(order, axis=-1)
+        for t in range(rows.shape[1]):
+            feature = order[..., t]
+            log_prob = hidden_log_prob(conditional, rows, place >= t)
+            along[every, feature] = log_prob[every, feature]
     return terms
 
 

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike
+from sklearn.utils import gen_batches
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.contract import (
     Conditional,
+    chain_log_prob,
     check_rows,
-    log_prob_along,
     own_setting,
     ragged_hook,
     row_blocks,
@@ -22,6 +23,8 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
 from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+BLOCK_ENTRIES = 2**22  # of rows times orders that are scored together
 
 
 def lml_samples(
@@ -87,8 +90,9 @@ def lml_samples(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. If the
-    estimator has ``score_samples``, that is faster or more accurate.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``; an
+    estimator with a method ``chain_log_prob`` computes them together. If the estimator
+    has ``score_samples``, that is faster or more accurate.
 
     Examples
     --------
@@ -190,17 +194,23 @@ def _on_rows(function, conditional, values, missing, orders):
 
 def _sums_along(conditional, rows, draws):
     sums = np.empty((len(draws), len(rows)))
-    for total, draw in zip(sums, draws, strict=True):
-        order = draw.draw(*rows.shape)
+    for some in gen_batches(len(draws), _n_together(rows)):
+        orders = np.stack([draw.draw(*rows.shape) for draw in draws[some]])
         for batch, part in row_blocks(rows):
-            terms = log_prob_along(conditional, part, _part(order, batch))
-            total[batch] = terms.sum(axis=1)
+            terms = chain_log_prob(conditional, part, _part(orders, batch))
+            sums[some, batch] = terms.sum(axis=2)
     return sums
 
 
-def _part(order, batch):
-    """Return the order, if all rows share it, or the orders of a batch of rows."""
-    return order[0] if len(order) == 1 else order[batch]
+def _n_together(rows):
+    """Return the number of orders, or of pairs, that are scored together."""
+    n_rows, n_features = rows.shape
+    return max(1, BLOCK_ENTRIES // (n_rows * n_features))
+
+
+def _part(orders, batch):
+    """Return the orders, if all rows share them, or those of a batch of rows."""
+    return orders[:, 0] if orders.shape[1] == 1 else orders[:, batch]
 
 
 def feature_contributions(
@@ -271,7 +281,8 @@ def feature_contributions(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. For texts
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``; an
+    estimator with a method ``chain_log_prob`` computes them together. For texts
     the contributions are those of ``token_scores`` by method "chain".
 
     References
@@ -371,10 +382,15 @@ def _order_pair(seed, n_rows, n_features):
 def _moments_of_pairs(conditional, rows, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *rows.shape))
-    for seed, per_row, size in pairs:
-        orders = _order_pair(seed, len(rows) if per_row else 1, rows.shape[1])[:size]
+    for some in gen_batches(len(pairs), _n_together(rows)):
+        drawn = [
+            _order_pair(seed, len(rows) if per_row else 1, rows.shape[1])[:size]
+            for seed, per_row, size in pairs[some]
+        ]
+        orders, sizes = np.concatenate(drawn), np.array([len(pair) for pair in drawn])
         for batch, part in row_blocks(rows):
-            parts = [_part(order, batch) for order in orders]
-            total = sum(log_prob_along(conditional, part, order) for order in parts)
-            moments[:, batch] += total, total**2 / size
+            terms = chain_log_prob(conditional, part, _part(orders, batch))
+            totals = np.add.reduceat(terms, np.cumsum(sizes) - sizes, axis=0)
+            squares = totals**2 / sizes[:, None, None]
+            moments[:, batch] += totals.sum(axis=0), squares.sum(axis=0)
     return moments

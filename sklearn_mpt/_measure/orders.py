@@ -93,8 +93,9 @@ def order_log_prob(
 
     Notes
     -----
-    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``. All rows
-    have the same orders.
+    The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``; an
+    estimator with a method ``chain_log_prob`` computes them together. All rows have the
+    same orders.
 
     References
     ----------
