@@ -12,14 +12,16 @@ Parts:
   tokens, as the reference publication's code makes them.
 - ``share``: tokens per second by the size of a batch, the share of the encoder in the
   time, and the share that the products of matrices in the encoder and the vocabulary
-  projection would have taken at the pace of two large square ones.
+  projection would have taken at the pace of two large square ones ("of peak"), and at
+  the pace that torch reaches for products of their own shapes ("of products").
 - ``jobs``: by one worker and by two, with as many threads for each as ``--threads``.
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
   rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
-  and noisy walks; the mean of the standard errors beside the standard deviation, and
-  how many intervals hold the mean of all ways. Also the time of scores without
-  variance, and that of minicons' pseudo-log-likelihood.
+  and noisy walks, short and long; which design `fit` chooses by other texts; the mean
+  of the standard errors beside the standard deviation, and how many intervals hold the
+  mean of all ways. Also the time of scores without variance, and that of minicons'
+  pseudo-log-likelihood.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -303,6 +305,24 @@ def peak_flops(width=2048):
     return 2 * width**3 / elapsed
 
 
+def seconds_of_products(n_layers, width, n_tokens, n_hidden):
+    """Time of the products of a model's own shapes alone, for so many rows."""
+    shapes = [(width, 4 * width, n_layers), (4 * width, width, n_layers)]
+    shapes += [(width, width, 4 * n_layers)]
+    total = sum(
+        count * n_tokens * seconds_per_row(4096, n_inner, n_outer)
+        for n_inner, n_outer, count in shapes
+    )
+    return total + n_hidden * seconds_per_row(256, width, N_VOCABULARY)
+
+
+def seconds_per_row(n_rows, n_inner, n_outer):
+    rows, layer = torch.randn(n_rows, n_inner), torch.nn.Linear(n_inner, n_outer)
+    with torch.inference_mode():
+        (elapsed,), _ = fastest([lambda: layer(rows)], 5)
+    return elapsed / n_rows
+
+
 def bench_share(quick):
     tokenizer, peak = make_tokenizer(), peak_flops()
     rows = []
@@ -312,6 +332,7 @@ def bench_share(quick):
         n_tokens = sum((length - 2) * length for length in lengths)
         n_hidden = sum((length - 2) * (length - 1) // 2 for length in lengths)
         work = 24 * n_layers * width**2 * n_tokens + 2 * width * N_VOCABULARY * n_hidden
+        products = seconds_of_products(n_layers, width, n_tokens, n_hidden)
         for batch_tokens in (512, 4096, 16384):
             model = make_model(n_layers, width)
             watch = Stopwatch(model.bert.encoder)
@@ -329,11 +350,12 @@ def bench_share(quick):
                     f"{n_tokens / elapsed:.0f}",
                     f"{watch.total[0] / elapsed:.0%}",
                     f"{work / peak / elapsed:.0%}",
+                    f"{products / elapsed:.0%}",
                 ]
             )
     print_table(
         "share: method 'mpt', n_masks=1, texts of 4-14 words",
-        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak",
+        "model|batch_tokens|seconds|tokens/s|in the encoder|of peak|of products",
         rows,
     )
 
@@ -398,10 +420,10 @@ def sorted_letters(rng):
     return " ".join(letters if rng.random() < 0.5 else letters[::-1])
 
 
-def nested_brackets(rng):
+def nested_brackets(rng, fewest=3, most=6):
     """Brackets of three kinds that are closed in order: "( [ ] ) { }"."""
     pairs, text, opened = ["()", "[]", "{}"], [], []
-    for left in range(2 * int(rng.integers(3, 7)), 0, -1):
+    for left in range(2 * int(rng.integers(fewest, most + 1)), 0, -1):
         if opened and (len(opened) == left or rng.random() < 0.5):
             text.append(opened.pop())
         else:
@@ -411,16 +433,31 @@ def nested_brackets(rng):
     return " ".join(text)
 
 
-def noisy_steps(rng):
+def noisy_steps(rng, fewest=6, most=12):
     """A walk on a ring of twelve letters that mostly goes on in one direction."""
     place, step, text = int(rng.integers(12)), int(rng.choice([-1, 1])), []
-    for _ in range(int(rng.integers(6, 13))):
+    for _ in range(int(rng.integers(fewest, most + 1))):
         text.append("abcdefghijkl"[place])
         place = (place + step if rng.random() < 0.8 else rng.integers(12)) % 12
     return " ".join(text)
 
 
-CORPORA = (sum_of_digits, sorted_letters, nested_brackets, noisy_steps)
+def long_brackets(rng):
+    return nested_brackets(rng, 12, 16)
+
+
+def long_steps(rng):
+    return noisy_steps(rng, 24, 33)
+
+
+CORPORA = (
+    sum_of_digits,
+    sorted_letters,
+    nested_brackets,
+    noisy_steps,
+    long_brackets,
+    long_steps,
+)
 
 
 def train(write, mask_rate, n_steps):
@@ -467,7 +504,7 @@ def count_rows(model):
 
 
 WAYS = {
-    "chain design": {"n_masks": 4},
+    "chain": {"n_masks": 4, "design": "chain"},
     "independent": {"n_masks": 4, "design": "independent"},
     "next tokens": {"n_masks": 4, "method": "chain"},
 }
@@ -481,6 +518,8 @@ def bench_variance(quick):
         texts = [write(np.random.default_rng(1000 + i)) for i in range(n_texts)]
         for rate in ("uniform", 0.15):
             model, tokenizer = train(write, rate, n_steps)
+            others = [write(np.random.default_rng(2000 + i)) for i in range(n_texts)]
+            fitted = MPTScorer(model, tokenizer, device="cpu").fit(others)
             counts, found = count_rows(model), {}
             for name, settings in WAYS.items():
                 before, runs = counts[0], []
@@ -500,7 +539,8 @@ def bench_variance(quick):
                 numbers = variance * n_rows, variance * times.mean()
                 cells = [*(f"{number:.3g}" for number in numbers)]
                 cells += [f"{np.sqrt(variance):.3f}", f"{errors.mean():.3f}"]
-                of = [write.__name__, str(rate), name]
+                mark = " (chosen)" if name == fitted.design_ else ""
+                of = [write.__name__, str(rate), name + mark]
                 cells += [f"{covered.mean():.3f}", f"{times.mean():.3f}"]
                 rows.append([*of, *cells])
             for name, time in time_of_exact(model, tokenizer, texts).items():

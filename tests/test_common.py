@@ -155,8 +155,8 @@ class BySigns:
     def _likelihood(self):
         return OfSigns()
 
-    def _as_numbers(self, X, min_samples=1):
-        X = super()._as_numbers(X, min_samples)
+    def _read_rows(self, X, reset=False, min_samples=1):
+        X = super()._read_rows(X, reset, min_samples)
         return np.where(np.isnan(X), X, X > 0).astype(X.dtype)
 
 

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal, norm
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._linear.gaussian_training import simple_axes
+from sklearn_mpt._linear.components import simple_axes
 
 torch = pytest.importorskip("torch")
 

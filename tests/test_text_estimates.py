@@ -96,6 +96,12 @@ def test_orders_differ_and_are_balanced(n_places, n_masks):
         assert_allclose(steps.mean(axis=0), (n_places - 1) / 2)
 
 
+def test_a_token_comes_in_each_quarter_of_four_orders():
+    orders = np.array(list(chain(0).orders(window_of(8))))
+    quarters = orders.argsort(axis=1) // 2
+    assert_array_equal(np.sort(quarters, axis=0), np.tile(np.arange(4), (8, 1)).T)
+
+
 def test_the_first_of_a_pair_is_any_order():
     firsts = [next(chain(seed).orders(window_of(3))).tolist() for seed in range(300)]
     found, counts = np.unique(firsts, axis=0, return_counts=True)

@@ -19,26 +19,23 @@ A problem is an object with
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent import natural_gradient
 from sklearn_mpt._latent.acceleration import Extrapolation
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
-    Average,
-    Point,
-    Record,
+    Move,
     align,
     apply,
+    divide,
+    full_step,
+    gain_at,
     mix,
-    move_of,
 )
-from sklearn_mpt._latent.saddles import Unexplained, with_missing_components
+from sklearn_mpt._latent.saddles import with_missing_components
 
 FIRST_TEST = 2  # number of epochs before components are tested
 MIN_POINTS_TO_AVERAGE = 4
@@ -50,17 +47,12 @@ LEFT = 0.005  # share of tol: an ascent without noise ends if later steps gain l
 STILL_CLIMBING = 30  # multiple of tol: a warning is given if later steps gain more
 ROUNDING = 1e-9  # relative change of values by rounding, from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
-# For a stream: first step size, power of time in the average, and share of a part.
-STREAM_SIZE, STREAM_POWER, STREAM_FORGETTING = 0.5, 3, 0.05
-STREAM_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
 # A component is tried if its approximate gain is this share of the loss by removing the
 # one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
-
-
-class Stream(NamedTuple):
-    point: Point  # after the last step
-    average: Point
+DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
+# Steps LAG apart have independent masks; noise is detected in a window of steps.
+LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 def best_of_short_runs(problem, points, n_epochs):
@@ -140,8 +132,6 @@ class Ascent(Solver):
         makes_trials=True,
     ):
         self.problem = problem
-        self._start = point
-        self._stream = Stream(point, point)
         self.point = point
         self.learning_rate = learning_rate
         self.rng = rng
@@ -155,10 +145,9 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
-        self._extrapolation = Extrapolation()
+        self._extrapolation = None
         self._information = None
         self._next_test = FIRST_TEST
-        self._unexplained = None  # sum over parts of a stream since the last test
         # Gain of the last step without noise, and of all later steps.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
@@ -167,8 +156,6 @@ class Ascent(Solver):
     @property
     def result(self):
         """The best point so far."""
-        if self._stream.average is not self._start:
-            return self._stream.average
         average = self._average
         if average is not None and average.count > MIN_POINTS_TO_AVERAGE:
             return average.point
@@ -190,77 +177,6 @@ class Ascent(Solver):
         if self._last is not None:
             self.point = self._last[0]
 
-    def step_on_part(self):
-        """Take one pass over a part of a stream, after `load`."""
-        self._forgetting = STREAM_FORGETTING
-        batches = list(self.problem.batches(self.rng))
-        self._escape_on_stream(batches[0])
-        values = [self._follow(batch) for batch in batches]
-        self.loss_curve.append(-float(np.mean(values)))
-
-    def _escape_on_stream(self, batch):
-        """Replace components by directions that are missing in all recent parts.
-
-        All parts since the last test are used, because the rows of a single part have
-        strong directions by chance, which hide weak components.
-        """
-        point = self._stream.point
-        part = Unexplained(*self.problem.slopes(point), self.problem.n_rows)
-        self._unexplained = unexplained = part.and_before(self._unexplained)
-        if self._n_steps < self._next_test:
-            return
-        self._unexplained, self._next_test = None, 2 * self._n_steps
-        product, information, n_rows = unexplained
-        found = with_missing_components(
-            point, product, information, STREAM_GAIN, n_rows
-        )
-        if found is not None and self._gain(point, found, batch) > STREAM_GAIN:
-            self._stream = Stream(found, found)
-            self._n_steps, self._next_test = 0, FIRST_TEST
-
-    def _follow(self, batch):
-        """Take a step, whose size falls with the number of steps, and average."""
-        stream = self._stream
-        self.point = align(stream.point, stream.average)
-        move = self._move(batch)
-        if not move.is_finite:
-            raise FloatingPointError
-        size = STREAM_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
-        self._n_steps += 1
-        size *= self.learning_rate
-        self.point = apply(self.point, move, size, self.problem.floor)
-        share = (STREAM_POWER + 1) / (self._n_steps + STREAM_POWER)
-        self._stream = Stream(
-            self.point, mix(stream.average, self.point, min(1, share))
-        )
-        return move.value
-
-    def state(self):
-        """Return the state of a stream that `load` restores, as arrays."""
-        if self._stream.average is self._start:
-            return {}
-        return {
-            "n_steps": self._n_steps,
-            "point": natural_gradient.as_arrays(self._stream.point),
-            "average": natural_gradient.as_arrays(self._stream.average),
-            "information": natural_gradient.as_arrays(self._information or ()),
-            "next_test": self._next_test,
-            "unexplained": self._unexplained.as_arrays() if self._unexplained else [],
-        }
-
-    def load(self, state):
-        """Restore a result of `state`, unless it is empty."""
-        if state:
-            tensor = self.point.coefs.new_tensor
-            point, average, information = (
-                Point(*map(tensor, state[name])) if state[name] else None
-                for name in ("point", "average", "information")
-            )
-            self._stream, self._n_steps = Stream(point, average), state["n_steps"]
-            self._information, self._next_test = information, state["next_test"]
-            if arrays := state["unexplained"]:
-                self._unexplained = Unexplained.from_arrays(arrays, tensor)
-
     def step(self):
         """Take one pass over the batches."""
         batches = list(self.problem.batches(self.rng))
@@ -272,113 +188,59 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
         if not self.converged or self._escape(self.result, batches[0]):
             return
-        if not self._try_another(batches[0]):
-            self._leave_masks()
+        may_try = self._makes_trials and self.problem.is_worth_trials
+        if may_try and not self.problem.is_noisy:
+            if self._escape(self.point, batches[0], is_trial=True):
+                return
+        problem = self.problem.without_masks() if self._finishes else None
+        if problem is not None:  # continue with the sum over all sizes
+            self._start_again(self.result)
+            self.problem, self._n_idle, self._caution = problem, 0, 1.0
 
-    def _escape(self, point, batch):
-        """Replace weak components by missing ones; return whether any was replaced."""
+    def _escape(self, point, batch, is_trial=False):
+        """Replace weak components by missing ones; return whether any was replaced.
+
+        is_trial : whether to replace the weakest one by a direction that may explain
+        less, and to take a few epochs before the gain is measured. With gaps, two
+        directions that explain about as much can each be part of a local maximum.
+        """
+        share = TRIAL_SHARE if is_trial else 1.0
         slopes = self.problem.slopes(point)
-        found = with_missing_components(point, *slopes, self._tol)
-        if found is None or self._gain(point, found, batch) <= self._tol:
+        found = with_missing_components(point, *slopes, self._tol, share=share)
+        if found is not None and is_trial:
+            found = best_of_short_runs(self.problem, [found], TRIAL_EPOCHS)
+        if found is None or gain_at(found, point, self.problem, batch) <= self._tol:
             return False
         self._start_again(found)
         return True
 
     def _start_again(self, point):
         self.point, self._last = point, None
-        self._extrapolation = Extrapolation()
+        self._extrapolation = None
         self.converged = False
         self._forget_average()
-
-    def _try_another(self, batch):
-        """Replace the weakest component by another one, if a few epochs show a gain.
-
-        With gaps, two directions that explain about as much can each be part of a local
-        maximum. Return whether the other one is the higher.
-        """
-        problem, point = self.problem, self.point
-        if problem.is_noisy or not (problem.is_worth_trials and self._makes_trials):
-            return False
-        found = with_missing_components(
-            point, *problem.slopes(point), self._tol, share=TRIAL_SHARE
-        )
-        if found is None:
-            return False
-        found = best_of_short_runs(problem, [found], TRIAL_EPOCHS)
-        if self._gain(point, found, batch) <= self._tol:
-            return False
-        self._start_again(found)
-        return True
-
-    def _gain(self, point, found, batch):
-        """Return the gain of another point on a batch, in nats per row."""
-        before, now = (self.problem.sums(p, batch) for p in (point, found))
-        return float(now.value - before.value) / now.n_rows
-
-    def _leave_masks(self):
-        """Continue with the sum over all sizes, which has no noise of masks."""
-        problem = self.problem.without_masks() if self._finishes else None
-        if problem is not None:
-            self.point, self._last, self.problem = self.result, None, problem
-            self.converged, self._n_idle = False, 0
-            self._caution = 1.0
-            self._extrapolation = Extrapolation()
-            self._forget_average()
 
     def _step(self, batch):
         if self._average is not None and self._average.count:
             self.point = align(self.point, self._average.reference)
-        move = self._move(batch)
+        share = max(self._forgetting, 1 / (self._n_steps + 1))
+        move = full_step(self.problem, self.point, batch, self._information, share)
+        self._information = move.information
         if self._overshot(move):
             self._halve(move)
             return move.value if self._last is None else self._last[1].value
         if self.problem.is_noisy and self._record.fell(move, self.point):
-            self._go_back()
+            # go back to the point of the best values, with half the step size
+            self.learning_rate /= 2
+            self.point, self._last = self._record.best_point, None
+            self._forget_average()
             return move.value
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
-        self._doubt(batch, move)
+        if self.converged and self._average is not None:
+            self._doubt(move, batch)
         self._advance(move)
         return move.value
-
-    def _doubt(self, batch, move):
-        """Continue if the average is worse than its points, which lie on a curve."""
-        if not (self.converged and self._average):
-            return
-        sums = self.problem.sums(self._average.point, batch)
-        noise = 2 * move.gain  # noise of the batch in the difference of both values
-        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
-            self.converged = False
-            self._forget_average()
-
-    def _move(self, batch):
-        """Return the step for a batch, with the information of all steps so far."""
-        sums = self.problem.sums(self.point, batch)
-        # a gradient must not take own parameters below their floor
-        gradient, floor = sums.gradient, self.problem.floor + 1e-9
-        outwards = (self.point.own <= floor) & (gradient.own < 0)
-        inside = gradient._replace(own=torch.where(outwards, 0.0, gradient.own))
-        sums = sums._replace(gradient=inside)
-        if sums.information is not None:
-            self._learn(sums.information.times(1 / sums.n_rows))
-        return move_of(
-            sums,
-            self.point,
-            self._information,
-            longest=self.problem.longest,
-            expand=self.problem.expand,
-        )
-
-    def _learn(self, information):
-        """Average the information over about one epoch, or over parts of a stream."""
-        before = self._information
-        if before is not None:
-            share = max(self._forgetting, 1 / (self._n_steps + 1))
-            if information.blocks is not before.blocks:  # one that `load` restored
-                before = type(information)(*before[:2], *information[2:])
-            information = mix(before, information, share)
-        if information.is_finite():
-            self._information = information
 
     def _advance(self, move):
         """Take a step; extrapolate from the last full steps if there is no noise."""
@@ -389,6 +251,7 @@ class Ascent(Solver):
         self._last = before, move, size
         self._n_steps += 1
         if self.problem.accelerates and size == 1:
+            self._extrapolation = self._extrapolation or Extrapolation()
             beyond = self._extrapolation.beyond(before, self.point, move.information)
             if beyond is not None:  # half of it is the full step
                 self._last = before, move, 2.0
@@ -409,7 +272,7 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
-        self._extrapolation = Extrapolation()
+        self._extrapolation = None
         if size < SMALLEST_SIZE:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
@@ -425,6 +288,7 @@ class Ascent(Solver):
         self.point = apply(point, move, size / 2, self.problem.floor)
 
     def _judge(self, move):
+        """Decide whether the ascent has converged, and whether to average."""
         if not self.problem.is_noisy:
             self._judge_exact(move)
         elif self._average is not None:
@@ -435,12 +299,6 @@ class Ascent(Solver):
             self.converged = self._n_idle > 1
             if not self.converged and self._record.is_noise():
                 self._average = Average()
-
-    def _go_back(self):
-        """Go back to the point of the best values, with half the step size."""
-        self.learning_rate /= 2
-        self.point, self._last = self._record.best_point, None
-        self._forget_average()
 
     def _judge_exact(self, move):
         """End the ascent when all later steps would gain only a small share of tol.
@@ -476,7 +334,110 @@ class Ascent(Solver):
             if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 
+    def _doubt(self, move, batch):
+        """Continue if the average is worse than its points, which lie on a curve."""
+        sums = self.problem.sums(self._average.point, batch)
+        noise = 2 * move.gain  # noise of the batch in the difference of both values
+        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
+            self.converged = False
+            self._forget_average()
+
     def _forget_average(self):
         """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
+
+
+def agreement(before, now):
+    """Return the cosine of a step and a later gradient, in the information metric."""
+    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
+    return before.step.dot(now.gradient) / max(norm, 1e-300)
+
+
+class Record:
+    """Values, expected gains, and agreement of directions, of the moves so far."""
+
+    def __init__(self, point):
+        self.best_point = point
+        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
+        self._values: list[float] = []
+        self.clear()
+
+    def clear(self):
+        """Forget everything except the values."""
+        self._agreements: list[float] = []
+        self._gains: list[float] = []
+        self._moves: list[Move] = []
+
+    def add(self, move):
+        self._moves = [*self._moves, move][-LAG - 1 :]
+        self._gains.append(move.gain)
+        if len(self._moves) > LAG:
+            self._agreements.append(agreement(self._moves[0], move))
+
+    def is_noise(self):
+        """Return whether directions disagree, or steps neither gain nor shrink."""
+        recent = self._agreements[-WINDOW:]
+        if len(recent) == WINDOW and np.mean(recent) < 0:
+            return True
+        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
+        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
+            return False
+        return self.rise(WINDOW) <= 0
+
+    def rise(self, window):
+        """Return the rise of the last values over those before, less its noise."""
+        before, last = np.reshape(self._values[-2 * window :], (2, window))
+        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
+        return last.mean() - before.mean() - 2 * noise
+
+    def fell(self, move, point):
+        """Return whether the last values are below the best ones, beyond noise."""
+        self._values.append(move.value)
+        if len(self._values) % WINDOW:
+            return False
+        last = np.array(self._values[-WINDOW:])
+        mean = last.mean()
+        # successive masks are correlated: a window underestimates their noise
+        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
+        best, best_noise = self._best
+        if mean > best:
+            self._best, self.best_point = (mean, noise), point
+        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
+
+
+class Average:
+    """Means of points, gradients and gains, weighted by the number of the step."""
+
+    def __init__(self):
+        self.count = 0
+        self.point = self.gradient = self.gain = None
+
+    def add(self, point, move):
+        self.count += 1
+        if self.count == 1:
+            self.reference = self.point = point
+            self.gradient, self.gain = move.gradient, move.gain
+            return
+        share = 2 / (self.count + 1)
+        self.point = mix(self.point, point, share)
+        self.gradient = mix(self.gradient, move.gradient, share)
+        self.gain += share * (move.gain - self.gain)
+
+    @property
+    def noise(self):
+        """Return the loss of the average by noise, in nats per row.
+
+        At the maximum, the expected gain of a full step is caused by noise alone, and
+        equals the loss by this noise. The loss of an average of steps is that of one
+        step divided by the number of steps, times 4 / 3 for the weights.
+        """
+        return self.gain * 4 / 3 / self.count
+
+    def drift(self, information):
+        """Return the expected gain along the mean gradient, less noise, nats per row.
+
+        It is the gain of one full step. Several steps gain more in slow directions.
+        """
+        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
+        return DRIFT_COST * max(0.0, promise - self.noise)

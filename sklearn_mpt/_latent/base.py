@@ -146,7 +146,7 @@ class BaseMPT(
     # What a model may change
 
     def _read_rows(self, X, reset=False, min_samples=1):
-        """Check rows as scikit-learn does; return an array of numbers, or a table.
+        """Check rows as scikit-learn does; return an array of numbers, NaN if missing.
 
         reset : whether the model takes its columns from them.
         """
@@ -158,14 +158,6 @@ class BaseMPT(
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
         )
-
-    def _learn_columns(self, X):
-        """Return the attributes by which a new model reads the columns of its rows."""
-        return {}
-
-    def _as_numbers(self, X, min_samples=1):
-        """Return the result of `_read_rows` as an array of numbers."""
-        return X
 
     def _check_values(self, X):
         """Refuse rows with values that no feature takes."""
@@ -225,10 +217,7 @@ class BaseMPT(
                 self._check_is_fitted()
             else:
                 forget(self)
-            X = self._read_rows(X, reset=not go_on, min_samples=2)
-            if not go_on:
-                self.__dict__.update(self._learn_columns(X))
-            X = self._check_training_rows(X, not go_on, min_samples=2)
+            X = self._read_training_rows(X, not go_on, min_samples=2)
             context = self._init_callback_context(max_subtasks=self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
@@ -279,15 +268,11 @@ class BaseMPT(
             The updated estimator.
         """
         first = not hasattr(self, "n_iter_")
-        least = 2 if first else 1
         with all_or_nothing(self), own_mode(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if not first:
                 self._check_is_fitted()
-            X = self._read_rows(X, reset=first, min_samples=least)
-            if first:
-                self.__dict__.update(self._learn_columns(X))
-            X = self._check_training_rows(X, first, min_samples=least)
+            X = self._read_training_rows(X, first, min_samples=2 if first else 1)
             if np.isnan(X).all():  # averages of earlier gradients would still move it
                 return self
             fitted = vars(self).copy()
@@ -313,12 +298,12 @@ class BaseMPT(
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
 
-    def _check_training_rows(self, X, is_new, min_samples):
-        """Check rows and parameters before training; return an array of numbers.
+    def _read_training_rows(self, X, is_new, min_samples):
+        """Read rows and check parameters before training; return an array of numbers.
 
         is_new : whether the model has not been trained before.
         """
-        X = self._as_numbers(X, min_samples)
+        X = self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_values(X)
         check_training_parameters(self, self._objectives, X.shape[1])
         self._check_parameters(X.shape[1])
@@ -548,7 +533,7 @@ class BaseMPT(
     def _validate_rows(self, X):
         """Return rows to score as an array of numbers, NaN where missing."""
         self._check_is_fitted()
-        X = self._as_numbers(self._read_rows(X))
+        X = self._read_rows(X)
         self._check_values(X)
         return X
 

@@ -17,19 +17,15 @@ References
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Shares of tol: training ends when the gain of a step is smaller. The first is for the
 # LML as the objective, the second after steps by masks, and with sampled nodes.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
-DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
 LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
-# Steps LAG apart have independent masks; noise is detected in a window of steps.
-LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
 
 
 class Point(NamedTuple):
@@ -41,10 +37,6 @@ class Point(NamedTuple):
 
     coefs: torch.Tensor  # shape: (d, k + 1)
     own: torch.Tensor
-
-    @property
-    def blocks(self):
-        """None: information that is stored as a `Point` has no blocks."""
 
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
@@ -76,15 +68,19 @@ class Blocks(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Information if own parameters have blocks; see `Likelihood.own_sums`."""
+    """The information of coefficients and of own parameters.
+
+    own : the information of each own parameter, of the shape of `Point.own`; a matrix
+    (g, g); or if own parameters have blocks, as `Likelihood.own_sums` returns it.
+    """
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
-    own: torch.Tensor  # shape: (g, q + k + 1)
-    blocks: Blocks
+    own: torch.Tensor
+    blocks: Blocks | None = None
 
-    def plus(self, other, size=1.0):
-        coefs = self.coefs + size * other.coefs
-        return Curvature(coefs, self.own + size * other.own, other.blocks)
+    def plus(self, other):
+        coefs, own = self.coefs + other.coefs, self.own + other.own
+        return Curvature(coefs, own, other.blocks)
 
     def times(self, factor):
         return Curvature(factor * self.coefs, factor * self.own, self.blocks)
@@ -99,10 +95,9 @@ class Sums(NamedTuple):
     value: torch.Tensor  # sum of the objective
     square: torch.Tensor  # sum of its squares
     gradient: Point
-    # coefs: (d, k + 1, k + 1); None to use the information of the step before
-    information: Point | Curvature | None
+    information: Curvature | None  # None to use that of the step before
     n_rows: float  # sum of the weights of the rows
-    of_law: torch.Tensor | None = None  # see `generator_of`; None: from the gradient
+    of_law: torch.Tensor | None = None  # see `law_of`; None: from the gradient
 
     @classmethod
     def of(cls, value, weight, gradient, information, of_law=None):
@@ -145,7 +140,7 @@ class Move(NamedTuple):
     value: float
     error: float  # standard error of the value over rows
     gradient: Point
-    information: Point | Curvature
+    information: Curvature
     step: Point
     generator: torch.Tensor  # generator of the change of the law of z, (k + 1, k + 1)
     gain: float  # expected gain of the step: half of gradient times step
@@ -160,7 +155,35 @@ def as_arrays(point):
 
 
 def mix(a, b, share):
-    return a.times(1 - share).plus(b, share)
+    return a.times(1 - share).plus(b.times(share))
+
+
+def full_step(problem, point, batch, information, share):
+    """Return the step from a point for a batch.
+
+    information : per row, of the steps before; None if there are none. share : weight
+    of the batch in the average of the information.
+    """
+    sums = problem.sums(point, batch)
+    # a gradient must not take own parameters below their floor
+    outwards = (point.own <= problem.floor + 1e-9) & (sums.gradient.own < 0)
+    own = torch.where(outwards, 0.0, sums.gradient.own)
+    sums = sums._replace(gradient=sums.gradient._replace(own=own))
+    if sums.information is not None:
+        found = sums.information.times(1 / sums.n_rows)
+        if information is not None:
+            found = mix(information, found, share)
+        if found.is_finite():
+            information = found
+    return move_of(
+        sums, point, information, longest=problem.longest, expand=problem.expand
+    )
+
+
+def gain_at(found, point, problem, batch):
+    """Return the gain of another point on a batch, in nats per row."""
+    before, now = (problem.sums(p, batch) for p in (point, found))
+    return float(now.value - before.value) / now.n_rows
 
 
 def move_of(sums, point, information, *, longest=math.inf, expand=True):
@@ -173,22 +196,19 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
     step = divide(gradient, information)
     of_law = sums.of_law
     if of_law is None:
-        of_law = _of_law(sums.gradient.coefs, point.coefs)
+        moment = point.coefs[:, :-1].T @ sums.gradient.coefs
+        scale = moment[:, :-1]
+        of_law = law_of((scale + scale.T) / 4, moment[:, -1])
     generator = torch.zeros_like(of_law)
     if expand:
         largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
         generator = (of_law / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
-    return Move(
-        value,
-        math.sqrt(variance / n),
-        gradient,
-        information,
-        _shortened(step, longest, information.blocks),
-        generator,
-        gain,
-    )
+    if longest < math.inf:
+        step = _shortened(step, longest, information.blocks)
+    error = math.sqrt(variance / n)
+    return Move(value, error, gradient, information, step, generator, gain)
 
 
 def divide(gradient, information):
@@ -240,8 +260,6 @@ def _divide_blocks(gradient, information, solved):
 
 def _shortened(step, longest, blocks):
     """Bound the step of each feature, because long steps leave the quadratic region."""
-    if longest == math.inf:
-        return step
     length = step.coefs.abs().amax(1, keepdim=True)
     if blocks is None:
         return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
@@ -264,13 +282,6 @@ def law_of(scale, shift):
     of_law = torch.nn.functional.pad(scale, (0, 1, 0, 1))
     of_law[:-1, -1] = shift
     return of_law
-
-
-def _of_law(gradient, coefs):
-    """Return the matrix of `law_of`, from the gradient in the coefficients: W' g."""
-    moment = coefs[:, :-1].T @ gradient
-    scale = moment[:, :-1]
-    return law_of((scale + scale.T) / 4, moment[:, -1])
 
 
 def apply(point, move, size, floor=-math.inf):
@@ -305,100 +316,3 @@ def align(point, reference):
     left, _, right = torch.linalg.svd(W.T @ target)
     rotated = W @ (left @ right)
     return point._replace(coefs=torch.cat([rotated, point.coefs[:, n_dims:]], 1))
-
-
-def agreement(before, now):
-    """Return the cosine of a step and a later gradient, in the information metric."""
-    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
-    return before.step.dot(now.gradient) / max(norm, 1e-300)
-
-
-class Record:
-    """Values, expected gains, and agreement of directions, of the moves so far."""
-
-    def __init__(self, point):
-        self.best_point = point
-        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
-        self._values: list[float] = []
-        self.clear()
-
-    def clear(self):
-        """Forget everything except the values."""
-        self._agreements: list[float] = []
-        self._gains: list[float] = []
-        self._moves: list[Move] = []
-
-    def add(self, move):
-        self._moves = [*self._moves, move][-LAG - 1 :]
-        self._gains.append(move.gain)
-        if len(self._moves) > LAG:
-            self._agreements.append(agreement(self._moves[0], move))
-
-    def is_noise(self):
-        """Return whether directions disagree, or steps neither gain nor shrink."""
-        recent = self._agreements[-WINDOW:]
-        if len(recent) == WINDOW and np.mean(recent) < 0:
-            return True
-        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
-            return False
-        return self.rise(WINDOW) <= 0
-
-    def rise(self, window):
-        """Return the rise of the last values over those before, less its noise."""
-        before, last = np.reshape(self._values[-2 * window :], (2, window))
-        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
-        return last.mean() - before.mean() - 2 * noise
-
-    def fell(self, move, point):
-        """Return whether the last values are below the best ones, beyond noise."""
-        self._values.append(move.value)
-        if len(self._values) % WINDOW:
-            return False
-        last = np.array(self._values[-WINDOW:])
-        mean = last.mean()
-        # successive masks are correlated: a window underestimates their noise
-        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
-        best, best_noise = self._best
-        if mean > best:
-            self._best, self.best_point = (mean, noise), point
-        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
-
-
-class Average:
-    """Means of points, gradients and gains, weighted by a power of the step number."""
-
-    def __init__(self, power=1):
-        self.power = power
-        self.count = 0
-        self.point = self.gradient = self.gain = None
-
-    def add(self, point, move):
-        self.count += 1
-        if self.count == 1:
-            self.reference = self.point = point
-            self.gradient, self.gain = move.gradient, move.gain
-            return
-        share = (self.power + 1) / (self.count + self.power)
-        self.point = mix(self.point, point, share)
-        self.gradient = mix(self.gradient, move.gradient, share)
-        self.gain += share * (move.gain - self.gain)
-
-    @property
-    def noise(self):
-        """Return the loss of the average by noise, in nats per row.
-
-        At the maximum, the expected gain of a full step is caused by noise alone, and
-        equals the loss by this noise. The loss of an average of steps is that of one
-        step divided by the number of steps.
-        """
-        p = self.power
-        return self.gain * (p + 1) ** 2 / (2 * p + 1) / self.count
-
-    def drift(self, information):
-        """Return the expected gain along the mean gradient, less noise, nats per row.
-
-        It is the gain of one full step. Several steps gain more in slow directions.
-        """
-        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return DRIFT_COST * max(0.0, promise - self.noise)

@@ -24,8 +24,6 @@ References
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -62,9 +60,10 @@ def with_missing_components(
         None if no replacement has the least gain.
     """
     n_dims = point.coefs.shape[1] - 1
-    unit = information.sqrt()
+    size = information.sqrt()[:, None]
+    unit = torch.where(size > 0, 1 / size.clamp(min=1e-300), 0.0)
     axes, lengths, rotation = torch.linalg.svd(
-        unit[:, None] * point.coefs[:, :n_dims], full_matrices=False
+        size * point.coefs[:, :n_dims], full_matrices=False
     )
     strengths, directions = _unexplained(product, unit, axes, lengths**2)
     by_chance = (1 + math.sqrt(len(unit) / n_rows)) ** 2
@@ -78,50 +77,8 @@ def with_missing_components(
     loadings = axes * lengths
     new = directions[:, :n_new] * strengths[:n_new].sqrt()
     loadings[:, loadings.shape[1] - n_new :] = new.flip(1)
-    weights = _over(loadings, unit[:, None]) @ rotation
+    weights = (unit * loadings) @ rotation
     return point._replace(coefs=torch.cat([weights, point.coefs[:, n_dims:]], 1))
-
-
-class Unexplained(NamedTuple):
-    """The mean of s s' over the parts of a stream since the last test.
-
-    With more than `DENSE_FEATURES` features only the last part is kept, because the
-    mean over parts needs a matrix (d, d).
-    """
-
-    product: Callable  # from V, (d, q), to the mean of s s' V over rows
-    information: torch.Tensor  # of each location, (d,)
-    n_rows: float
-
-    def and_before(self, before):
-        """Return the average of this part and those before, which may be None."""
-        if before is None or not self._is_narrow:
-            return self
-        n_rows = self.n_rows + before.n_rows
-        share = before.n_rows / n_rows
-        matrix = torch.lerp(self._matrix, before._matrix, share)
-        information = torch.lerp(self.information, before.information, share)
-        return Unexplained(matrix.matmul, information, n_rows)
-
-    @property
-    def _is_narrow(self):
-        return len(self.information) <= DENSE_FEATURES
-
-    @property
-    def _matrix(self):
-        like = {"dtype": self.information.dtype, "device": self.information.device}
-        return self.product(torch.eye(len(self.information), **like))
-
-    def as_arrays(self):
-        """Return the arrays for `from_arrays`; empty if there are many features."""
-        if not self._is_narrow:
-            return []
-        return [self._matrix.cpu().numpy(), self.information.cpu().numpy(), self.n_rows]
-
-    @classmethod
-    def from_arrays(cls, arrays, tensor):
-        matrix, information, n_rows = arrays
-        return cls(tensor(matrix).matmul, tensor(information), n_rows)
 
 
 def gain_of(strengths):
@@ -131,12 +88,15 @@ def gain_of(strengths):
 
 
 def _unexplained(product, unit, axes, squared_lengths):
-    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q)."""
+    """Return the leading eigenvalues of M, largest first, and eigenvectors, (d, q).
+
+    unit : the unit of each feature, (d, 1); 0 if it has no information.
+    """
     explained = squared_lengths / (1 + squared_lengths)
 
     def excess(V):
         own = axes @ (explained[:, None] * (axes.T @ V))
-        return _over(product(_over(V, unit[:, None])), unit[:, None]) - V + own
+        return unit * product(unit * V) - V + own
 
     n_features, n_wanted = len(unit), len(squared_lengths)
     if n_features <= max(DENSE_FEATURES, 4 * n_wanted):
@@ -155,8 +115,3 @@ def _unexplained(product, unit, axes, squared_lengths):
         )
         values, vectors = (unit.new_tensor(array) for array in found)
     return values.flip(0), vectors.flip(1)
-
-
-def _over(values, unit):
-    """Divide by the units of features; 0 where a feature has no information."""
-    return torch.where(unit > 0, values / unit.clamp(min=1e-300), 0.0)

@@ -3,14 +3,16 @@
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import Point
+from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.gaussian_density import density_of, expected_information
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.gaussian_training import (
@@ -19,10 +21,7 @@ from sklearn_mpt._linear.gaussian_training import (
     GaussianMoments,
     GaussianRows,
     UniformMasks,
-    closed_form,
-    simple_axes,
 )
-from sklearn_mpt._linear.map import check_init, initial_arrays
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
@@ -58,7 +57,8 @@ class GaussianLinear(LatentMixin, BaseMPT):
     _objectives: tuple[str, ...] = ("mpt", "lml")
 
     def _check_parameters(self, n_features):
-        check_init(self.init)
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
         if self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} must be at most "
@@ -140,16 +140,12 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if is_whole and self.objective != "mpt" and self.noise == "shared":
             return ClosedForm(problem, self.n_components)
         posed, point = self._pose(problem, is_whole)
-        return Ascent(
-            posed,
-            point,
-            learning_rate=self.learning_rate,
-            rng=problem.rng,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            n_before=problem.fitted["n_iter_"],
-            finishes=self.n_masks == "auto",
-        )
+        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
+        how["n_before"] = problem.fitted["n_iter_"]
+        if not problem.is_all:
+            return StreamAscent(posed, point, **how)
+        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(posed, point, finishes=self.n_masks == "auto", **how)
 
     def _pose(self, problem, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.

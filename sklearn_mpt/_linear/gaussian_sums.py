@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.natural_gradient import Point, Sums, law_of
+from sklearn_mpt._latent.natural_gradient import Curvature, Point, Sums, law_of
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # size of a block of rows in double precision
@@ -231,13 +231,6 @@ def explained_axes(scaled):
     return axes, lengths**2 / (1 + lengths**2)
 
 
-def whitened_precision(scaled):
-    """Return the inverse of the covariance of complete rows divided by the noise."""
-    axes, explained = explained_axes(scaled)
-    eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
-    return eye - (axes * explained) @ axes.T
-
-
 def mean_slopes(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = Model(point)
@@ -254,7 +247,7 @@ def _information(C, z, share, m, symmetric):
     """
     second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
-    return Point(full / m.noise[:, None, None], m.of_noise(share.sum(0) / 2))
+    return Curvature(full / m.noise[:, None, None], m.of_noise(share.sum(0) / 2))
 
 
 def _bordered(second, first, count):
@@ -326,6 +319,6 @@ def _moment_information(second, n_features, m):
     n_masks, n_dims = second.shape[:2]
     first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
     full = _bordered(second.sum(0)[None], first, count).expand(n_features, -1, -1)
-    return Point(
+    return Curvature(
         full / m.noise[:, None, None], m.of_noise(count.expand(n_features) / 2)
     )

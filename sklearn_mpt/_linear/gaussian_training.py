@@ -8,13 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh
-from sklearn.utils.extmath import svd_flip
 
-from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, axes_of
-from sklearn_mpt._likelihoods.gaussian import row_blocks
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
     Symmetric,
@@ -24,7 +20,6 @@ from sklearn_mpt._linear.gaussian_sums import (
     mean_slopes,
     moment_likelihood_sums,
     moment_sums,
-    whitened_precision,
 )
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -67,14 +62,15 @@ class UniformMasks:
         uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
-        share, weight = self._share((start + GOLDEN * (batch.turn // 2)) % 1)
+        share, weight = (start + GOLDEN * (batch.turn // 2)) % 1, 1.0
+        if self.few is not None:
+            share, weight = self._tilted(share)
         seen = uniform < share
         seen = ~seen if batch.turn % 2 else seen
         return present * seen, present * weight
 
-    def _share(self, uniform):
-        if self.few is None:
-            return uniform, 1.0
+    def _tilted(self, uniform):
+        """Return draws of u with the density of `few`, and their weights."""
         width = math.log1p(1 / self.few)
         tilted = self.few * torch.expm1((2 * uniform - 1) * width)
         share = torch.where(uniform < 0.5, 2 * uniform, tilted)
@@ -203,7 +199,9 @@ class GaussianRows:
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         both = present.T @ (weight[:, None] * present)
-        return 0.5 * both * whitened_precision(of.scaled) ** 2
+        axes, explained = explained_axes(of.scaled)
+        precision = torch.eye(len(axes)).to(axes) - (axes * explained) @ axes.T
+        return 0.5 * both * precision**2
 
     @functools.cached_property
     def _patterns(self):
@@ -307,53 +305,3 @@ class GaussianMoments(GaussianRows):
         parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
         seen, target = map(torch.cat, zip(*parts, strict=True))
         yield moment_sums(*of, seen, target, point, self.symmetric)
-
-
-def closed_form(X, units, n_components, noise_floor, weight=None):
-    """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
-
-    units : mean of each column, and its scale or None.
-    """
-    total = len(X) if weight is None else weight.sum()
-    blocks = (
-        (np.nan_to_num(_standard(block, *units)), share[:, None] / total)
-        for block, share in row_blocks(X, weight)
-    )
-    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
-    values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
-    return {
-        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": units[0],
-        "noise_variance_": noise_variance,
-    }
-
-
-def _standard(X, mean, scale):
-    return X - mean if scale is None else (X - mean) / scale
-
-
-def principal_axes(components):
-    """Rotate components to orthogonal ones, longest first, and fix their signs."""
-    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
-    _, axes = svd_flip(U, axes, u_based_decision=False)
-    rotated = np.zeros_like(components)  # more components than features: zero rows
-    rotated[: len(lengths)] = lengths[:, None] * axes
-    return rotated
-
-
-def simple_axes(components, rotation):
-    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
-    components = principal_axes(components)
-    if rotation is None or len(components) == 1:
-        return components
-    from sklearn.decomposition._factor_analysis import _ortho_rotation
-
-    return _ortho_rotation(components.T, method=rotation)
-
-
-def check_rotation(rotation):
-    if rotation is not None:
-        check_choice(rotation, "rotation", ["varimax", "quartimax"])

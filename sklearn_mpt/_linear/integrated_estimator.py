@@ -6,14 +6,15 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.quadrature import PriorGrids
+from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
-from sklearn_mpt._linear.gaussian_training import closed_form, simple_axes
+from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     LONG_SLOPE,
@@ -26,9 +27,7 @@ from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
-    check_init,
     fitting,
-    initial_arrays,
     n_nodes_of,
     prior_grid,
     spacing,
@@ -77,7 +76,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         """Return the likelihood of the features, with any values of its parameters."""
 
     def _check_parameters(self, n_features):
-        check_init(self.init)
+        if not isinstance(self.init, dict):
+            check_choice(self.init, "init", ["random", "pca"])
 
     def _check_values(self, X):
         self._likelihood().check_rows(X)
@@ -103,7 +103,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         likelihood = likelihood.from_attributes(own, scale)
         intercept = likelihood.start_location(X, weight)
         if isinstance(self.init, dict):
-            return fitted | own | self._given(own, len(intercept))
+            return fitted | own | self._given(own, likelihood, len(intercept))
         if self.init == "pca":
             components = first_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
@@ -112,9 +112,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             components *= _varies(X, likelihood)
         else:
             components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
-        return fitted | own | self._restored(components, intercept, fitted)
+        return fitted | own | _restored(components, intercept, fitted, likelihood)
 
-    def _given(self, own, n_locations):
+    def _given(self, own, likelihood, n_locations):
         """Return the initial arrays of the user as fitted attributes.
 
         own : attributes of the likelihood, which have initial arrays too.
@@ -128,22 +128,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         arrays = initial_arrays(self.init, shapes, **used)
         for key, where in used.items():
             arrays[f"{key}_"] = np.where(where, arrays[f"{key}_"], np.nan)
-        self._likelihood().check_attributes(arrays)
+        likelihood.check_attributes(arrays)
         return arrays
-
-    def _restored(self, components, intercept, fitted):
-        """Return the fitted attributes in the units of the rows."""
-        shift, scale = self._units(fitted)
-        return {
-            "components_": components * scale,
-            "intercept_": intercept * scale + shift,
-        }
-
-    def _units(self, fitted):
-        """Return shift and scale of the locations."""
-        names = ("_shift", "_scale")
-        likelihood = self._likelihood()
-        return (likelihood.spread_units(fitted[name]) for name in names)
 
     def _best_of_short_runs(self, X, intercept, likelihood, rng, weight):
         """Return the components after the best of several short runs.
@@ -201,9 +187,10 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _joint_of(self, fitted, device):
         """Return the joint distribution of z and standardised rows."""
-        shift, scale = self._units(fitted)
+        likelihood = self._likelihood()
+        shift, scale = _units_of_locations(fitted, likelihood)
         arrays = (fitted["components_"] / scale, (fitted["intercept_"] - shift) / scale)
-        likelihood = self._likelihood().from_attributes(fitted, fitted["_scale"])
+        likelihood = likelihood.from_attributes(fitted, fitted["_scale"])
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
@@ -218,29 +205,42 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             log_scale=_mean_log_scale(rows, units, weight),
             is_all=problem.is_all,
         )
-        return Ascent(
-            pose(rows, joint.likelihood, self._training, self.n_components, given),
-            point_of(joint.components, joint.intercept, joint.likelihood.own),
-            learning_rate=self.learning_rate,
-            rng=problem.rng,
-            tol=self.tol,
-            n_iter_no_change=self.n_iter_no_change,
-            n_before=problem.fitted["n_iter_"],
-        )
+        posed = pose(rows, joint.likelihood, self._training, self.n_components, given)
+        point = point_of(joint.components, joint.intercept, joint.likelihood.own)
+        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
+        how["n_before"] = problem.fitted["n_iter_"]
+        if not problem.is_all:
+            return StreamAscent(posed, point, **how)
+        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(posed, point, **how)
 
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
         own = likelihood.at(result.own.cpu()).attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
-        return own | self._restored(components, coefs[-1], fitted)
+        return own | _restored(components, coefs[-1], fitted, likelihood)
 
     def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
         if self.slope_prior is None:
-            _, scale = self._units(fitted)
+            _, scale = _units_of_locations(fitted, self._likelihood())
             lengths = np.linalg.norm(fitted["components_"] / scale, axis=0)
             warn_separated(np.flatnonzero(lengths > LONG_SLOPE))
+
+
+def _restored(components, intercept, fitted, likelihood):
+    """Return the fitted attributes in the units of the rows."""
+    shift, scale = _units_of_locations(fitted, likelihood)
+    return {
+        "components_": components * scale,
+        "intercept_": intercept * scale + shift,
+    }
+
+
+def _units_of_locations(fitted, likelihood):
+    """Return shift and scale of the locations."""
+    return (likelihood.spread_units(fitted[name]) for name in ("_shift", "_scale"))
 
 
 def warn_separated(locations):

@@ -275,9 +275,7 @@ def sums_of(value, weight, gradient, information, own=None):
     own : slope, information and blocks of the likelihood's own parameters, or None.
     """
     slope, of_own, blocks = own or (gradient.new_zeros(0),) * 2 + (None,)
-    curvature = Point(information, of_own)
-    if blocks is not None:
-        curvature = Curvature(information, of_own, blocks)
+    curvature = Curvature(information, of_own, blocks)
     return Sums.of(value, weight, Point(gradient, slope), curvature)
 
 

@@ -1,11 +1,10 @@
-"""Joint distributions with locations linear in z: posteriors, grids, initial arrays."""
+"""Joint distributions with locations linear in z: posteriors, grids."""
 
 import math
 
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import check_choice
 from sklearn_mpt._latent.quadrature import (
     RADIUS,
     Posterior,
@@ -23,7 +22,6 @@ N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
 
 MAX_QUADRATURE_DIMS = 3
-POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
 OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimension
 OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
 # In more dimensions: samples around the mode and from the prior; number of groups.
@@ -297,39 +295,3 @@ def prior_grid(steps, like, radius=RADIUS, shift=0.0):
     z = z[(z**2).sum(1) <= radius**2]
     log_weight = -0.5 * (z**2).sum(1)
     return z, log_weight - log_weight.logsumexp(0)
-
-
-def check_init(init):
-    if not isinstance(init, dict):
-        check_choice(init, "init", ["random", "pca"])
-
-
-def initial_arrays(init, shapes, **used):
-    """Check a dict of initial arrays and return them as fitted attributes.
-
-    shapes : required shape of the array of each key. used : which entries of an array
-    must be finite; all by default.
-    """
-    if set(init) != set(shapes):
-        raise ValueError(
-            f"init must have the keys {sorted(shapes)}, got {sorted(init, key=str)}."
-        )
-    return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
-
-
-def _initial(init, key, shape, used):
-    value = np.array(init[key], dtype=np.float64)
-    if value.shape != shape:
-        raise ValueError(
-            f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
-        )
-    strange = ~np.isfinite(value[used])
-    if strange.any():
-        raise ValueError(
-            f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
-            f"{value[used].size} values are NaN or infinite."
-        )
-    least = value[used].min(initial=np.inf)
-    if key in POSITIVE and least <= 0:
-        raise ValueError(f"init[{key!r}] must be > 0, got {least}.")
-    return value if shape else float(value)

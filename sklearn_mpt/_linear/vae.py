@@ -6,7 +6,6 @@ import torch
 from sklearn_mpt._checks import check_choice, check_real
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
-from sklearn_mpt._linear.gaussian_training import check_rotation
 from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
@@ -189,12 +188,15 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     @property
     def _kind(self):
         """The base class whose methods to call for this likelihood."""
-        is_gaussian = isinstance(self._likelihood(), Gaussian)
+        is_gaussian = all(
+            k == "gaussian" or isinstance(k, Gaussian) for k in self._kinds
+        )
         return GaussianLinear if is_gaussian else IntegratedLinear
 
     def _check_parameters(self, n_features):
         check_choice(self.noise, "noise", ["shared", "per_feature"])
-        check_rotation(self.rotation)
+        if self.rotation is not None:
+            check_choice(self.rotation, "rotation", ["varimax", "quartimax"])
         if self.slope_prior is not None:
             check_real(self.slope_prior, "slope_prior", "neither")
         self._kind._check_parameters(self, n_features)

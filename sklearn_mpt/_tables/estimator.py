@@ -71,35 +71,34 @@ class TableMPT(BaseMPT):
         return self.likelihood in OF_NUMBERS and self.likelihood in self._kinds_taken
 
     def _read_rows(self, X, reset=False, min_samples=1):
-        if is_into_dataframe(X) and not self._is_of_numbers:
+        is_frame = is_into_dataframe(X)
+        if is_frame and not self._is_of_numbers:
             named = with_distinct_names(X)
             validate_data(self, named, reset=reset, skip_check_array=True)
-            return X
-        if is_into_dataframe(X):
-            check_no_categories(X)
-        return super()._read_rows(X, reset, min_samples)
-
-    def _learn_columns(self, X):
-        if self._is_of_numbers:
-            return {"_storage": []}
-        kinds = kinds_of(self.likelihood, X, self._kinds_taken)
-        return {
-            "likelihoods_": kinds,
-            "categories_": Coding.of(kinds, X).categories,
-            "_storage": [Storage.of(column)._asdict() for column in columns_of(X)],
-        }
-
-    def _as_numbers(self, X, min_samples=1):
+        else:
+            if is_frame:
+                check_no_categories(X)
+            X = super()._read_rows(X, reset, min_samples)
+        if reset:
+            self._learn_columns(X)
         if self._is_of_numbers:
             return X
         codes = Coding(self.likelihoods_, self.categories_).encode(X)
         return check_array(
-            codes if is_into_dataframe(X) else codes.astype(X.dtype, copy=False),
+            codes if is_frame else codes.astype(X.dtype, copy=False),
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
             estimator=self,
             input_name="X",
         )
+
+    def _learn_columns(self, X):
+        """Set the attributes by which a new model reads the columns of its rows."""
+        self._storage = []
+        if not self._is_of_numbers:
+            self.likelihoods_ = kinds_of(self.likelihood, X, self._kinds_taken)
+            self.categories_ = Coding.of(self.likelihoods_, X).categories
+            self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
 
     def _check_values(self, X):
         names = getattr(self, "feature_names_in_", np.arange(X.shape[1])).tolist()
@@ -115,11 +114,15 @@ class TableMPT(BaseMPT):
             likelihood.check_columns(X, names)
             raise
 
-    def _check_training_rows(self, X, is_new, min_samples):
-        """Check as the base class does; warn if Gaussian features are all 0 or 1."""
-        X = super()._check_training_rows(X, is_new, min_samples)
-        kinds = [self.likelihood] if self._is_of_numbers else self.likelihoods_
-        if is_new and set(kinds) == {"gaussian"}:
+    @property
+    def _kinds(self):
+        """The kinds of the features: one for all, or that of each."""
+        return [self.likelihood] if self._is_of_numbers else self.likelihoods_
+
+    def _read_training_rows(self, X, is_new, min_samples):
+        """Read as the base class does; warn if Gaussian features are all 0 or 1."""
+        X = super()._read_training_rows(X, is_new, min_samples)
+        if is_new and set(self._kinds) == {"gaussian"}:
             present = X[~np.isnan(X)]
             if len(present) and np.isin(present, (0, 1)).all():
                 warn_caller(

@@ -10,6 +10,8 @@ from itertools import chain
 
 import numpy as np
 import torch
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -20,7 +22,8 @@ LOADED = threading.Lock()  # makes the threads of a worker process load a model 
 OVERFLOW_ADVICE = (
     "In dtype 'float16' numbers overflow easily: try 'bfloat16' or 'float32'."
 )
-LOGIT_BYTES = 2**25  # logits computed at a time; more do not fit the caches
+LOGIT_BYTES = 3 * 2**23  # logits computed at a time; for 32 MB malloc maps new pages
+N_COLUMNS = 512  # of a wide product that are computed at a time on a CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +107,7 @@ class MaskedLM:
             parts = batch.split(limit)
             return torch.cat([self.log_prob(part, pick) for part in parts])
         try:
-            with torch.autocast(self.device.type, enabled=False):
+            with torch.autocast(self.device.type, enabled=False), WideProducts():
                 return self._forward(batch, pick or pick_label)
         except (RuntimeError, MemoryError) as error:
             if len(batch) == 1 or not _is_out_of_memory(error):
@@ -139,6 +142,31 @@ class MaskedLM:
             states.split(self._logit_rows), labels.split(self._logit_rows), strict=True
         )
         return torch.cat([pick(head(self.model, s), part) for s, part in parts])
+
+
+class WideProducts(TorchFunctionMode):
+    """Compute linear layers that are wide, as the vocabulary, block by block on a CPU.
+
+    This is faster: the result of a block stays in the cache, while one product with
+    30,000 columns takes nearly twice as long. The results are the same.
+    """
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        chosen = _linear if function is linear else function
+        return chosen(*args, **(kwargs or {}))
+
+
+def _linear(input, weight, bias=None):
+    """Compute what `torch.nn.functional.linear` does; its arguments have its names."""
+    is_single = input.dtype == weight.dtype == torch.float32
+    if not is_single or input.device.type != "cpu" or len(weight) < 8 * N_COLUMNS:
+        return linear(input, weight, bias)
+    product = input.new_empty((*input.shape[:-1], len(weight)))
+    for start in range(0, len(weight), N_COLUMNS):
+        part = slice(start, start + N_COLUMNS)
+        own_bias = None if bias is None else bias[part]
+        product[..., part] = linear(input, weight[part], own_bias)
+    return product
 
 
 def _load_once(checkpoint):

@@ -172,17 +172,19 @@ def random_orders(window, draw):
 
 
 def balanced_orders(window, draw):
-    """Yield distinct random orders, each followed by its reverse.
+    """Yield distinct random orders in fours.
 
-    A token that comes late in one order comes early in the other, so effects of the
-    place in the order average out. Each order alone is uniformly random.
+    They are an order, its reverse, the same order with its halves exchanged, and the
+    reverse of that. So a token comes in another quarter in each of them, and effects of
+    its place in the order average out. Each order alone is uniformly random.
     """
     n_places, found = len(window.places), set()
     n_wanted = min(draw.n_masks, factorial(n_places))
     rng = draw.generator(window, 0)
     while len(found) < n_wanted:
         first = rng.permutation(n_places)
-        for order in (first, first[::-1]):
+        second = np.roll(first, n_places // 2)
+        for order in (first, first[::-1], second, second[::-1]):
             if len(found) < n_wanted and order.tobytes() not in found:
                 found.add(order.tobytes())
                 yield order
@@ -230,7 +232,7 @@ METHODS = {
     "ordered": Method(plan_blocks, lay_out_singles, False, sum_tokens),
 }
 ORDERS = ("left_to_right", "confident", "block")
-DESIGNS = {
+DESIGNS = {  # of "mpt"
     "chain": Method(
         plan_prefixes, lay_out_orders, True, average_orders, balanced_orders
     ),

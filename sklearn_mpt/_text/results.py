@@ -151,7 +151,8 @@ class TextScores:
         if len(self.scores) >= MANY and own > 4 * independent:
             warn_caller(
                 "With independent masks, the scores of these texts would have less "
-                "than half their standard errors: set design='independent'."
+                "than half their standard errors: set design='independent', or pass "
+                "texts to fit, with design='auto'."
             )
 
     def n_tokens(self):

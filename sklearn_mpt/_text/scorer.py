@@ -8,6 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.designs import choose_design
 from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
@@ -21,7 +22,7 @@ from sklearn_mpt._text.scores import (
 from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.variants import VariantsMixin
-from sklearn_mpt._text.windows import longest_input, warn_of_unknown
+from sklearn_mpt._text.windows import longest_input, tokenize, warn_of_unknown
 
 
 class MPTScorer(
@@ -60,8 +61,9 @@ class MPTScorer(
     n_masks : int or "auto", default="auto"
         Number of masks of each size, or of orders. If no more exist, all are used and
         nothing is random. With 1, standard errors are unknown; with 2 or 3 orders they
-        are large. "auto" is 4 orders, or 2 masks of each size if masks are independent,
-        as in `transform`.
+        are large. "auto" is 4 orders, or 4 masks of each size where `fit` has chosen
+        independent masks. It is 2 masks of each size for ``design="independent"`` and
+        for `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         The score that `score_samples` returns. "mpt": the sum above. "pll": the
         pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":
@@ -75,10 +77,13 @@ class MPTScorer(
         each, the probabilities of all texts of one length add up to one.
     block_size : int, default=4
         Number of tokens that become visible at a time if `order` is "block".
-    design : {"chain", "independent"}, default="chain"
+    design : {"auto", "chain", "independent"}, default="auto"
         How masks are drawn for "mpt". "chain": tokens become visible one after the
         other in random orders. "independent": masks of each size are drawn
-        independently. Both have the same expectation and cost.
+        independently. Both have the same expectation and cost. "chain" has much less
+        variance for models that are trained at all mask rates, "independent" for some
+        others. "auto": if texts are passed to `fit`, it scores up to 32 of them in both
+        ways and takes the one with less variance; otherwise "chain".
     batch_tokens : int, default=4096
         Number of tokens in one forward pass, including padding; larger values are
         faster on a GPU. It is halved if memory runs out.
@@ -120,6 +125,14 @@ class MPTScorer(
     uses_gathered_head_ : bool
         Whether the model's head runs on hidden tokens only. `fit` tests whether this
         gives the results of a full pass.
+    design_ : {"chain", "independent"}
+        How masks are drawn for "mpt".
+    design_variances_ : dict of str to float, or None
+        The variance over masks of the score of a text, for each design, with 4 orders
+        or 4 masks of each size; the mean over the texts that `fit` scored, in squared
+        nats. None if it scored none: with another `design` or `method`, or with fewer
+        than 4 texts of at least two tokens that are not too long for the model. Long
+        texts are left out too if scoring 4 of them takes more than 131,072 tokens.
 
     See Also
     --------
@@ -165,7 +178,7 @@ class MPTScorer(
         method: str = "mpt",
         order: str = "left_to_right",
         block_size: int = 4,
-        design: str = "chain",
+        design: str = "auto",
         batch_tokens: int = 4096,
         max_length: int | None = None,
         overflow: str = "error",
@@ -201,13 +214,13 @@ class MPTScorer(
     def fit(self, X: Texts | None = None, y: object = None) -> "MPTScorer":
         """Load the model and check that it, its tokenizer and the parameters fit.
 
-        Nothing is learned from the texts.
-
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples, default=None
-            Texts. Their type is checked, and a warning is given if most of the words
-            of most of the first 100 are unknown to the tokenizer.
+            Texts like those that will be scored. A warning is given if most of the
+            words of most of the first 100 are unknown to the tokenizer. If `design` is
+            "auto" and `method` "mpt", some are scored to choose the design; otherwise
+            nothing is learned from them.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -245,6 +258,18 @@ class MPTScorer(
         self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
+        self.design_, self.design_variances_ = self._choose_design(
+            language_model, tokenizer, texts
+        )
+
+    def _choose_design(self, language_model, tokenizer, texts):
+        if self.design != "auto":
+            return self.design, None
+        if texts is None or self.method != "mpt":
+            return "chain", None
+        windows, _ = tokenize(tokenizer, texts, language_model.input_names)
+        windows = [window for window in windows if len(window) <= self.max_length_]
+        return choose_design(language_model, windows, self._seed, self.n_jobs)
 
     def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.

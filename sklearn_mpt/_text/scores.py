@@ -42,6 +42,7 @@ class TextScoresMixin:
     """Score texts as a whole and by their tokens."""
 
     _open_again: Callable
+    design_: str
     overflow: str
 
     def score_samples(
@@ -92,7 +93,7 @@ class TextScoresMixin:
         Warns
         -----
         UserWarning
-            If `design` is "chain", and with independent masks the standard errors of
+            If `design_` is "chain", and with independent masks the standard errors of
             these texts, 10 or more, would be less than half as large.
         """
         check_is_fitted(self)
@@ -330,12 +331,12 @@ class TextScoresMixin:
         return self._draw_of(self.method, self._seed, self.n_masks)
 
     def _draw_of(self, method, seed, n_masks):
-        is_chain = method == "chain" or self.design == "chain"
+        is_chain = method == "chain" or self.design != "independent"
         return Draw(
             method,
             seed,
             count_masks(n_masks, is_chain),
-            design=self.design,
+            design=self.design_,
             order=self.order,
             block_size=self.block_size,
         )
@@ -463,7 +464,7 @@ def check_scorer_parameters(scorer):
     check_verbose(scorer.verbose)
     check_n_jobs(scorer.n_jobs)
     check_choice(scorer.method, "method", METHODS)
-    check_choice(scorer.design, "design", DESIGNS)
+    check_choice(scorer.design, "design", ("auto", *DESIGNS))
     check_choice(scorer.order, "order", ORDERS)
     check_choice(scorer.overflow, "overflow", OVERFLOWS)
     check_choice(scorer.dtype, "dtype", DTYPES)

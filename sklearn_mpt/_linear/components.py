@@ -1,0 +1,85 @@
+"""Components of linear models: initial arrays, the closed form, and rotations."""
+
+import numpy as np
+from scipy.linalg import eigh
+from sklearn.utils.extmath import svd_flip
+
+from sklearn_mpt._likelihoods.gaussian import row_blocks
+
+POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
+
+
+def initial_arrays(init, shapes, **used):
+    """Check a dict of initial arrays and return them as fitted attributes.
+
+    shapes : required shape of the array of each key. used : which entries of an array
+    must be finite; all by default.
+    """
+    if set(init) != set(shapes):
+        raise ValueError(
+            f"init must have the keys {sorted(shapes)}, got {sorted(init, key=str)}."
+        )
+    return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
+
+
+def _initial(init, key, shape, used):
+    value = np.array(init[key], dtype=np.float64)
+    if value.shape != shape:
+        raise ValueError(
+            f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
+        )
+    strange = ~np.isfinite(value[used])
+    if strange.any():
+        raise ValueError(
+            f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
+            f"{value[used].size} values are NaN or infinite."
+        )
+    least = value[used].min(initial=np.inf)
+    if key in POSITIVE and least <= 0:
+        raise ValueError(f"init[{key!r}] must be > 0, got {least}.")
+    return value if shape else float(value)
+
+
+def closed_form(X, units, n_components, noise_floor, weight=None):
+    """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
+
+    units : mean of each column, and its scale or None.
+    """
+    total = len(X) if weight is None else weight.sum()
+    blocks = (
+        (np.nan_to_num(_standard(block, *units)), share[:, None] / total)
+        for block, share in row_blocks(X, weight)
+    )
+    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
+    values, vectors = values[::-1], vectors[:, ::-1]
+    rest = values[n_components:] if n_components < len(values) else values[-1:]
+    noise_variance = max(float(rest.mean()), noise_floor)
+    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
+    return {
+        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
+        "mean_": units[0],
+        "noise_variance_": noise_variance,
+    }
+
+
+def _standard(X, mean, scale):
+    return X - mean if scale is None else (X - mean) / scale
+
+
+def principal_axes(components):
+    """Rotate components to orthogonal ones, longest first, and fix their signs."""
+    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
+    _, axes = svd_flip(U, axes, u_based_decision=False)
+    rotated = np.zeros_like(components)  # more components than features: zero rows
+    rotated[: len(lengths)] = lengths[:, None] * axes
+    return rotated
+
+
+def simple_axes(components, rotation):
+    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
+    components = principal_axes(components)
+    if rotation is None or len(components) == 1:
+        return components
+    from sklearn.decomposition._factor_analysis import _ortho_rotation
+
+    return _ortho_rotation(components.T, method=rotation)

@@ -1,0 +1,87 @@
+"""The choice between orders and independent masks, by texts that `fit` is given."""
+
+import pytest
+from numpy.testing import assert_allclose
+
+pytest.importorskip("transformers")
+
+import torch
+from text_models import JointModel, all_texts, make_letter_tokenizer, random_joint
+
+from sklearn_mpt import MPTScorer
+
+LONG = [" ".join("a" * n_tokens) for n_tokens in range(8, 16)]
+
+
+class Moody(torch.nn.Module):
+    """Sure that each letter is a, unless just one of the first two letters is hidden.
+
+    Along an order this lasts for some steps, so the means of hidden tokens vary
+    together.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.sure = torch.nn.Parameter(torch.tensor([0.0, 3.0, 0.0, 0.0]))
+
+    def forward(self, input_ids):
+        is_hidden = input_ids[:, :2] == 0
+        is_moody = is_hidden[:, 0] != is_hidden[:, 1]
+        logits = self.sure * (~is_moody).float()[:, None]
+        return logits[:, None, :].expand(*input_ids.shape, -1)
+
+
+def joint_model():
+    return JointModel(random_joint(4))
+
+
+def make_scorer(model, **kwargs):
+    return MPTScorer(model, make_letter_tokenizer(), **kwargs)
+
+
+def test_orders_are_chosen_for_a_joint_distribution():
+    texts = all_texts(4)[::8]
+    scorer = make_scorer(joint_model()).fit(texts)
+    assert scorer.design_ == "chain"
+    variances = scorer.design_variances_
+    assert variances["independent"] > 5 * variances["chain"]
+    alone = make_scorer(joint_model(), design="independent", n_masks=4).fit()
+    _, noise = alone._score_texts(texts, alone._draw()).totals()
+    assert_allclose(variances["independent"], noise.mean())
+
+
+def test_independent_masks_are_chosen_where_the_means_of_an_order_vary_together():
+    scorer = make_scorer(Moody()).fit(LONG)
+    assert scorer.design_ == "independent"
+    assert (
+        scorer.design_variances_["chain"] > 2 * scorer.design_variances_["independent"]
+    )
+    asked = make_scorer(Moody(), design="independent", n_masks=4).fit()
+    assert_allclose(scorer.score_samples(LONG), asked.score_samples(LONG))
+
+
+def test_scores_do_not_depend_on_the_other_texts_of_a_call():
+    scorer = make_scorer(Moody()).fit(LONG)
+    alone = [scorer.score_samples([text])[0] for text in LONG]
+    assert_allclose(scorer.score_samples(LONG), alone)
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts"),
+    [
+        ({}, None),
+        ({}, LONG[:3]),
+        ({}, ["a", "b", "c", "a"]),
+        ({"max_length": 7}, LONG),
+        ({"design": "chain"}, LONG),
+        ({"method": "pll"}, LONG),
+    ],
+)
+def test_nothing_is_measured(settings, texts):
+    scorer = make_scorer(Moody(), **settings).fit(texts)
+    assert (scorer.design_, scorer.design_variances_) == ("chain", None)
+
+
+def test_a_design_that_there_is_not():
+    with pytest.raises(ValueError, match="design must be"):
+        make_scorer(Moody(), design="pairs").fit()
