@@ -29,13 +29,13 @@ from sklearn_mpt._seeds import RandomState, spawn_seeds
 class MPTImputer(
     OneToOneFeatureMixin, TransformerMixin, VersionedPickleMixin, BaseEstimator
 ):
-    r"""Fill in missing entries by models of the rows, for use in a Pipeline.
+    r"""Fill in missing entries of a table, in a Pipeline or for standard errors.
 
-    The models are chosen by how well they predict present entries that are hidden for
-    this purpose. A missing entry is replaced by its expectation given the rest of the
-    row; or all missing entries of a row are drawn from
-    :math:`p(x_{missing} \mid x_R)`. `transform_multiple` returns several tables, for
-    estimates whose standard errors account for the missing entries [1]_.
+    `fit` hides some of the entries that are known, and chooses the models that predict
+    them best from the other entries of their rows. `transform` replaces a missing entry
+    by its expectation given the rest of the row, or draws all missing entries of a row
+    from :math:`p(x_{missing} \mid x_R)`. `transform_multiple` returns several tables,
+    for estimates whose standard errors account for the missing entries [1]_.
 
     Parameters
     ----------
@@ -49,14 +49,15 @@ class MPTImputer(
         (``likelihood="from_dtype"``).
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
-        categories, the most probable of other categories. "sample": one draw.
+        categories, the most probable of other categories. "sample": one draw of all
+        missing entries of a row together, as multiple imputation needs.
     n_imputations : int, default=1
         Number of tables that `transform_multiple` returns.
     budget : "auto", int or float, default="auto"
         Limit for the choice of models, if `estimator` is None: a number of models
         (int); seconds of processor time (float), which makes results depend on the
         machine; or "auto", a time computed from the size of the table, at most about
-        half of that of `IterativeImputer` with forests, and an eighth of a second for
+        half of that of `IterativeImputer` with forests, and a tenth of a second for
         small tables.
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column; a dict
@@ -99,8 +100,9 @@ class MPTImputer(
     kind of model is no longer tried when a larger one is not better. The conditionals
     of the models are mixed, with the weights that maximise the log-probability of the
     hidden entries [2]_. Independent columns always have a small weight, which bounds
-    the loss where all other models are overconfident. All models with positive weights
-    are then fitted to all rows.
+    the loss where all other models are overconfident; draws are never made from them,
+    unless no other model was chosen. All models with positive weights are then fitted
+    to all rows.
 
     References
     ----------
@@ -228,12 +230,16 @@ class MPTImputer(
         return Shift.of(self.delta, X).of_gaps(filled, X)
 
     def transform_multiple(self, X: ArrayLike) -> list:
-        """Make `n_imputations` tables, each by parameters and entries of its own draw.
+        """Fill the gaps of X in several times, by draws, for standard errors.
 
-        Parameters of each table are those of a fit to the rows of X, drawn with
-        replacement: what rows leave uncertain of them is in the tables. Fits go on from
-        that of `fit`. (Only then are fits of scikit-learn's kind, which cannot go on,
-        made anew.)
+        Each of the `n_imputations` tables has missing entries drawn from models of its
+        own, which are fitted to rows of X drawn with replacement. So tables differ as
+        much as the missing entries, and the parameters of the models, are uncertain.
+        Analyse each table as if it were complete, and give the estimates and their
+        squared standard errors to `pool_estimates`.
+
+        Models are trained on from those of `fit`, if their class has the parameter
+        `warm_start`, and otherwise fitted anew.
 
         Parameters
         ----------
@@ -263,16 +269,17 @@ class MPTImputer(
         return tables
 
     def score(self, X: ArrayLike, y: object = None) -> float:
-        """Compute the mean log-probability of entries that are hidden in turn.
+        """Compute how well the imputer predicts entries that are known.
 
-        Each present entry of X is hidden once, together with a quarter of those of its
-        row, by masks that are always the same: imputers are compared on the same
-        entries, by a grid search for instance.
+        Every present entry of X is hidden once, together with a quarter of its row, and
+        predicted from the rest of the row. The result is the mean of the
+        log-probabilities of the hidden entries; larger is better. Always the same
+        entries are hidden together, so that a grid search compares imputers fairly.
 
         Parameters
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
-            Rows, gaps and all.
+            Rows; NaN or None marks missing entries, which are not scored.
         y : Ignored
             Not used, present for API consistency by convention.
 

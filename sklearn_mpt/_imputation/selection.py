@@ -19,7 +19,8 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
 # entry of a column and other column. It is less than half the time of missForest. A
 # column of categories counts as half as many columns as it has categories.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.02, 3e-6
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.03, 3e-6
+FEW_ROWS = 100  # with fewer rows a column gets a part of its time
 
 
 class Trial(NamedTuple):
@@ -234,7 +235,8 @@ class Allowance(NamedTuple):
     def of(cls, budget, size):
         if budget == "auto":
             width = (size.n_columns + size.n_indicators) / 2
-            each = AUTO_COLUMN + AUTO_ENTRY * size.n_rows * width
+            of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
+            each = of_column + AUTO_ENTRY * size.n_rows * width
             return cls(cost=max(LEAST_AUTO, width * each))
         if isinstance(budget, int | np.integer):
             return cls(candidates=budget)
