@@ -26,7 +26,7 @@ def fit(X, **changes):
         "likelihood": KINDS,
         "hidden_layer_sizes": (8,),
         "activation": "tanh",
-        "max_iter": 30,
+        "max_iter": 40,
         "random_state": 0,
     }
     with warnings.catch_warnings():

@@ -164,7 +164,7 @@ def test_objectives_and_conditionals_all_train():
         {"objective": "mpt", "mask_rate": 2},
         {"conditional": "encode_decode", "n_masks": 16},
     ):
-        model = quick(likelihood="bernoulli", learning_rate=0.03, max_iter=4, **changes)
+        model = quick(likelihood="bernoulli", learning_rate=0.06, max_iter=4, **changes)
         assert quiet_fit(model, X).score(X) > start + 0.05, changes
 
 

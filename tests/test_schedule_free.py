@@ -126,14 +126,14 @@ def test_a_loaded_state_goes_on_as_if_never_interrupted():
     assert_array_equal(resumed.point, optimizer.point)
 
 
-def test_a_share_of_a_step_moves_that_much_and_counts_that_much():
+def test_a_share_of_a_step_moves_that_much_and_counts_that_much(monkeypatch):
     """Eight shares of an eighth, along one gradient, are one step."""
+    monkeypatch.setattr("sklearn_mpt._deep.schedule_free.WARM_UP", 1e-9)
     ends = []
     for n_steps, share in ((8, 1.0), (64, 0.125)):
         module = torch.nn.Linear(3, 1, bias=False).double()
         torch.nn.init.zeros_(module.weight)
         optimizer = ScheduleFreeAdam(module, 0.1, rest=0)
-        optimizer.warm_up = 1e-9
         for _ in range(n_steps):
             optimizer.step(torch.tensor([1.0, -2.0, 0.5]).double(), share)
         ends.append((optimizer.iterate, optimizer.average))

@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 TOWARDS_AVERAGE = 0.95  # gradients are taken so far from the iterate to the average
 SQUARES_DECAY, EPSILON = 0.99, 1e-8
 POWER = 1  # a step counts as its number to this power in the average
-WARM_UP, WARM_UP_ROTATED = 30, 150  # steps in which the step size grows
+WARM_UP = 150  # steps in which the step size grows
 REST = 120  # steps before the resting parameters move
 LARGEST_MOVE = 2.0  # of any parameter, in learning rates: Adam's can be ten
 ROTATED_GAIN = 2  # steps in the eigenbasis can be larger by this factor
@@ -53,7 +53,6 @@ class ScheduleFreeAdam:
         self.move, self.scale = self.point.clone(), self.point.clone()
         self.eigenbasis = Eigenbasis(self.parameters if rotates else [])
         self.gain = ROTATED_GAIN if rotates else 1
-        self.warm_up = WARM_UP_ROTATED if rotates else WARM_UP
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
         self.rest = rest
@@ -103,7 +102,7 @@ class ScheduleFreeAdam:
         self.eigenbasis.rotate(move, back=True)
         if self.n_steps <= self.rest:
             move.index_fill_(0, self.resting, 0)
-        size = min(1, self.n_steps / self.warm_up)
+        size = min(1, self.n_steps / WARM_UP)
         self.iterate.sub_(move, alpha=share * size * self.learning_rate)
         weight = share * size**2 * self.n_steps**POWER
         self.weight += weight
