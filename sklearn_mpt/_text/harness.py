@@ -22,8 +22,9 @@ class MPTHarnessLM(LM):
 
     lm-eval asks a model for log-probabilities of continuations given a context, for
     log-probabilities of whole documents, and for texts that continue a context. This
-    class answers by a fitted scorer. ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])`` runs tasks.
-    Needs ``pip install "sklearn-mpt[lm-eval]"``.
+    class answers by a fitted scorer. To run tasks, call
+    ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])``. Needs
+    ``pip install "sklearn-mpt[lm-eval]"``.
 
     Parameters
     ----------
