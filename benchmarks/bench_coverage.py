@@ -11,10 +11,10 @@ of regressions are estimated from imputed tables and pooled by Rubin's rules. La
 
 The first column is always present. Entries of the others are hidden at random
 (``mcar``), or more often where the first column is large (``mar``). The share among
-whole tables is printed beside, and what is wrong where it is wrong: the mean error in
-its Monte Carlo errors (``bias z``), and the mean squared standard error over the
-variance of the estimates (``variances``), which should be 1. Results are appended to a file, so a run can be
-continued with other tables::
+whole tables is printed beside. Two columns tell what is wrong: the mean error in units
+of its Monte Carlo error (``bias z``), and the mean squared standard error over the
+variance of the estimates (``variances``), which should be 1. Results are appended to a
+file, so a run can be continued with other tables::
 
     python benchmarks/bench_coverage.py --laws normal --tables 200 --out coverage.csv
     python benchmarks/bench_coverage.py --report coverage.csv
@@ -60,7 +60,9 @@ def binary(n_rows, rng):
     """Four columns of yes or no, each of which depends on those before it."""
     X = np.zeros((n_rows, 4), dtype=bool)
     for j in range(4):
-        X[:, j] = rng.random(n_rows) < expit(-0.3 + 1.2 * X[:, :j].sum(axis=1) - 0.6 * j)
+        X[:, j] = rng.random(n_rows) < expit(
+            -0.3 + 1.2 * X[:, :j].sum(axis=1) - 0.6 * j
+        )
     table = pd.DataFrame(X, columns=["first", "second", "third", "fourth"])
     return table.astype("boolean")
 

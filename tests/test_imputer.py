@@ -14,8 +14,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import some_table, with_gaps
 
-from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTProbabilisticPCA
-from sklearn_mpt._imputation.layout import category_log_probs
+from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
+from sklearn_mpt._imputation.coded import CodedModel
+from sklearn_mpt._imputation.indicators import GaussianIndicators
+from sklearn_mpt._imputation.layout import Layout, category_log_probs
 from sklearn_mpt._imputation.selection import few_models, mixed, stacking_weights
 
 
@@ -166,6 +168,55 @@ def test_probabilities_of_categories_add_up_to_one(frame):
         for log_prob in category_log_probs(member, rows, hidden, model._layout):
             total = np.exp(log_prob).sum(axis=1)
             assert_allclose(total[total < log_prob.shape[1] - 1e-9], 1)
+
+
+@pytest.mark.filterwarnings("ignore:The variance of component")
+def test_categories_beside_gaussians_follow_from_bayes_rule():
+    """Frequency times density of the visible entries given the category."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=300)
+    level = np.digitize(z + rng.normal(size=300), [-0.5, 0.7])
+    group = rng.integers(3, size=300)
+    rows = np.column_stack([z, level, group + 0.0, z > rng.normal(size=300)])
+    kinds = ["gaussian", "ordinal", "categorical", "bernoulli"]
+    layout = Layout(kinds, np.array([0, 3, 3, 2]))
+    gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
+    model = GaussianIndicators(layout, gaussian).fit(rows)
+    known = model.units_.without(model._coded(rows))
+    score = model.model.model.score_samples
+    for j, place in ((1, slice(1, 3)), (2, slice(3, 6)), (3, slice(6, 7))):
+        frequency = np.bincount(rows[:, j].astype(int)) / 300
+        log_joint = np.empty((300, len(frequency)))
+        for c, share in enumerate(frequency):
+            column = np.array([[0.0, c, c, c]])
+            codes = model.units_.without(model._coded(column))[0, place]
+            joint, alone = known.copy(), np.full_like(known[:1], np.nan)
+            joint[:, place], alone[:, place] = codes, codes
+            log_joint[:, c] = np.log(share) + score(joint) - score(alone)
+        expected = log_joint - np.logaddexp.reduce(log_joint, axis=1, keepdims=True)
+        code = rows[:, j].astype(int)
+        found = model.conditional_log_prob(rows, np.arange(4) == j)[:, j]
+        assert_allclose(found, expected[np.arange(300), code], atol=1e-8)
+    gap = np.tile([1.0, np.nan, 1.0, np.nan], (2000, 1))
+    drawn = model.impute(gap, method="sample", random_state=0)
+    for j in (1, 3):
+        asked = np.where(np.arange(4) == j, 0.0, gap[:1])
+        share = np.exp(model.conditional_log_prob(asked, np.arange(4) == j)[0, j])
+        error = np.sqrt(share * (1 - share) / 2000)
+        assert_allclose((drawn[:, j] == 0).mean(), share, atol=4 * error)
+
+
+def test_draws_leave_independent_columns_out():
+    """Rows drawn from them would weaken the dependence of columns."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(300, 1)), 2, axis=1)
+    X[:, 1] += 0.1 * rng.normal(size=300)
+    gaps = X.copy()
+    gaps[:100, 1] = np.nan
+    imputer = MPTImputer(budget=4, method="sample", random_state=0).fit(gaps)
+    n_models = len(imputer.estimator_.weights_)
+    imputer.estimator_.weights_ = np.full(n_models, 1 / n_models)
+    assert np.abs(imputer.transform(gaps) - X).max() < 1
 
 
 def test_the_same_random_state_gives_the_same_numbers(wine):

@@ -289,6 +289,10 @@ def test_standard_errors_are_unknown_from_one_mask():
     scorer = make_scorer(n_masks=1).fit(TEXTS)
     _, std_error = scorer.score_samples(TEXTS, return_std=True)
     assert_array_equal(np.isnan(std_error), N_TOKENS > 1)
+    for score in (scorer.perplexity, scorer.bits_per):  # some get a second draw
+        value, error = score(TEXTS, return_std=True)
+        assert value == score(TEXTS)
+        assert 0 < error < value
 
 
 @pytest.mark.parametrize("method", ["mpt", "chain", "pll", "pll_word_l2r"])

@@ -259,3 +259,26 @@ def test_a_token_of_probability_zero():
 
     score = score_of(impossible, window_of(N), chain(0))
     assert_array_equal(score.parts, [-np.inf])
+
+
+def test_second_draws_give_the_error_of_a_sum_of_single_draws():
+    windows = [window_of(N, text) for text in range(30)]
+    rng = np.random.default_rng(0)
+    tables = [inconsistent(np.random.default_rng(text)) for text in range(30)]
+
+    def scores_of(seed, picked):
+        draw = chain(seed, 1)
+        return [score_of(tables[i], windows[i], draw) for i in picked]
+
+    sums, variances = [], []
+    for seed in range(40):
+        scores = TextScores(
+            windows, scores_of(seed, range(30)), chain(seed, 1), np.arange(30)
+        )
+        assert np.isnan(scores.std_error_of_sum())
+        picked = rng.permutation(scores.without_error())[:10]
+        again = dict(zip(picked, scores_of(1000 + seed, picked), strict=True))
+        sums.append(scores.totals()[0].sum())
+        variances.append(scores.std_error_by_second_draws(again) ** 2)
+    # enlarged by Student's t
+    assert 0.8 < np.mean(variances) / np.var(sums, ddof=1) < 2.2

@@ -322,7 +322,7 @@ import sys
 import torch
 from text_models import TEXTS, make_model, make_tokenizer
 from transformers import Trainer, TrainingArguments
-from sklearn_mpt import DataCollatorForMPT, mpt_loss
+from sklearn_mpt import DataCollatorForMPT, LMLTrainerCallback, mpt_loss
 
 torch.manual_seed(0)
 tokenizer, batches = make_tokenizer(), []
@@ -337,17 +337,20 @@ class Collator(DataCollatorForMPT):
 
 arguments = TrainingArguments(
     sys.argv[1], per_device_train_batch_size=2, max_steps=2, report_to=[], seed=0,
-    use_cpu=True, ddp_backend="gloo", disable_tqdm=True, save_strategy="no",
-    dataloader_pin_memory=False,
+    use_cpu=True, ddp_backend="gloo", disable_tqdm=True, eval_strategy="steps",
+    save_strategy="steps", eval_steps=1, save_steps=1, dataloader_pin_memory=False,
+    load_best_model_at_end=True, metric_for_best_model="lml", greater_is_better=True,
 )
+collate = Collator(tokenizer, random_state=0)
 trainer = Trainer(
     model=make_model(), args=arguments, compute_loss_func=mpt_loss,
     train_dataset=[tokenizer(TEXTS[0])] * 8,
-    data_collator=Collator(tokenizer, random_state=0),
+    data_collator=collate, eval_dataset=collate.fix_masks(map(tokenizer, TEXTS)),
+    callbacks=[LMLTrainerCallback(TEXTS, tokenizer)],
 )
 trainer.train()
 total = sum(tensor.double().sum().item() for tensor in trainer.model.parameters())
-print(trainer.args.world_size, total, batches)
+print(trainer.args.world_size, total, trainer.state.best_metric, batches)
 """
 
 
@@ -374,12 +377,13 @@ def test_two_processes_train_one_model(tmp_path):
         for rank in "01"
     ]
     outputs = [process.communicate(timeout=250)[0] for process in processes]
-    worlds, totals, batches = zip(
-        *(output.strip().splitlines()[-1].split(" ", 2) for output in outputs),
+    worlds, totals, best, batches = zip(
+        *(output.strip().splitlines()[-1].split(" ", 3) for output in outputs),
         strict=True,
     )
     assert worlds == ("2", "2")
     assert totals[0] == totals[1]
+    assert best[0] == best[1]  # of the LML, which one of them measures
     assert batches[0] != batches[1]  # of the same texts
 
 

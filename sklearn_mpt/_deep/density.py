@@ -10,29 +10,35 @@ from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
 from sklearn_mpt._deep.posterior_modes import FEW_DIMS, n_modes, posteriors_around_modes
 from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._latent.integration import importance
+from sklearn_mpt._latent.quadrature import gaussian_around, width_of_last
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Points of each part of the mixture, rule after rule: powers of two.
-POWERS, POWERS_IF_MANY_DIMS = range(5, 12), range(5, 10)
-CONDITIONAL_POWERS = range(5, 9)
+POWERS, POWERS_IF_MANY_DIMS = (3, 4, 6, 8, 10), (3, 5, 7, 9)
+CONDITIONAL_POWERS = (3, 5, 7)
 # For averages in many dimensions, where more points gain little.
-AVERAGE_POWERS = (5, 7)
+AVERAGE_POWERS = (3, 6)
 
 
 def points(powers, n_dims):
-    """Return numbers of points: of the encoder's posterior, of modes, of the prior.
+    """Return numbers of points: of each approximate posterior, and of the prior.
 
     A row that needs many points may have its mass far from all modes: then, in few
     dimensions, as many come from the prior.
     """
     return [
-        (*[2**power] * (1 + n_modes(n_dims)), 2**power // _prior_part(power, n_dims))
+        (*[2**power] * n_parts(n_dims), 2**power // _prior_part(power, n_dims))
         for power in powers
     ]
 
 
 def _prior_part(power, n_dims):
     return 1 if power > 7 and n_dims <= FEW_DIMS else 4
+
+
+def n_parts(n_dims):
+    """Return the number of approximate posteriors that a mixture has."""
+    return n_modes(n_dims) + (1 if n_dims <= FEW_DIMS else 2)
 
 
 class DeepModule(torch.nn.Module):
@@ -65,9 +71,15 @@ class DeepModule(torch.nn.Module):
         return self.encoder(kind.inputs(X), kind.spread(observed))
 
     def propose(self, rows):
-        """Return the encoder's posteriors, and Gaussians around modes."""
+        """Return Gaussians around modes, and the encoder's in many dimensions.
+
+        The last one is wide.
+        """
         encoded = self.posterior(rows.X, rows.observed)
-        return [encoded, *posteriors_around_modes(rows, encoded.mean, self)]
+        modes = posteriors_around_modes(rows, encoded.mean, self)
+        wide = modes[0].precision_root / width_of_last(self.n_dims)
+        others = [] if self.n_dims <= FEW_DIMS else [encoded]
+        return [*modes, *others, gaussian_around(modes[0].mean, wide)]
 
 
 class DeepDensity(IntegratedDensity):

@@ -25,9 +25,9 @@ N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
 # features modes are narrow, and a high mode may be beside a lower and wider one.
 N_NEAR_POINTS, NEAR, N_NEAR_STARTS = 4096, 0.05, 4
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats below the largest
-MAX_STEPS = 10
+MAX_STEPS = 20
 TOLERANCE = 0.01  # nats, of the log joint density
-STEP_SIZES = (1.0, 0.3, 0.1, 0.03)
+SHORTER, SHORTEST = 0.3, 0.02  # of steps: factor, and least share of a full one
 # A row is unlikely if the prior at its best mode is UNLIKELY nats below its peak, or if
 # the squared errors there exceed BAD_FIT noise variances. It gets N_CONTENDERS more
 # starts of each width, of which fewer go on after every few steps: ROUNDS has numbers
@@ -45,7 +45,7 @@ def n_modes(n_dims):
 def posteriors_around_modes(rows, z, module):
     """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer modes, Gaussians twice as wide as the largest replace them.
+    Where there are fewer modes, the largest stands for them.
     """
     starts = torch.cat([z[:, None], search(rows, module)], 1)
     modes = climb(rows, starts, module)
@@ -76,10 +76,8 @@ def climb(rows, starts, module, max_steps=MAX_STEPS):
     shape = starts.shape[:2]
     index = torch.arange(shape[0], device=starts.device).repeat_interleave(shape[1])
     rows = rows.take(index)
-    found = laplace(rows, starts.flatten(0, 1), module, max_steps)
-    at = found.mean[:, None]
-    nodes = Nodes(at, standard_normal_log_prob(at))
-    mass = log_joint(rows, nodes, module)[:, 0] - log_peak(found)
+    found, joint = laplace(rows, starts.flatten(0, 1), module, max_steps)
+    mass = joint - log_peak(found)
     return Modes(*(part.unflatten(0, shape) for part in (*found, mass)))
 
 
@@ -125,7 +123,7 @@ def survivors(rows, module):
 def _distinct(modes):
     """Return the posteriors of largest mass that are apart from each other."""
     first, largest = modes.best(), modes.mass.amax(1)
-    chosen, wide = [first], first.precision_root / 2
+    chosen = [first]
     for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
         away = (modes.mean - before.mean[:, None]) @ before.precision_root
@@ -134,7 +132,9 @@ def _distinct(modes):
         other = modes.best()
         none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
         mean = torch.where(none, first.mean, other.mean)
-        root = torch.where(none[..., None], wide, other.precision_root)
+        root = torch.where(
+            none[..., None], first.precision_root, other.precision_root
+        )
         chosen.append(gaussian_around(mean, root))
     return chosen
 
@@ -176,30 +176,43 @@ def _normal_points(number, n_dims):
 def laplace(rows, z, module, max_steps=MAX_STEPS):
     """Return mode and curvature of the posterior near z, by Gauss-Newton steps.
 
-    Each row takes the step size that is best for it. A row stays where it is once no
-    step gains more than TOLERANCE, however many steps other rows take.
+    A step that gains nothing is shortened. A row stays where it is once a full step
+    gains no more than TOLERANCE, or no short one gains, however many steps other rows
+    take.
     """
-    sizes = torch.tensor([0.0, *STEP_SIZES], dtype=z.dtype, device=z.device)
+    z = z.clone()
+    joint, step, root = _gauss_newton(rows, z, module)
+    moving = torch.arange(len(z), device=z.device)
+    size = torch.ones_like(joint)
     for _ in range(max_steps):
-        step, root = _gauss_newton(rows, z, module)
-        candidates = z[:, None] + sizes[:, None] * step[:, None]
-        log_prior = standard_normal_log_prob(candidates)
-        gain = log_joint(rows, Nodes(candidates, log_prior), module)
-        best_gain, best = (gain - gain[:, :1]).max(1)
-        best = torch.where(best_gain > TOLERANCE, best, 0)
-        if not best.any():
+        candidate = z[moving] + size[:, None] * step[moving]
+        found, *others = _gauss_newton(rows.take(moving), candidate, module)
+        gain = found - joint[moving]
+        better, goes_on = gain > 0, gain > TOLERANCE
+        at = moving[better]
+        z[at], joint[at] = candidate[better], found[better]
+        step[at], root[at] = (part[better] for part in others)
+        size = torch.where(better, torch.clamp(size / SHORTER, max=1.0), size * SHORTER)
+        goes_on |= ~better & (size > SHORTEST)
+        moving, size = moving[goes_on], size[goes_on]
+        if len(moving) == 0:
             break
-        z = candidates[torch.arange(len(z), device=z.device), best]
-    return gaussian_around(z, root)
+    return gaussian_around(z, root), joint
 
 
 def _gauss_newton(rows, z, module):
-    """Return the full step to the mode, and the root of the precision, at z (n, k)."""
+    """Return the log joint density, the full step and the root of the precision.
+
+    z : shape (n, k).
+    """
     location, jacobian = module.decoder.value_and_jacobian(z)
     kind, observed = module.likelihood, rows.observed.to(z.dtype)
+    entries = kind.entry_log_prob(rows.X, location)
+    joint = (entries * observed).sum(1) + standard_normal_log_prob(z)
     slope, information = kind.derivatives(rows.X, location)
     slope = kind.spread(observed) * slope
     gradient = (jacobian @ slope[..., None])[..., 0] - z
     eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     root = torch.linalg.cholesky(eye + kind.precision(information, observed, jacobian))
-    return torch.cholesky_solve(gradient[..., None], root)[..., 0], root
+    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
+    return joint, step, root

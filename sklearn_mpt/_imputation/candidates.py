@@ -22,7 +22,8 @@ from sklearn_mpt._mixture.estimator import MPTMixture
 
 # Variance that is added to the variance 1 of each number in every step of EM.
 SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003
-MANY_ROWS = 20  # rows for each column from which the strongest shrinkage is left out
+# The strongest shrinkage that is tried: columns for each row times this, at least this.
+STRONGEST, LEAST_STRONGEST = 3.0, 0.01
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
 COMPONENTS = 2, 3, 4, 6, 8, 12, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
@@ -115,9 +116,11 @@ def _gaussians(how):
         return GaussianIndicators(layout, model)
 
     cost = size.em(1, size.n_indicators, n_steps=5)
+    strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     return [
         Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
-        for s in SHRINKAGES[size.n_rows >= MANY_ROWS * size.n_indicators :]
+        for s in SHRINKAGES
+        if s <= strongest
     ]
 
 

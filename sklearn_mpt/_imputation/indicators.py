@@ -1,5 +1,6 @@
 """A Gaussian of numbers and of indicators of categories."""
 
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -34,7 +35,9 @@ class Block(NamedTuple):
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
         residual = self.vertices - mean[:, None, self.place]  # shape: (n, C, w)
-        white = torch.linalg.solve_triangular(root[given.pattern], residual.mT, upper=False)
+        white = torch.linalg.solve_triangular(
+            root[given.pattern], residual.mT, upper=False
+        )
         return (self.log_prior - 0.5 * (white**2).sum(1)).log_softmax(1)
 
 
@@ -92,8 +95,8 @@ class GaussianIndicators(BaseEstimator):
             found = self.model.conditional_log_prob(coded, wide)
             places = self._starts[numbers]
             log_prob[:, numbers] = found[:, places] - np.log(self.units_.scale[places])
-        columns = self.layout.coded
-        for j, probs in zip(columns, self._probs(X, mask), strict=True):
+        _, every = self._expected(np.where(mask, np.nan, X))
+        for j, probs in every.items():
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
             log_prob[:, j] = np.log(probs[np.arange(len(X)), code])
         return np.where(hidden, log_prob, 0.0)
@@ -104,10 +107,10 @@ class GaussianIndicators(BaseEstimator):
         gaps = np.isnan(X)
         if method == "sample":
             rng = np.random.default_rng(random_state)
-            for place, j in enumerate(self.layout.coded):
+            for j in self.layout.coded:
                 rows = gaps[:, j]
                 if rows.any():
-                    probs = self._probs(X[rows], np.isnan(X[rows]))[place]
+                    probs = self._expected(X[rows], columns=[j])[1][j]
                     level = rng.random((len(probs), 1))
                     X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
             random_state = int(rng.integers(2**31))
@@ -117,35 +120,37 @@ class GaussianIndicators(BaseEstimator):
         else:
             wide, every = self._expected(X)
             filled = wide[:, self._starts]
-            for j, probs in zip(self.layout.coded, every, strict=True):
+            for j, probs in every.items():
                 filled[:, j] = codes_of(probs, self.layout.ordered[j])
         return np.where(np.isnan(X), filled, X)
 
-    def _probs(self, X, mask):
-        """Return probabilities of all categories of hidden entries, by column."""
-        if not len(self.layout.coded):
-            return []
-        return self._expected(np.where(mask, np.nan, X))[1]
+    def _expected(self, X, columns=None):
+        """Return expected numbers and indicators, and probabilities of categories.
 
-    def _expected(self, X):
-        """Return expected indicators and numbers, and probabilities of categories."""
+        The latter are a dict from columns to arrays (n, n_categories), for all columns
+        of categories with gaps or for `columns`.
+        """
         coded = self.units_.without(self._coded(X))
+        if columns is None:
+            gaps = np.isnan(X).any(axis=0)
+            columns = [j for j in self.layout.coded if gaps[j]]
+        blocks = [self._blocks[j] for j in columns]
 
         def moments(rows, density):
             given = density.given(rows, ~rows.isnan()).gaussian
             mean = density.classes.means + given.deviation[:, 0]
-            log_probs = [block.log_prob(mean, given) for block in self._blocks]
+            log_probs = [block.log_prob(mean, given) for block in blocks]
             return torch.cat([mean, *log_probs], dim=1)
 
         found = self.model.of_density(moments, coded)
-        width, counts = coded.shape[1], self.layout.n_categories[self.layout.coded]
-        log_probs = np.split(found[:, width:], counts.cumsum()[:-1], axis=1)
-        wide = self.units_.restored(found[:, :width])
-        return wide, [np.exp(log_prob) for log_prob in log_probs]
+        widths = [coded.shape[1], *self.layout.n_categories[columns]]
+        mean, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
+        probs = dict(zip(columns, map(np.exp, log_probs), strict=True))
+        return self.units_.restored(mean), probs
 
     def _blocks_of_columns(self):
-        """Return the block of indicators of each column of categories."""
-        model, blocks = self.model.model, []
+        """Return the block of indicators of each column of categories, in a dict."""
+        model, blocks = self.model.model, {}
         mean = self.units_.restored(model.means_[0])
         for j in self.layout.coded:
             place = slice(self._starts[j], self._starts[j] + self._widths[j])
@@ -161,25 +166,26 @@ class GaussianIndicators(BaseEstimator):
                 vertices, model.means_[0, place], model.covariances_[0, place, place]
             )
             log_prior = np.log(np.maximum(frequencies, LEAST)) - prior
-            blocks.append(Block(place, *map(torch.as_tensor, (vertices, log_prior))))
+            tensors = map(torch.as_tensor, (vertices, log_prior))
+            blocks[j] = Block(place, *tensors)
         return blocks
 
-    @property
+    @cached_property
     def _is_cumulative(self):
         is_bool = self.layout.n_categories == 2
         return self.layout.ordered | is_bool
 
-    @property
+    @cached_property
     def _widths(self):
         """Number of indicators of each column; 1 for numbers."""
         counts = self.layout.n_categories
         return np.maximum(np.where(self._is_cumulative, counts - 1, counts), 1)
 
-    @property
+    @cached_property
     def _sources(self):
         return np.repeat(np.arange(len(self.layout.kinds)), self._widths)
 
-    @property
+    @cached_property
     def _starts(self):
         return np.append(0, self._widths.cumsum()[:-1])
 

@@ -14,8 +14,10 @@ A problem is an object with
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
 - ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
-- ``longest`` and ``expand``: see `move_of`;
+- ``longest``: bound on the steps of coefficients; see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent.
+
+`stream` has the ascent on parts of a stream.
 """
 
 import math
@@ -42,7 +44,10 @@ MIN_POINTS_TO_AVERAGE = 4
 TREND_CHECK_EVERY = 12  # points of an average between tests whether values rise
 POWER, PATIENCE = 0.6, 10  # step sizes fall as (1 + t / PATIENCE)^-POWER
 SLOW = 10  # full steps start again if the drift is so many times the noise
-IDLE = 3e-3  # share of tol: noise is negligible if the gain of a step is smaller
+# Shares of tol: training ends when the gain of a step is smaller. The first is for the
+# LML as the objective, and for steps whose noise is so small; the second is for steps
+# without masks after steps by masks, and for sampled nodes.
+IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 LEFT = 0.005  # share of tol: an ascent without noise ends if later steps gain less
 STILL_CLIMBING = 30  # multiple of tol: a warning is given if later steps gain more
 ROUNDING = 1e-9  # relative change of values by rounding, from step to step

@@ -21,6 +21,7 @@ from sklearn_mpt._latent.integration import (
     integrate_conditionals,
     integrate_log_prob,
     refine,
+    refine_mixtures,
     rows_of,
 )
 from sklearn_mpt._latent.quadrature import mixture_nodes
@@ -318,7 +319,7 @@ class IntegratedDensity(LatentDensity):
     def _estimate(self, function, rows, accuracy):
         """Refine a function of rows, rule and joint distribution; see `refine`."""
         if not accuracy.is_quadrature:
-            rows = rows._replace(posteriors=self.joint.propose(rows))
+            return refine_mixtures(function, rows, accuracy, self.joint)
         return refine(
             lambda rule, which: function(rows.take(which), rule, self.joint),
             accuracy.rules(),

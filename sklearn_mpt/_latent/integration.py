@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.quadrature import Posterior, grids, mixtures
+from sklearn_mpt._latent.quadrature import PartMoments, Posterior, adapted, grids, mixtures
 
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
@@ -80,11 +80,11 @@ class Rows(NamedTuple):
     present: torch.Tensor  # shape: (n, d), bool
     observed: torch.Tensor  # shape: (n, d), bool: present and not hidden
     posteriors: Sequence[Posterior] = ()
+    moments: list[PartMoments] | None = None  # gets those of weighted nodes
 
     def take(self, index):
-        *tensors, posteriors = self
-        posteriors = [posterior.take(index) for posterior in posteriors]
-        return Rows(*(tensor[index] for tensor in tensors), posteriors)
+        tensors = (tensor[index] for tensor in self[:3])
+        return Rows(*tensors, [each.take(index) for each in self.posteriors])
 
     def seeing(self, observed):
         return Rows(self.X, self.present, observed)
@@ -97,8 +97,15 @@ def rows_of(X, mask=None):
     return Rows(torch.nan_to_num(X), present, observed)
 
 
-def _posteriors(rows, model):
-    return rows.posteriors or model.propose(rows)
+def _weighted(rows, rule, model):
+    """Yield the nodes of each group, and the logs of their shares."""
+    posteriors = None if rule.is_shared else rows.posteriors or model.propose(rows)
+    for group in rule.groups:
+        nodes = rule.place(group, posteriors, rows)
+        joint = log_joint(rows, nodes, model)
+        if rows.moments is not None:
+            rows.moments.append(PartMoments.of(nodes, joint, posteriors))
+        yield nodes, joint
 
 
 def log_joint(rows, nodes, model):
@@ -137,11 +144,7 @@ def integrate_log_prob(rows, rule, model):
     the error decided, refining would end where it is small by chance, and errors would
     be too small.
     """
-    posterior = None if rule.is_shared else _posteriors(rows, model)
-    joints = [
-        log_joint(rows, rule.place(group, posterior, rows), model)
-        for group in rule.groups
-    ]
+    joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
     if rule.is_shared:
@@ -165,12 +168,10 @@ def integrate_average(function, rows, rule, model):
 
     function : from nodes (n, s, k) to values (n, s, p).
     """
-    posterior = None if rule.is_shared else _posteriors(rows, model)
     joints, averages = [], []
-    for group in rule.groups:
-        nodes = rule.place(group, posterior, rows)
-        joints.append(log_joint(rows, nodes, model))
-        weight = torch.softmax(joints[-1], 1)
+    for nodes, joint in _weighted(rows, rule, model):
+        joints.append(joint)
+        weight = torch.softmax(joint, 1)
         averages.append(_average(function, rows, nodes.z, weight, model))
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine(torch.stack(averages), logs)
@@ -200,11 +201,8 @@ def integrate_conditionals(rows, rule, model):
 
 def _own_conditionals(rows, rule, model):
     """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
-    posterior = _posteriors(rows, model)
     logs, log_averages = [], []
-    for group in rule.groups:
-        nodes = rule.place(group, posterior, rows)
-        joint = log_joint(rows, nodes, model)
+    for nodes, joint in _weighted(rows, rule, model):
         logs.append(torch.logsumexp(joint, 1))
         log_averages.append(_log_average(rows, nodes.z, joint, model))
     log_averages, logs = torch.stack(log_averages), torch.stack(logs)
@@ -268,6 +266,31 @@ def refine(estimate, rules, tolerance):
     return best
 
 
+def refine_mixtures(function, rows, accuracy, model):
+    """Refine a function of rows, rule and model, each rule by posteriors that fit more.
+
+    The posteriors of a row are adapted to the weights of the nodes of one rule before
+    the next. See `refine`.
+    """
+    posteriors = [Posterior(*map(torch.clone, each)) for each in model.propose(rows)]
+    rows = rows._replace(posteriors=posteriors)
+
+    def estimate(rule, which):
+        some = rows.take(which)
+        if len(posteriors) == 1:  # it has no other part to learn from
+            return function(some, rule, model)
+        some = some._replace(moments=[])
+        found = function(some, rule, model)
+        for old, new in zip(
+            posteriors, adapted(some.posteriors, some.moments), strict=True
+        ):
+            for tensor, part in zip(old, new, strict=True):
+                tensor[which] = part
+        return found
+
+    return refine(estimate, accuracy.rules(), accuracy.tolerance)
+
+
 def _estimated(estimate, rule, rows):
     value, error, *doubt = estimate(rule, rows)
     return value, error, doubt[0] if doubt else error.clone()
@@ -276,9 +299,9 @@ def _estimated(estimate, rule, rows):
 def _shared_conditionals(rows, rule, model):
     """Return log mean probabilities at shared nodes, and errors; (n, d) each."""
     joints, averages = [], []
-    for nodes in (rule.place(group, None, rows) for group in rule.groups):
-        joints.append(log_joint(rows, nodes, model))
-        r, location = torch.softmax(joints[-1], 1), model.location(nodes.z)
+    for nodes, joint in _weighted(rows, rule, model):
+        joints.append(joint)
+        r, location = torch.softmax(joint, 1), model.location(nodes.z)
         averages.append(model.likelihood.expected_prob(rows.X, r, location))
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     average, error = rule.combine(torch.stack(averages), logs)

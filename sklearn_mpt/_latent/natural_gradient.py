@@ -20,9 +20,6 @@ from typing import NamedTuple
 import torch
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
-# Shares of tol: training ends when the gain of a step is smaller. The first is for the
-# LML as the objective, the second after steps by masks, and with sampled nodes.
-IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 # Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
 LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
@@ -175,9 +172,7 @@ def full_step(problem, point, batch, information, share):
             found = mix(information, found, share)
         if found.is_finite():
             information = found
-    return move_of(
-        sums, point, information, longest=problem.longest, expand=problem.expand
-    )
+    return move_of(sums, point, information, longest=problem.longest)
 
 
 def gain_at(found, point, problem, batch):
@@ -186,10 +181,10 @@ def gain_at(found, point, problem, batch):
     return float(now.value - before.value) / now.n_rows
 
 
-def move_of(sums, point, information, *, longest=math.inf, expand=True):
+def move_of(sums, point, information, *, longest=math.inf):
     """Return the step for sums over rows, given the information per row.
 
-    longest : bound on a feature's step. expand : whether the law of z changes too.
+    longest : bound on a feature's step.
     """
     n, value = sums.n_rows, float(sums.value) / sums.n_rows
     gradient = sums.gradient.times(1 / n)
@@ -199,10 +194,8 @@ def move_of(sums, point, information, *, longest=math.inf, expand=True):
         moment = point.coefs[:, :-1].T @ sums.gradient.coefs
         scale = moment[:, :-1]
         of_law = law_of((scale + scale.T) / 4, moment[:, -1])
-    generator = torch.zeros_like(of_law)
-    if expand:
-        largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
-        generator = (of_law / n) * (LARGEST_GENERATOR / largest)
+    largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
+    generator = (of_law / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     if longest < math.inf:

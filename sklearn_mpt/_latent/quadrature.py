@@ -5,6 +5,7 @@ Each group estimates every integral, and their differences estimate the error.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
 RADIUS = 5.5  # of grids over the prior
 RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
+EMPTY = 1e-3  # share of the weight below which a part of a mixture moves elsewhere
 TURNS = 30.0  # full turns of the shift for each unit of a row
 
 
@@ -75,6 +77,7 @@ def natural_parameters(posterior):
 class Nodes(NamedTuple):
     z: torch.Tensor  # shape: (n, s, k)
     log_weight: torch.Tensor  # shape: (n, s), to integrate over the prior
+    log_parts: torch.Tensor | None = None  # of a mixture's posteriors, (c, n, s)
 
 
 class GaussHermite:
@@ -141,10 +144,13 @@ class PosteriorMixture:
 
     def __init__(self, counts, n_dims, device, seed, n_replicates=N_REPLICATES):
         self.n_dims, self.seed = n_dims, tuple(seed)
-        parts = [
-            digits(normal_points(count, n_dims, [*seed, part], n_replicates))
-            for part, count in enumerate(counts)
-        ]
+        parts = []
+        for part, (count, same) in enumerate(itertools.groupby(counts)):
+            # blocks of one sequence fill the gaps of each other where parts agree
+            n_blocks = len(list(same))
+            n_points = count * 2 ** math.ceil(math.log2(n_blocks))
+            points = normal_points(n_points, n_dims, [*seed, part], n_replicates)
+            parts += np.split(digits(points), n_points // count, 1)[:n_blocks]
         self.groups = [
             tuple(torch.tensor(points, device=device) for points in group)
             for group in zip(*parts, strict=True)
@@ -243,14 +249,111 @@ def mixture_nodes(normal, posteriors):
     ]
     z = torch.cat([*moved, far.expand(len(moved[0]), -1, -1)], 1)
     log_prior = standard_normal_log_prob(z)
-    densities = [gaussian_log_prob(z, posterior) for posterior in posteriors]
+    log_parts = torch.stack([gaussian_log_prob(z, each) for each in posteriors])
     log_mixture = torch.stack(
         [
             math.log(points.shape[1]) + density
-            for points, density in zip(normal, [*densities, log_prior], strict=True)
+            for points, density in zip(normal, [*log_parts, log_prior], strict=True)
         ]
     )
-    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0))
+    return Nodes(z, log_prior - torch.logsumexp(log_mixture, 0), log_parts)
+
+
+class PartMoments(NamedTuple):
+    """What the weights of nodes say of each part of a mixture, and of the last one."""
+
+    share: torch.Tensor  # shape: (c, n)
+    mean: torch.Tensor  # shape: (c, n, k), less that of the part
+    square: torch.Tensor  # shape: (c, n, k, k), about the mean of the part
+    log_total: torch.Tensor  # shape: (n,), logarithms of the sum of weights
+    log_squares: torch.Tensor  # shape: (n,), and of the sum of their squares
+
+    @classmethod
+    def of(cls, nodes, log_weight, posteriors):
+        """Return those of some nodes, log_weight being of shape (n, s).
+
+        The last part, wide, has no nodes of its own.
+        """
+        weight = log_weight.softmax(1)
+        of_parts = weight * nodes.log_parts[:-1].softmax(0)
+        means, squares = [], []
+        for r, posterior in zip(of_parts, posteriors[:-1], strict=True):
+            off = nodes.z - posterior.mean[:, None]
+            means.append((r[:, None] @ off)[:, 0])
+            squares.append((r[..., None] * off).mT @ off)
+        log_total = torch.logsumexp(log_weight, 1)
+        log_squares = torch.logsumexp(2 * log_weight, 1)
+        parts = of_parts.sum(2), torch.stack(means), torch.stack(squares)
+        return cls(*parts, log_total, log_squares)
+
+
+def adapted(posteriors, moments):
+    """Return posteriors that are nearer to the true one, by the weights of nodes.
+
+    It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
+    Parts without weight become copies of the largest one. The last part becomes a
+    Gaussian of the moments of all others, but wider.
+
+    moments : PartMoments of groups of nodes.
+
+    References
+    ----------
+    .. [1] O. Cappé, R. Douc, A. Guillin, J.-M. Marin and C. P. Robert, "Adaptive
+       importance sampling in general mixture classes", Statistics and Computing 18,
+       2008.
+    """
+    logs = torch.stack([group.log_total for group in moments])
+    of_group = logs.softmax(0)
+    log_squares = torch.logsumexp(torch.stack([g.log_squares for g in moments]), 0)
+    n_effective = (2 * torch.logsumexp(logs, 0) - log_squares).exp()
+    share, mean, square = (
+        sum(
+            weight.reshape(1, -1, *[1] * (part.ndim - 2)) * part
+            for weight, part in zip(of_group, parts, strict=True)
+        )
+        for parts in list(zip(*moments, strict=True))[:3]
+    )
+    count = (n_effective * share)[..., None]
+    known = share.clamp(min=torch.finfo(share.dtype).tiny)[..., None]
+    mean, square = mean / known, square / known[..., None]
+    step = count / (count + 1) * mean
+    outer = mean[..., None] * mean[..., None, :]
+    off = (mean - step)[..., None]
+    spread = (square - outer) + off @ off.mT
+    before = torch.stack([posterior.root for posterior in posteriors[:-1]])
+    before = before.mT @ before
+    n_dims = mean.shape[-1]
+    covariance = _shrunk(spread, before, count[..., None])
+    mean = torch.stack([posterior.mean for posterior in posteriors[:-1]]) + step
+    largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
+    empty = share < EMPTY
+    mean = torch.where(empty[..., None], mean[largest, rows], mean)
+    covariance = torch.where(
+        empty[..., None, None], covariance[largest, rows], covariance
+    )
+    parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
+    share = torch.where(empty, 0.0, share)
+    share = (share / share.sum(0))[..., None]
+    centre = (share * mean).sum(0)
+    off = mean - centre
+    between = (share[..., None] * (covariance + off[..., None] * off[..., None, :])).sum(0)
+    return [*parts, _gaussian(centre, width_of_last(n_dims) ** 2 * between)]
+
+
+def _shrunk(spread, before, count):
+    """Average covariances of nodes and earlier ones, which count like n_dims + 2."""
+    n_before = spread.shape[-1] + 2
+    return (count * spread + n_before * before) / (count + n_before)
+
+
+def _gaussian(mean, covariance):
+    precision = torch.linalg.inv(covariance)
+    return gaussian_around(mean, torch.linalg.cholesky(0.5 * (precision + precision.mT)))
+
+
+def width_of_last(n_dims):
+    """Return how much wider the last part is: the less, the more dimensions."""
+    return 1 + 1.4 / math.sqrt(n_dims)
 
 
 def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):

@@ -43,11 +43,12 @@ def _initial(init, key, shape, used):
 def closed_form(X, units, n_components, noise_floor, weight=None):
     """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
 
-    units : mean of each column, and its scale or None.
+    units : mean of each column, and one scale or that of each.
     """
+    shift, scale = units
     total = len(X) if weight is None else weight.sum()
     blocks = (
-        (np.nan_to_num(_standard(block, *units)), share[:, None] / total)
+        (np.nan_to_num((block - shift) / scale), share[:, None] / total)
         for block, share in row_blocks(X, weight)
     )
     values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
@@ -57,13 +58,9 @@ def closed_form(X, units, n_components, noise_floor, weight=None):
     lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
     return {
         "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": units[0],
+        "mean_": shift,
         "noise_variance_": noise_variance,
     }
-
-
-def _standard(X, mean, scale):
-    return X - mean if scale is None else (X - mean) / scale
 
 
 def principal_axes(components):

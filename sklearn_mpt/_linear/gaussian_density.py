@@ -79,15 +79,14 @@ def _residual(X, observed, mean):
     return torch.nan_to_num(X - mean) * observed
 
 
+def _log_density(squared_error, variance):
+    return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
+
+
 def _finite(log_prob):
     """Replace NaN and -inf, from squares that overflow, by the lowest number."""
     lowest = torch.finfo(log_prob.dtype).min
     return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
-
-
-def _column_norms(matrices):
-    """Return the squared length of each column; (n, k, d) -> (n, d)."""
-    return (matrices**2).sum(1)
 
 
 def expected_information(coefs, log_noise, seen):
@@ -154,8 +153,8 @@ class LinearGaussian(LatentDensity):
         # NaN must not occur even in entries that are not selected: it would make the
         # gradient NaN.
         residual = torch.nan_to_num(X) - self.mean - z @ self.components
-        variance = self.noise_variance + _column_norms(root @ self.components)
-        log_prob = -0.5 * (LOG_2PI + variance.log() + residual**2 / variance)
+        variance = self.noise_variance + ((root @ self.components) ** 2).sum(1)
+        log_prob = _log_density(residual**2, variance)
         return torch.where(mask & ~torch.isnan(X), _finite(log_prob), 0.0)
 
     def latent_moments(self, X):
@@ -242,8 +241,7 @@ class LinearGaussian(LatentDensity):
         u_x, second = _second_moment_about(self.mean, moments, V_seen)
         u_u = u_x @ V_seen.mT
         error = second + (V * (u_u @ V - 2 * u_x)).sum(1)
-        variance = self.noise_variance + _column_norms(V)
-        log_prob = -0.5 * (LOG_2PI + variance.log() + error / variance)
+        log_prob = _log_density(error, self.noise_variance + (V**2).sum(1))
         return (log_prob * masks).sum(1) / masks.sum(1)
 
 
@@ -364,10 +362,6 @@ def _sums_before(total, terms):
     """Return the sum of the terms before each place, and of all terms."""
     sums = torch.cat([total[None], terms]).cumsum(0)
     return sums[:-1], sums[-1]
-
-
-def _log_density(squared_error, variance):
-    return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
 
 
 def _along(log_prob, places):

@@ -101,7 +101,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         shift, scale = units
         if self.noise == "shared":
             floor = NOISE_FLOOR * scale**2
-            return closed_form(X, (shift, None), n_components, floor, weight)
+            return closed_form(X, (shift, 1.0), n_components, floor, weight)
         standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
         components = standard["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
@@ -198,19 +198,16 @@ class GaussianLinear(LatentMixin, BaseMPT):
             self.noise == "shared" or _are_dependent(fitted["components_"][:, without])
         )
         if is_flat or rank < min(n_components + 1, n_features):
-            least = np.argmin(noise_variance / floor)
+            least, where = np.argmin(noise_variance / floor), ""
+            if self.noise != "shared" and without.any():
+                where = f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
-                f"without error{self._where(without)}: the likelihood has no maximum, "
+                f"without error{where}: the likelihood has no maximum, "
                 f"and noise_variance_={np.ravel(noise_variance)[least]:.3g} fell "
                 f"towards its floor of {np.ravel(floor)[least]:.3g}. Use fewer "
                 "components.",
             )
-
-    def _where(self, without):
-        if self.noise == "shared" or not without.any():
-            return ""
-        return f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
 
 
 def _best_factors(X, fitted, rng, weight):
@@ -266,7 +263,7 @@ class ClosedForm(Solver):
         floor, device = self.problem.fitted["_noise_floor"], self.problem.device
         X, weight = self.problem.X, self.problem.weight
         mean = Gaussian.start_location(X, weight)
-        solution = closed_form(X, (mean, None), self.n_components, floor, weight)
+        solution = closed_form(X, (mean, 1.0), self.n_components, floor, weight)
         self._point = _point({"_noise_floor": floor, **solution}, device)
         arrays = (np.asarray(array) for array in solution.values())
         density = density_of(*(as_tensor(array, device) for array in arrays))

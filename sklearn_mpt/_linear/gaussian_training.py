@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.ascent import IDLE, IDLE_FOR_MASKS
 from sklearn_mpt._latent.base import Weights
-from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS, axes_of
+from sklearn_mpt._latent.natural_gradient import axes_of
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
     Symmetric,
@@ -122,7 +123,6 @@ class GaussianRows:
     """
 
     longest = math.inf
-    expand = True
     accelerates = False
     least = 10
     idle = IDLE

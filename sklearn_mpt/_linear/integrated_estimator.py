@@ -319,7 +319,7 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
     size = np.sqrt(mean_information(information, spread))
     slopes = np.where(spread, slope.numpy() / size, np.nan)
-    units = np.zeros(len(intercept)), None
+    units = np.zeros(len(intercept)), 1.0
     start = closed_form(slopes, units, n_components, 0, weight)
     components = start["components_"] / size
     lengths = np.linalg.norm(components, axis=0)

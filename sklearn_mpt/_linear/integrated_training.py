@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.ascent import IDLE, IDLE_FOR_MASKS
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.natural_gradient import IDLE, IDLE_FOR_MASKS
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
@@ -102,7 +102,6 @@ class IntegratedRows:
 
     is_noisy = True
     longest = LONGEST
-    expand = True
     least = 10
     idle = IDLE
     is_worth_trials = accelerates = False

@@ -32,9 +32,9 @@ class MaskedDiffusionLM(torch.nn.Module):
     tokenizer : transformers.PreTrainedTokenizerBase
         Its tokenizer, with a mask token.
     time : "share", callable or None, default="share"
-        The second argument of the module: the share of masked tokens, float32 of shape
-        (n_texts,); what a callable makes of it, such as the noise level ``lambda t:
-        -torch.log1p(-t)``; or none.
+        The second argument of the module. "share": the share of masked tokens, float32
+        of shape (n_texts,). A callable: its result for that share, such as the noise
+        level by ``lambda t: -torch.log1p(-t)``. None: the module takes no time.
 
     See Also
     --------

@@ -20,21 +20,21 @@ except ImportError:
 class MPTHarnessLM(LM):
     """Evaluate a masked language model, or a masked diffusion model, by lm-eval.
 
-    It answers what the tasks of lm-eval ask by a fitted scorer: log-probabilities of
-    continuations given a context, of whole documents, and text that continues a
-    context. ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])`` runs tasks.
+    lm-eval asks a model for log-probabilities of continuations given a context, for
+    log-probabilities of whole documents, and for texts that continue a context. This
+    class answers by a fitted scorer. ``lm_eval.simple_evaluate(MPTHarnessLM(scorer), tasks=[...])`` runs tasks.
     Needs ``pip install "sklearn-mpt[lm-eval]"``.
 
     Parameters
     ----------
     scorer : MPTScorer
-        A fitted one, whose tokenizer is fast. Its `method` says which log-probability
-        is computed. Scores are given the number of tokens, which matters where
-        continuations of different lengths compete.
+        A fitted scorer with a fast tokenizer. Its `method` says which log-probability
+        is computed. Log-probabilities are conditional on the number of tokens, which
+        matters if continuations of different lengths are compared.
     order : {"random", "left_to_right", "confident"}, default="confident"
-        In which order texts are written, and greedy continuations found.
+        The order in which tokens are drawn, as in `MPTScorer.fill`.
     max_gen_toks : int, default=32
-        Tokens that are written where a task does not say how many.
+        Number of tokens to write if a task does not give one.
 
     Notes
     -----

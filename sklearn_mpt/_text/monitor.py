@@ -13,6 +13,7 @@ from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
 from sklearn_mpt._text.scores import check_scorer_parameters
 from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.training import from_first_process
 
 
 class LMLTrainerCallback(TrainerCallback):
@@ -131,8 +132,8 @@ class LMLTrainerCallback(TrainerCallback):
             return
         if not self.log_ or self.log_[-1]["step"] != state.global_step:
             self._measure(state, model)
-        if self.log_:
-            metrics["eval_lml"] = self.log_[-1]["lml"]
+        last = self.log_[-1]["lml"] if self.log_ else None
+        metrics["eval_lml"] = from_first_process(last)  # only that one measures
 
     def _measure(self, state, model):
         if not state.is_world_process_zero:

@@ -136,6 +136,31 @@ class TextScores:
         counts = np.bincount(self.first, minlength=len(self.first))
         return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
 
+    def without_error(self):
+        """Return the indices of windows with one draw, whose errors are unknown."""
+        if self.draw.n_masks > 1:
+            return np.zeros(0, dtype=int)
+        return np.flatnonzero([np.isnan(s.contrasts).any() for s in self.scores])
+
+    def std_error_by_second_draws(self, again):
+        """Return the standard error of the sum over texts if each has one draw.
+
+        again : dict from indices of some windows, picked at random, to their
+        `WindowScores` with other masks. Half the squared difference of two draws
+        estimates the variance of one. The sum over all windows is in proportion to
+        their numbers of tokens.
+        """
+        counts = np.bincount(self.first, minlength=len(self.first))
+        lengths = np.array([len(window.places) for window in self.windows])
+        weights = np.array([counts[window.text] ** 2 for window in self.windows])
+        own = {i: self.scores[i].parts.sum() for i in again}
+        with np.errstate(invalid="ignore"):  # from tokens of probability 0
+            squares = [(own[i] - s.parts.sum()) ** 2 / 2 for i, s in again.items()]
+        unknown = self.without_error()
+        factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
+        freedom = degrees_of_sum(np.array(squares), np.ones(len(squares)))
+        return _enlarge(np.sqrt(factor * np.sum(squares)), freedom)
+
     def warn_of_noise(self):
         """Warn if independent masks would have less than half the error of orders.
 
@@ -361,6 +386,10 @@ def _std_error(scores):
     if freedom < ENOUGH:
         cautious, freedom = _error_of_sum(scores, "cautious")
         error = np.maximum(error, cautious)
+    return _enlarge(error, freedom)
+
+
+def _enlarge(error, freedom):
     return error * stats.t.ppf(0.975, freedom) / COVERING
 
 

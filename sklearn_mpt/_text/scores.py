@@ -32,6 +32,7 @@ from sklearn_mpt._text.texts import check_texts, show
 from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
+FEWEST_AGAIN = 16  # windows with a second draw, for the error of a sum
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
 UNITS = ("token", "character", "byte")
@@ -79,8 +80,8 @@ class TextScoresMixin:
         std_error : ndarray of shape (n_texts,)
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. Zero if the
-            method is not random, NaN if it is and `n_masks` is 1. Only if `return_std`
-            is True.
+            method is not random, NaN if it is and `n_masks` is 1: one draw tells
+            nothing of its error. Only if `return_std` is True.
 
         Raises
         ------
@@ -239,7 +240,9 @@ class TextScoresMixin:
             be compared, because their tokens differ.
         std_error : float
             The perplexity times the standard error of its logarithm (a first-order
-            approximation). Only if `return_std` is True.
+            approximation). If `n_masks` is 1, a tenth of the texts, or 16 if that is
+            more, are scored with a second draw of masks for it. Only if `return_std` is
+            True.
 
         Raises
         ------
@@ -258,7 +261,7 @@ class TextScoresMixin:
         n_tokens = scores.n_tokens().sum()
         with np.errstate(over="ignore", invalid="ignore"):
             perplexity = np.exp(-scores.totals()[0].sum() / n_tokens)
-            error = perplexity * scores.std_error_of_sum() / n_tokens
+            error = perplexity * self._error_of_sum(scores, return_std) / n_tokens
         return (float(perplexity), float(error)) if return_std else float(perplexity)
 
     @overload
@@ -281,25 +284,26 @@ class TextScoresMixin:
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples
-            Texts, or pairs of a context and a text: the text alone counts.
+            Texts, or (context, text) pairs, of which only the text counts.
         unit : {"token", "character", "byte"}, default="token"
             Bytes are those of UTF-8. Models with different tokenizers compare in
             characters and bytes.
         return_std : bool, default=False
-            Whether to return the standard error of the sampling of masks too.
+            Whether to return the standard error from drawing masks too.
 
         Returns
         -------
         bits : float
-            NaN where the texts have no unit.
+            NaN if the texts have no unit, as for ``[""]``.
         std_error : float
-            Only if `return_std` is True.
+            Standard error from drawing masks, as in `perplexity`. Only if `return_std`
+            is True.
 
         Raises
         ------
         TypeError, ValueError
-            As `score_samples` does; and if texts are cut, by ``overflow="truncate"``,
-            and `unit` is not "token".
+            As in `score_samples`; also if `unit` is not "token" and a text is cut by
+            ``overflow="truncate"``.
         """
         check_is_fitted(self)
         check_choice(unit, "unit", UNITS)
@@ -324,7 +328,7 @@ class TextScoresMixin:
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
             bits = -scores.totals()[0].sum() * per_nat
-            error = scores.std_error_of_sum() * per_nat
+            error = self._error_of_sum(scores, return_std) * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
 
     def _draw(self):
@@ -340,6 +344,22 @@ class TextScoresMixin:
             order=self.order,
             block_size=self.block_size,
         )
+
+    def _error_of_sum(self, scores, is_wanted):
+        """Return the standard error of the sum of the scores of texts.
+
+        If there is one draw of masks, some windows get a second one.
+        """
+        unknown = scores.without_error() if is_wanted else []
+        if not len(unknown):
+            return scores.std_error_of_sum()
+        rng = np.random.default_rng([self._seed, *b"second draws"])
+        n_picked = min(len(unknown), max(FEWEST_AGAIN, len(unknown) // 10))
+        picked = rng.permutation(unknown)[:n_picked]
+        draw = replace(scores.draw, seed=int(rng.integers(2**31)))
+        windows = [scores.windows[i] for i in picked]
+        again = score_windows(self._open_again()[0], windows, draw, self.n_jobs)
+        return scores.std_error_by_second_draws(dict(zip(picked, again, strict=True)))
 
     def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""

@@ -73,12 +73,24 @@ def _labels(tensor, n_tokens):
     return labels
 
 
+def _is_one_of_many():
+    """Return whether this process has joined others that train one model."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def _rank():
     """Return the rank of this process among those that train one model."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
+    if _is_one_of_many():
+        return torch.distributed.get_rank()
     return int(os.environ.get("RANK", 0))
+
+
+def from_first_process(value):
+    """Return the value that the first of the processes that train one model has."""
+    values = [value]
+    if _is_one_of_many():
+        torch.distributed.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 class DataCollatorForMPT(DataCollatorWithPadding):
