@@ -12,8 +12,8 @@ Parts:
 - ``scoring``: `score_samples` against an epoch of training.
 - ``tables``: processor time of fits and scores of tables: 944 rows of six columns of
   seven levels, a yes or no and three numbers, by two factors; and 2,000 rows of 112
-  zeros and ones, the levels of 22 columns of a random Bayesian network. The LML, in nats
-  per row, is that of the first 300 rows, whose scores are timed.
+  zeros and ones, the levels of 22 columns of a random Bayesian network. The LML, in
+  nats per row, is that of the first 300 rows, whose scores are timed.
 
 Run all in a few minutes on two cores, or some of them::
 

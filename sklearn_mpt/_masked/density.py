@@ -5,13 +5,14 @@ Rows are (n, d) in double precision, NaN where missing.
 
 import torch
 
+from sklearn_mpt._latent.density import Density
 from sklearn_mpt._measure.contract import masked_score
 
 FLOAT_BYTES = 8
 CHAIN_BYTES = 2**25  # memory of the rows that are scored along an order at a time
 
 
-class MaskedDensity:
+class MaskedDensity(Density):
     """The mixture of the orders of a net, and its conditionals.
 
     Parameters
