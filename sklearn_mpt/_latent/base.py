@@ -463,7 +463,7 @@ class BaseMPT(
         return scores.cpu().numpy()
 
     def chain_log_prob(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
-        r"""Compute the log-probability of each feature given those before it.
+        """Compute the log-probability of each feature given those before it.
 
         Parameters
         ----------
