@@ -54,18 +54,24 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("has_gaps", [False, True])
-def test_scores_are_those_of_one_call_per_prefix(name, has_gaps):
-    factory, accuracy = MODELS[name]
-    model, X = factory()
+def with_orders(X, has_gaps):
+    """Rows, and two orders of the features, for all rows or, with gaps, for each."""
     rng = np.random.default_rng(1)
     shape = (2, X.shape[1])
     if has_gaps:
         X = np.where(rng.random(X.shape) < 0.3, np.nan, X)
         X[0] = np.nan
         shape = (2, *X.shape)
-    orders = rng.permuted(np.broadcast_to(np.arange(X.shape[1]), shape), axis=-1)
+    orders = np.broadcast_to(np.arange(X.shape[1]), shape)
+    return X, rng.permuted(orders, axis=-1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_scores_are_those_of_one_call_per_prefix(name, has_gaps):
+    factory, accuracy = MODELS[name]
+    model, X = factory()
+    X, orders = with_orders(X, has_gaps)
     scores = model.mean_chain_scores(X, orders)
     expected = mean_chain_scores(model.conditional_log_prob, X, orders)
     assert_allclose(scores, expected, atol=accuracy)
@@ -99,13 +105,7 @@ def mixed_model(n_components, noise=0.3):
 @pytest.mark.parametrize("has_gaps", [False, True])
 def test_log_probs_are_those_of_one_call_per_prefix(factory, has_gaps):
     model, X = factory()
-    rng = np.random.default_rng(1)
-    shape = (2, X.shape[1])
-    if has_gaps:
-        X = np.where(rng.random(X.shape) < 0.3, np.nan, X)
-        X[0] = np.nan
-        shape = (2, *X.shape)
-    orders = rng.permuted(np.broadcast_to(np.arange(X.shape[1]), shape), axis=-1)
+    X, orders = with_orders(X, has_gaps)
     log_prob = model.chain_log_prob(X, orders)
     loop = Conditional(model.conditional_log_prob)
     assert_allclose(log_prob, chain_log_prob(loop, Rows.of(X), orders), atol=1e-9)

@@ -44,7 +44,7 @@ class BoundLoss(RowLoss):
         return -counts * own_bound(module, X, noise)
 
 
-def chain_log_prob(module, X, observed, noise):
+def encode_decode_log_prob(module, X, observed, noise):
     """Return log p(x_j | x_R) by averages over the last z of chains; (n, d).
 
     Parameters
@@ -92,7 +92,7 @@ class EncodeDecodeDensity(DeepDensity):
         noise = tuple(
             torch.tensor(u, device=rows.X.device)[None] for u in (normal, uniform)
         )
-        return chain_log_prob(self.joint, rows.X, rows.observed, noise)
+        return encode_decode_log_prob(self.joint, rows.X, rows.observed, noise)
 
 
 class EncodeDecodeLoss(MaskedLoss):
@@ -113,6 +113,8 @@ class EncodeDecodeLoss(MaskedLoss):
     def losses(self, module, batch):
         X, counts, mask, noise = batch
         present = ~torch.isnan(X)
-        log_prob = chain_log_prob(module, torch.nan_to_num(X), present & ~mask, noise)
+        log_prob = encode_decode_log_prob(
+            module, torch.nan_to_num(X), present & ~mask, noise
+        )
         log_prob = torch.where(mask & present, log_prob, 0.0)
         return -X.shape[1] * counts * masked_score(log_prob, mask)

@@ -48,7 +48,7 @@ POWER, PATIENCE = 0.6, 10  # step sizes fall as (1 + t / PATIENCE)^-POWER
 SLOW = 10  # full steps start again if the drift is so many times the noise
 # Shares of tol: training ends when the gain of a step is smaller. The first is for the
 # LML as the objective, and for steps whose noise is so small; the second is for steps
-# without masks after steps by masks, and for sampled nodes.
+# without masks after steps by masks.
 IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
 LEFT = 0.005  # share of tol: an ascent without noise ends if later steps gain less
 STILL_CLIMBING = 30  # multiple of tol: a warning is given if later steps gain more

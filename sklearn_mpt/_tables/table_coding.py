@@ -112,12 +112,13 @@ def _check_no_id(column, kind, wanted):
 
     Integers are numbers by their dtype, so only "auto" refuses them.
     """
-    values = column.present.tolist()
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
-    is_string = kind == "categorical" and all(isinstance(v, str) for v in values)
-    if not (is_string or (is_integer and wanted == AUTO)) or len(values) < LEAST_IDS:
+    is_doubtful = kind == "categorical" or (is_integer and wanted == AUTO)
+    if not is_doubtful or len(column.present) < LEAST_IDS:
         return
-    if len(set(values)) == len(values):
+    values = column.present.tolist()
+    is_string = all(isinstance(value, str) for value in values)
+    if (is_string or is_integer) and len(set(values)) == len(values):
         raise ValueError(
             f"Column {column.name!r} holds {len(values)} values, all distinct, "
             f"like names or numbers of rows, for which likelihood={wanted!r} has no "
