@@ -17,7 +17,7 @@ from tables import some_table, with_gaps
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.indicators import GaussianIndicators
-from sklearn_mpt._imputation.layout import Layout, category_log_probs
+from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._imputation.selection import few_models, mixed, stacking_weights
 
 
@@ -154,20 +154,19 @@ def test_ordered_categories_get_their_median():
     steps = np.abs(filled["score"].cat.codes - level)[gone]
     assert steps.mean() < 0.4
     model = imputer.estimator_
-    rows = model._read(gaps)
-    hidden = np.isnan(rows)
-    (probs, *_) = category_log_probs(model.estimators_[-1], rows, hidden, model._layout)
+    rows, layout = model._read(gaps), model._layout
+    _, (probs, *_) = model.estimators_[-1].expected(rows, layout, layout.coded)
     assert probs.shape == (150, 5)
 
 
 def test_probabilities_of_categories_add_up_to_one(frame):
     model = MPTImputer(budget=4, random_state=0).fit(frame).estimator_
-    rows = model._read(frame)
-    hidden = np.random.default_rng(0).random(rows.shape) < 0.4
+    rows, layout = model._read(frame), model._layout
+    rows[np.random.default_rng(0).random(rows.shape) < 0.4] = np.nan
     for member in model.estimators_:
-        for log_prob in category_log_probs(member, rows, hidden, model._layout):
-            total = np.exp(log_prob).sum(axis=1)
-            assert_allclose(total[total < log_prob.shape[1] - 1e-9], 1)
+        _, log_probs = member.expected(rows, layout, layout.coded)
+        for j, log_prob in zip(layout.coded, log_probs, strict=True):
+            assert_allclose(np.exp(log_prob[np.isnan(rows[:, j])]).sum(axis=1), 1)
 
 
 @pytest.mark.filterwarnings("ignore:The variance of component")

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.indicators import GaussianIndicators
+from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -71,11 +72,7 @@ def candidate_paths(layout, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
-    first = Candidate(
-        "columns alone",
-        OVERHEAD,
-        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=5),
-    )
+    first = Candidate("columns alone", 0.0, lambda *_: IndependentColumns(layout))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
         return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
