@@ -14,8 +14,8 @@ import numpy as np
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.independent import IndependentColumns
+from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
