@@ -29,12 +29,14 @@ LEAST_SHRINKAGE_OF_MIXTURES = 0.01
 COMPONENTS = 2, 3, 4, 6, 8, 12, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
-EM_EPOCHS, EM_TOL = 15, 5e-4
+EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
-# Costs in seconds: of a fit; of a step; of an entry of a row's covariance in a step of
-# EM; of a product of two numbers in linear models, by EM and by integration; of nets,
-# for each row and each square root of the number of columns.
-OVERHEAD, STEP, EM_ENTRY = 0.01, 1e-3, 6e-8
+# Costs in seconds: of a fit; of a step; in a step of EM, of an entry of the covariance
+# of a pattern of gaps, of a row and of an indicator; of a product of two numbers in
+# linear models, by EM and by integration; of nets, for each row and each square root of
+# the number of columns.
+OVERHEAD, STEP = 0.01, 1e-3
+EM_PATTERN, EM_ROW, EM_INDICATOR = 6e-8, 5e-9, 5e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
@@ -55,17 +57,22 @@ class Candidate(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Numbers of rows, of columns, and of columns with indicators for categories."""
+    """Numbers of rows, of columns, of columns with indicators, and of patterns of gaps.
+
+    A column of categories has several indicators.
+    """
 
     n_rows: int
     n_columns: int
     n_indicators: int
+    n_patterns: int
 
-    def em(self, n_components, n_features, n_steps=EM_EPOCHS):
-        """Return the seconds that EM takes."""
-        numbers = self.n_rows * n_components
-        each = n_features**2 + 3 * self.n_indicators
-        return OVERHEAD + n_steps * (STEP + EM_ENTRY * numbers * each)
+    def em(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
+        """Return the seconds that EM takes; `n_others` columns are not Gaussian."""
+        of_matrices = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
+        of_others = EM_INDICATOR * self.n_rows * n_others
+        step = n_components * (n_features**2 * of_matrices + of_others)
+        return OVERHEAD + n_steps * (STEP + step)
 
 
 def candidate_paths(layout, size, seed):
@@ -112,7 +119,7 @@ def _gaussians(how):
         model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
         return GaussianIndicators(layout, model)
 
-    cost = size.em(1, size.n_indicators, n_steps=5)
+    cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     return [
         Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
@@ -134,7 +141,7 @@ def _mixtures(how, kind, n_numbers):
     return [
         Candidate(
             f"mixture of {k}, {kind}",
-            how.size.em(k, n_numbers),
+            how.size.em(k, n_numbers, how.size.n_indicators - n_numbers),
             lambda _, shrinkage, k=k: start(k, shrinkage),
         )
         for k in COMPONENTS

@@ -25,6 +25,7 @@ LEAST_VARIANCE = 1e-300
 BLOCK_BYTES = 2**25
 # Sizes up to which matrices are copied for every row: for each pattern, and in all.
 CHEAP_COPY, LARGE_COPY = 2**15, 2**20
+LARGE_MATRICES = 2**14  # entries of the covariances from which patterns go one by one
 
 
 class Classes(NamedTuple):
@@ -92,6 +93,8 @@ def condition(X, observed, means, covariances, patterns=None):
         pattern = X.new_zeros(len(X), dtype=torch.int64)
         return Conditioned(log_prob, nothing, matrix, matrix, pattern)
     patterns, pattern = distinct(observed) if patterns is None else patterns
+    if len(means) * n_features**2 >= LARGE_MATRICES:
+        return _condition_each(X, observed, means, covariances, patterns, pattern)
     both = patterns[:, None, :, None] & patterns[:, None, None, :]
     missing = torch.diag_embed((~patterns[:, None]).to(means))
     blocks = torch.where(both, covariances, 0.0) + missing  # shape: (u, K, g, g)
@@ -112,6 +115,38 @@ def condition(X, observed, means, covariances, patterns=None):
     deviation = torch.where(observed[:, None], residual, deviation)
     size = observed.to(X.dtype).sum(1, keepdim=True) * LOG_2PI
     log_prob = -0.5 * ((white**2).sum(2) + log_det[pattern] + size)
+    return Conditioned(log_prob, deviation, covariance, gain, pattern)
+
+
+def _condition_each(X, observed, means, covariances, patterns, pattern):
+    """Condition as `condition` does, one pattern after the other.
+
+    Only the blocks of observed and of missing entries are computed, which is faster
+    where matrices are large.
+    """
+    n_patterns, n_features = patterns.shape
+    covariance = means.new_zeros(n_patterns, len(means), n_features, n_features)
+    gain = torch.diag_embed(patterns[:, None].to(means)).expand_as(covariance).clone()
+    residual = torch.where(observed, X, 0.0)[:, None] - means
+    deviation = torch.where(observed[:, None], residual, 0.0)
+    log_prob = means.new_empty(len(X), len(means))
+    sizes = pattern.bincount(minlength=n_patterns).tolist()
+    for u, rows in enumerate(pattern.argsort(stable=True).split(sizes)):
+        seen, gone = (part.nonzero()[:, 0] for part in (patterns[u], ~patterns[u]))
+        of_seen, of_gone = covariances[:, seen], covariances[:, gone]
+        root = torch.linalg.cholesky(of_seen[:, :, seen])  # shape: (K, s, s)
+        known = deviation[rows][..., seen].permute(1, 2, 0)  # shape: (K, s, n)
+        both = torch.cat([of_seen[:, :, gone], known], 2)
+        both = torch.linalg.solve_triangular(root, both, upper=False)
+        shared, white = both.split([len(gone), len(rows)], 2)
+        back = torch.linalg.solve_triangular(root.mT, shared, upper=True)
+        own = of_gone[:, :, gone] - shared.mT @ shared
+        covariance[u, :, gone[:, None], gone] = own
+        gain[u, :, gone[:, None], seen] = back.mT
+        deviation[rows[:, None], :, gone] = (shared.mT @ white).permute(2, 1, 0)
+        log_det = 2 * root.diagonal(dim1=1, dim2=2).log().sum(1)
+        square = (white**2).sum(1).T
+        log_prob[rows] = -0.5 * (square + log_det + len(seen) * LOG_2PI)
     return Conditioned(log_prob, deviation, covariance, gain, pattern)
 
 
