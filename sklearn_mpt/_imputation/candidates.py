@@ -1,4 +1,4 @@
-"""The models that the imputer tries on coded rows, cheapest first.
+"""The models that the imputer tries on coded rows.
 
 A path is a sequence of models of one kind, each of which starts from the one before:
 for example, Gaussians with decreasing shrinkage, or mixtures with increasing numbers of
@@ -22,11 +22,11 @@ from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
 
 # Variance that is added to the variance 1 of each number in every step of EM.
-SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003
+SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
 # The strongest shrinkage that is tried: columns for each row times this, at least this.
 STRONGEST, LEAST_STRONGEST = 3.0, 0.01
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
-COMPONENTS = 2, 3, 4, 6, 8, 12, 16
+COMPONENTS = 2, 4, 8, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
 EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
@@ -79,7 +79,7 @@ def candidate_paths(layout, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
-    first = Candidate("columns alone", 0.0, lambda *_: IndependentColumns(layout))
+    first = Candidate("columns alone", OVERHEAD, lambda *_: IndependentColumns(layout))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
         return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]

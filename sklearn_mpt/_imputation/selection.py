@@ -11,6 +11,7 @@ from sklearn_mpt._imputation.candidates import Size, candidate_paths
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
+FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
 DEFAULT_SHRINKAGE = 0.1  # of mixtures, before a Gaussian has been tried
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
@@ -67,7 +68,10 @@ def hide(rows, rng):
 
 
 def search(rows, layout, weight, budget, rng):
-    """Try candidates, cheapest first, until the budget is spent.
+    """Try candidates until the budget is spent.
+
+    The next candidate is that with the largest expected gain for its cost: a candidate
+    is expected to gain as much as the one before it in its path gained.
 
     Returns
     -------
@@ -92,23 +96,19 @@ def search(rows, layout, weight, budget, rng):
     paths = candidate_paths(layout, size, int(rng.integers(2**31)))
     allowance = Allowance.of(budget, size)
     trials, weights = [], np.empty(0)
-    last = [None] * len(paths)
+    last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
-    while True:
+    while any(paths):
         heads = [i for i, path in enumerate(paths) if path]
-        if not heads:
-            return trials, few_models([t.log_prob for t in trials])
-        cheapest = min(heads, key=lambda i: (i > 0, paths[i][0].cost))
-        candidate, before = paths[cheapest].pop(0), last[cheapest]
-        if trials and not allowance.admits(candidate):
-            paths[cheapest] = []
-            continue
-        shrinkage = _best_shrinkage(trials)
-        of = train, rows, hidden, layout
-        trial = _try(candidate, before, shrinkage, *of, is_first=not trials)
-        allowance = allowance.less(candidate)
+        i = max(heads, key=lambda i: (i == 0, gains[i] / paths[i][0].cost))
+        candidate, before = paths[i].pop(0), last[i]
+        trial = None
+        if not trials or allowance.admits(candidate):
+            of = train, rows, hidden, layout
+            trial = _try(candidate, before, _best_shrinkage(trials), *of, not trials)
+            allowance = allowance.less(candidate)
         if trial is None:
-            paths[cheapest] = []
+            paths[i] = []
             continue
         now = time.process_time()
         seconds, start = now - start, now
@@ -116,12 +116,12 @@ def search(rows, layout, weight, budget, rng):
         trials.append(trial._replace(seconds=seconds))
         weights = stacking_weights([t.log_prob for t in trials])
         trials[-1] = trials[-1]._replace(gain=_value(trials, weights) - value)
-        is_better = before is None or (
-            trial.log_prob.mean() - before.log_prob.mean() > LEAST_GAIN
-        )
-        last[cheapest] = trial
-        if not is_better:
-            paths[cheapest] = []
+        smaller = before or trials[0]
+        gains[i] = trial.log_prob.mean() - smaller.log_prob.mean()
+        last[i] = trial
+        if gains[i] <= LEAST_GAIN:
+            paths[i] = []
+    return trials, few_models([t.log_prob for t in trials])
 
 
 def _best_shrinkage(trials):

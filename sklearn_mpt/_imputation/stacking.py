@@ -18,6 +18,9 @@ from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 REFIT_EPOCHS = 10
+# Training on, for rows drawn with replacement. Fits that stop too early are too close to
+# the first one, and tables imputed by them too close to each other.
+AGAIN = {"max_iter": 30, "tol": 4e-4}
 
 
 class StackedModels(VersionedPickleMixin, BaseEstimator):
@@ -82,10 +85,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             )
             self._keep(trials, weights)
         of = with_levels(rows, sample_weight, self._layout)
+        how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm(model, max_iter=REFIT_EPOCHS).fit(of[0], sample_weight=of[1])
+                warm(model, **how).fit(of[0], sample_weight=of[1])
                 for model in self.estimators_
             ]
         return self
