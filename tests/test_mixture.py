@@ -13,6 +13,8 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+from sklearn_mpt._mixture import density  # noqa: E402
+from sklearn_mpt._mixture.density import condition  # noqa: E402
 from sklearn_mpt._mixture.training import (  # noqa: E402
     statistics_of_masks,
     statistics_of_rows,
@@ -252,3 +254,18 @@ def test_bad_parameters_are_refused(name, value, message):
     model = MPTMixture(2).set_params(**{name: value})
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(load_iris().data)
+
+
+def test_large_matrices_are_conditioned_pattern_by_pattern(monkeypatch):
+    """Rows without entries and rows without gaps among them."""
+    rng = np.random.default_rng(0)
+    X = torch.from_numpy(rng.normal(size=(30, 5)))
+    observed = torch.from_numpy(rng.random((30, 5)) < 0.6)
+    observed[0], observed[1], observed[5] = False, True, observed[9]
+    root = torch.from_numpy(rng.normal(size=(2, 5, 5)))
+    classes = torch.from_numpy(rng.normal(size=(2, 5))), root @ root.mT
+    expected = condition(X, observed, *classes)
+    monkeypatch.setattr(density, "LARGE_MATRICES", 0)
+    found = condition(X, observed, *classes)
+    for part, other in zip(found, expected, strict=True):
+        assert_allclose(part, other, atol=1e-9)

@@ -18,8 +18,8 @@ from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 REFIT_EPOCHS = 10
-# Training on, for rows drawn with replacement. Fits that stop too early are too close to
-# the first one, and tables imputed by them too close to each other.
+# Training on, for rows drawn with replacement. Fits that stop too early stay too
+# close to the first one, and so do the tables that they fill in.
 AGAIN = {"max_iter": 30, "tol": 4e-4}
 
 
