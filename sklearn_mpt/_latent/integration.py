@@ -4,6 +4,8 @@ They are sums over the nodes that a rule of `quadrature` places for each row, wi
 rule's estimate of the error. The joint distribution, `model`, has
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
+- ``propose_fewer(rows, posteriors)``: those of rows of which fewer entries are observed
+  than where `posteriors` were proposed; quick;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), each at nodes of
   its own, of shape (n, s, k); of shape (n, s, d);
 - ``width``: the largest number of values that are computed for a node.
