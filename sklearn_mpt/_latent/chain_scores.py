@@ -44,10 +44,10 @@ from sklearn_mpt._latent.quadrature import (
 )
 
 N_ROWS = 128  # for which approximate posteriors are found together
-BLOCK_BYTES = 2**24  # of one tensor over rows, nodes and features
-GROWTH = 1.5  # of the length of a prefix, from one with posteriors to the next
+BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features; fits caches
+GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
 # Points of each approximate posterior, the more the fewer lengths, and of the prior.
-N_POINTS, MIN_POINTS, MAX_POINTS, PRIOR_POINTS = 1024, 64, 256, 4
+N_POINTS, MIN_POINTS, MAX_POINTS, PRIOR_POINTS = 1024, 64, 128, 4
 MAX_PLACES = 512  # prefixes that are scored together, for memory
 SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
@@ -174,9 +174,9 @@ def _shared_points(count, n_dims):
 
 def _score_prefixes(rows, order, model, z, log_weight):
     """Sum over rows the scores of all prefixes; (2, d)."""
-    log_prob = model.entry_log_prob(rows.X, z).mT
+    each = torch.arange(len(order), device=z.device)[:, None]
     # shape: (n, d, s), in the order of each row
-    log_prob = log_prob.take_along_dim(order[..., None], 1)
+    log_prob = model.entry_log_prob(rows.X, z).mT[each, order]
     present = rows.present.gather(1, order).to(log_prob.dtype)
     peak, of_nodes = _by_node(log_prob)
     seen = log_prob.mul_(present[..., None])
