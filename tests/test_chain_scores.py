@@ -143,7 +143,7 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
 
 def test_lengths_of_prefixes_with_posteriors():
     assert lengths(1) == [1]
-    assert lengths(10) == [10, 6, 4, 2, 1]
+    assert lengths(10) == [10, 7, 5, 3, 2, 1]
     assert n_points(1) == MAX_POINTS
     assert n_points(10) == 128
     assert n_points(5000) == MIN_POINTS
