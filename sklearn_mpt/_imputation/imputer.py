@@ -96,13 +96,13 @@ class MPTImputer(
 
     Notes
     -----
-    A fifth of the present entries, of up to 2000 rows, is hidden from all models. Models
-    of each kind are tried from small to large, and most start from the smaller one. The
-    next model is that with the largest expected gain for its cost: a model is expected
-    to gain as much as the one before it. A kind of model is no longer tried when a
-    larger one is not better. The conditionals of the models are mixed, with the weights
-    that maximise the log-probability of the hidden entries [2]_. Independent columns
-    always have a small weight, which bounds the loss where all other models are
+    A fifth of the present entries, of up to 2000 rows, is hidden from all models.
+    Models of each kind are tried from small to large, and most start from the smaller
+    one. The next model is that with the largest expected gain for its cost: a model is
+    expected to gain as much as the one before it. A kind of model is no longer tried
+    when a larger one is not better. The conditionals of the models are mixed, with the
+    weights that maximise the log-probability of the hidden entries [2]_. Independent
+    columns always have a small weight, which bounds the loss where all other models are
     overconfident; draws are never made from them, unless no other model was chosen. All
     models with positive weights are then fitted to all rows.
 
