@@ -3,17 +3,39 @@
 import math
 import sys
 import warnings
-from numbers import Integral
+from collections.abc import Sequence
+from numbers import Integral, Real
 
 import numpy as np
 from sklearn.utils import _safe_indexing
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_scalar
 
 from sklearn_mpt._frames import plain
 
-FLOATS = float, np.floating  # not Fraction or Decimal, which torch refuses
+INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
+NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
 # A warning names the first calling line outside these packages.
 BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
+
+
+class StrictInterval(Interval):
+    """Interval of numbers that torch takes; a bool is no number."""
+
+    def is_satisfied_by(self, val):
+        allowed = INTEGERS if self.type is Integral else NUMBERS
+        return isinstance(val, allowed) and not isinstance(val, bool) and val in self
+
+
+# Constraints of parameters; see `_parameter_constraints` of the estimators.
+AUTO = StrOptions({"auto"})
+COUNT = StrictInterval(Integral, 1, None, closed="left")
+COUNT_OR_0 = StrictInterval(Integral, 0, None, closed="left")
+POSITIVE = StrictInterval(Real, 0, None, closed="neither")
+POSITIVE_OR_0 = StrictInterval(Real, 0, None, closed="left")
+SHARE = StrictInterval(Real, 0, 1, closed="neither")
+N_JOBS = [None, COUNT, StrictInterval(Integral, None, -1, closed="right")]
+VERBOSE = ["boolean", COUNT_OR_0]
 
 
 def warn_caller(message, category=UserWarning):
@@ -66,19 +88,33 @@ def check_int_or_auto(value, name):
 
 def check_real(value, name, include_boundaries, most=None):
     """Check a finite number between 0 and `most`; bools are refused."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer, *FLOATS)):
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(
             f"{name} must be a real number, not {type(value).__qualname__}."
         )
     if not math.isfinite(value):
         raise ValueError(f"{name} == {value}, must be finite.")
     bounds = {"min_val": 0, "max_val": most, "include_boundaries": include_boundaries}
-    check_scalar(value, name, (int, np.integer, *FLOATS), **bounds)
+    check_scalar(value, name, NUMBERS, **bounds)
 
 
 def check_bool(value, name):
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
+
+
+def check_widths(sizes):
+    """Check `hidden_layer_sizes` of a net: "auto", or a sequence of int."""
+    if isinstance(sizes, str):
+        check_choice(sizes, "hidden_layer_sizes", ["auto"])
+        return
+    if not isinstance(sizes, Sequence | np.ndarray):
+        raise TypeError(
+            "hidden_layer_sizes must be a sequence of ints, such as (128, 128), () for "
+            f"linear maps, or 'auto', got {plain(sizes)!r}."
+        )
+    for size in sizes:
+        check_int(size, "hidden_layer_sizes")
 
 
 def check_verbose(verbose):
@@ -211,26 +247,4 @@ def check_fitted_components(n_components, n_fitted):
             f"n_components={n_components} differs from the {n_fitted} of the fitted "
             "model that training goes on with; set warm_start=False, or clone the "
             "estimator, to start anew."
-        )
-
-
-def check_training_parameters(estimator, objectives, n_features):
-    """Check the parameters that every model trained by masking has."""
-    for name in ("n_components", "n_iter_no_change"):
-        check_int(getattr(estimator, name, 1), name)
-    check_int_or_auto(estimator.n_masks, "n_masks")
-    check_mask_rate(estimator.mask_rate, n_features)
-    check_choice(getattr(estimator, "objective", "mpt"), "objective", objectives)
-    check_int(estimator.max_iter, "max_iter", least=0)
-    check_real(estimator.learning_rate, "learning_rate", "neither")
-    check_int_or_auto(getattr(estimator, "batch_size", "auto"), "batch_size")
-    check_real(estimator.tol, "tol", "left")
-    check_bool(estimator.warm_start, "warm_start")
-    check_verbose(estimator.verbose)
-    check_device(estimator.device)
-    check_n_jobs(estimator.n_jobs)
-    if isinstance(estimator.mask_rate, FLOATS) and estimator.mask_rate == 1:
-        warn_caller(
-            "mask_rate=1.0 hides every feature: training uses only the marginal "
-            "distribution of each feature and learns no dependence between features.",
         )

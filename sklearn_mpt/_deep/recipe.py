@@ -1,12 +1,9 @@
 """How the nets of a deep model are built and trained where parameters are "auto"."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_mpt._checks import check_choice, check_int
-from sklearn_mpt._deep.nets import ACTIVATIONS
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Kind
 
 MANY_FEATURES = 256  # images
@@ -93,19 +90,3 @@ def recipe_for(
         rotates=rotates,
         sets_noise=sets_noise,
     )
-
-
-def check_architecture(hidden_layer_sizes, activation):
-    """Check the parameters that say what the nets are."""
-    check_choice(activation, "activation", ["auto", *ACTIVATIONS])
-    sizes = hidden_layer_sizes
-    if isinstance(sizes, str):
-        check_choice(sizes, "hidden_layer_sizes", ["auto"])
-        return
-    if not isinstance(sizes, Sequence | np.ndarray):
-        raise TypeError(
-            "hidden_layer_sizes must be a sequence of ints, such as (128, 128), () for "
-            f"linear maps, or 'auto', got {sizes!r}."
-        )
-    for size in sizes:
-        check_int(size, "hidden_layer_sizes")

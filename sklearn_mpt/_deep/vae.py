@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._checks import (
-    check_bool,
-    check_choice,
-    check_int_or_auto,
-    check_real,
+    AUTO,
+    COUNT,
+    SHARE,
+    check_widths,
     warn_caller,
     warn_constant,
 )
@@ -21,20 +23,20 @@ from sklearn_mpt._deep.comparators import (
 )
 from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
-from sklearn_mpt._deep.nets import OwnDecoder
+from sklearn_mpt._deep.nets import ACTIVATIONS, OwnDecoder
 from sklearn_mpt._deep.objectives import (
     DRAWN_MASKS,
     BoundGainsLoss,
     DrawnMasksLoss,
     SampleCounts,
 )
-from sklearn_mpt._deep.recipe import check_architecture, recipe_for
+from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start, unexplained
 from sklearn_mpt._latent.base import LatentMixin, Weights
 from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.own_module import OwnModule, check_own
+from sklearn_mpt._latent.own_module import OwnModule
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
@@ -179,7 +181,15 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     noise_variance_: float | np.ndarray
 
     _bound_parameters = ("likelihood", "decoder", "activation")
-    _objectives = ("mpt", "elbo", "iwae")
+    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+        "decoder": [None, torch.nn.Module, callable],
+        "activation": [StrOptions({"auto", *ACTIVATIONS})],
+        "n_importance_samples": [COUNT, AUTO],
+        "conditional": [StrOptions({*CONDITIONALS})],
+        "objective": [StrOptions({"mpt", "elbo", "iwae"})],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [SHARE],
+    }
 
     def __init__(
         self,
@@ -264,12 +274,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         )
 
     def _check_parameters(self, n_features):
-        check_own(self.decoder, "decoder")
-        check_architecture(self.hidden_layer_sizes, self.activation)
-        check_choice(self.conditional, "conditional", CONDITIONALS)
-        check_int_or_auto(self.n_importance_samples, "n_importance_samples")
-        check_bool(self.early_stopping, "early_stopping")
-        check_real(self.validation_fraction, "validation_fraction", "neither", 1)
+        check_widths(self.hidden_layer_sizes)
 
     def _check_fitted_parameters(self):
         super()._check_fitted_parameters()

@@ -1,6 +1,6 @@
 """A transformer that fills gaps in by models trained by masking."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +10,14 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
+from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.validation import (
     check_is_fitted,
     has_fit_parameter,
     validate_data,
 )
 
-from sklearn_mpt._checks import check_choice, check_int, check_real
+from sklearn_mpt._checks import AUTO, COUNT, POSITIVE
 from sklearn_mpt._frames import with_distinct_names
 from sklearn_mpt._imputation.gaps import Shift, without_unknown
 from sklearn_mpt._imputation.multiple import bootstrap_fits
@@ -130,6 +131,14 @@ class MPTImputer(
     n_features_in_: int
     feature_names_in_: np.ndarray
 
+    _parameter_constraints: ClassVar[dict] = {
+        "estimator": [None, HasMethods("impute")],
+        "method": [StrOptions({"mean", "sample"})],
+        "n_imputations": [COUNT],
+        "budget": [AUTO, POSITIVE],
+        "unknown": [StrOptions({"error", "missing"})],
+    }
+
     def __init__(
         self,
         estimator: BaseEstimator | None = None,
@@ -173,7 +182,7 @@ class MPTImputer(
         ValueError, TypeError
             If a parameter is not valid, or the model refuses X.
         """
-        self._check_parameters()
+        self._validate_params()
         if self.estimator is None:
             estimator = StackedModels(
                 budget=self.budget, random_state=self.random_state
@@ -189,20 +198,6 @@ class MPTImputer(
         validate_data(self, with_distinct_names(X), skip_check_array=True)
         Shift.of(self.delta, X)
         return self
-
-    def _check_parameters(self):
-        check_choice(self.method, "method", ["mean", "sample"])
-        check_choice(self.unknown, "unknown", ["error", "missing"])
-        check_int(self.n_imputations, "n_imputations")
-        if isinstance(self.budget, str):
-            check_choice(self.budget, "budget", ["auto"])
-        else:
-            check_real(self.budget, "budget", "neither")
-        if self.estimator is not None and not hasattr(self.estimator, "impute"):
-            raise TypeError(
-                "estimator must have a method impute, such as MPTLinearVAE(), got "
-                f"{self.estimator!r}."
-            )
 
     def transform(self, X: ArrayLike) -> ArrayLike:
         """Fill the gaps of X in.

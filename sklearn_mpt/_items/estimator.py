@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,8 +11,10 @@ from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, gen_batches
+from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._checks import (
+    POSITIVE,
     check_bool,
     check_choice,
     check_device,
@@ -260,7 +262,11 @@ class MPTItemResponse(LatentMixin, BaseMPT):
     groups_: np.ndarray
 
     n_iter_no_change = 1
-    _objectives = ("mpt", "lml")
+    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+        "objective": [StrOptions({"mpt", "lml"})],
+        "rotation": [StrOptions({*ROTATIONS}), None],
+        "slope_prior": [POSITIVE, None],
+    }
     _bound_parameters = ("model",)
     _group_codes: np.ndarray | None = None  # groups of the rows that `fit` trains on
 
@@ -423,10 +429,6 @@ class MPTItemResponse(LatentMixin, BaseMPT):
                     "groups are for one ability: n_components must be 1, got "
                     f"{self.n_components}."
                 )
-        if self.rotation is not None:
-            check_choice(self.rotation, "rotation", ROTATIONS)
-        if self.slope_prior is not None:
-            check_real(self.slope_prior, "slope_prior", "neither")
         if self.guessing_prior is not None:
             self._check_guessing_prior()
 

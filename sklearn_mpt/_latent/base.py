@@ -3,7 +3,7 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -21,6 +21,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sklearn_mpt._checks import (
+    AUTO,
+    COUNT,
+    COUNT_OR_0,
+    N_JOBS,
+    POSITIVE,
+    POSITIVE_OR_0,
+    VERBOSE,
     check_bool,
     check_bound_parameters,
     check_choice,
@@ -29,9 +36,9 @@ from sklearn_mpt._checks import (
     check_fitted_components,
     check_int,
     check_mask,
+    check_mask_rate,
     check_orders,
     check_sample_weight,
-    check_training_parameters,
     rows_that_count,
     warn_caller,
 )
@@ -95,9 +102,10 @@ class BaseMPT(
 ):
     """Base of the models that are trained by masking.
 
-    A subclass lists its parameters in ``__init__`` and fills five methods:
-    `_check_parameters`, `_start`, `_solver`, `_trained_attributes` and `_density_of`.
-    Fitted attributes are a dict, `fitted`, and are set together once training ends.
+    A subclass lists its parameters in ``__init__``, and their constraints as
+    scikit-learn's estimators do. It fills four methods: `_start`, `_solver`,
+    `_trained_attributes` and `_density_of`. Fitted attributes are a dict, `fitted`, and
+    are set together once training ends.
     """
 
     n_iter_: int
@@ -113,17 +121,24 @@ class BaseMPT(
     device: str | torch.device
     random_state: RandomState
 
-    _objectives: tuple[str, ...]  # allowed values of `objective`
+    _parameter_constraints: ClassVar[dict] = {
+        "n_components": [COUNT],
+        "n_masks": [COUNT, AUTO],
+        "batch_size": [COUNT, AUTO],
+        "max_iter": [COUNT_OR_0],
+        "learning_rate": [POSITIVE],
+        "tol": [POSITIVE_OR_0],
+        "n_iter_no_change": [COUNT],
+        "warm_start": ["boolean"],
+        "verbose": VERBOSE,
+        "n_jobs": N_JOBS,
+    }
     # Parameters that fitted attributes depend on: they must not change after `fit`.
     _bound_parameters: tuple[str, ...] = ()
     _has_chains = True  # whether it offers `mean_chain_scores`
     _of_strings = ADVICE  # end of the error message for a column of strings
 
     # What a model fills in
-
-    @abstractmethod
-    def _check_parameters(self, n_features: int) -> None:
-        """Check the parameters that only this model has."""
 
     @abstractmethod
     def _start(self, X: np.ndarray, rng: np.random.Generator, weight) -> dict:
@@ -159,6 +174,9 @@ class BaseMPT(
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
         )
+
+    def _check_parameters(self, n_features):
+        """Refuse parameters that do not suit each other, or the rows."""
 
     def _check_values(self, X):
         """Refuse rows with values that no feature takes."""
@@ -304,9 +322,16 @@ class BaseMPT(
 
         is_new : whether the model has not been trained before.
         """
+        self._validate_params()
+        check_device(self.device)
         X = self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_values(X)
-        check_training_parameters(self, self._objectives, X.shape[1])
+        check_mask_rate(self.mask_rate, X.shape[1])
+        if isinstance(self.mask_rate, float) and self.mask_rate == 1:
+            warn_caller(
+                "mask_rate=1.0 hides every feature: training uses only the marginal "
+                "distribution of each feature and learns no dependence between them.",
+            )
         self._check_parameters(X.shape[1])
         if is_new:
             names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))

@@ -28,15 +28,6 @@ def seeded(seed, device="cpu"):
             torch.cuda.set_rng_state(state_of_device, device)
 
 
-def check_own(own, name):
-    """Raise TypeError unless `own` is None, a module, or a function that makes one."""
-    if own is not None and not isinstance(own, torch.nn.Module) and not callable(own):
-        raise TypeError(
-            f"{name} must be None, a torch.nn.Module, or a function that makes one "
-            f"from the numbers of inputs and outputs, got {type(own).__name__}."
-        )
-
-
 class Wrapped(torch.nn.Module):
     """A module of a user, whose outputs are added to an intercept.
 

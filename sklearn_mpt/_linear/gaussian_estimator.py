@@ -1,9 +1,12 @@
 """Base class of linear models with Gaussian noise, which have closed-form integrals."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
+from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import as_tensor, as_view
@@ -54,11 +57,12 @@ class GaussianLinear(LatentMixin, BaseMPT):
     noise = "shared"
     rotation: str | None = None
 
-    _objectives: tuple[str, ...] = ("mpt", "lml")
+    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+        "init": [StrOptions({"random", "pca"}), dict],
+        "objective": [StrOptions({"mpt", "lml"})],
+    }
 
     def _check_parameters(self, n_features):
-        if not isinstance(self.init, dict):
-            check_choice(self.init, "init", ["random", "pca"])
         if self.n_components > n_features:
             raise ValueError(
                 f"n_components={self.n_components} must be at most "

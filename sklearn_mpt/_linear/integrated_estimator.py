@@ -1,12 +1,14 @@
 """Base class of linear models with any likelihood, integrated over z numerically."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import check_choice, warn_caller, warn_constant
+from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
@@ -69,15 +71,14 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     rotation: str | None = None
     slope_prior: float | None = None
 
-    _objectives: tuple[str, ...] = ("mpt", "elbo", "lml")
+    _parameter_constraints: ClassVar[dict] = BaseMPT._parameter_constraints | {
+        "init": [StrOptions({"random", "pca"}), dict],
+        "objective": [StrOptions({"mpt", "elbo", "lml"})],
+    }
 
     @abstractmethod
     def _likelihood(self) -> Likelihood:
         """Return the likelihood of the features, with any values of its parameters."""
-
-    def _check_parameters(self, n_features):
-        if not isinstance(self.init, dict):
-            check_choice(self.init, "init", ["random", "pca"])
 
     def _check_values(self, X):
         self._likelihood().check_rows(X)

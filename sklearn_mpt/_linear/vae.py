@@ -1,9 +1,12 @@
 """A linear latent variable model of any kinds of features, trained by masking."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
+from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import check_choice, check_real
+from sklearn_mpt._checks import POSITIVE
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
@@ -140,7 +143,11 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
 
     _bound_parameters = ("likelihood", "noise")
     # If all features are Gaussian, the evidence lower bound is the LML.
-    _objectives = ("mpt", "elbo", "lml")
+    _parameter_constraints: ClassVar[dict] = IntegratedLinear._parameter_constraints | {
+        "noise": [StrOptions({"shared", "per_feature"})],
+        "rotation": [StrOptions({"varimax", "quartimax"}), None],
+        "slope_prior": [POSITIVE, None],
+    }
 
     def __init__(
         self,
@@ -194,11 +201,6 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         return GaussianLinear if is_gaussian else IntegratedLinear
 
     def _check_parameters(self, n_features):
-        check_choice(self.noise, "noise", ["shared", "per_feature"])
-        if self.rotation is not None:
-            check_choice(self.rotation, "rotation", ["varimax", "quartimax"])
-        if self.slope_prior is not None:
-            check_real(self.slope_prior, "slope_prior", "neither")
         self._kind._check_parameters(self, n_features)
 
     def _start(self, X, rng, weight):

@@ -1,22 +1,25 @@
 """The estimator MPTMaskedAutoencoder: a net trained by masks alone."""
 
 from collections.abc import Sequence
+from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import (
-    check_bool,
-    check_choice,
-    check_int,
-    check_real,
+    AUTO,
+    COUNT,
+    SHARE,
+    StrictInterval,
+    check_widths,
     warn_caller,
     warn_constant,
 )
 from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.own_module import OwnModule, check_own
+from sklearn_mpt._latent.own_module import OwnModule
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
@@ -156,7 +159,14 @@ class MPTMaskedAutoencoder(TableMPT):
     orders_: np.ndarray
 
     _bound_parameters = ("likelihood", "net", "n_mixtures", "n_orders")
-    _objectives = ("mpt",)
+    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+        "net": [None, torch.nn.Module, callable],
+        "dropout": [AUTO, StrictInterval(Real, 0, 1, closed="left")],
+        "n_mixtures": [COUNT],
+        "n_orders": [COUNT],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [SHARE],
+    }
 
     def __init__(
         self,
@@ -235,13 +245,7 @@ class MPTMaskedAutoencoder(TableMPT):
         return Columns([kind] * n_features, [1] * n_features, names)
 
     def _check_parameters(self, n_features):
-        check_own(self.net, "net")
-        _check_widths(self.hidden_layer_sizes)
-        check_int(self.n_mixtures, "n_mixtures")
-        check_int(self.n_orders, "n_orders")
-        _check_dropout(self.dropout)
-        check_bool(self.early_stopping, "early_stopping")
-        check_real(self.validation_fraction, "validation_fraction", "neither", 1)
+        check_widths(self.hidden_layer_sizes)
 
     def _check_fitted_parameters(self):
         sizes = self.hidden_layer_sizes
@@ -409,25 +413,3 @@ def _draw_orders(n_orders, n_features, rng):
         orders[i] = rng.permutation(n_features)
         orders[i + 1 : i + 2] = orders[i, ::-1]
     return orders
-
-
-def _check_widths(sizes):
-    if isinstance(sizes, str):
-        check_choice(sizes, "hidden_layer_sizes", ["auto"])
-        return
-    try:
-        sizes = list(sizes)
-    except TypeError:
-        raise TypeError(
-            "hidden_layer_sizes must be 'auto' or a sequence of int, got "
-            f"{plain(sizes)!r}."
-        ) from None
-    for size in sizes:
-        check_int(size, "each of hidden_layer_sizes")
-
-
-def _check_dropout(dropout):
-    if isinstance(dropout, str):
-        check_choice(dropout, "dropout", ["auto"])
-        return
-    check_real(dropout, "dropout", "left", 1)

@@ -1,14 +1,16 @@
 """The mixture estimator, for rows with missing values."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
+from sklearn_mpt._checks import COUNT, POSITIVE_OR_0, warn_caller
 from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
@@ -169,7 +171,14 @@ class MPTMixture(TableMPT):
     _bound_parameters = ("likelihood", "covariance_type")
     # classes have no thresholds or dispersions of their own
     _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
-    _objectives = ("mpt", "lml")
+    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+        "objective": [StrOptions({"mpt", "lml"})],
+        "covariance_type": [StrOptions({*COVARIANCE_TYPES})],
+        "init_params": [StrOptions({*INIT_PARAMS})],
+        "n_init": [COUNT],
+        "n_factors": [COUNT],
+        "reg_covar": [POSITIVE_OR_0],
+    }
 
     def __init__(
         self,
@@ -336,13 +345,6 @@ class MPTMixture(TableMPT):
             middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
             free = int(torch.linalg.matrix_rank(middle))
         return n_classes - 1 + n_classes * (g + free) + of_covariance
-
-    def _check_parameters(self, n_features):
-        check_choice(self.covariance_type, "covariance_type", COVARIANCE_TYPES)
-        check_choice(self.init_params, "init_params", INIT_PARAMS)
-        check_int(self.n_init, "n_init")
-        check_int(self.n_factors, "n_factors")
-        check_real(self.reg_covar, "reg_covar", "left")
 
     @property
     def _n_features_out(self):

@@ -11,7 +11,6 @@ from sklearn_mpt._measure.mpt_curve import mpt_curve
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.masked_lm import NotFiniteError
 from sklearn_mpt._text.scorer import MPTScorer
-from sklearn_mpt._text.scores import check_scorer_parameters
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.training import from_first_process
 
@@ -109,7 +108,7 @@ class LMLTrainerCallback(TrainerCallback):
             random_state=_fixed(random_state),
             dtype="auto",
         )
-        check_scorer_parameters(self._scorer)
+        self._scorer._validate_params()
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         if args is not None and args.label_smoothing_factor:

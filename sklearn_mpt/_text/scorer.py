@@ -1,28 +1,34 @@
 """The estimator that scores texts by a masked language model."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import choose_design
 from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
-from sklearn_mpt._text.masks import Draw, check_rates
+from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw, check_rates
 from sklearn_mpt._text.scores import (
     Texts,
     TextScoresMixin,
-    check_scorer_parameters,
     count_masks,
 )
 from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import longest_input, tokenize, warn_of_unknown
+
+DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
+OVERFLOWS = ("error", "truncate", "stride", "split")
 
 
 class MPTScorer(
@@ -60,16 +66,14 @@ class MPTScorer(
         rate r hides ``max(1, floor(r * L + 0.5))``.
     n_masks : int or "auto", default="auto"
         Number of masks of each size, or of orders. If no more exist, all are used and
-        nothing is random. With 1, standard errors are unknown; with 2 or 3 orders they
-        are large. "auto" is 4 orders, or 4 masks of each size where `fit` has chosen
-        independent masks. It is 2 masks of each size for ``design="independent"`` and
-        for `transform`.
+        nothing is random. "auto" is 4 orders, or 4 masks of each size where `fit` has
+        chosen independent masks, and 2 for ``design="independent"`` and `transform`.
     method : {"mpt", "pll", "pll_word_l2r", "chain", "ordered"}, default="mpt"
         The score that `score_samples` returns. "mpt": the sum above. "pll": the
         pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":
         the same, but with the later tokens of the word hidden too [3]_. "chain": the
-        log-probability in random orders, one token after the other, which estimates the
-        same as "mpt". "ordered": the exact log-probability in one order.
+        log-probability in random orders, which estimates the same as "mpt". "ordered":
+        the exact log-probability in one order.
     order : {"left_to_right", "confident", "block"}, default="left_to_right"
         The order in which tokens become visible, for "ordered". "confident": in each
         step the token whose most probable prediction has the highest probability.
@@ -80,10 +84,8 @@ class MPTScorer(
     design : {"auto", "chain", "independent"}, default="auto"
         How masks are drawn for "mpt". "chain": tokens become visible one after the
         other in random orders. "independent": masks of each size are drawn
-        independently. Both have the same expectation and cost. "chain" has much less
-        variance for models that are trained at all mask rates, "independent" for some
-        others. "auto": if texts are passed to `fit`, it scores up to 32 of them in both
-        ways and takes the one with less variance; otherwise "chain".
+        independently. Both have the same expectation and cost. "auto": the one with
+        less variance for up to 32 of the texts passed to `fit`; "chain" without texts.
     batch_tokens : int, default=4096
         Number of tokens in one forward pass, including padding; larger values are
         faster on a GPU. It is halved if memory runs out.
@@ -128,11 +130,8 @@ class MPTScorer(
     design_ : {"chain", "independent"}
         How masks are drawn for "mpt".
     design_variances_ : dict of str to float, or None
-        The variance over masks of the score of a text, for each design, with 4 orders
-        or 4 masks of each size; the mean over the texts that `fit` scored, in squared
-        nats. None if it scored none: with another `design` or `method`, or with fewer
-        than 4 texts of at least two tokens that are not too long for the model. Long
-        texts are left out too if scoring 4 of them takes more than 131,072 tokens.
+        The variance over masks of the score of a text, in squared nats, for each
+        design; the mean over the texts that `fit` scored. None if it scored none.
 
     See Also
     --------
@@ -167,6 +166,23 @@ class MPTScorer(
     >>> bool(scorer.score(["the cat sat on the mat", "the mat sat"]) < 0)
     True
     """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_masks": [COUNT, AUTO],
+        "method": [StrOptions({*METHODS})],
+        "design": [AUTO, StrOptions({*DESIGNS})],
+        "order": [StrOptions({*ORDERS})],
+        "block_size": [COUNT],
+        "batch_tokens": [COUNT],
+        "max_length": [COUNT, None],
+        "overflow": [StrOptions({*OVERFLOWS})],
+        "dtype": [StrOptions({*DTYPES})],
+        "n_jobs": N_JOBS,
+        "revision": [str, None],
+        "local_files_only": ["boolean"],
+        "trust_remote_code": ["boolean"],
+        "verbose": VERBOSE,
+    }
 
     def __init__(
         self,
@@ -243,7 +259,7 @@ class MPTScorer(
         return self
 
     def _load(self, X):
-        check_scorer_parameters(self)
+        self._validate_params()
         texts = None if X is None else check_texts(X)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)

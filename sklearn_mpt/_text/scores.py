@@ -11,16 +11,14 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import (
     check_bool,
     check_choice,
-    check_int,
     check_int_or_auto,
     check_n_jobs,
-    check_verbose,
 )
 from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
-from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw
+from sklearn_mpt._text.masks import METHODS, Draw
 from sklearn_mpt._text.results import (
     TextScores,
     TokenScores,
@@ -28,13 +26,11 @@ from sklearn_mpt._text.results import (
     text_curve,
 )
 from sklearn_mpt._text.scoring import score_windows
-from sklearn_mpt._text.texts import check_texts, show
+from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 FEWEST_AGAIN = 16  # windows with a second draw, for the error of a sum
-DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
-OVERFLOWS = ("error", "truncate", "stride", "split")
 UNITS = ("token", "character", "byte")
 Texts = Iterable[str] | Iterable[tuple[str, str]]
 
@@ -468,23 +464,3 @@ def check_masks(masks, windows, max_length):
                 f"{max_length}: conditionals need the whole text in one input."
             )
     return [mask.astype(bool) for mask in masks]
-
-
-def check_scorer_parameters(scorer):
-    """Check the parameters that can be checked without a model."""
-    check_int_or_auto(scorer.n_masks, "n_masks")
-    for name in ("batch_tokens", "block_size"):
-        check_int(getattr(scorer, name), name)
-    if scorer.max_length is not None:
-        check_int(scorer.max_length, "max_length")
-    for name in ("local_files_only", "trust_remote_code"):
-        check_bool(getattr(scorer, name), name)
-    if not isinstance(scorer.revision, str | None):
-        raise TypeError(f"revision must be None or a str, got {show(scorer.revision)}.")
-    check_verbose(scorer.verbose)
-    check_n_jobs(scorer.n_jobs)
-    check_choice(scorer.method, "method", METHODS)
-    check_choice(scorer.design, "design", ("auto", *DESIGNS))
-    check_choice(scorer.order, "order", ORDERS)
-    check_choice(scorer.overflow, "overflow", OVERFLOWS)
-    check_choice(scorer.dtype, "dtype", DTYPES)
