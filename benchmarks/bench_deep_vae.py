@@ -24,7 +24,7 @@ Parts:
 Run all, some, or small versions::
 
     OMP_NUM_THREADS=1 python benchmarks/bench_deep_vae.py [--quick] [--data folder]
-        [--seeds 3] [parts]
+        [--seeds 3] [--rows 5000] [parts]
 
 References
 ----------
@@ -298,18 +298,18 @@ def peer_datasets(folder):
     return found
 
 
-def bench_peers(quick, folder=None, n_seeds=3):
+def bench_peers(quick, folder=None, n_seeds=3, n_rows=5000):
     print_as_they_come(
         "peers: MPT, and IWAE (complete) or MIWAE (gaps) for the same time; "
-        f"{n_seeds} seeds.",
+        f"{n_seeds} seeds, {n_rows} training rows at most.",
         "data|measured|s|MPT|peer|MPT - peer|rate of peer",
-        peer_rows({"max_iter": 10} if quick else {}, folder, n_seeds),
+        peer_rows({"max_iter": 10} if quick else {}, folder, n_seeds, n_rows),
     )
 
 
-def peer_rows(changes, folder, n_seeds):
+def peer_rows(changes, folder, n_seeds, n_rows):
     for name, (n_components, train, test) in peer_datasets(folder).items():
-        train, test = train[:5000], test[:500]
+        train, test = train[:n_rows], test[:500]
         scores, times, rate = [], [], None
         for seed in range(n_seeds):
             model = MPTDeepVAE(n_components, likelihood="bernoulli", random_state=seed)
@@ -430,6 +430,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="small versions")
     parser.add_argument("--data", help="folder of debd_<name>.npz, for peers")
     parser.add_argument("--seeds", type=int, default=3, help="of peers")
+    parser.add_argument("--rows", type=int, default=5000, help="of peers, at most")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
@@ -443,7 +444,11 @@ def main():
     for part in arguments.parts or PARTS:
         of_part = {}
         if part == "peers":
-            of_part = {"folder": arguments.data, "n_seeds": arguments.seeds}
+            of_part = {
+                "folder": arguments.data,
+                "n_seeds": arguments.seeds,
+                "n_rows": arguments.rows,
+            }
         PARTS[part](arguments.quick, **of_part)
 
 
