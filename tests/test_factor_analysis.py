@@ -109,7 +109,7 @@ def test_a_factor_that_is_a_feature_is_no_trouble():
 
 
 def test_noise_is_checked(X):
-    with pytest.raises(ValueError, match="noise must be one of 'shared', 'per_feat"):
+    with pytest.raises(ValueError, match="'noise' parameter of MPTLinearVAE must be a"):
         factors(noise="each").fit(X)
 
 

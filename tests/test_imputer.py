@@ -336,14 +336,14 @@ def test_columns_of_a_transformer_may_be_some(wine):
 
 
 def test_bad_parameters_are_refused(wine):
-    with pytest.raises(TypeError, match="estimator must have a method impute"):
+    with pytest.raises(TypeError, match="an object implementing 'impute'"):
         MPTImputer(LogisticRegression()).fit(wine[0])
     for bad, match in (
-        ({"method": "median"}, "method must be one of 'mean', 'sample'"),
-        ({"budget": "all"}, "budget must be one of 'auto', got 'all'"),
-        ({"budget": 0}, "budget == 0, must be > 0"),
-        ({"n_imputations": 0}, "n_imputations == 0, must be >= 1"),
-        ({"unknown": "ignore"}, "unknown must be one of 'error', 'missing'"),
+        ({"method": "median"}, "'method' .* a str among"),
+        ({"budget": "all"}, "'budget' .* {'auto'} or a float in .* Got 'all'"),
+        ({"budget": 0}, "'budget' .* Got 0"),
+        ({"n_imputations": 0}, "'n_imputations' .* Got 0"),
+        ({"unknown": "ignore"}, "'unknown' .* a str among"),
         ({"delta": {"a": 1.0}, "budget": 1}, "delta names a column 'a'"),
         ({"delta": [1.0], "budget": 1}, "a shift for each of 13 columns"),
         ({"delta": {0: np.inf}, "budget": 1}, "delta of column 0 must be a finite"),

@@ -301,7 +301,7 @@ def test_bad_parameters_are_refused(X):
         at(np.ones((2, 6)), np.ones(6)).set_params(init={"components": 1}).fit(X)
     with pytest.raises(ValueError, match=r"init\['intercept'\] must have shape \(6,\)"):
         at(np.ones((2, 6)), np.ones(5)).fit(X)
-    with pytest.raises(ValueError, match="init must be one of 'random', 'pca'"):
+    with pytest.raises(ValueError, match="'init' parameter of MPTLinearVAE must be a"):
         MPTLinearVAE(likelihood="bernoulli", init="zeros").fit(X)
 
 

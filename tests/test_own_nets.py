@@ -149,7 +149,7 @@ def test_own_decoders_of_numbers_fill_gaps():
 @pytest.mark.parametrize(
     ("net", "error", "message"),
     [
-        (3, TypeError, "must be None, a torch.nn.Module, or a function"),
+        (3, TypeError, "must be None, an instance of .torch.* or a callable. Got 3"),
         (lambda n, m: None, TypeError, r"\(.*64\) must return a torch.nn.Module"),
         (torch.nn.Linear(5, 64), ValueError, "it raised: .*cannot be multiplied"),
         (

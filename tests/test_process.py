@@ -181,7 +181,7 @@ def test_asserts_are_not_needed(tmp_path):
         command, capture_output=True, text=True, check=True, env=environment
     ).stdout.splitlines()
     assert float(said[0]) == model.score(X)
-    assert said[1].startswith("max_iter must be an instance of int")
+    assert said[1].startswith("The 'max_iter' parameter of MPTDeepVAE must be an int")
 
 
 @pytest.mark.no_cover  # what interrupts coverage leaves it locked
