@@ -207,17 +207,15 @@ class Peer(torch.nn.Module):
     def features(self, z):
         location = self.decoder(z)
         if self.binary:
-            return torch.distributions.Bernoulli(logits=location, validate_args=False)
-        return torch.distributions.Normal(
-            location, (0.5 * self.log_noise).exp(), validate_args=False
-        )
+            return torch.distributions.Bernoulli(logits=location)
+        return torch.distributions.Normal(location, (0.5 * self.log_noise).exp())
 
     def log_weights(self, X, n_points):
         """Points z of each row (s, n, k), and their log weights (s, n)."""
         present = ~torch.isnan(X)
         filled = torch.nan_to_num(X)
         mean, log_std = self.encoder(filled).chunk(2, 1)
-        posterior = torch.distributions.Normal(mean, log_std.exp(), validate_args=False)
+        posterior = torch.distributions.Normal(mean, log_std.exp())
         z = posterior.rsample((n_points,))
         log_prior = torch.distributions.Normal(0, 1).log_prob(z).sum(-1)
         log_prob = (self.features(z).log_prob(filled) * present).sum(-1)
@@ -243,13 +241,16 @@ def train_peer(X, n_components, binary, seconds, seed=0, rate=1e-3, batch_size=1
     best, kept = -np.inf, {k: v.clone() for k, v in peer.state_dict().items()}
     end = time.process_time() + seconds
     while time.process_time() < end:
-        for rows in torch.randperm(len(X)).split(batch_size):
-            loss = -peer.bound(X[rows], 16).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        with torch.no_grad():
-            bound = float(peer.bound(held_out, 100).mean())
+        try:
+            for rows in torch.randperm(len(X)).split(batch_size):
+                loss = -peer.bound(X[rows], 16).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            with torch.no_grad():
+                bound = float(peer.bound(held_out, 100).mean())
+        except ValueError:  # of distributions, whose parameters are NaN: it diverged
+            break
         if bound > best:
             best, kept = bound, {k: v.clone() for k, v in peer.state_dict().items()}
     peer.load_state_dict(kept)
