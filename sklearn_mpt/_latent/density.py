@@ -207,6 +207,9 @@ class _InUnits(NamedTuple):
     def propose(self, rows):
         return self.joint.propose(rows)
 
+    def propose_fewer(self, rows, posteriors):
+        return self.joint.propose_fewer(rows, posteriors)
+
     def entry_log_prob(self, X, z):
         return self.joint.entry_log_prob(X, z) - self.units.log_scale
 
