@@ -7,8 +7,10 @@ from scipy.stats import kstest
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.integration import (  # noqa: E402
+    DOUBT_IF_REFINED,
     QUASI_RANDOM_GAIN,
     _doubt,
+    importance,
     refine,
     rows_of,
 )
@@ -177,7 +179,7 @@ def test_refine_goes_on_row_by_row():
     assert_array_equal(doubts, errors)
 
 
-def test_refine_ends_by_the_doubt_and_reports_the_error():
+def test_refine_ends_by_the_doubt_and_adds_a_share_of_it_to_the_error():
     def estimate(rule, which):
         error = torch.tensor([9.0, 0.1]).double()[which]
         doubt = torch.tensor([0.1, 9.0]).double()[which] / rule**2
@@ -185,7 +187,15 @@ def test_refine_ends_by_the_doubt_and_reports_the_error():
 
     values, errors, _ = refine(estimate, rules=[1.0, 2.0, 10.0], tolerance=0.5)
     assert_array_equal(values, [1, 10])
-    assert_allclose(errors, [9.0, 0.1], rtol=1e-6)
+    refined = np.hypot(0.1, DOUBT_IF_REFINED * 9.0 / 10**2)
+    assert_allclose(errors, [9.0, refined], rtol=1e-6)
+
+
+def test_each_rule_has_points_of_its_own():
+    """Posteriors are adapted to the points of the rule before."""
+    few, many = importance([(8, 8), (16, 16)], 1, "cpu", (0,)).rules()
+    in_both = torch.isin(few.groups[0][0], many.groups[0][0])
+    assert not in_both.any()
 
 
 def test_doubt_is_the_error_of_random_points():

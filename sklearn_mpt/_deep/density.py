@@ -7,7 +7,12 @@ are standardised; the decoder's fitted arrays are in the units of X.
 import torch
 
 from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
-from sklearn_mpt._deep.posterior_modes import FEW_DIMS, n_modes, posteriors_around_modes
+from sklearn_mpt._deep.posterior_modes import (
+    FEW_DIMS,
+    laplace,
+    n_modes,
+    posteriors_around_modes,
+)
 from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._latent.integration import IMPORTANCE_TOLERANCE, importance
 from sklearn_mpt._latent.quadrature import gaussian_around, width_of_last
@@ -20,6 +25,7 @@ POWERS, POWERS_IF_MANY_DIMS = (4, 6, 8, 10), (5, 7, 9)
 CONDITIONAL_POWERS = (5, 7)
 # Averages end where their errors are small, which few points might be by chance.
 AVERAGE_POWERS, AVERAGE_POWERS_IF_MANY_DIMS = (5, 7, 9), (5, 7)
+STEPS_TO_FEWER = 3  # of Gauss and Newton, from the mode of a prefix to a shorter one
 
 
 def points(powers, n_dims):
@@ -82,6 +88,14 @@ class DeepModule(torch.nn.Module):
         wide = modes[0].precision_root / width_of_last(self.n_dims)
         others = [] if self.n_dims <= FEW_DIMS else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
+
+    def propose_fewer(self, rows, posteriors):
+        """Return a Gaussian around a mode near the first posterior, and the encoder's.
+
+        The encoder is good where few entries are observed, and modes where many are.
+        """
+        mode, _ = laplace(rows, posteriors[0].mean, self, STEPS_TO_FEWER)
+        return [mode, self.posterior(rows.X, rows.observed)]
 
 
 class DeepDensity(IntegratedDensity):

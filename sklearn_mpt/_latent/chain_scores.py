@@ -1,43 +1,54 @@
 r"""Scores along orders of the features, for models that are integrated over z.
 
 At a node, the joint log-probability of the first t features of an order is a running
-sum. So one set of nodes gives the posterior weights of many prefixes, and a product of
-two matrices their predictions of every later feature. A level is the prefixes from one
-length to one and a half times that length. Its nodes are points of a mixture of the
-approximate posteriors at both ends, adapted by a few points first, and the prior.
+sum. So one set of nodes gives the posterior weights of all prefixes, and a product of
+two matrices their predictions of every later feature. The nodes are points of the prior
+and of approximate posteriors of prefixes of several lengths. Their weights are those of
+a mixture of all of these, the balance heuristic [1]_. So a prefix makes use of every
+point that is likely for it, and errors of the terms of a chain cancel in their sum.
 
-Points are shifted at random for each order and level. So the errors of integration of
-different orders are independent, and show in the spread of the orders. Each row has a
-shift of its own besides, so that errors of rows average out.
+Points are shifted at random for each order. So the errors of integration of different
+orders are independent, and show in the spread of the orders. Each row has a shift of
+its own besides, so that errors of rows average out.
 
 Where all rows share the nodes of grids over the prior, these serve all prefixes of all
 orders, and the log-probabilities of entries at the nodes are computed only once.
+
+References
+----------
+.. [1] E. Veach and L. J. Guibas, "Optimally combining sampling techniques for Monte
+   Carlo rendering", SIGGRAPH 1995.
 """
 
 import functools
+import math
 import zlib
 
 import numpy as np
 import torch
 from sklearn.utils import gen_batches
 
-from sklearn_mpt._latent.integration import Rows, log_joint, rows_of
+from sklearn_mpt._latent.integration import rows_of
 from sklearn_mpt._latent.quadrature import (
     N_BITS,
-    PartMoments,
-    adapted,
+    Posterior,
     digits,
     log_mean_exp,
-    mixture_nodes,
+    moments,
+    natural_parameters,
     normal_points,
     row_shifts,
     shifted,
+    standard_normal_log_prob,
     total_and_shares,
 )
 
-BLOCK_BYTES = 2**25  # of one tensor over rows, nodes or places, and features
-GROWTH = 1.5  # of the length of a prefix, from one level to the next
-MAX_PLACES = 512  # prefixes of a level at most, for memory
+N_ROWS = 128  # for which approximate posteriors are found together
+BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features; fits caches
+GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
+# Points of each approximate posterior, the more the fewer lengths, and of the prior.
+N_POINTS, MIN_POINTS, MAX_POINTS, PRIOR_POINTS = 1024, 64, 128, 4
+MAX_PLACES = 512  # prefixes that are scored together, for memory
 SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
 
@@ -52,90 +63,108 @@ def prefix_scores(X, orders, model, n_dims, seed):
         NaN where missing.
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
-        With `propose`, `entry_log_prob` and `width` (see `integration`), and
-        `standardise`, which returns the rows that these take.
+        With `propose`, `propose_fewer`, `entry_log_prob` and `width` (see
+        `integration`), and `standardise`, which returns the rows that these take.
     n_dims : int
         Number of latent variables.
     seed : list of int
     """
-    return torch.stack([_by_order(X, o, model, n_dims, seed) for o in orders], 1)
-
-
-def _by_order(X, order, model, n_dims, seed):
-    key = zlib.crc32(np.ascontiguousarray(order.cpu().numpy()))
-    n_nodes = 11 * n_points(n_dims)  # at most ten posteriors
-    width = max(X.shape[1], model.width)
-    size = max(1, BLOCK_BYTES // (8 * width * n_nodes))
-    order = order.expand(len(X), -1)
+    keys = [zlib.crc32(np.ascontiguousarray(order.cpu().numpy())) for order in orders]
     sums = 0
-    for rows, places in zip(X.split(size), order.split(size), strict=True):
-        rows = model.standardise(rows.double())
-        rng = np.random.default_rng([*seed, key])  # the same in every chunk
-        shift = row_shifts(rows_of(rows), n_dims, tuple(seed))
-        sums = sums + _sum_over_rows(rows, places, model, shift, rng)
+    for part in gen_batches(len(X), N_ROWS):
+        rows = rows_of(model.standardise(X[part].double()))
+        rows = rows._replace(posteriors=model.propose(rows))
+        shift = row_shifts(rows, n_dims, tuple(seed))
+        sums = sums + torch.stack(
+            [
+                _sum_over_rows(
+                    rows,
+                    (order[part] if order.ndim == 2 else order).expand_as(rows.X),
+                    model,
+                    shift,
+                    np.random.default_rng([*seed, key]),  # the same in every chunk
+                )
+                for order, key in zip(orders, keys, strict=True)
+            ],
+            1,
+        )
     return sums / len(X)
 
 
-def _sum_over_rows(X, order, model, shift, rng):
+def _sum_over_rows(rows, order, model, shift, rng):
     """Sum the scores of rows, each along its order; (2, d).
 
     shift : integers, of the points of each row, (n, k).
     """
-    bounds, n_dims = levels(X.shape[1]), shift.shape[1]
-    posteriors = [
-        _propose(_prefix(X, order, bound), model, shift, rng) for bound in bounds
-    ]
-    parts = []
-    for level in range(len(bounds) - 1):
-        ends = [*posteriors[level], *posteriors[level + 1]]
-        count = n_points(n_dims)
-        counts = (*[count] * len(ends), count // 4)  # the last are of the prior
-        points = [_points(count, shift, rng) for count in counts]
-        nodes = mixture_nodes(points, ends)
-        parts.append(_score_level(X, order, model, nodes, bounds[level : level + 2]))
-    return torch.cat(parts, 1)
+    parts = _posteriors(rows, order, model)
+    count = n_points(order.shape[1])
+    counts = [PRIOR_POINTS * count, *[count] * parts.mean.shape[1]]
+    shifts = torch.from_numpy(
+        rng.integers(2**N_BITS, size=(len(counts), shift.shape[1]))
+    )
+    shifts = shift[:, None] ^ shifts.to(shift.device)
+    width = max(rows.X.shape[1], model.width)
+    size = max(1, BLOCK_BYTES // (8 * width * sum(counts)))
+    sums = 0
+    for some in gen_batches(len(order), size):
+        z, log_weight = _nodes(parts.take(some), count, shifts[some])
+        block = rows.take(some)
+        sums = sums + _score_prefixes(block, order[some], model, z, log_weight)
+    return sums
 
 
-def _propose(rows, model, shift, rng):
-    """Return approximate posteriors, adapted by a few nodes if there are several."""
-    posteriors = model.propose(rows)
-    if len(posteriors) == 1:
-        return posteriors
-    count = n_points(shift.shape[1]) // 4
-    points = [_points(count, shift, rng) for _ in range(len(posteriors) + 1)]
-    nodes = mixture_nodes(points, posteriors)
-    joint = log_joint(rows, nodes, model)
-    return adapted(posteriors, [PartMoments.of(nodes, joint, posteriors)])
+def _posteriors(rows, order, model):
+    """Return approximate posteriors of prefixes of several lengths; (n, c, ...)."""
+    found, parts = rows.posteriors, [*rows.posteriors]
+    for length in lengths(order.shape[1])[1:]:
+        found = model.propose_fewer(_prefix(rows, order, length), found)
+        parts += found
+    return Posterior(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
 
 
-def n_points(n_dims):
-    """Number of points for each approximate posterior."""
-    return 64 * 2 ** min(1, (n_dims - 1) // 4)
+def n_points(n_features):
+    """Return the number of points of each approximate posterior, a power of 2."""
+    count = N_POINTS // len(lengths(n_features))
+    return min(max(2 ** int(math.log2(count)), MIN_POINTS), MAX_POINTS)
 
 
-def levels(n_features):
-    """Return the lengths of prefixes at which levels begin, and n_features."""
-    bounds = [0]
-    while bounds[-1] < n_features:
-        start = bounds[-1]
-        end = min(max(start + 1, int(GROWTH * start)), start + MAX_PLACES)
-        bounds.append(min(n_features, end))
-    return bounds
+def lengths(n_features):
+    """Return lengths of prefixes that have approximate posteriors, from n_features."""
+    found = [n_features]
+    while found[-1] > 1:
+        found.append(int(found[-1] / GROWTH))
+    return found
 
 
-def _prefix(X, order, length):
+def _prefix(rows, order, length):
     """Return rows of which the first features of each order are observed."""
-    present = ~torch.isnan(X)
-    seen = torch.zeros_like(present).scatter_(1, order[:, :length], True)
-    return Rows(torch.nan_to_num(X), present, present & seen)
+    seen = torch.zeros_like(rows.present).scatter_(1, order[:, :length], True)
+    return rows.seeing(rows.present & seen)
 
 
-def _points(count, shift, rng):
-    """Quasi-random points of the standard normal, of shape (n, count, n_dims)."""
-    of_all = rng.integers(2**N_BITS, size=shift.shape[1])
-    of_all = torch.from_numpy(of_all).to(shift.device)
-    points = _shared_points(count, shift.shape[1]).to(shift.device)
-    return shifted(points, (shift ^ of_all)[:, None])
+def _nodes(parts, count, shifts):
+    """Return nodes (n, s, k) from the prior and all parts, and log weights (n, s).
+
+    parts : Posterior of shape (n, c, ...).
+    """
+    n_rows, _, n_dims = parts.mean.shape
+    points = _shared_points(PRIOR_POINTS * count, n_dims).to(shifts.device)
+    prior = shifted(points, shifts[:, :1])
+    near = shifted(points[:count], shifts[:, 1:, None])
+    near = parts.mean[:, :, None] + near @ parts.root
+    z = torch.cat([prior, near.flatten(1, 2)], 1)
+    # Terms of Gaussians cancel little near the narrowest one.
+    centre = parts.mean[:, 0]
+    flat = Posterior(*(part.flatten(0, 1) for part in parts))
+    flat = flat._replace(mean=(parts.mean - centre[:, None]).flatten(0, 1))
+    coefs, constant = natural_parameters(flat)
+    coefs, constant = coefs.unflatten(0, (n_rows, -1)), constant.view(n_rows, 1, -1)
+    off = moments((z - centre[:, None]).flatten(0, 1)).unflatten(0, (n_rows, -1))
+    log_parts = torch.baddbmm(constant, off, coefs.mT)
+    log_prior = standard_normal_log_prob(z)
+    of_prior = log_prior[..., None] + math.log(PRIOR_POINTS)
+    log_mixture = torch.logsumexp(torch.cat([of_prior, log_parts], 2), 2)
+    return z, log_prior - log_mixture
 
 
 @functools.lru_cache(maxsize=32)
@@ -143,28 +172,48 @@ def _shared_points(count, n_dims):
     return torch.from_numpy(digits(normal_points(count, n_dims, 0, 1)[0]))
 
 
-def _score_level(X, order, model, nodes, bounds):
-    """Sum over rows the scores of the prefixes from one bound to the next; (2, t)."""
-    first, last = bounds
-    log_prob = model.entry_log_prob(torch.nan_to_num(X), nodes.z)
-    n_nodes, n_features = log_prob.shape[1:]
-    # shape: (n, s, d), in the order of each row
-    log_prob = log_prob.gather(2, order[:, None].expand(-1, n_nodes, -1))
-    present = (~torch.isnan(X)).gather(1, order).to(log_prob.dtype)
-    seen = log_prob * present[:, None]
-    joint = nodes.log_weight + seen[..., :first].sum(2)
-    running = seen[..., first:last].cumsum(2)
-    joint = torch.cat([joint[..., None], joint[..., None] + running], 2)
-    following = torch.logsumexp(joint, 1).diff(dim=1)  # of the next feature alone
-    joint, later = joint[..., :-1], log_prob[..., first:]
-    peak = later.amax(1, keepdim=True)
-    average = torch.softmax(joint, 1).mT @ (later - peak).exp_()
-    tiny = torch.finfo(average.dtype).tiny
-    predicted = (average.clamp_(min=tiny).log_() + peak) * present[:, None, first:]
-    by_place = predicted.sum(0).triu()  # shape: (t, d - first); features to come
-    by_place.diagonal().copy_(following.sum(0))  # never an underflow
-    n_left = n_features - torch.arange(first, last, device=X.device)
-    return torch.stack([by_place.sum(1) / n_left, by_place.diagonal()])
+def _score_prefixes(rows, order, model, z, log_weight):
+    """Sum over rows the scores of all prefixes; (2, d)."""
+    each = torch.arange(len(order), device=z.device)[:, None]
+    # shape: (n, d, s), in the order of each row
+    log_prob = model.entry_log_prob(rows.X, z).mT[each, order]
+    present = rows.present.gather(1, order).to(log_prob.dtype)
+    peak, of_nodes = _by_node(log_prob)
+    seen = log_prob.mul_(present[..., None])
+    joint, scores = log_weight, []
+    n_features = order.shape[1]
+    for first in range(0, n_features, MAX_PLACES):
+        sums = _cumulative(seen[:, first : first + MAX_PLACES], joint)
+        joint = sums[:, -1].clone()
+        total, share = _by_node(sums)
+        following = total.diff(dim=1).sum(0)  # of the next feature alone
+        average = share[:, :-1] @ of_nodes[:, first:].mT
+        tiny = torch.finfo(average.dtype).tiny
+        later = average.clamp_(min=tiny).log_() + peak[:, None, first:]
+        # shape: (t, d - first); features to come
+        by_place = (later * present[:, None, first:]).sum(0).triu()
+        by_place.diagonal().copy_(following)  # never an underflow
+        n_left = n_features - first - torch.arange(len(following), device=z.device)
+        scores.append(torch.stack([by_place.sum(1) / n_left, following]))
+    return torch.cat(scores, 1)
+
+
+def _by_node(log_values):
+    """Return logs of sums over nodes, (n, t), and shares of nodes, (n, t, s)."""
+    of_all = total_and_shares(log_values.flatten(0, 1))
+    return [part.unflatten(0, log_values.shape[:2]) for part in of_all]
+
+
+def _cumulative(terms, start):
+    """Return start (n, s) and its sums with the first terms (n, t, s); (n, t + 1, s).
+
+    It is faster than `cumsum`.
+    """
+    sums = terms.new_empty(len(terms), terms.shape[1] + 1, terms.shape[2])
+    sums[:, 0] = start
+    for t, term in enumerate(terms.unbind(1)):
+        torch.add(sums[:, t], term, out=sums[:, t + 1])
+    return sums
 
 
 def integrate_along(rows, orders, rule, model):

@@ -4,6 +4,8 @@ They are sums over the nodes that a rule of `quadrature` places for each row, wi
 rule's estimate of the error. The joint distribution, `model`, has
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
+- ``propose_fewer(rows, posteriors)``: those of rows of which fewer entries are observed
+  than where `posteriors` were proposed; quick;
 - ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), each at nodes of
   its own, of shape (n, s, k); of shape (n, s, d);
 - ``width``: the largest number of values that are computed for a node.
@@ -32,6 +34,9 @@ IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in block
 BLOCK_BYTES = 2**22  # of a tensor over rows, nodes and features, to fit caches
 LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
 QUASI_RANDOM_GAIN = 2  # standard errors of random points are so many times larger
+# Refining ends where weights, and with them errors, are small by chance. So this share
+# of the doubt is added to errors of rows that were refined.
+DOUBT_IF_REFINED = 0.75
 
 
 class Accuracy(NamedTuple):
@@ -85,13 +90,16 @@ def importance(
 ):
     """Return the accuracy of mixtures.
 
+    Each rule has points of its own. Otherwise posteriors would be adapted to the very
+    points that are used next, and likelihoods would be too low.
+
     counts : the points of each part, for rule after rule. pilot : those of the rule
         that only adapts posteriors, if there is one.
     """
 
     def rules():
-        for count in counts:
-            yield mixtures(count, n_dims, device, seed)
+        for i, count in enumerate(counts):
+            yield mixtures(count, n_dims, device, (*seed, i))
 
     first = None if pilot is None else partial(mixtures, pilot, n_dims, device, seed)
     return Accuracy(rules, tolerance, IMPORTANCE_NODES, False, first)
@@ -175,14 +183,14 @@ def integrate_log_prob(rows, rule, model):
 
     The doubt is the error of random points, scaled, and decides when refining ends. If
     the error decided, refining would end where it is small by chance, and errors would
-    be too small.
+    be too small. Nodes that are not random have no doubt.
     """
     joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
     if rule.is_shared:
         error[rule.unresolved(joints[0].softmax(1))] = torch.inf
-    return value, error, _doubt(joints) if rule.is_random else error.clone()
+    return value, error, *([_doubt(joints)] if rule.is_random else [])
 
 
 def _doubt(joints):
@@ -287,7 +295,7 @@ def refine(estimate, rules, tolerance):
         rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
         if len(rows) == 0:
             break
-        found = _estimated(estimate, rule, rows)
+        found = _estimated(estimate, rule, rows, DOUBT_IF_REFINED)
         for old, new in zip(best, found, strict=True):
             old[rows] = torch.where(inaccurate[rows], new, old[rows])
     return best
@@ -322,9 +330,12 @@ def refine_mixtures(function, rows, accuracy, model):
     return refine(estimate, accuracy.rules(), accuracy.tolerance)
 
 
-def _estimated(estimate, rule, rows):
+def _estimated(estimate, rule, rows, share=0.0):
+    """Return value, error with a share of the doubt, if there is one, and doubt."""
     value, error, *doubt = estimate(rule, rows)
-    return value, error, doubt[0] if doubt else error.clone()
+    if not doubt:
+        return value, error, error.clone()
+    return value, torch.hypot(error, share * doubt[0]), *doubt
 
 
 def _shared_conditionals(rows, rule, model):

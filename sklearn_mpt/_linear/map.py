@@ -65,6 +65,9 @@ class LinearMap:
         is_quadrature = self.n_dims <= MAX_QUADRATURE_DIMS
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
+    def propose_fewer(self, rows, posteriors):
+        return self.propose(rows)
+
 
 def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     r"""Return the Laplace approximation of the posterior of z, by Newton's method.
