@@ -23,6 +23,7 @@ NO_NUMBERS = (
     ((Decimal,), "decimals"),
     ((str,), "strings"),
 )
+NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
 WORDS = {word for _, word in NO_NUMBERS}
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
 KINDS_OF_ARRAYS = {
@@ -204,10 +205,14 @@ def _of_series(name, series):
         numbers = series.to_numpy()
         if numbers.dtype.kind == "f":  # nulls are NaN
             return Column(name, numbers.astype(object), numbers != numbers, series)
+    entries = series.to_list()
+    values = array_of_objects(entries)
+    if set(map(type, entries)) <= NEVER_NAN:
+        missing = np.array([entry is None for entry in entries], dtype=bool)
+        return Column(name, values, missing, series)
     missing = series.is_null()
     if series.dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)
-    values = array_of_objects(series.to_list())
     return Column(name, values, missing.to_numpy().astype(bool), series)
 
 

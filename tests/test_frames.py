@@ -255,11 +255,8 @@ def test_messages_show_plain_numbers():
     numbered = frame.set_axis([np.int64(3), np.int64(5)], axis=1)
     with pytest.raises(ValueError, match=r"column 7, .* columns are \[3, 5\]\."):
         MPTLinearVAE(likelihood={np.int64(7): "poisson"}, **SETTINGS).fit(numbered)
-    for name in ("mask_rate", "n_jobs", "objective", "warm_start"):
-        model = MPTProbabilisticPCA(**{name: np.float64(-2)})
-        with pytest.raises(ValueError if name != "warm_start" else TypeError) as error:
-            model.fit(np.eye(4))
-        assert "got -2.0" in str(error.value)
+    with pytest.raises(ValueError, match=r"got -2\.0"):
+        MPTProbabilisticPCA(mask_rate=np.float64(-2)).fit(np.eye(4))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sklearn_mpt._likelihoods import (  # noqa: E402
     Gaussian,
     Poisson,
 )
-from sklearn_mpt._likelihoods.base import Locations  # noqa: E402
+from sklearn_mpt._likelihoods.base import Locations, log_softmax  # noqa: E402
 
 NOISE = 0.4
 
@@ -245,6 +245,37 @@ def test_categories_are_the_same_when_centred(entries, location):
 def test_gaps_are_filled_in_with_the_most_probable_category():
     mean = torch.tensor([[0.2, 0.5, 0.3, 0.9, 0.1, 0.0]])
     assert Categorical(3).fill(mean).tolist() == [[1.0, 0.0]]
+
+
+def test_log_softmax_is_that_of_torch():
+    rows = [[0.5, -1.0, 2.0], [1e4, -1e4, 1e4 - 1], [-torch.inf, 0.0, 3.0]]
+    logits = torch.tensor(rows, dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
+    gradients = []
+    for function in (log_softmax, lambda x: x.log_softmax(-1)):
+        log_prob = function(logits)
+        gradients += torch.autograd.grad(log_prob.exp() @ weight, logits, torch.ones(3))
+        assert_allclose(log_prob.detach(), logits.log_softmax(-1).detach(), rtol=1e-12)
+    assert_allclose(*gradients, atol=1e-14)
+
+
+def test_columns_of_a_kind_may_stand_apart_or_together():
+    together = ["bernoulli", "bernoulli", "gaussian", "poisson"]
+    apart = np.array([2, 0, 3, 1])
+    X = torch.tensor([[0.0, 1.0, 0.3, 4.0], [1.0, 1.0, -2.0, 0.0]]).double()
+    location = torch.linspace(-1, 1, 12, dtype=torch.float64).unflatten(0, (3, 4))
+    noise = torch.tensor([NOISE], dtype=torch.float64)
+    expected = Columns(together, [1] * 4, noise_variance=noise)
+    other = Columns([together[j] for j in apart], [1] * 4, noise_variance=noise)
+    of_both = [
+        (kind.entry_log_prob(x[:, None], at), *kind.derivatives(x[:, None], at))
+        for kind, x, at in [
+            (expected, X, location),
+            (other, X[:, apart], location[:, apart]),
+        ]
+    ]
+    for one, two in zip(*of_both, strict=True):
+        assert_allclose(one[..., apart].detach(), two.detach(), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "categorical", "poisson"])

@@ -13,6 +13,7 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+from sklearn_mpt._mixture.density import Conditioned, condition  # noqa: E402
 from sklearn_mpt._mixture.training import (  # noqa: E402
     statistics_of_masks,
     statistics_of_rows,
@@ -69,6 +70,31 @@ def test_conditionals_are_ratios_of_densities():
     visible = np.array([True, False, False, True])
     both = np.array([True, False, True, True])
     assert_allclose(found, [0, 0, log_prob(x[0], both) - log_prob(x[0], visible), 0])
+
+
+def test_nearly_singular_classes_are_conditioned():
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    root[3] = root[0] + 1e-4 * root[3]  # nearly the first column
+    root *= [[1.0], [3.0], [0.3], [1.0]]
+    covariance = root @ root.T
+    X = (root @ rng.normal(size=(4, 16))).T
+    observed = (np.arange(16)[:, None] >> np.arange(4)) % 2 == 1  # every pattern
+    arrays = X, observed, np.zeros((1, 4)), covariance[None]
+    tensors = condition(*map(torch.from_numpy, arrays))
+    found = Conditioned(*(part.numpy() for part in tensors))
+    for i, seen in enumerate(observed):
+        block, cross = covariance[np.ix_(seen, seen)], covariance[:, seen]
+        gain = np.linalg.solve(block, cross.T).T
+        scale = np.sqrt(covariance.diagonal())
+        expected = multivariate_normal(cov=block).logpdf(X[i, seen]) if i else 0.0
+        assert_allclose(found.log_prob[i, 0], expected, atol=1e-6)
+        assert_allclose(
+            found.deviation[i, 0] / scale, gain @ X[i, seen] / scale, atol=1e-6
+        )
+        left = (covariance - gain @ cross.T) / np.outer(scale, scale)
+        of_pattern = found.covariance[found.pattern[i], 0] / np.outer(scale, scale)
+        assert_allclose(of_pattern, left, atol=1e-7)
 
 
 def test_the_curve_adds_up_to_the_score():

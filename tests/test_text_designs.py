@@ -83,5 +83,5 @@ def test_nothing_is_measured(settings, texts):
 
 
 def test_a_design_that_there_is_not():
-    with pytest.raises(ValueError, match="design must be"):
+    with pytest.raises(ValueError, match="'design' parameter of MPTScorer must be"):
         make_scorer(Moody(), design="pairs").fit()

@@ -1,4 +1,4 @@
-"""The models that the imputer tries on coded rows, cheapest first.
+"""The models that the imputer tries on coded rows.
 
 A path is a sequence of models of one kind, each of which starts from the one before:
 for example, Gaussians with decreasing shrinkage, or mixtures with increasing numbers of
@@ -14,6 +14,7 @@ import numpy as np
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._imputation.coded import CodedModel
+from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._linear.vae import MPTLinearVAE
@@ -21,19 +22,21 @@ from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
 
 # Variance that is added to the variance 1 of each number in every step of EM.
-SHRINKAGES = 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003
+SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
 # The strongest shrinkage that is tried: columns for each row times this, at least this.
 STRONGEST, LEAST_STRONGEST = 3.0, 0.01
 LEAST_SHRINKAGE_OF_MIXTURES = 0.01
-COMPONENTS = 2, 3, 4, 6, 8, 12, 16
+COMPONENTS = 2, 4, 8, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
-EM_EPOCHS, EM_TOL = 15, 5e-4
+EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
-# Costs in seconds: of a fit; of a step; of an entry of a row's covariance in a step of
-# EM; of a product of two numbers in linear models, by EM and by integration; of nets,
-# for each row and each square root of the number of columns.
-OVERHEAD, STEP, EM_ENTRY = 0.01, 1e-3, 6e-8
+# Costs in seconds: of a fit; of a step; in a step of EM, of an entry of the covariance
+# of a pattern of gaps, of a row and of an indicator; of a product of two numbers in
+# linear models, by EM and by integration; of nets, for each row and each square root of
+# the number of columns.
+OVERHEAD, STEP = 0.01, 1e-3
+EM_PATTERN, EM_ROW, EM_INDICATOR = 6e-8, 5e-9, 5e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
@@ -54,28 +57,29 @@ class Candidate(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Numbers of rows, of columns, and of columns with indicators for categories."""
+    """Numbers of rows, of columns, of columns with indicators, and of patterns of gaps.
+
+    A column of categories has several indicators.
+    """
 
     n_rows: int
     n_columns: int
     n_indicators: int
+    n_patterns: int
 
-    def em(self, n_components, n_features, n_steps=EM_EPOCHS):
-        """Return the seconds that EM takes."""
-        numbers = self.n_rows * n_components
-        each = n_features**2 + 3 * self.n_indicators
-        return OVERHEAD + n_steps * (STEP + EM_ENTRY * numbers * each)
+    def em(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
+        """Return the seconds that EM takes; `n_others` columns are not Gaussian."""
+        of_matrices = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
+        of_others = EM_INDICATOR * self.n_rows * n_others
+        step = n_components * (n_features**2 * of_matrices + of_others)
+        return OVERHEAD + n_steps * (STEP + step)
 
 
 def candidate_paths(layout, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
-    first = Candidate(
-        "columns alone",
-        OVERHEAD,
-        lambda before, _: how.mixture(1, covariance_type="diag", max_iter=5),
-    )
+    first = Candidate("columns alone", OVERHEAD, lambda *_: IndependentColumns(layout))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
         return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
@@ -115,7 +119,7 @@ def _gaussians(how):
         model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
         return GaussianIndicators(layout, model)
 
-    cost = size.em(1, size.n_indicators, n_steps=5)
+    cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     return [
         Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
@@ -137,7 +141,7 @@ def _mixtures(how, kind, n_numbers):
     return [
         Candidate(
             f"mixture of {k}, {kind}",
-            how.size.em(k, n_numbers),
+            how.size.em(k, n_numbers, how.size.n_indicators - n_numbers),
             lambda _, shrinkage, k=k: start(k, shrinkage),
         )
         for k in COMPONENTS

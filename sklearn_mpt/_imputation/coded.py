@@ -5,8 +5,11 @@ from typing import Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from sklearn_mpt._imputation.layout import category_log_probs
 from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._latent.density import Density
+
+BLOCK_NUMBERS = 2**22  # numbers in the rows that are asked for all categories at once
 
 
 class CodedModel(BaseEstimator):
@@ -44,6 +47,22 @@ class CodedModel(BaseEstimator):
     def conditional_log_prob(self, X, mask):
         function = self._density.conditional_log_prob
         return self.model._map_rows(self._density, function, X, mask)
+
+    def expected(self, X, layout, columns):
+        """Return X with its gaps filled, and log-probabilities of categories.
+
+        columns : the columns of categories whose log-probabilities are returned, in a
+        list of arrays (n, n_categories). They are arbitrary where X is present.
+        """
+        log_probs = [np.zeros((len(X), layout.n_categories[j])) for j in columns]
+        rows = np.flatnonzero(np.isnan(X[:, columns]).any(axis=1))
+        n_numbers = X.shape[1] * layout.n_categories[columns].max(initial=1)
+        n_blocks = -(-len(rows) * n_numbers // BLOCK_NUMBERS)
+        for some in np.array_split(rows, n_blocks) if n_blocks else []:
+            found = category_log_probs(self, X[some], layout, columns)
+            for log_prob, of_some in zip(log_probs, found, strict=True):
+                log_prob[some] = of_some
+        return self.impute(X), log_probs
 
     def impute(self, X, method="mean", random_state=None):
         density = self._density

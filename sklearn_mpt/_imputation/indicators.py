@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of
+from sklearn_mpt._mixture.density import multiply
 
 LEAST = 1e-3  # smallest frequency of a category
 
@@ -29,16 +30,17 @@ class Block(NamedTuple):
     def log_prob(self, mean, given):
         """Return log-probabilities of categories given the visible entries; (n, C).
 
+        They are linear in the expected indicators, up to a constant of each row.
+
         mean : expected indicators, (n, g). They are arbitrary where they are visible.
         """
         covariance = given.covariance[:, 0, self.place, self.place]
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
-        residual = self.vertices - mean[:, None, self.place]  # shape: (n, C, w)
-        white = torch.linalg.solve_triangular(
-            root[given.pattern], residual.mT, upper=False
-        )
-        return (self.log_prior - 0.5 * (white**2).sum(1)).log_softmax(1)
+        slopes = torch.cholesky_solve(self.vertices.T.expand(len(root), -1, -1), root)
+        level = self.log_prior - 0.5 * (self.vertices.T * slopes).sum(1)
+        found = multiply(slopes.mT[:, None], given.pattern, mean[:, None, self.place])
+        return (level[given.pattern] + found[:, 0]).log_softmax(1)
 
 
 class GaussianIndicators(BaseEstimator):
@@ -89,64 +91,65 @@ class GaussianIndicators(BaseEstimator):
         mask = np.broadcast_to(mask, X.shape)
         hidden = mask & ~np.isnan(X)
         log_prob = np.zeros(X.shape)
-        numbers = np.flatnonzero(self.layout.n_categories == 0)
-        if hidden[:, numbers].any():
-            coded, wide = self.units_.without(self._coded(X)), self._widened(mask)
-            found = self.model.conditional_log_prob(coded, wide)
-            places = self._starts[numbers]
-            log_prob[:, numbers] = found[:, places] - np.log(self.units_.scale[places])
-        _, every = self._expected(np.where(mask, np.nan, X))
-        for j, probs in every.items():
+        coded = self.layout.coded
+        columns = coded[hidden[:, coded].any(axis=0)]
+        visible = np.where(mask, np.nan, X)
+        mean, variance, log_probs = self._given(visible, columns)
+        numbers = self.layout.n_categories == 0
+        places = self._starts[numbers]
+        spread = np.sqrt(variance[:, places]) * self.units_.scale[places]
+        log_prob[:, numbers] = stats.norm.logpdf(X[:, numbers], mean[:, places], spread)
+        for j, of_column in zip(columns, log_probs, strict=True):
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
-            log_prob[:, j] = np.log(probs[np.arange(len(X)), code])
+            log_prob[:, j] = of_column[np.arange(len(X)), code]
         return np.where(hidden, log_prob, 0.0)
+
+    def expected(self, X, layout, columns):
+        mean, _, log_probs = self._given(X, columns)
+        return np.where(np.isnan(X), mean[:, self._starts], X), log_probs
 
     def impute(self, X, method="mean", random_state=None):
         """Fill in gaps; categories are drawn one column after the other."""
         X = np.array(X, dtype=np.float64)
         gaps = np.isnan(X)
+        columns = [j for j in self.layout.coded if gaps[:, j].any()]
         if method == "sample":
             rng = np.random.default_rng(random_state)
-            for j in self.layout.coded:
+            for j in columns:
                 rows = gaps[:, j]
-                if rows.any():
-                    probs = self._expected(X[rows], columns=[j])[1][j]
-                    level = rng.random((len(probs), 1))
-                    X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
+                probs = np.exp(self._given(X[rows], [j])[2][0])
+                level = rng.random((len(probs), 1))
+                X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
             random_state = int(rng.integers(2**31))
             coded = self.units_.without(self._coded(X))
             wide = self.model.impute(coded, "sample", random_state)
             filled = self.units_.restored(wide)[:, self._starts]
         else:
-            wide, every = self._expected(X)
-            filled = wide[:, self._starts]
-            for j, probs in every.items():
-                filled[:, j] = codes_of(probs, self.layout.ordered[j])
+            filled, log_probs = self.expected(X, self.layout, columns)
+            for j, log_prob in zip(columns, log_probs, strict=True):
+                filled[:, j] = codes_of(np.exp(log_prob), self.layout.ordered[j])
         return np.where(np.isnan(X), filled, X)
 
-    def _expected(self, X, columns=None):
-        """Return expected numbers and indicators, and probabilities of categories.
+    def _given(self, X, columns):
+        """Return distributions of entries given the present entries of their rows.
 
-        The latter are a dict from columns to arrays (n, n_categories), for all columns
-        of categories with gaps or for `columns`.
+        Expected numbers and indicators, (n, g); their variances in units, (n, g); and
+        log-probabilities of the categories of `columns`, a list of (n, n_categories).
         """
         coded = self.units_.without(self._coded(X))
-        if columns is None:
-            gaps = np.isnan(X).any(axis=0)
-            columns = [j for j in self.layout.coded if gaps[j]]
         blocks = [self._blocks[j] for j in columns]
 
         def moments(rows, density):
             given = density.given(rows, ~rows.isnan()).gaussian
             mean = density.classes.means + given.deviation[:, 0]
             log_probs = [block.log_prob(mean, given) for block in blocks]
-            return torch.cat([mean, *log_probs], dim=1)
+            return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
 
         found = self.model.of_density(moments, coded)
-        widths = [coded.shape[1], *self.layout.n_categories[columns]]
-        mean, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
-        probs = dict(zip(columns, map(np.exp, log_probs), strict=True))
-        return self.units_.restored(mean), probs
+        n_indicators = coded.shape[1]
+        widths = [n_indicators, n_indicators, *self.layout.n_categories[columns]]
+        mean, variance, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
+        return self.units_.restored(mean), variance, log_probs
 
     def _blocks_of_columns(self):
         """Return the block of indicators of each column of categories, in a dict."""
@@ -188,9 +191,6 @@ class GaussianIndicators(BaseEstimator):
     @cached_property
     def _starts(self):
         return np.append(0, self._widths.cumsum()[:-1])
-
-    def _widened(self, mask):
-        return mask[:, self._sources]
 
     def _coded(self, X):
         wide = np.asarray(X, dtype=np.float64)[:, self._sources].copy()

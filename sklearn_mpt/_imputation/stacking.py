@@ -11,18 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
-from sklearn_mpt._imputation.layout import (
-    Layout,
-    Units,
-    category_log_probs,
-    codes_of,
-)
+from sklearn_mpt._imputation.layout import Layout, Units, codes_of
 from sklearn_mpt._imputation.selection import mixed, search, with_levels
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 REFIT_EPOCHS = 10
+# Training on, for rows drawn with replacement. Fits that stop too early stay too
+# close to the first one, and so do the tables that they fill in.
+AGAIN = {"max_iter": 30, "tol": 4e-4}
 
 
 class StackedModels(VersionedPickleMixin, BaseEstimator):
@@ -87,10 +85,11 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             )
             self._keep(trials, weights)
         of = with_levels(rows, sample_weight, self._layout)
+        how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm(model, max_iter=REFIT_EPOCHS).fit(of[0], sample_weight=of[1])
+                warm(model, **how).fit(of[0], sample_weight=of[1])
                 for model in self.estimators_
             ]
         return self
@@ -188,18 +187,13 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _expected(self, rows, gaps):
         layout = self._layout
-        filled = np.zeros(rows.shape)
-        if (gaps & (layout.n_categories == 0)).any():
-            for weight, model in zip(self.weights_, self.estimators_, strict=True):
-                filled += weight * model.impute(rows)
-        has_codes = gaps[:, layout.coded].any(axis=1)
-        if has_codes.any():
-            asked = _Function(self._log_prob)
-            of = rows[has_codes], gaps[has_codes], layout
-            every = category_log_probs(asked, *of)
-            for j, log_prob in zip(layout.coded, every, strict=True):
-                is_ordered = layout.ordered[j]
-                filled[has_codes, j] = codes_of(np.exp(log_prob), is_ordered)
+        columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
+        found = [m.expected(rows, layout, columns) for m in self.estimators_]
+        filled = np.tensordot(self.weights_, [numbers for numbers, _ in found], 1)
+        for i, j in enumerate(columns):
+            of_models = np.stack([log_probs[i] for _, log_probs in found])
+            probs = np.exp(mixed(of_models, self.weights_))
+            filled[:, j] = codes_of(probs, layout.ordered[j])
         return filled
 
     def _drawn(self, rows, rng):
@@ -220,10 +214,3 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                     rows[which == k], method="sample", random_state=seed
                 )
         return drawn
-
-
-class _Function:
-    """A masked model made of a function."""
-
-    def __init__(self, function):
-        self.conditional_log_prob = function

@@ -26,7 +26,7 @@ from sklearn_mpt._latent.integration import (
     rows_of,
 )
 from sklearn_mpt._latent.quadrature import mixture_nodes
-from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._measure.contract import fill_along_order, masked_score
 
 FLOAT_BYTES = 8
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
@@ -135,12 +135,13 @@ class Density(ABC):
 
         orders : int, of shape (1 or n, n_orders, d).
         """
-        terms = X.new_zeros(len(X), *orders.shape[1:])
-        places = orders.argsort(-1).unbind(1)
-        for total, place in zip(terms.unbind(1), places, strict=True):
-            for t in range(X.shape[1]):
-                log_prob = self.conditional_log_prob(X, place >= t)
-                total += torch.where(place == t, log_prob, 0.0)
+        def log_prob_given(mask):
+            return self.conditional_log_prob(X, torch.atleast_2d(mask))
+
+        terms = X.new_empty(len(X), *orders.shape[1:])
+        orders = orders[0] if len(orders) == 1 else orders.unbind(1)
+        for order, along in zip(orders, terms.unbind(1), strict=True):
+            fill_along_order(log_prob_given, order, along)
         return terms
 
     def _masked_scores(self, X, mask):

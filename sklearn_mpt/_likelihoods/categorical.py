@@ -7,7 +7,7 @@ larger matrix diag(p) in its place, which gives the same step.
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._likelihoods.base import Likelihood, log_softmax, totals
 
 
 class Categorical(Likelihood):
@@ -64,14 +64,14 @@ class Categorical(Likelihood):
         return (logits - logits.mean(axis=1, keepdims=True)).ravel()
 
     def entry_log_prob(self, X, location):
-        log_prob = self._by_feature(location).log_softmax(-1)
+        log_prob = log_softmax(self._by_feature(location))
         shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
         log_prob = log_prob.expand(*shape, -1)
         return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
 
     def pair_log_prob(self, X, observed, location):
         is_category = self._indicators(X) * observed[..., None]
-        log_prob = self._by_feature(location).log_softmax(-1)
+        log_prob = log_softmax(self._by_feature(location))
         return is_category.flatten(-2) @ log_prob.flatten(-2).T
 
     def expected_prob(self, X, r, location):
@@ -105,7 +105,7 @@ class Categorical(Likelihood):
 
     def mean(self, location):
         """Return the probability of each category, (..., d * C)."""
-        return self._by_feature(location).softmax(-1).flatten(-2)
+        return log_softmax(self._by_feature(location)).exp().flatten(-2)
 
     def fill(self, mean):
         """Return the most probable categories."""

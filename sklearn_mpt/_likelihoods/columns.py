@@ -101,6 +101,10 @@ class Columns(Likelihood):
         for name, arrays in (("columns", columns), ("locations", locations)):
             back = torch.from_numpy(np.concatenate(arrays).argsort())
             self.register_buffer(f"{name}_back", back)
+        self._slices = [
+            tuple(map(_slice_of, pair)) for pair in zip(columns, locations, strict=True)
+        ]
+        self._is_sorted = bool((np.diff(np.concatenate(columns)) > 0).all())
         features = np.repeat(np.arange(len(self.kinds)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
 
@@ -109,11 +113,18 @@ class Columns(Likelihood):
         for i, part in enumerate(self.parts):
             yield part, getattr(self, f"columns_{i}"), getattr(self, f"locations_{i}")
 
+    def _each_sliced(self):
+        """Yield the same, but slices of indices that follow each other: no copies."""
+        for (part, *indices), slices in zip(self._each(), self._slices, strict=True):
+            yield part, *(s or index for s, index in zip(slices, indices, strict=True))
+
     def _by_feature(self, parts):
-        return torch.cat(list(parts), -1)[..., self.columns_back]
+        joined = torch.cat(list(parts), -1)
+        return joined if self._is_sorted else joined[..., self.columns_back]
 
     def _by_location(self, parts):
-        return torch.cat(list(parts), -1)[..., self.locations_back]
+        joined = torch.cat(list(parts), -1)
+        return joined if self._is_sorted else joined[..., self.locations_back]
 
     @property
     def n_reads_each(self):
@@ -275,7 +286,7 @@ class Columns(Likelihood):
     def own_sums(self, X, location, share, known, z):
         slopes, informations = [], []
         n_own = max(part.n_own for part in self.parts)
-        for part, columns, places in self._each():
+        for part, columns, places in self._each_sliced():
             if part.n_own:
                 of_part = (t[..., columns] for t in (share, known))
                 at = X[..., columns], location[..., places]
@@ -290,25 +301,26 @@ class Columns(Likelihood):
     def entry_log_prob(self, X, location):
         return self._by_feature(
             part.entry_log_prob(X[..., columns], location[..., places])
-            for part, columns, places in self._each()
+            for part, columns, places in self._each_sliced()
         )
 
     def pair_log_prob(self, X, observed, location):
-        return sum(
-            part.pair_log_prob(X[:, columns], observed[:, columns], location[:, places])
-            for part, columns, places in self._each()
-        )
+        total = 0.0
+        for part, columns, places in self._each_sliced():
+            some = X[:, columns], observed[:, columns], location[:, places]
+            total += part.pair_log_prob(*some)
+        return total
 
     def expected_prob(self, X, r, location):
         return self._by_feature(
             part.expected_prob(X[:, columns], r, location[:, places])
-            for part, columns, places in self._each()
+            for part, columns, places in self._each_sliced()
         )
 
     def derivatives(self, X, location):
         parts = [
             part.derivatives(X[..., columns], location[..., places])
-            for part, columns, places in self._each()
+            for part, columns, places in self._each_sliced()
         ]
         slopes, informations = zip(*parts, strict=True)
         shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
@@ -320,7 +332,7 @@ class Columns(Likelihood):
 
     def inputs(self, X):
         return self._by_location(
-            part.inputs(X[..., columns]) for part, columns, _ in self._each()
+            part.inputs(X[..., columns]) for part, columns, _ in self._each_sliced()
         )
 
     def precision(self, information, observed, jacobian):
@@ -328,22 +340,26 @@ class Columns(Likelihood):
             part.precision(
                 information[..., places], observed[..., columns], jacobian[..., places]
             )
-            for part, columns, places in self._each()
+            for part, columns, places in self._each_sliced()
         )
 
     def curving(self, location):
         return self._by_location(
-            part.curving(location[..., places]) for part, _, places in self._each()
+            part.curving(location[..., places])
+            for part, _, places in self._each_sliced()
         )
 
     def centre(self, location):
         return self._by_location(
-            part.centre(location[..., places]) for part, _, places in self._each()
+            part.centre(location[..., places])
+            for part, _, places in self._each_sliced()
         )
 
     def mean(self, location):
         """Return the expectations that each part needs, part by part."""
-        means = (part.mean(location[..., places]) for part, _, places in self._each())
+        means = (
+            part.mean(location[..., places]) for part, _, places in self._each_sliced()
+        )
         return torch.cat(list(means), -1)
 
     def fill(self, mean):
@@ -354,8 +370,14 @@ class Columns(Likelihood):
     def draw(self, location, uniform):
         return self._by_feature(
             part.draw(location[..., places], uniform[..., columns])
-            for part, columns, places in self._each()
+            for part, columns, places in self._each_sliced()
         )
+
+
+def _slice_of(indices):
+    """Return increasing indices as a slice, None if there are gaps between them."""
+    first, last = int(indices[0]), int(indices[-1])
+    return slice(first, last + 1) if last - first + 1 == len(indices) else None
 
 
 def _widened(tensor, width):

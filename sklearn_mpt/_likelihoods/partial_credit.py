@@ -14,6 +14,7 @@ References
 import numpy as np
 import torch
 
+from sklearn_mpt._likelihoods.base import log_softmax
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 
@@ -77,7 +78,7 @@ class PartialCredit(Levels):
     def _log_prob(self, location):
         """Return the log-probability of each level, (..., d, C)."""
         constants = self._constants().to(location.dtype)
-        return (location[..., None] * self._codes(location) + constants).log_softmax(-1)
+        return log_softmax(location[..., None] * self._codes(location) + constants)
 
     def _codes(self, like):
         return torch.arange(self.n_categories).to(like)

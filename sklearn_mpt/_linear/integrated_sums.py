@@ -208,7 +208,8 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
     own = _own_parameters(likelihood, X, at_values, known, known, z)
-    information = likelihood.derivatives(X, at_values)[1] * likelihood.spread(known)
+    information = likelihood.derivatives(X, location[None])[1]
+    information = information * likelihood.spread(known)
     full = _outer_sums(information.sum(0), nodes)
     own = own and (of_own, *own[1:])
     return sums_of(value, weight, of_location.T @ nodes, full, own), unresolved
@@ -229,9 +230,7 @@ def _shared_part(rows, weight, indicators, grid, steps, location, own, likelihoo
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    with torch.enable_grad():
-        total = (r * log_prob).sum()
-    gradients = torch.autograd.grad(total, (location, own), allow_unused=True)
+    gradients = torch.autograd.grad(log_prob, (location, own), r, allow_unused=True)
     gradients = (0.0 if g is None else g for g in gradients)
     known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
     kept = ~unresolved

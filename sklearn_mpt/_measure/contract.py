@@ -44,6 +44,8 @@ It has these methods instead, with the arguments of the public functions:
     Returns the score of each row for `compare_lml`, with masks that depend on the seed.
 """
 
+from functools import partial
+
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
@@ -307,14 +309,25 @@ def chain_log_prob(conditional, rows, orders):
     if conditional.along is not None:
         terms = as_array(conditional.along(rows.lend_view(), orders))
         return _check_scores(terms, shape, "chain_log_prob")
-    terms, every = np.empty(shape), np.arange(len(rows))
-    for along, order in zip(terms, orders, strict=True):
-        place = np.argsort(order, axis=-1)
-        for t in range(rows.shape[1]):
-            feature = order[..., t]
-            log_prob = hidden_log_prob(conditional, rows, place >= t)
-            along[every, feature] = log_prob[every, feature]
+    terms = np.empty(shape)
+    for order, along in zip(orders, terms, strict=True):
+        fill_along_order(partial(hidden_log_prob, conditional, rows), order, along)
     return terms
+
+
+def fill_along_order(log_prob_given, order, terms):
+    """Write the log-probability of each feature given those before it into `terms`.
+
+    Arrays, or tensors.
+
+    log_prob_given : callable, from a mask to log-probabilities (n, d). order : (d,), or
+    (n, d) with an order for each row. terms : (n, d), by feature.
+    """
+    places = order.argsort(-1)
+    for place in range(places.shape[-1]):
+        is_next = places == place
+        features = is_next if is_next.ndim == 2 else (slice(None), is_next)
+        terms[features] = log_prob_given(places >= place)[features]
 
 
 def row_blocks(rows):

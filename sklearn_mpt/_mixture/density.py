@@ -7,8 +7,8 @@ Given the observed entries R of a row, class k has the responsibility
 
 where :math:`p_k` is the Gaussian density of the Gaussian columns times one factor for
 each other column, since other columns are independent in a class. For each class, the
-block of its covariance at the observed entries is factorised once for all rows with the
-same gaps.
+block of its precision at the unobserved entries is factorised once for all rows with
+the same gaps.
 """
 
 import math
@@ -69,7 +69,7 @@ class Conditioned(NamedTuple):
     log_prob: torch.Tensor  # log-density of the observed entries, (n, K)
     deviation: torch.Tensor  # E[x | observed] - mean, (n, K, g)
     covariance: torch.Tensor  # Cov[x | observed], (u, K, g, g)
-    gain: torch.Tensor  # maps observed minus mean to `deviation`, (u, K, g, g)
+    precision: torch.Tensor  # inverse of the covariance of a class, (K, g, g)
     pattern: torch.Tensor  # shape: (n,)
 
     @property
@@ -80,7 +80,15 @@ class Conditioned(NamedTuple):
 
 
 def condition(X, observed, means, covariances, patterns=None):
-    """Condition Gaussians on the observed entries of rows.
+    r"""Condition Gaussians on the observed entries of rows.
+
+    With the precision P of all columns, observed ones R and others M,
+
+    .. math:: \operatorname{Cov}[x_M \mid x_R] = P_{MM}^{-1}, \quad
+        E[x_M \mid x_R] = \mu_M - P_{MM}^{-1} P_{MR} (x_R - \mu_R), \quad
+        \log |\Sigma_{RR}| = \log |\Sigma| + \log |P_{MM}|,
+
+    and the distance of the row filled in so is that of its observed entries.
 
     X, observed : shape (n, g). patterns : `distinct(observed)`, if it is known.
     """
@@ -90,29 +98,32 @@ def condition(X, observed, means, covariances, patterns=None):
         nothing = log_prob.new_zeros(len(X), len(means), 0)
         matrix = log_prob.new_zeros(1, len(means), 0, 0)
         pattern = X.new_zeros(len(X), dtype=torch.int64)
-        return Conditioned(log_prob, nothing, matrix, matrix, pattern)
+        return Conditioned(log_prob, nothing, matrix, matrix[0], pattern)
     patterns, pattern = distinct(observed) if patterns is None else patterns
-    both = patterns[:, None, :, None] & patterns[:, None, None, :]
-    missing = torch.diag_embed((~patterns[:, None]).to(means))
-    blocks = torch.where(both, covariances, 0.0) + missing  # shape: (u, K, g, g)
-    root = torch.linalg.cholesky(blocks)
-    eye = torch.eye(n_features, dtype=means.dtype, device=means.device).expand_as(root)
-    whitening = torch.linalg.solve_triangular(root, eye, upper=False)
-    whitening = torch.where(both, whitening, 0.0)
-    log_det = 2 * root.diagonal(dim1=2, dim2=3).log().sum(2)
-    residual = torch.where(observed, X, 0.0)[:, None] - means
-    residual = torch.where(observed[:, None], residual, 0.0)
-    white = multiply(whitening, pattern, residual)
-    shared = whitening @ covariances  # shape: (u, K, g, g)
-    covariance = covariances - shared.mT @ shared
-    either = patterns[:, None, :, None] | patterns[:, None, None, :]
-    covariance = torch.where(either, 0.0, covariance)
-    gain = shared.mT @ whitening
-    deviation = multiply(gain, pattern, residual)
-    deviation = torch.where(observed[:, None], residual, deviation)
+    root = torch.linalg.cholesky(covariances)
+    eye = torch.eye(n_features, dtype=means.dtype, device=means.device)
+    whitening = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
+    precision = whitening.mT @ whitening
+    unobserved = ~patterns[:, None]
+    both = unobserved[..., None] & unobserved[..., None, :]
+    ones = patterns[:, None].to(means)
+    blocks = torch.where(both, precision, 0.0)  # shape: (u, K, g, g)
+    blocks.diagonal(dim1=2, dim2=3).add_(ones)
+    block_root = torch.linalg.cholesky(blocks)
+    covariance = torch.cholesky_inverse(block_root)
+    covariance.diagonal(dim1=2, dim2=3).sub_(ones)
+    log_det = sum(
+        2 * each.diagonal(dim1=-2, dim2=-1).log().sum(-1) for each in (root, block_root)
+    )
+    seen = observed[:, None]
+    residual = torch.where(seen, torch.where(observed, X, 0.0)[:, None] - means, 0.0)
+    pulled = (residual.transpose(0, 1) @ precision).transpose(0, 1)
+    expected = -multiply(covariance, pattern, pulled)
+    deviation = torch.where(seen, residual, expected)
+    white = deviation.transpose(0, 1) @ whitening.mT  # shape: (K, n, g)
     size = observed.to(X.dtype).sum(1, keepdim=True) * LOG_2PI
-    log_prob = -0.5 * ((white**2).sum(2) + log_det[pattern] + size)
-    return Conditioned(log_prob, deviation, covariance, gain, pattern)
+    log_prob = -0.5 * ((white**2).sum(2).T + log_det[pattern] + size)
+    return Conditioned(log_prob, deviation, covariance, precision, pattern)
 
 
 def distinct(observed):
@@ -259,9 +270,9 @@ class MixtureDensity(Density):
     def draw(self, X, rng):
         """Draw a class for each row, then all its missing entries jointly.
 
-        A whole row is drawn from the class. The gain times the difference of the
-        observed entries from those drawn then corrects the missing entries, which makes
-        them a draw given the observed ones.
+        A whole row is drawn from the class. Its missing entries are then moved by what
+        their expectation is for the difference of the observed entries from those
+        drawn, which makes them a draw given the observed ones.
         """
         classes, layout, present = self.classes, self.layout, ~X.isnan()
         given = self.given(X, present)
@@ -274,8 +285,8 @@ class MixtureDensity(Density):
         observed = present[:, layout.gaussian]
         residual = torch.nan_to_num(X[:, layout.gaussian]) - classes.means[k] - own
         residual = torch.where(observed, residual, 0.0)[..., None]
-        gain = given.gaussian.gain[given.gaussian.pattern, k]
-        moved = (gain @ residual)[..., 0]
+        covariance = given.gaussian.covariance[given.gaussian.pattern, k]
+        moved = -(covariance @ (given.gaussian.precision[k] @ residual))[..., 0]
         drawn = torch.empty_like(X)
         drawn[:, layout.gaussian] = classes.means[k] + own + moved
         if layout.likelihood is not None:

@@ -1,0 +1,69 @@
+"""Independent columns: the model that all others are compared with."""
+
+from typing import Self
+
+import numpy as np
+from scipy import stats
+from sklearn.base import BaseEstimator
+
+from sklearn_mpt._imputation.layout import Layout, codes_of
+
+LEAST_VARIANCE = 1e-6  # added to the variance of each number
+PRIOR_COUNT = 0.5  # added to the count of each category
+
+
+class IndependentColumns(BaseEstimator):
+    """Normal numbers and frequencies of categories, without dependence.
+
+    Parameters
+    ----------
+    layout : Layout
+        Kinds of the columns of coded rows.
+    """
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def go_on(self, **params) -> Self:
+        """Return self, because `fit` has no starting values."""
+        return self
+
+    def fit(self, X, y=None, sample_weight=None) -> Self:
+        weight = np.ones(len(X)) if sample_weight is None else sample_weight
+        weight = np.where(np.isnan(X), 0.0, weight[:, None])
+        X = np.nan_to_num(X)
+        total = np.maximum(weight.sum(axis=0), np.finfo(np.float64).tiny)
+        self.means_ = (weight * X).sum(axis=0) / total
+        square = (weight * (X - self.means_) ** 2).sum(axis=0) / total
+        self.variances_ = square + LEAST_VARIANCE
+        self._log_probs = {}
+        for j in self.layout.coded:
+            levels = np.arange(self.layout.n_categories[j])
+            count = weight[:, j] @ (X[:, [j]] == levels) + PRIOR_COUNT
+            self._log_probs[j] = np.log(count / count.sum())
+        return self
+
+    def conditional_log_prob(self, X, mask):
+        hidden = mask & ~np.isnan(X)
+        X = np.nan_to_num(X)
+        log_prob = stats.norm.logpdf(X, self.means_, np.sqrt(self.variances_))
+        for j, of_levels in self._log_probs.items():
+            log_prob[:, j] = of_levels[X[:, j].astype(int)]
+        return np.where(hidden, log_prob, 0.0)
+
+    def expected(self, X, layout, columns):
+        log_probs = [np.tile(self._log_probs[j], (len(X), 1)) for j in columns]
+        return np.where(np.isnan(X), self.means_, X), log_probs
+
+    def impute(self, X, method="mean", random_state=None):
+        rng = np.random.default_rng(random_state)
+        is_drawn = method == "sample"
+        noise = np.sqrt(self.variances_) * rng.normal(size=X.shape) if is_drawn else 0.0
+        filled = np.tile(self.means_, (len(X), 1)) + noise
+        for j, log_prob in self._log_probs.items():
+            probs = np.exp(log_prob)
+            if is_drawn:
+                filled[:, j] = rng.choice(len(probs), len(X), p=probs)
+            else:
+                filled[:, j] = codes_of(probs[None], self.layout.ordered[j])
+        return np.where(np.isnan(X), filled, X)
