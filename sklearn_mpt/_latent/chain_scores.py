@@ -47,7 +47,7 @@ N_ROWS = 128  # for which approximate posteriors are found together
 BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features; fits caches
 GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
 # Points of each approximate posterior, the more the fewer lengths, and of the prior.
-N_POINTS, MAX_POINTS, PRIOR_POINTS = 1024, 128, 4
+N_POINTS, MAX_POINTS, PRIOR_POINTS = 1280, 128, 4
 MAX_PLACES = 512  # prefixes that are scored together, for memory
 SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
