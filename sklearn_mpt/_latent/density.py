@@ -135,6 +135,7 @@ class Density(ABC):
 
         orders : int, of shape (1 or n, n_orders, d).
         """
+
         def log_prob_given(mask):
             return self.conditional_log_prob(X, torch.atleast_2d(mask))
 
