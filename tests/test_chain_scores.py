@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import bernoulli_log_prob, binary_rows
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
-from sklearn_mpt._latent.chain_scores import MAX_POINTS, MIN_POINTS, lengths, n_points
+from sklearn_mpt._latent.chain_scores import MAX_POINTS, lengths, n_points
 from sklearn_mpt._measure.contract import (
     Conditional,
     chain_log_prob,
@@ -146,7 +146,7 @@ def test_lengths_of_prefixes_with_posteriors():
     assert lengths(10) == [10, 7, 5, 3, 2, 1]
     assert n_points(1) == MAX_POINTS
     assert n_points(10) == 128
-    assert n_points(5000) == MIN_POINTS
+    assert n_points(5000) == 32
 
 
 def test_the_chain_of_encoding_and_decoding_has_no_hook():

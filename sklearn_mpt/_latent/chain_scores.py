@@ -47,7 +47,7 @@ N_ROWS = 128  # for which approximate posteriors are found together
 BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features; fits caches
 GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
 # Points of each approximate posterior, the more the fewer lengths, and of the prior.
-N_POINTS, MIN_POINTS, MAX_POINTS, PRIOR_POINTS = 1024, 64, 128, 4
+N_POINTS, MAX_POINTS, PRIOR_POINTS = 1280, 128, 4
 MAX_PLACES = 512  # prefixes that are scored together, for memory
 SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
@@ -124,8 +124,8 @@ def _posteriors(rows, order, model):
 
 def n_points(n_features):
     """Return the number of points of each approximate posterior, a power of 2."""
-    count = N_POINTS // len(lengths(n_features))
-    return min(max(2 ** int(math.log2(count)), MIN_POINTS), MAX_POINTS)
+    count = N_POINTS / len(lengths(n_features))
+    return min(2 ** int(math.log2(count)), MAX_POINTS)
 
 
 def lengths(n_features):
