@@ -87,8 +87,7 @@ class MPTScorer(
         independently. Both have the same expectation and cost. "auto": the one with
         less variance for up to 32 of the texts passed to `fit`; "chain" without texts.
     batch_tokens : int, default=4096
-        Number of tokens in one forward pass, including padding; larger values are
-        faster on a GPU. It is halved if memory runs out.
+        Number of tokens in one forward pass, with padding; halved if memory runs out.
     max_length : int, default=None
         Largest number of tokens of a text, including special tokens. None is the limit
         of the model and the tokenizer.
@@ -122,11 +121,9 @@ class MPTScorer(
     mask_token_id_ : int
         Id of the token that replaces hidden tokens.
     max_length_ : int or float
-        Largest number of tokens of a text, including special ones; infinite if there is
-        no limit.
+        Largest number of tokens of a text, with special ones; inf if there is no limit.
     uses_gathered_head_ : bool
-        Whether the model's head runs on hidden tokens only. `fit` tests whether this
-        gives the results of a full pass.
+        Whether the model's head runs on hidden tokens only, as `fit` found it may.
     design_ : {"chain", "independent"}
         How masks are drawn for "mpt".
     design_variances_ : dict of str to float, or None
@@ -156,9 +153,8 @@ class MPTScorer(
     >>> vocabulary = {word: index for index, word in enumerate(words)}
     >>> backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     >>> backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    >>> tokenizer = PreTrainedTokenizerFast(
-    ...     tokenizer_object=backend, unk_token="[UNK]", mask_token="[MASK]",
-    ...     pad_token="[PAD]")
+    >>> special = {"unk_token": "[UNK]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **special)
     >>> model = BertForMaskedLM(BertConfig(
     ...     vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2))
     >>> from sklearn_mpt import MPTScorer
