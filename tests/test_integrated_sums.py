@@ -46,10 +46,12 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     pose,
 )
 from sklearn_mpt._linear.map import (  # noqa: E402
+    WIDENING,
     LinearMap,
     evidence_lower_bound,
     laplace,
     prior_grid,
+    proposal,
     spacing,
     variational_posterior,
 )
@@ -448,6 +450,22 @@ def test_gradient_of_the_bound_is_that_of_the_best_posteriors(point, X):
 
     slope = (bound_sums(rows, joint_at(point), grid).gradient.coefs * direction).sum()
     assert_allclose(slope, (value(1e-4) - value(-1e-4)) / 2e-4, rtol=1e-3)
+
+
+def test_points_are_drawn_from_the_gaussian_with_the_better_bound(point, X):
+    """Before it is widened; with steep slopes, that is not the one at the mode."""
+    grid = GaussHermite([41], 1, "cpu").groups[0]
+    rows, joint = rows_of(torch.tensor(X)), joint_at(Point(4 * point.coefs, None))
+    peak, found = laplace(rows, joint), proposal(rows, joint)
+    width = 1 + WIDENING / 2**0.5
+    narrow = found._replace(
+        root=found.root / width, precision_root=width * found.precision_root
+    )
+    at_mode, of_found = (
+        evidence_lower_bound(rows, q, joint, grid) for q in (peak, narrow)
+    )
+    assert (of_found >= at_mode - 1e-9).all()
+    assert (of_found > at_mode + 1e-3).any()
 
 
 def test_information_of_the_bound_is_its_mean_curvature(point, X):
