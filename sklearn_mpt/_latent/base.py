@@ -16,7 +16,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import check_array
+from sklearn.utils import check_array, gen_batches
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -24,6 +24,7 @@ from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     COUNT_OR_0,
+    FLOATS,
     N_JOBS,
     POSITIVE,
     POSITIVE_OR_0,
@@ -327,10 +328,10 @@ class BaseMPT(
         X = self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_values(X)
         check_mask_rate(self.mask_rate, X.shape[1])
-        if isinstance(self.mask_rate, float) and self.mask_rate == 1:
+        if isinstance(self.mask_rate, FLOATS) and self.mask_rate == 1:
             warn_caller(
                 "mask_rate=1.0 hides every feature: training uses only the marginal "
-                "distribution of each feature and learns no dependence between them.",
+                "distribution of each feature and learns no dependence between them."
             )
         self._check_parameters(X.shape[1])
         if is_new:
@@ -614,9 +615,7 @@ class BaseMPT(
         result = None
         with own_mode():
             device = check_device(self.device)
-            step = _n_rows(density)
-            for first in range(0, len(arrays[0]), step):
-                rows = slice(first, first + step)
+            for rows in gen_batches(len(arrays[0]), _n_rows(density)):
                 part = function(*(as_tensor(array[rows], device) for array in arrays))
                 part = part.cpu().numpy()
                 if result is None:

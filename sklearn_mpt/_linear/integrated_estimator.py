@@ -44,7 +44,7 @@ from sklearn_mpt._tables.observed_information import (
 # Samples around the mode and from the prior, in each replicate, of each rule.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 # Shared grids over the prior: spacings in standard deviations of the narrowest
-# posterior, of which there is a bound, and the radii of the two grids.
+# posterior, of which there is a bound, and the radii of the two grids of each pair.
 SCORING_SPACINGS, SCORING_RADII = (2.5, 1.25, 0.625), (6.0, 5.5)
 MAX_SHARED, MAX_TABLE = 2**13, 2**23  # largest number of nodes, and nodes x features
 CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling

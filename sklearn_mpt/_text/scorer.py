@@ -123,7 +123,7 @@ class MPTScorer(
     max_length_ : int or float
         Largest number of tokens of a text, with special ones; inf if there is no limit.
     uses_gathered_head_ : bool
-        Whether the model's head runs on hidden tokens only, as `fit` found it may.
+        Whether the head runs on hidden tokens only; `fit` tests that this is exact.
     design_ : {"chain", "independent"}
         How masks are drawn for "mpt".
     design_variances_ : dict of str to float, or None
