@@ -44,6 +44,14 @@ def slow(session):
 
 
 @nox.session(python="3.11")
+def coverage(session):
+    """Print the coverage of lines and branches by the tests, but the slow ones."""
+    # tests that interrupt at random moments would stop coverage halfway
+    options = ["--cov", "--cov-report=term", "-m", "not no_cover and not slow"]
+    install_and_test(session, *PINNED, options=options)
+
+
+@nox.session(python="3.11")
 def lowest(session):
     """Run the tests with the lowest versions that the package allows."""
     constraints = ["-c", "constraints-lowest.txt"]
