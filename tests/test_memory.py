@@ -168,7 +168,7 @@ def test_nets_take_few_nodes_at_a_time(deep):
     module, z = model._density().joint, torch.randn(300, 3000, 2).double()
     nodes, rows = Nodes(z, standard_normal_log_prob(z)), rows_of(torch.tensor(X))
     with torch.no_grad():
-        log_joint(rows, Nodes(*(part[:, :2] for part in nodes)), module)
+        log_joint(rows, Nodes(z[:, :2], nodes.log_weight[:, :2]), module)
         added, joint = most_added(lambda: log_joint(rows, nodes, module))
     assert joint.shape == (300, 3000)
     assert added < CONSTANT

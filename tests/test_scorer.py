@@ -127,14 +127,16 @@ def test_standard_errors_cover():
     ("method", "n_masks", "n_all"), [("mpt", 4, 10), ("chain", 10, 120)]
 )
 def test_intervals_of_scores_cover(method, n_masks, n_all):
-    """A model of no joint distribution, against all its masks or orders."""
+    """A model of no joint distribution, against all its masks or orders.
+
+    Variances of orders are too large on average, as orders come in balanced fours.
+    """
     texts = ["the cat sat on a", "a dog ran on the"]
     model, tokenizer = make_model(), make_tokenizer()
 
     def scores(n_masks, seed):
-        scorer = MPTScorer(
-            model, tokenizer, method=method, n_masks=n_masks, random_state=seed
-        )
+        how = {"design": "independent", "n_masks": n_masks, "random_state": seed}
+        scorer = MPTScorer(model, tokenizer, method=method, **how)
         return scorer.fit().score_samples(texts, return_std=True)
 
     truth, no_error = scores(n_all, 0)
@@ -142,7 +144,10 @@ def test_intervals_of_scores_cover(method, n_masks, n_all):
     value, error = np.stack([scores(n_masks, seed) for seed in range(200)], 1)
     off = value - truth
     assert (np.abs(off.mean(0)) < 4 * off.std(0) / np.sqrt(200)).all()
-    assert (np.abs((error**2).mean(0) / off.var(0) - 1) < 0.4).all()
+    largest = 1.4 if method == "mpt" else 2
+    ratio = (error**2).mean(0) / off.var(0)
+    assert (ratio > 0.6).all()
+    assert (ratio < largest).all()
     # ten draws, taken as normal
     assert 0.85 <= np.mean(np.abs(off) <= 1.96 * error) <= 0.99
 
