@@ -12,7 +12,6 @@ HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose mod
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
 FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
-DEFAULT_SHRINKAGE = 0.1  # of mixtures, before a Gaussian has been tried
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
@@ -35,7 +34,6 @@ class Trial(NamedTuple):
     steps: float  # mean number of steps between predicted and true ordered categories
     gain: float  # gain in the mean log-probability of the mixture of all models so far
     seconds: float
-    shrinkage: float | None
 
 
 def with_levels(rows, weight, layout):
@@ -105,7 +103,7 @@ def search(rows, layout, weight, budget, rng):
         trial = None
         if not trials or allowance.admits(candidate):
             of = train, rows, hidden, layout
-            trial = _try(candidate, before, _best_shrinkage(trials), *of, not trials)
+            trial = _try(candidate, before, *of, not trials)
             allowance = allowance.less(candidate)
         if trial is None:
             paths[i] = []
@@ -124,14 +122,7 @@ def search(rows, layout, weight, budget, rng):
     return trials, few_models([t.log_prob for t in trials])
 
 
-def _best_shrinkage(trials):
-    gaussians = [t for t in trials if t.shrinkage is not None]
-    if not gaussians:
-        return DEFAULT_SHRINKAGE
-    return max(gaussians, key=lambda t: t.log_prob.mean()).shrinkage
-
-
-def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
+def _try(candidate, before, train, rows, hidden, layout, is_first):
     """Fit a candidate and score the hidden entries.
 
     Returns None if it cannot be fitted, unless it is the first.
@@ -139,7 +130,7 @@ def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = candidate.start(before and before.model, shrinkage)
+            model = candidate.start(before and before.model)
             model.fit(train[0], sample_weight=train[1])
             log_prob = model.conditional_log_prob(rows, hidden)[hidden]
             errors = _errors(model, rows, hidden, layout)
@@ -149,8 +140,7 @@ def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
         return None
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
-    shrinkage = candidate.shrinkage
-    return Trial(candidate.name, model, log_prob, *errors, 0.0, 0.0, shrinkage)
+    return Trial(candidate.name, model, log_prob, *errors, 0.0, 0.0)
 
 
 def _errors(model, rows, hidden, layout):
