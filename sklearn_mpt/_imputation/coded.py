@@ -51,6 +51,8 @@ class CodedModel(BaseEstimator):
     def expected(self, X, layout, columns):
         """Return X with its gaps filled, and log-probabilities of categories.
 
+        Gaps of categories are filled in only beside gaps of numbers.
+
         columns : the columns of categories whose log-probabilities are returned, in a
         list of arrays (n, n_categories). They are arbitrary where X is present.
         """
@@ -62,7 +64,11 @@ class CodedModel(BaseEstimator):
             found = category_log_probs(self, X[some], layout, columns)
             for log_prob, of_some in zip(log_probs, found, strict=True):
                 log_prob[some] = of_some
-        return self.impute(X), log_probs
+        filled = X.copy()
+        numbers = np.flatnonzero(np.isnan(X[:, layout.n_categories == 0]).any(axis=1))
+        if len(numbers):
+            filled[numbers] = self.impute(X[numbers])
+        return filled, log_probs
 
     def impute(self, X, method="mean", random_state=None):
         density = self._density
