@@ -16,7 +16,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import check_array, gen_batches
+from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 

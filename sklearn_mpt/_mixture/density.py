@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, Density
+from sklearn_mpt._latent.density import FLOAT_BYTES, Density, has_other_gaps
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
@@ -282,7 +282,22 @@ class MixtureDensity(Density):
         return torch.where(hidden, log_prob, 0.0)
 
     def expect(self, X):
+        return self._expect(X, self.given(X, ~X.isnan()))
+
+    def complete(self, X, columns, counts):
         given = self.given(X, ~X.isnan())
+        codes = X.new_zeros(max(counts, default=0), X.shape[1])
+        for j, count in zip(columns, counts, strict=True):
+            codes[:, j] = torch.arange(len(codes)).clamp(max=count - 1)
+        entries = torch.empty_like(codes)[:, None].repeat(1, len(self.classes.means), 1)
+        entries[..., self.layout.others] = self._other_entries(codes)
+        pairs = zip(columns, counts, strict=True)
+        of_class = torch.cat([entries[:c, :, j] for j, c in pairs])
+        log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
+        filled = self._expect(X, given) if has_other_gaps(X, columns) else X
+        return filled, log_prob
+
+    def _expect(self, X, given):
         share, layout = given.log_responsibility.exp(), self.layout
         filled = torch.empty_like(X)
         expected = self.classes.means + given.gaussian.deviation
