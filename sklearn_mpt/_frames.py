@@ -23,6 +23,7 @@ NO_NUMBERS = (
     ((Decimal,), "decimals"),
     ((str,), "strings"),
 )
+CODED = nw.Categorical | nw.Enum  # dtypes that store codes of their levels
 NEVER_NAN = {str, int, bool, type(None)}  # types of which only None is missing
 WORDS = {word for _, word in NO_NUMBERS}
 ADVICE = "Convert them to floats (dates to days since one of them, say), or drop them."
@@ -167,7 +168,8 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         if places is None:
             named = zip(names, frame.iter_columns(), strict=True)
         else:
-            named = ((names[j], frame[:, int(j)]) for j in places)
+            distinct = frame.columns
+            named = ((names[j], frame.get_column(distinct[j])) for j in places)
         return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
     missing = X != X
@@ -201,6 +203,10 @@ def _is_plain(dtype):
 
 
 def _of_series(name, series):
+    if series.implementation.is_pandas() and isinstance(series.dtype, CODED):
+        coded = nw.to_native(series).array  # reading codes is the fastest way
+        levels = array_of_objects([*coded.categories.tolist(), None])
+        return Column(name, levels[coded.codes], coded.codes < 0, series)
     if series.dtype.is_float():
         numbers = series.to_numpy()
         if numbers.dtype.kind == "f":  # nulls are NaN

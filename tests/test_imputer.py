@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
@@ -21,6 +22,7 @@ from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
 from sklearn_mpt._imputation.selection import few_models, mixed, stacking_weights
+from sklearn_mpt._latent.density import Density
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +172,23 @@ def test_probabilities_of_categories_add_up_to_one(frame):
         _, log_probs = member.expected(rows, layout, layout.coded)
         for j, log_prob in zip(layout.coded, log_probs, strict=True):
             assert_allclose(np.exp(log_prob[np.isnan(rows[:, j])]).sum(axis=1), 1)
+
+
+def test_mixture_completes_rows_as_its_conditionals_do():
+    rng = np.random.default_rng(0)
+    kinds = ["categorical", "gaussian", "bernoulli", "gaussian", "categorical"]
+    X = rng.normal(size=(40, 5))
+    for j, count in ((0, 3), (2, 2), (4, 4)):
+        X[:, j] = np.arange(40) % count
+    model = MPTMixture(2, likelihood=kinds, max_iter=0, random_state=0).fit(X)
+    density = model._density()
+    X[rng.random(X.shape) < 0.5] = np.nan
+    rows, columns, counts = torch.from_numpy(X), [0, 2, 4], [3, 2, 4]
+    filled, log_prob = density.complete(rows, columns, counts)
+    expected, by_conditionals = Density.complete(density, rows, columns, counts)
+    assert_allclose(filled[:, [1, 3]], expected[:, [1, 3]])
+    gaps = np.repeat(np.isnan(X[:, columns]), counts, axis=1)
+    assert_allclose(log_prob[gaps], by_conditionals[gaps], atol=1e-10)
 
 
 @pytest.mark.filterwarnings("ignore:The variance of component")

@@ -13,7 +13,7 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
-from sklearn_mpt._mixture.density import Conditioned, condition  # noqa: E402
+from sklearn_mpt._mixture.density import Conditioned, Factors, condition  # noqa: E402
 from sklearn_mpt._mixture.training import (  # noqa: E402
     statistics_of_masks,
     statistics_of_rows,
@@ -80,8 +80,9 @@ def test_nearly_singular_classes_are_conditioned():
     covariance = root @ root.T
     X = (root @ rng.normal(size=(4, 16))).T
     observed = (np.arange(16)[:, None] >> np.arange(4)) % 2 == 1  # every pattern
-    arrays = X, observed, np.zeros((1, 4)), covariance[None]
-    tensors = condition(*map(torch.from_numpy, arrays))
+    factors = Factors.of(torch.from_numpy(covariance[None]))
+    arrays = X, observed, np.zeros((1, 4))
+    tensors = condition(*map(torch.from_numpy, arrays), factors)
     found = Conditioned(*(part.numpy() for part in tensors))
     for i, seen in enumerate(observed):
         block, cross = covariance[np.ix_(seen, seen)], covariance[:, seen]

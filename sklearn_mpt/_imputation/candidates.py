@@ -25,7 +25,9 @@ from sklearn_mpt._mixture.estimator import MPTMixture
 SHRINKAGES = 0.3, 0.03, 0.003, 0.0003
 # The strongest shrinkage that is tried: columns for each row times this, at least this.
 STRONGEST, LEAST_STRONGEST = 3.0, 0.01
-LEAST_SHRINKAGE_OF_MIXTURES = 0.01
+# Shrinkage of mixtures: columns for each row of a component, times this. The bias from
+# it must vanish with the number of rows, as standard errors do.
+SHRINKAGE_OF_MIXTURES = 0.03
 COMPONENTS = 2, 4, 8, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
@@ -45,15 +47,12 @@ class Candidate(NamedTuple):
     """A model to try.
 
     name : name to show. cost : seconds of a fit on a typical core. start : function of
-    the fitted model before it in the path (or None) and of the shrinkage of the best
-    Gaussian so far; returns a model to fit. shrinkage : shrinkage of a Gaussian, else
-    None.
+    the fitted model before it in the path (or None); returns a model to fit.
     """
 
     name: str
     cost: float
     start: Callable
-    shrinkage: float | None = None
 
 
 class Size(NamedTuple):
@@ -79,7 +78,7 @@ def candidate_paths(layout, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
-    first = Candidate("columns alone", OVERHEAD, lambda *_: IndependentColumns(layout))
+    first = Candidate("columns alone", OVERHEAD, lambda _: IndependentColumns(layout))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
         return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
@@ -122,7 +121,9 @@ def _gaussians(how):
     cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     return [
-        Candidate(f"Gaussian, shrinkage {s}", cost, lambda b, _, s=s: start(b, s), s)
+        Candidate(
+            f"Gaussian, shrinkage {s}", cost, lambda before, s=s: start(before, s)
+        )
         for s in SHRINKAGES
         if s <= strongest
     ]
@@ -134,15 +135,16 @@ def _mixtures(how, kind, n_numbers):
     Columns that are not numbers are independent in a component.
     """
 
-    def start(n_components, shrinkage):
-        least = max(shrinkage, LEAST_SHRINKAGE_OF_MIXTURES)
-        return how.mixture(n_components, covariance_type=kind, reg_covar=least)
+    def start(n_components):
+        width = n_components * how.size.n_indicators / how.size.n_rows
+        shrinkage = SHRINKAGE_OF_MIXTURES * width
+        return how.mixture(n_components, covariance_type=kind, reg_covar=shrinkage)
 
     return [
         Candidate(
             f"mixture of {k}, {kind}",
             how.size.em(k, n_numbers, how.size.n_indicators - n_numbers),
-            lambda _, shrinkage, k=k: start(k, shrinkage),
+            lambda _, k=k: start(k),
         )
         for k in COMPONENTS
         if k * ROWS_PER_COMPONENT <= how.size.n_rows
@@ -176,7 +178,7 @@ def _linear(how, is_integrated):
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
         name = f"linear, {k} components"
-        path.append(Candidate(name, cost, lambda b, _, k=k: start(b, k)))
+        path.append(Candidate(name, cost, lambda before, k=k: start(before, k)))
     return path
 
 
@@ -201,7 +203,7 @@ def _nets(how):
         return CodedModel(model)
 
     return [
-        [Candidate(name, NET_SECONDS * place * steps, lambda b, _, net=net: start(net))]
+        [Candidate(name, NET_SECONDS * place * steps, lambda _, net=net: start(net))]
         for place, (name, net) in enumerate(nets.items(), start=1)
     ]
 

@@ -3,9 +3,9 @@
 from typing import Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.layout import category_log_probs
 from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._latent.density import Density
 
@@ -49,20 +49,29 @@ class CodedModel(BaseEstimator):
         return self.model._map_rows(self._density, function, X, mask)
 
     def expected(self, X, layout, columns):
-        """Return X with its gaps filled, and log-probabilities of categories.
+        """Fill the gaps of numbers; also return log-probabilities of categories.
 
         columns : the columns of categories whose log-probabilities are returned, in a
         list of arrays (n, n_categories). They are arbitrary where X is present.
         """
-        log_probs = [np.zeros((len(X), layout.n_categories[j])) for j in columns]
-        rows = np.flatnonzero(np.isnan(X[:, columns]).any(axis=1))
-        n_numbers = X.shape[1] * layout.n_categories[columns].max(initial=1)
+        filled, counts = X.copy(), layout.n_categories[columns]
+        log_prob = np.zeros((len(X), counts.sum()))
+        with_codes = np.isnan(X[:, columns]).any(axis=1)
+        others = np.flatnonzero(~with_codes)
+        if len(others):
+            filled[others] = self.impute(X[others])
+        rows = np.flatnonzero(with_codes)
+        n_numbers = X.shape[1] * counts.max(initial=1)
         n_blocks = -(-len(rows) * n_numbers // BLOCK_NUMBERS)
         for some in np.array_split(rows, n_blocks) if n_blocks else []:
-            found = category_log_probs(self, X[some], layout, columns)
-            for log_prob, of_some in zip(log_probs, found, strict=True):
-                log_prob[some] = of_some
-        return self.impute(X), log_probs
+            found = self.of_density(
+                lambda x, density: torch.cat(
+                    density.complete(x, columns.tolist(), counts.tolist()), dim=1
+                ),
+                X[some],
+            )
+            filled[some], log_prob[some] = np.split(found, [X.shape[1]], axis=1)
+        return filled, np.split(log_prob, counts.cumsum()[:-1], axis=1)
 
     def impute(self, X, method="mean", random_state=None):
         density = self._density

@@ -58,8 +58,8 @@ class MPTImputer(
         Limit for the choice of models, if `estimator` is None: a number of models
         (int); seconds of processor time (float), which makes results depend on the
         machine; or "auto", a time computed from the size of the table, at most about
-        half of that of `IterativeImputer` with forests, and a tenth of a second for
-        small tables.
+        half of that of `IterativeImputer` with forests, and some tenths of a second
+        for small tables.
     delta : dict or array-like of shape (n_features,), default=None
         Numbers that are added to the values filled in, in units of their column; a dict
         maps columns, by name or number, to them. Use it if entries may be missing
@@ -96,7 +96,8 @@ class MPTImputer(
 
     Notes
     -----
-    A fifth of the present entries, of up to 2000 rows, is hidden from all models.
+    A fifth of the present entries, of up to 2000 rows, is hidden from all models; in
+    small tables up to four times, until 200 entries have been hidden.
     Models of each kind are tried from small to large, and most start from the smaller
     one. The next model is that with the largest expected gain for its cost: a model is
     expected to gain as much as the one before it. A kind of model is no longer tried

@@ -81,26 +81,6 @@ class Units(NamedTuple):
         return self.shift + self.scale * rows
 
 
-def category_log_probs(model, X, layout, columns):
-    """Return log-probabilities of all categories of the missing entries of columns.
-
-    `conditional_log_prob` is called with each category at the missing entries. The
-    result is a list of arrays (n, n_categories), one for each column.
-    """
-    counts = layout.n_categories[columns]
-    n_rows, most = len(X), counts.max(initial=0)
-    hidden = np.isnan(X)
-    asked = np.tile(X, (most, 1, 1))
-    for j, count in zip(columns, counts, strict=True):
-        code = np.minimum(np.arange(most), count - 1)
-        asked[:, hidden[:, j], j] = code[:, None]
-    log_prob = model.conditional_log_prob(
-        asked.reshape(-1, X.shape[1]), np.tile(hidden, (most, 1))
-    )
-    log_prob = log_prob.reshape(most, n_rows, -1)
-    return [log_prob[:c, :, j].T for j, c in zip(columns, counts, strict=True)]
-
-
 def codes_of(probs, is_ordered):
     """Return the median of ordered categories, else the most probable one; (n,)."""
     if not is_ordered:

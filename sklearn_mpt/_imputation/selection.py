@@ -9,10 +9,12 @@ import numpy as np
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
+# Entries are hidden several times, until there are so many, at most so often. Few
+# entries leave the choice of models, and their weights, to chance.
+ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
 FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
-DEFAULT_SHRINKAGE = 0.1  # of mixtures, before a Gaussian has been tried
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
@@ -28,14 +30,13 @@ class Trial(NamedTuple):
     """Results of a candidate on the hidden entries."""
 
     name: str
-    model: object
+    models: list  # one for each mask
     log_prob: np.ndarray  # log-probability of each hidden entry
     rmse: float  # error of numbers, in standard deviations of their columns
     wrong: float  # share of wrong categories
     steps: float  # mean number of steps between predicted and true ordered categories
     gain: float  # gain in the mean log-probability of the mixture of all models so far
     seconds: float
-    shrinkage: float | None
 
 
 def with_levels(rows, weight, layout):
@@ -83,18 +84,20 @@ def search(rows, layout, weight, budget, rng):
     if len(rows) > MOST_ROWS:
         some = rng.permutation(len(rows))[:MOST_ROWS]
         rows, weight = rows[some], None if weight is None else weight[some]
-    hidden = hide(rows, rng)
-    if not hidden.any():
+    masks = [hide(rows, rng)]
+    if not masks[0].any():
         raise ValueError(
             "No column of X has two present entries, so none can be hidden to choose "
             "models. Give MPTImputer a model as `estimator`."
         )
-    train = with_levels(np.where(hidden, np.nan, rows), weight, layout)
+    n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
+    masks += [hide(rows, rng) for _ in range(n_masks - 1)]
+    train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
-    n_patterns = len(np.unique(np.isnan(train[0]), axis=0))
+    n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = Size(*rows.shape, int(np.maximum(widths, 1).sum()), n_patterns)
     paths = candidate_paths(layout, size, int(rng.integers(2**31)))
-    allowance = Allowance.of(budget, size)
+    allowance = Allowance.of(budget, size, n_masks)
     trials, weights = [], np.empty(0)
     last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
@@ -104,8 +107,8 @@ def search(rows, layout, weight, budget, rng):
         candidate, before = paths[i].pop(0), last[i]
         trial = None
         if not trials or allowance.admits(candidate):
-            of = train, rows, hidden, layout
-            trial = _try(candidate, before, _best_shrinkage(trials), *of, not trials)
+            of = train, rows, masks, layout
+            trial = _try(candidate, before, *of, not trials)
             allowance = allowance.less(candidate)
         if trial is None:
             paths[i] = []
@@ -124,38 +127,40 @@ def search(rows, layout, weight, budget, rng):
     return trials, few_models([t.log_prob for t in trials])
 
 
-def _best_shrinkage(trials):
-    gaussians = [t for t in trials if t.shrinkage is not None]
-    if not gaussians:
-        return DEFAULT_SHRINKAGE
-    return max(gaussians, key=lambda t: t.log_prob.mean()).shrinkage
-
-
-def _try(candidate, before, shrinkage, train, rows, hidden, layout, is_first):
-    """Fit a candidate and score the hidden entries.
+def _try(candidate, before, train, rows, masks, layout, is_first):
+    """Fit a candidate with each mask, and score the hidden entries.
 
     Returns None if it cannot be fitted, unless it is the first.
     """
+    starts = before.models if before else [None] * len(masks)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = candidate.start(before and before.model, shrinkage)
-            model.fit(train[0], sample_weight=train[1])
-            log_prob = model.conditional_log_prob(rows, hidden)[hidden]
-            errors = _errors(model, rows, hidden, layout)
+            models = [
+                candidate.start(first).fit(masked, sample_weight=weight)
+                for first, (masked, weight) in zip(starts, train, strict=True)
+            ]
+            log_prob = np.concatenate(
+                [
+                    model.conditional_log_prob(rows, hidden)[hidden]
+                    for model, hidden in zip(models, masks, strict=True)
+                ]
+            )
+            errors = _errors(models, rows, masks, layout)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         if is_first:
             raise
         return None
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
-    shrinkage = candidate.shrinkage
-    return Trial(candidate.name, model, log_prob, *errors, 0.0, 0.0, shrinkage)
+    return Trial(candidate.name, models, log_prob, *errors, 0.0, 0.0)
 
 
-def _errors(model, rows, hidden, layout):
+def _errors(models, rows, masks, layout):
     """Return rmse of numbers, share of wrong categories, and steps of ordered ones."""
-    filled = model.impute(np.where(hidden, np.nan, rows))
+    pairs = zip(models, masks, strict=True)
+    filled = np.vstack([model.impute(np.where(m, np.nan, rows)) for model, m in pairs])
+    rows, hidden = np.tile(rows, (len(masks), 1)), np.vstack(masks)
     of_numbers = hidden & (layout.n_categories == 0)
     error = (filled - rows)[of_numbers]
     rmse = np.sqrt(np.mean(error**2)) if error.size else np.nan
@@ -225,32 +230,35 @@ def _value(trials, weights):
 class Allowance(NamedTuple):
     """The rest of a budget.
 
-    candidates : number of models. cost : seconds of a typical core, by formula.
-    deadline : reading of the processor clock.
+    n_masks : number of fits of a model. candidates : number of models. cost : seconds
+    of a typical core, by formula. deadline : reading of the processor clock.
     """
 
+    n_masks: int = 1
     candidates: float = np.inf
     cost: float = np.inf
     deadline: float = np.inf
 
     @classmethod
-    def of(cls, budget, size):
+    def of(cls, budget, size, n_masks):
         if budget == "auto":
             width = np.sqrt(size.n_columns * size.n_indicators)
             of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
             each = of_column + AUTO_ENTRY * size.n_rows * width
-            return cls(cost=max(LEAST_AUTO, width * each))
+            return cls(n_masks, cost=n_masks * max(LEAST_AUTO, width * each))
         if isinstance(budget, int | np.integer):
-            return cls(candidates=budget)
-        return cls(deadline=time.process_time() + budget)
+            return cls(n_masks, candidates=budget)
+        return cls(n_masks, deadline=time.process_time() + budget)
 
     def admits(self, candidate):
-        if self.candidates < 1 or candidate.cost > self.cost:
+        cost = self.n_masks * candidate.cost
+        if self.candidates < 1 or cost > self.cost:
             return False
         is_free = self.deadline == np.inf  # reading the processor's clock takes time
-        return is_free or candidate.cost <= self.deadline - time.process_time()
+        return is_free or cost <= self.deadline - time.process_time()
 
     def less(self, candidate):
         return self._replace(
-            candidates=self.candidates - 1, cost=self.cost - candidate.cost
+            candidates=self.candidates - 1,
+            cost=self.cost - self.n_masks * candidate.cost,
         )

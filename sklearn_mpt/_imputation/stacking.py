@@ -115,7 +115,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
         self.selection_ = table | {"weight": weights}
-        self.estimators_ = [t.model for t, w in zip(trials, weights, strict=True) if w]
+        chosen = [t for t, w in zip(trials, weights, strict=True) if w]
+        self.estimators_ = [t.models[0] for t in chosen]
         self.weights_ = weights[weights > 0]
 
     def _read(self, X):

@@ -109,6 +109,25 @@ class Density(ABC):
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
 
+    def complete(self, X, columns, counts):
+        """Return `expect`, (n, d), and log-probabilities of all categories.
+
+        The latter are those of the missing entries of the `columns`, (n, sum of
+        counts). `expect` holds for the other columns only.
+
+        columns : columns of categories, (c,). counts : their numbers of categories.
+        """
+        filled = self.expect(X) if has_other_gaps(X, columns) else X
+        hidden = X.isnan()
+        asked = X.repeat(max(counts, default=0), 1, 1)
+        for j, count in zip(columns, counts, strict=True):
+            codes = torch.arange(len(asked)).clamp(max=count - 1).to(X)
+            asked[:, hidden[:, j], j] = codes[:, None]
+        rows, mask = asked.flatten(0, 1), hidden.repeat(len(asked), 1)
+        log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)
+        pairs = zip(columns, counts, strict=True)
+        return filled, torch.cat([log_prob[:c, :, j] for j, c in pairs]).T
+
     @abstractmethod
     def draw(self, X, rng):
         """Draw x given the present entries; (n, d)."""
@@ -147,6 +166,13 @@ class Density(ABC):
 
     def _masked_scores(self, X, mask):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
+
+
+def has_other_gaps(X, columns):
+    """Return whether an entry is missing that is not in these columns."""
+    gaps = X.isnan().any(0)
+    gaps[columns] = False
+    return bool(gaps.any())
 
 
 class LatentDensity(Density):

@@ -12,12 +12,13 @@ the same gaps.
 """
 
 import math
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, Density
+from sklearn_mpt._latent.density import FLOAT_BYTES, Density, has_other_gaps
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
@@ -79,7 +80,31 @@ class Conditioned(NamedTuple):
         return variance.clamp(min=LEAST_VARIANCE)[self.pattern]
 
 
-def condition(X, observed, means, covariances, patterns=None):
+class Factors(NamedTuple):
+    """Covariances of the classes, factorised once for all rows.
+
+    whitening : inverse of their Cholesky factors. precision : their inverse.
+    """
+
+    whitening: torch.Tensor  # shape: (K, g, g)
+    precision: torch.Tensor  # shape: (K, g, g)
+    log_det: torch.Tensor  # log-determinant of the covariances, (K,)
+
+    @classmethod
+    def of(cls, covariances):
+        root = torch.linalg.cholesky(covariances)
+        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+        eye = eye.expand_as(root)
+        whitening = torch.linalg.solve_triangular(root, eye, upper=False)
+        return cls(whitening, whitening.mT @ whitening, _log_det(root))
+
+
+def _log_det(root):
+    """Return the log-determinants of matrices with these Cholesky factors."""
+    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def condition(X, observed, means, factors, patterns=None):
     r"""Condition Gaussians on the observed entries of rows.
 
     With the precision P of all columns, observed ones R and others M,
@@ -90,7 +115,8 @@ def condition(X, observed, means, covariances, patterns=None):
 
     and the distance of the row filled in so is that of its observed entries.
 
-    X, observed : shape (n, g). patterns : `distinct(observed)`, if it is known.
+    X, observed : shape (n, g). factors : `Factors` of the covariances. patterns :
+    `distinct(observed)`, if it is known.
     """
     n_features = X.shape[1]
     if n_features == 0:
@@ -100,10 +126,7 @@ def condition(X, observed, means, covariances, patterns=None):
         pattern = X.new_zeros(len(X), dtype=torch.int64)
         return Conditioned(log_prob, nothing, matrix, matrix[0], pattern)
     patterns, pattern = distinct(observed) if patterns is None else patterns
-    root = torch.linalg.cholesky(covariances)
-    eye = torch.eye(n_features, dtype=means.dtype, device=means.device)
-    whitening = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
-    precision = whitening.mT @ whitening
+    whitening, precision, log_det = factors
     unobserved = ~patterns[:, None]
     both = unobserved[..., None] & unobserved[..., None, :]
     ones = patterns[:, None].to(means)
@@ -112,9 +135,7 @@ def condition(X, observed, means, covariances, patterns=None):
     block_root = torch.linalg.cholesky(blocks)
     covariance = torch.cholesky_inverse(block_root)
     covariance.diagonal(dim1=2, dim2=3).sub_(ones)
-    log_det = sum(
-        2 * each.diagonal(dim1=-2, dim2=-1).log().sum(-1) for each in (root, block_root)
-    )
+    log_det = log_det + _log_det(block_root)
     seen = observed[:, None]
     residual = torch.where(seen, torch.where(observed, X, 0.0)[:, None] - means, 0.0)
     pulled = (residual.transpose(0, 1) @ precision).transpose(0, 1)
@@ -177,6 +198,10 @@ class MixtureDensity(Density):
         self.classes = classes
         self.layout = layout
 
+    @cached_property
+    def _factors(self):
+        return Factors.of(self.classes.covariances)
+
     @property
     def row_bytes(self):
         n_classes, n_gaussian = self.classes.means.shape
@@ -210,7 +235,7 @@ class MixtureDensity(Density):
             X[:, layout.gaussian],
             observed[:, layout.gaussian],
             classes.means,
-            classes.covariances,
+            self._factors,
             patterns,
         )
         entries = self._other_entries(X)
@@ -257,7 +282,22 @@ class MixtureDensity(Density):
         return torch.where(hidden, log_prob, 0.0)
 
     def expect(self, X):
+        return self._expect(X, self.given(X, ~X.isnan()))
+
+    def complete(self, X, columns, counts):
         given = self.given(X, ~X.isnan())
+        codes = X.new_zeros(max(counts, default=0), X.shape[1])
+        for j, count in zip(columns, counts, strict=True):
+            codes[:, j] = torch.arange(len(codes)).clamp(max=count - 1)
+        entries = torch.empty_like(codes)[:, None].repeat(1, len(self.classes.means), 1)
+        entries[..., self.layout.others] = self._other_entries(codes)
+        pairs = zip(columns, counts, strict=True)
+        of_class = torch.cat([entries[:c, :, j] for j, c in pairs])
+        log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
+        filled = self._expect(X, given) if has_other_gaps(X, columns) else X
+        return filled, log_prob
+
+    def _expect(self, X, given):
         share, layout = given.log_responsibility.exp(), self.layout
         filled = torch.empty_like(X)
         expected = self.classes.means + given.gaussian.deviation
