@@ -28,7 +28,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent.acceleration import Extrapolation
+from sklearn_mpt._latent.acceleration import QuasiNewton
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
     Move,
@@ -38,6 +38,7 @@ from sklearn_mpt._latent.natural_gradient import (
     full_step,
     gain_at,
     mix,
+    with_change_of_law,
 )
 from sklearn_mpt._latent.saddles import with_missing_components
 
@@ -152,7 +153,7 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
-        self._extrapolation = None
+        self._memory = QuasiNewton()
         self._information = None
         self._next_test = FIRST_TEST
         # Gain of the last step without noise, and of all later steps.
@@ -201,8 +202,10 @@ class Ascent(Solver):
                 return
         problem = self.problem.finer() if self._finishes else None
         if problem is not None:
+            memory = self._memory
             self._start_again(self.result)
             self.problem, self._n_idle, self._caution = problem, 0, 1.0
+            self._memory = memory  # the curvature of both is about the same
 
     def _escape(self, point, batch, is_trial=False):
         """Replace weak components by missing ones; return whether any was replaced.
@@ -223,7 +226,7 @@ class Ascent(Solver):
 
     def _start_again(self, point):
         self.point, self._last = point, None
-        self._extrapolation = None
+        self._memory = QuasiNewton()
         self.converged = False
         self._forget_average()
 
@@ -242,12 +245,20 @@ class Ascent(Solver):
             self.point, self._last = self._record.best_point, None
             self._forget_average()
             return move.value
+        if self.problem.accelerates and self._last is not None:
+            self._remember(move)
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
         if self.converged and self._average is not None:
             self._doubt(move, batch)
         self._advance(move)
         return move.value
+
+    def _remember(self, move):
+        """Add the last step to those that correct the information."""
+        before, last, _ = self._last
+        moved = self.point.plus(before, -1.0)
+        self._memory.add(moved, last.gradient, move.gradient)
 
     def _advance(self, move):
         """Take a step; extrapolate from the last full steps if there is no noise."""
@@ -257,12 +268,13 @@ class Ascent(Solver):
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
         self._n_steps += 1
-        if self.problem.accelerates and size == 1:
-            self._extrapolation = self._extrapolation or Extrapolation()
-            beyond = self._extrapolation.beyond(before, self.point, move.information)
-            if beyond is not None:  # half of it is the full step
-                self._last = before, move, 2.0
-                self.point = beyond._replace(own=beyond.own.clamp(min=floor))
+        if self.problem.accelerates and size == 1 and self._memory:
+            def divide(gradient):
+                return with_change_of_law(gradient, before, move.information)
+
+            beyond = before.plus(self._memory.direction(move.gradient, divide))
+            self._last = before, move, 2.0  # half of it is the full step
+            self.point = beyond._replace(own=beyond.own.clamp(min=floor))
 
     def _overshot(self, move):
         if self._last is None:
@@ -279,8 +291,12 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
-        self._extrapolation = None
-        if size < SMALLEST_SIZE:
+        if size > 1 and overshot.is_finite:
+            self._remember(overshot)
+        fall = move.value - overshot.value
+        # full steps rise, but for errors of nodes: these exceed the gains now
+        is_error = size <= 1 and self.problem.jitter > 0 and fall < self._tol
+        if size < SMALLEST_SIZE or is_error:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum

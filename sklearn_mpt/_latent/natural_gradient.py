@@ -204,6 +204,14 @@ def move_of(sums, point, information, *, longest=math.inf):
     return Move(value, error, gradient, information, step, generator, gain)
 
 
+def with_change_of_law(gradient, point, information):
+    """Return the full step for a gradient, linear in it; z changes its law as well."""
+    step, moment = divide(gradient, information), point.coefs[:, :-1].T @ gradient.coefs
+    scale = moment[:, :-1]
+    generator = law_of((scale + scale.T) / 4, moment[:, -1])
+    return step._replace(coefs=step.coefs + point.coefs @ generator)
+
+
 def divide(gradient, information):
     """Solve for the step of each feature, and of the own parameters."""
     matrices = information.coefs.clone()
