@@ -13,11 +13,13 @@ A problem is an object with
   masks or with more nodes, or None; called only with ``finishes``;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
-- ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
+- ``accelerates``: whether steps without noise are corrected by the last gradients; see
+  `acceleration`;
 - ``longest``: bound on the steps of coefficients; see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent;
 - ``jitter``: share of tol; smaller falls without noise are errors of nodes, which move
-  with the posteriors.
+  with the posteriors. If it is not 0, a full step that falls by less than tol ends the
+  ascent.
 
 `stream` has the ascent on parts of a stream.
 """
@@ -112,7 +114,8 @@ class Ascent(Solver):
     finishes : bool
         Whether epochs of ``problem.finer()`` follow.
     makes_trials : bool
-        Whether to try to train another component instead of the weakest one.
+        Whether to test components before the end, and to try to train another one
+        instead of the weakest one.
 
     Attributes
     ----------
@@ -155,7 +158,7 @@ class Ascent(Solver):
         self._caution = 1.0
         self._memory = QuasiNewton()
         self._information = None
-        self._next_test = FIRST_TEST
+        self._next_test = FIRST_TEST if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
@@ -261,7 +264,7 @@ class Ascent(Solver):
         self._memory.add(moved, last.gradient, move.gradient)
 
     def _advance(self, move):
-        """Take a step; extrapolate from the last full steps if there is no noise."""
+        """Take a step; correct it by the last ones if there is no noise."""
         falling = 0 if self._average is None else self._average.count
         size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
         floor, before = self.problem.floor, self.point
@@ -269,12 +272,13 @@ class Ascent(Solver):
         self._last = before, move, size
         self._n_steps += 1
         if self.problem.accelerates and size == 1 and self._memory:
-            def divide(gradient):
-                return with_change_of_law(gradient, before, move.information)
-
-            beyond = before.plus(self._memory.direction(move.gradient, divide))
+            step = self._memory.direction(
+                move.gradient,
+                lambda g: with_change_of_law(g, before, move.information),
+            )
+            corrected = before.plus(step)
             self._last = before, move, 2.0  # half of it is the full step
-            self.point = beyond._replace(own=beyond.own.clamp(min=floor))
+            self.point = corrected._replace(own=corrected.own.clamp(min=floor))
 
     def _overshot(self, move):
         if self._last is None:

@@ -315,6 +315,7 @@ class LikelihoodRows(IntegratedRows):
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_own + 2)
+            number = 1 if likelihood.has_fixed_information else number
             entries = given.standardise(X).cpu().numpy()
             self.typical = Typical.of(entries, number).to(X.device)
 
