@@ -22,6 +22,7 @@ from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     align,
     apply,
     as_arrays,
+    corrected,
     divide,
     mix,
     move_of,
@@ -655,3 +656,14 @@ def test_a_full_step_that_falls_by_less_than_tol_ends_an_ascent_with_errors():
             break
     assert len(ascent.loss_curve) < 20  # halving to the smallest size takes 19 more
     assert loss(ascent.result) < 1e-4
+
+
+def test_corrected_moves_are_bounded_and_leave_the_law_alone():
+    point = random_point(1)
+    move = move_at(point, random_point(2))
+    step = move.step.times(100 / float(move.step.coefs.abs().max()))
+    found = corrected(move, step, longest=5.0)
+    lengths = step.coefs.abs().amax(1)
+    assert_allclose(found.step.coefs.abs().amax(1), lengths.clamp(max=5.0))
+    assert not found.generator.any()
+    assert corrected(move, step, longest=math.inf).step is step

@@ -36,6 +36,7 @@ from sklearn_mpt._latent.natural_gradient import (
     Move,
     align,
     apply,
+    corrected,
     divide,
     full_step,
     gain_at,
@@ -60,6 +61,7 @@ RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # A component is tried if its approximate gain is this share of the loss by removing the
 # one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
+LONGER = 5  # bound on corrected steps, as a multiple of that on full steps
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Steps LAG apart have independent masks; noise is detected in a window of steps.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
@@ -276,9 +278,9 @@ class Ascent(Solver):
                 move.gradient,
                 lambda g: with_change_of_law(g, before, move.information),
             )
-            corrected = before.plus(step)
+            longest = LONGER * self.problem.longest
+            self.point = apply(before, corrected(move, step, longest), 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
-            self.point = corrected._replace(own=corrected.own.clamp(min=floor))
 
     def _overshot(self, move):
         if self._last is None:
@@ -295,8 +297,7 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
-        if size > 1 and overshot.is_finite:
-            self._remember(overshot)
+        self._memory = QuasiNewton()
         fall = move.value - overshot.value
         # full steps rise, but for errors of nodes: these exceed the gains now
         is_error = size <= 1 and self.problem.jitter > 0 and fall < self._tol

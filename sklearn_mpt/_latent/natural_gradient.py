@@ -204,6 +204,13 @@ def move_of(sums, point, information, *, longest=math.inf):
     return Move(value, error, gradient, information, step, generator, gain)
 
 
+def corrected(move, step, longest):
+    """Return a move by another step, within bounds, that has the change of law in it."""
+    if longest < math.inf:
+        step = _shortened(step, longest, move.information.blocks)
+    return move._replace(step=step, generator=torch.zeros_like(move.generator))
+
+
 def with_change_of_law(gradient, point, information):
     """Return the full step for a gradient, linear in it; z changes its law as well."""
     step, moment = divide(gradient, information), point.coefs[:, :-1].T @ gradient.coefs
