@@ -213,7 +213,8 @@ def corrected(move, step, longest):
 
 def with_change_of_law(gradient, point, information):
     """Return the full step for a gradient, linear in it; z changes its law as well."""
-    step, moment = divide(gradient, information), point.coefs[:, :-1].T @ gradient.coefs
+    step = divide(gradient, information)
+    moment = point.coefs[:, :-1].T @ gradient.coefs
     scale = moment[:, :-1]
     generator = law_of((scale + scale.T) / 4, moment[:, -1])
     return step._replace(coefs=step.coefs + point.coefs @ generator)
