@@ -205,7 +205,7 @@ def move_of(sums, point, information, *, longest=math.inf):
 
 
 def corrected(move, step, longest):
-    """Return a move by another step, within bounds, that has the change of law in it."""
+    """Return a bounded move by another step, which has the change of law in it."""
     if longest < math.inf:
         step = _shortened(step, longest, move.information.blocks)
     return move._replace(step=step, generator=torch.zeros_like(move.generator))
