@@ -338,8 +338,9 @@ class Ascent(Solver):
             return
         before, self._gained = self._gained, move.value - self._last[1].value
         falls = before - self._gained
-        self._left = self._gained**2 / falls if falls > 0 else math.inf
         rounding = ROUNDING * (1 + abs(move.value))
+        is_known = falls > 0.01 * rounding  # else rounding may be all of it
+        self._left = self._gained**2 / falls if is_known else math.inf
         limit = max(LEFT * self._tol, rounding)
         is_idle = max(self._gained, self._left) < limit
         is_slow = self._gained < max(self.problem.idle * self._tol, 0.1 * rounding)
