@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.acceleration import Extrapolation  # noqa: E402
+from sklearn_mpt._latent.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
 from sklearn_mpt._latent.ascent import Ascent, Average, agreement  # noqa: E402
 from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
@@ -22,9 +22,11 @@ from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     align,
     apply,
     as_arrays,
+    corrected,
     divide,
     mix,
     move_of,
+    with_change_of_law,
 )
 from sklearn_mpt._latent.stream import StreamAscent  # noqa: E402
 
@@ -580,22 +582,88 @@ def test_sums_of_parts_add_up():
     assert (parts[0]._replace(information=None) + parts[1]).information is None
 
 
-def test_extrapolated_steps_solve_a_linear_problem():
-    """As many steps as there are dimensions; plain ones leave 0.9^8 of the distance."""
+def positive_definite(rng, lowest):
+    q, _ = torch.linalg.qr(torch.tensor(rng.normal(size=(5, 5))))
+    return q @ torch.diag(torch.linspace(lowest, 1, 5).double()) @ q.T
+
+
+def as_point(x):
+    return Point(x[:4].view(2, 2), x[4:])
+
+
+def test_corrected_steps_find_the_maximum_of_a_quadratic_function():
     rng = np.random.default_rng(0)
-    root = torch.tensor(rng.normal(size=(5, 5)))
-    q, _ = torch.linalg.qr(root)
-    rate = q @ torch.diag(torch.linspace(0.1, 0.9, 5).double()) @ q.T
-    goal = torch.tensor(rng.normal(size=5))
-    eye = torch.eye(2).double().expand(2, -1, -1)
-    information = Curvature(eye, torch.ones(1).double())
+    curvature, goal = positive_definite(rng, 0.05), torch.tensor(rng.normal(size=5))
+    x, memory = torch.zeros(5).double(), QuasiNewton()
+    gradient = curvature @ (goal - x)
+    for _ in range(16):
+        step = memory.direction(as_point(gradient), lambda g: g)
+        step = torch.cat([step.coefs.flatten(), step.own])
+        before, x = gradient, x + step
+        gradient = curvature @ (goal - x)
+        memory.add(*map(as_point, (step, before, gradient)))
+    assert (x - goal).norm() < 1e-4 * goal.norm()
+    uncorrected = torch.linalg.matrix_power(torch.eye(5) - curvature, 16) @ goal
+    assert uncorrected.norm() > 0.1 * goal.norm()
 
-    def at(x):
-        return Point(x[:4].view(2, 2), x[4:])
 
-    x, extrapolation = torch.zeros(5).double(), Extrapolation()
-    for _ in range(8):
-        ahead = x + rate @ (goal - x)
-        beyond = extrapolation.beyond(at(x), at(ahead), information)
-        x = ahead if beyond is None else torch.cat([beyond.coefs.flatten(), beyond.own])
-    assert (x - goal).norm() < 1e-3 * goal.norm()
+@pytest.mark.parametrize("rise", [1.0, 1.3])
+def test_steps_along_a_ray_without_a_maximum_grow_forward(rise):
+    rng = np.random.default_rng(1)
+    gradient, memory = torch.tensor(rng.normal(size=5)), QuasiNewton()
+    before, now = as_point(gradient), as_point(rise * gradient)
+    memory.add(before, before, now)  # a full step, with the unit information
+    step = memory.direction(now, lambda g: g)
+    assert_allclose(step.coefs, now.coefs / LEAST_FALL)
+    assert_allclose(step.own, now.own / LEAST_FALL)
+
+
+def test_steps_against_the_gradient_are_not_remembered():
+    memory, gradient = QuasiNewton(), as_point(torch.ones(5).double())
+    memory.add(gradient.times(-1.0), gradient, gradient)
+    assert len(memory) == 0
+
+
+def test_full_steps_of_gradients_are_linear_and_small_steps_agree():
+    point, problem = START, Quadratic()
+    (batch,) = problem.batches(np.random.default_rng(0))
+    sums = problem.sums(point, batch)._replace(of_law=None)
+    information = sums.information.times(1 / N_ROWS)
+    move = move_of(sums, point, information)
+    step = with_change_of_law(move.gradient, point, information)
+    moved = apply(point, move, 1e-6).plus(point, -1).times(1e6)
+    assert_allclose(step.coefs, moved.coefs, atol=1e-4)
+    double = with_change_of_law(move.gradient.times(2.0), point, information)
+    assert_allclose(double.coefs, 2 * step.coefs)
+
+
+class Uneven(Quadratic):
+    """Values have errors that depend on the point, as those of moving nodes do."""
+
+    def sums(self, point, batch):
+        sums = super().sums(point, batch)
+        error = 1e-5 * math.sin(1e7 * float(point.coefs.sum()))
+        return sums._replace(value=sums.value + N_ROWS * error)
+
+
+def test_a_full_step_that_falls_by_less_than_tol_ends_an_ascent_with_errors():
+    problem = Uneven()
+    problem.jitter = 1e-3
+    ascent = ascent_on(problem, tol=1e-4)
+    for _ in range(60):
+        ascent.step()
+        if ascent.converged:
+            break
+    assert len(ascent.loss_curve) < 20  # halving to the smallest size takes 19 more
+    assert loss(ascent.result) < 1e-4
+
+
+def test_corrected_moves_are_bounded_and_leave_the_law_alone():
+    point = random_point(1)
+    move = move_at(point, random_point(2))
+    step = move.step.times(100 / float(move.step.coefs.abs().max()))
+    found = corrected(move, step, longest=5.0)
+    lengths = step.coefs.abs().amax(1)
+    assert_allclose(found.step.coefs.abs().amax(1), lengths.clamp(max=5.0))
+    assert not found.generator.any()
+    assert corrected(move, step, longest=math.inf).step is step

@@ -1,76 +1,60 @@
-r"""Anderson acceleration of steps that converge linearly, as those of EM do.
+r"""Quasi-Newton steps, from the last points and gradients of an ascent.
 
-From a point x the next full step f(x) leads to x + f(x). Near the maximum f is nearly
-linear, so the last points and steps predict where it vanishes [1]_:
+Full steps divide the gradient by the information that the M-step of EM inverts, which
+takes z as known. Where entries say little of z, or one feature nearly determines it,
+this information is too large, and full steps converge slowly. Limited-memory BFGS [1]_
+corrects it by differences of gradients: moved by s, the gradient falls by y, and the
+corrected information maps s to y. The inverse information of the full step takes the
+place of the identity [2]_.
 
-.. math:: x + f - (\Delta X + \Delta F) \gamma, \qquad
-    \gamma = \arg\min \lVert f - \Delta F \gamma \rVert .
-
-The norm is that of the information. A bad prediction lowers the objective; then the
-ascent goes back to the full step [2]_.
+Along a ray on which the gradient hardly falls, such as the slopes of features that
+separate the rows, y is mixed with the fall that was expected [3]_. So the information
+along a step falls to no less than `LEAST_FALL` of itself at once.
 
 References
 ----------
-.. [1] H. F. Walker and P. Ni, "Anderson acceleration for fixed-point iterations", SIAM
-   Journal on Numerical Analysis 49, 2011.
-.. [2] N. C. Henderson and R. Varadhan, "Damped Anderson acceleration with restarts and
-   monotonicity control for accelerating EM and EM-like algorithms", Journal of
-   Computational and Graphical Statistics 28, 2019.
+.. [1] J. Nocedal, "Updating quasi-Newton matrices with limited storage", Mathematics of
+   Computation 35, 1980.
+.. [2] M. Jamshidian and R. I. Jennrich, "Acceleration of the EM algorithm by using
+   quasi-Newton methods", Journal of the Royal Statistical Society B 59, 1997.
+.. [3] M. J. D. Powell, "Algorithms for nonlinear constraints that use Lagrangian
+   functions", Mathematical Programming 14, 1978.
 """
 
-import torch
-
-MEMORY = 6  # number of steps from which to extrapolate
-DAMPING = 1e-6  # ridge of the regression, relative to its largest diagonal entry
+MEMORY = 10  # number of steps that are remembered
+LEAST_FALL = 0.2
 
 
-class Extrapolation:
-    """The last points of an ascent, and the full steps from there."""
+class QuasiNewton:
+    """The last steps of an ascent, and the falls of the gradient along them."""
 
     def __init__(self):
-        self._points, self._steps = [], []
+        self._pairs = []
 
-    def beyond(self, point, ahead, information):
-        """Return a point beyond a full step, None if this is the first step.
+    def __len__(self):
+        return len(self._pairs)
 
-        point, ahead : `Point` before and after the step. information : the one that the
-        step used.
+    def add(self, moved, before, now):
+        """Add a step, and the gradients before and after it, which are `Point`."""
+        fall, expected = before.plus(now, -1.0), before
+        product, least = moved.dot(fall), LEAST_FALL * moved.dot(expected)
+        if least <= 0:  # the step was not in a direction of ascent
+            return
+        if product < least:
+            share = (moved.dot(expected) - least) / (moved.dot(expected) - product)
+            fall = expected.times(1 - share).plus(fall, share)
+        self._pairs = [*self._pairs, (moved, fall)][-MEMORY:]
+
+    def direction(self, gradient, divide):
+        """Return the corrected step for a gradient.
+
+        divide : callable, from a gradient to the full step.
         """
-        x, f = _flat(point), _flat(ahead) - _flat(point)
-        self._points = [*self._points, x][-MEMORY - 1 :]
-        self._steps = [*self._steps, f][-MEMORY - 1 :]
-        if len(self._steps) == 1:
-            return None
-        moved = torch.stack(self._points).diff(dim=0)
-        changed = torch.stack(self._steps).diff(dim=0)
-        metric = _metric(information, point)
-        target, basis = metric(f[None]), metric(changed)
-        gram = basis @ basis.T
-        gram.diagonal().add_(DAMPING * gram.diagonal().max() + 1e-300)
-        share = torch.linalg.solve(gram, basis @ target[0])
-        found = x + f - share @ (moved + changed)
-        coefs, own = found.tensor_split([point.coefs.numel()])
-        return point._replace(
-            coefs=coefs.view_as(point.coefs), own=own.reshape(point.own.shape)
-        )
-
-
-def _flat(point):
-    return torch.cat([point.coefs.flatten(), point.own.flatten()])
-
-
-def _metric(information, point):
-    """Return a function to vectors (m, p) whose products are those of the information.
-
-    Own parameters are logarithms, for the most part, and have the unit 1.
-    """
-    root = torch.linalg.cholesky_ex(information.coefs).L
-
-    def of(vectors):
-        coefs, own = vectors.tensor_split([point.coefs.numel()], 1)
-        coefs = torch.einsum(
-            "dij,mdi->mdj", root, coefs.unflatten(1, point.coefs.shape)
-        )
-        return torch.cat([coefs.flatten(1), own], 1)
-
-    return of
+        shares = []
+        for moved, fall in reversed(self._pairs):
+            shares.append(moved.dot(gradient) / moved.dot(fall))
+            gradient = gradient.plus(fall, -shares[-1])
+        step = divide(gradient)
+        for (moved, fall), share in zip(self._pairs, reversed(shares), strict=True):
+            step = step.plus(moved, share - fall.dot(step) / moved.dot(fall))
+        return step

@@ -13,11 +13,13 @@ A problem is an object with
   masks or with more nodes, or None; called only with ``finishes``;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
-- ``accelerates``: whether steps without noise are extrapolated; see `acceleration`;
+- ``accelerates``: whether steps without noise are corrected by the last gradients; see
+  `acceleration`;
 - ``longest``: bound on the steps of coefficients; see `move_of`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent;
 - ``jitter``: share of tol; smaller falls without noise are errors of nodes, which move
-  with the posteriors.
+  with the posteriors. If it is not 0, a full step that falls by less than tol ends the
+  ascent.
 
 `stream` has the ascent on parts of a stream.
 """
@@ -28,16 +30,18 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent.acceleration import Extrapolation
+from sklearn_mpt._latent.acceleration import QuasiNewton
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
     Move,
     align,
     apply,
+    corrected,
     divide,
     full_step,
     gain_at,
     mix,
+    with_change_of_law,
 )
 from sklearn_mpt._latent.saddles import with_missing_components
 
@@ -57,6 +61,7 @@ RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # A component is tried if its approximate gain is this share of the loss by removing the
 # one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
+LONGER = 5  # bound on corrected steps, as a multiple of that on full steps
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Steps LAG apart have independent masks; noise is detected in a window of steps.
 LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
@@ -111,7 +116,8 @@ class Ascent(Solver):
     finishes : bool
         Whether epochs of ``problem.finer()`` follow.
     makes_trials : bool
-        Whether to try to train another component instead of the weakest one.
+        Whether to test components before the end, and to try to train another one
+        instead of the weakest one.
 
     Attributes
     ----------
@@ -152,9 +158,9 @@ class Ascent(Solver):
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
         self._caution = 1.0
-        self._extrapolation = None
+        self._memory = QuasiNewton()
         self._information = None
-        self._next_test = FIRST_TEST
+        self._next_test = FIRST_TEST if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
         self._gained, self._left = 0.0, 0.0
         self._finishes = finishes
@@ -201,8 +207,10 @@ class Ascent(Solver):
                 return
         problem = self.problem.finer() if self._finishes else None
         if problem is not None:
+            memory = self._memory
             self._start_again(self.result)
             self.problem, self._n_idle, self._caution = problem, 0, 1.0
+            self._memory = memory  # the curvature of both is about the same
 
     def _escape(self, point, batch, is_trial=False):
         """Replace weak components by missing ones; return whether any was replaced.
@@ -223,7 +231,7 @@ class Ascent(Solver):
 
     def _start_again(self, point):
         self.point, self._last = point, None
-        self._extrapolation = None
+        self._memory = QuasiNewton()
         self.converged = False
         self._forget_average()
 
@@ -242,6 +250,8 @@ class Ascent(Solver):
             self.point, self._last = self._record.best_point, None
             self._forget_average()
             return move.value
+        if self.problem.accelerates and self._last is not None:
+            self._remember(move)
         self._caution = min(1.0, 2 * self._caution)
         self._judge(move)
         if self.converged and self._average is not None:
@@ -249,20 +259,28 @@ class Ascent(Solver):
         self._advance(move)
         return move.value
 
+    def _remember(self, move):
+        """Add the last step to those that correct the information."""
+        before, last, _ = self._last
+        moved = self.point.plus(before, -1.0)
+        self._memory.add(moved, last.gradient, move.gradient)
+
     def _advance(self, move):
-        """Take a step; extrapolate from the last full steps if there is no noise."""
+        """Take a step; correct it by the last ones if there is no noise."""
         falling = 0 if self._average is None else self._average.count
         size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
         floor, before = self.problem.floor, self.point
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
         self._n_steps += 1
-        if self.problem.accelerates and size == 1:
-            self._extrapolation = self._extrapolation or Extrapolation()
-            beyond = self._extrapolation.beyond(before, self.point, move.information)
-            if beyond is not None:  # half of it is the full step
-                self._last = before, move, 2.0
-                self.point = beyond._replace(own=beyond.own.clamp(min=floor))
+        if self.problem.accelerates and size == 1 and self._memory:
+            step = self._memory.direction(
+                move.gradient,
+                lambda g: with_change_of_law(g, before, move.information),
+            )
+            longest = LONGER * self.problem.longest
+            self.point = apply(before, corrected(move, step, longest), 1.0, floor)
+            self._last = before, move, 2.0  # half of it is the full step
 
     def _overshot(self, move):
         if self._last is None:
@@ -279,8 +297,11 @@ class Ascent(Solver):
 
     def _halve(self, overshot):
         point, move, size = self._last
-        self._extrapolation = None
-        if size < SMALLEST_SIZE:
+        self._memory = QuasiNewton()
+        fall = move.value - overshot.value
+        # full steps rise, but for errors of nodes: these exceed the gains now
+        is_error = size <= 1 and self.problem.jitter > 0 and fall < self._tol
+        if size < SMALLEST_SIZE or is_error:
             if self.problem.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum
@@ -317,8 +338,9 @@ class Ascent(Solver):
             return
         before, self._gained = self._gained, move.value - self._last[1].value
         falls = before - self._gained
-        self._left = self._gained**2 / falls if falls > 0 else math.inf
         rounding = ROUNDING * (1 + abs(move.value))
+        is_known = falls > 0.01 * rounding  # else rounding may be all of it
+        self._left = self._gained**2 / falls if is_known else math.inf
         limit = max(LEFT * self._tol, rounding)
         is_idle = max(self._gained, self._left) < limit
         is_slow = self._gained < max(self.problem.idle * self._tol, 0.1 * rounding)

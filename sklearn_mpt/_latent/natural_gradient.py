@@ -204,6 +204,22 @@ def move_of(sums, point, information, *, longest=math.inf):
     return Move(value, error, gradient, information, step, generator, gain)
 
 
+def corrected(move, step, longest):
+    """Return a bounded move by another step, which has the change of law in it."""
+    if longest < math.inf:
+        step = _shortened(step, longest, move.information.blocks)
+    return move._replace(step=step, generator=torch.zeros_like(move.generator))
+
+
+def with_change_of_law(gradient, point, information):
+    """Return the full step for a gradient, linear in it; z changes its law as well."""
+    step = divide(gradient, information)
+    moment = point.coefs[:, :-1].T @ gradient.coefs
+    scale = moment[:, :-1]
+    generator = law_of((scale + scale.T) / 4, moment[:, -1])
+    return step._replace(coefs=step.coefs + point.coefs @ generator)
+
+
 def divide(gradient, information):
     """Solve for the step of each feature, and of the own parameters."""
     matrices = information.coefs.clone()

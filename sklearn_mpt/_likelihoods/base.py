@@ -107,6 +107,8 @@ class Likelihood(torch.nn.Module, ABC):
     # Whether an entry may determine z more closely than the spacing of nodes in the
     # posterior given the other entries.
     is_sharp = False
+    # Whether the information of an entry does not depend on its value.
+    has_fixed_information = False
 
     @classmethod
     def of_columns(cls, n_categories: int, n_features: int) -> Self:
@@ -204,7 +206,6 @@ class Likelihood(torch.nn.Module, ABC):
     def entry_log_prob(self, X: torch.Tensor, location: torch.Tensor) -> torch.Tensor:
         """Return the log-probability of each entry; (..., d)."""
 
-    @abstractmethod
     def pair_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, location: torch.Tensor
     ) -> torch.Tensor:
@@ -212,6 +213,15 @@ class Likelihood(torch.nn.Module, ABC):
 
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
         of shape (1, d). location : (m, l).
+        """
+        of_rows, of_locations, constant = self.pair_factors(X, observed, location)
+        return of_rows @ of_locations.T + constant
+
+    def pair_factors(self, X, observed, location):
+        """Return matrices whose product is `pair_log_prob`, and a constant to add.
+
+        They are (n, p), (m, p) and (n, 1). Kinds that override `pair_log_prob`, to
+        treat extreme locations, may return None.
         """
 
     def shared_log_prob(

@@ -13,6 +13,7 @@ class Bernoulli(Likelihood):
 
     bounds = (0.0, 1.0)
     values = (0.0, 1.0)
+    has_fixed_information = True
     measure = "probability"
 
     @staticmethod
@@ -35,10 +36,11 @@ class Bernoulli(Likelihood):
     def entry_log_prob(self, X, location):
         return logsigmoid((2 * X - 1) * location)
 
-    def pair_log_prob(self, X, observed, location):
+    def pair_factors(self, X, observed, location):
         # All terms are at most 0, so large logits cause no cancellation.
-        zeros = observed - X
-        return X @ logsigmoid(location).T + zeros @ logsigmoid(-location).T
+        of_rows = torch.cat([X, observed - X], 1)
+        of_locations = torch.cat([logsigmoid(location), logsigmoid(-location)], 1)
+        return of_rows, of_locations, X.new_zeros(1, 1)
 
     def derivatives(self, X, location):
         prob = torch.sigmoid(location)

@@ -21,6 +21,7 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
+    has_fixed_information = True
     measure = "probability"
 
     def __init__(self, n_categories):
@@ -69,10 +70,10 @@ class Categorical(Likelihood):
         log_prob = log_prob.expand(*shape, -1)
         return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
 
-    def pair_log_prob(self, X, observed, location):
+    def pair_factors(self, X, observed, location):
         is_category = self._indicators(X) * observed[..., None]
         log_prob = log_softmax(self._by_feature(location))
-        return is_category.flatten(-2) @ log_prob.flatten(-2).T
+        return is_category.flatten(1), log_prob.flatten(1), X.new_zeros(1, 1)
 
     def expected_prob(self, X, r, location):
         average = self._by_feature(r @ self.mean(location))

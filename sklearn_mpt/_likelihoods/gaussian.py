@@ -50,7 +50,7 @@ class Gaussian(OfScale):
         above NOISE_FLOOR.
     """
 
-    is_sharp = True
+    is_sharp = has_fixed_information = True
     measure = "density"
     has_density = True
     floor = NOISE_FLOOR
@@ -132,6 +132,14 @@ class Gaussian(OfScale):
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
         return fit - 0.5 * size.sum(1, keepdim=True)
+
+    def pair_factors(self, X, observed, location):
+        variance = self.scatter
+        scaled = location / variance
+        of_rows = torch.cat([X, observed.expand_as(X)], 1)
+        of_locations = torch.cat([scaled, -0.5 * scaled * location], 1)
+        size = X**2 / variance + observed * (LOG_2PI + variance.log())
+        return of_rows, of_locations, -0.5 * size.sum(1, keepdim=True)
 
     def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, from the factors of the locations if that is cheaper.

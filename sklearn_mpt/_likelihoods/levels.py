@@ -109,11 +109,11 @@ class Levels(OwnParameters):
         levels = torch.arange(1, self.n_categories, device=X.device)
         return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)
 
-    def pair_log_prob(self, X, observed, location):
+    def pair_factors(self, X, observed, location):
         levels = torch.arange(self.n_categories).to(location)[:, None]
         log_prob = self.entry_log_prob(levels, location[:, None])  # shape: (m, C, d)
         is_level = (X[:, None] == levels).to(X.dtype) * observed[:, None]
-        return is_level.flatten(1) @ log_prob.flatten(1).T
+        return is_level.flatten(1), log_prob.flatten(1), X.new_zeros(1, 1)
 
     def expected_prob(self, X, r, location):
         levels = torch.arange(self.n_categories).to(location)[:, None, None]

@@ -29,7 +29,7 @@ class Lognormal(OfScale):
 
     measure = "density"
     bounds = (0.0, np.inf)
-    is_sharp = True
+    is_sharp = has_fixed_information = True
     has_density = True
     has_bound = False
     floor = VARIANCE_FLOOR

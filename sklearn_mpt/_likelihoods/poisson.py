@@ -22,7 +22,7 @@ class Poisson(Likelihood):
     """Counts, given the logarithms of their rates."""
 
     bounds = (0.0, np.inf)
-    is_sharp = True
+    is_sharp = has_fixed_information = True
     measure = "probability"
 
     @staticmethod

@@ -309,12 +309,13 @@ class LikelihoodRows(IntegratedRows):
         self.is_noisy = self.n_batches > 1
         self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
-        self._is_coarse = False
+        self._is_coarse, self.jitter = False, 0.0 if self.bounds else JITTER
         if self.own.is_sampled and not self.bounds:
-            self.idle, self.jitter, self._is_coarse = IDLE_SAMPLED, JITTER, not is_fine
+            self.idle, self._is_coarse = IDLE_SAMPLED, not is_fine
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_own + 2)
+            number = 1 if likelihood.has_fixed_information else number
             entries = given.standardise(X).cpu().numpy()
             self.typical = Typical.of(entries, number).to(X.device)
 

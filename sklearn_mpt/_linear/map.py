@@ -281,8 +281,10 @@ def n_nodes_of(steps, radius=RADIUS):
 
 def fitting(steps, most, radius=RADIUS):
     """Return the spacing of a grid with about `most` nodes if these are more."""
-    while n_nodes_of(steps, radius) > most and min(steps) < WIDEST:
-        steps = [min(1.1 * h, WIDEST) for h in steps]
+    while n_nodes_of(steps, radius) > 1.001 * most and min(steps) < WIDEST:
+        n_free = sum(h < WIDEST for h in steps)
+        factor = (n_nodes_of(steps, radius) / most) ** (1 / n_free)
+        steps = [min(factor * h, WIDEST) for h in steps]
     return steps
 
 
