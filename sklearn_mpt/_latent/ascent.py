@@ -172,6 +172,10 @@ class Ascent(Solver):
         average = self._average
         if average is not None and average.count > MIN_POINTS_TO_AVERAGE:
             return average.point
+        if self.problem.accelerates and self._last is not None:
+            before, move, size = self._last
+            if size > 1:  # a corrected step may overshoot, a full one does not
+                return apply(before, move, 1.0, self.problem.floor)
         return self.point
 
     def terminate(self):
