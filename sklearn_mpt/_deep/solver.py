@@ -206,6 +206,7 @@ class NetSolver(Solver):
         """Go on from the best parameters, on validation rows, too."""
         self._show_best()
         self.optimizer.move_to(self.optimizer.point)
+        self.optimizer.rest = np.inf  # the noise stays as validation rows set it
         self.best = self.optimizer.average.clone()
         self.objective.join(self.validation)
         self.validation, self.lowest = None, np.inf

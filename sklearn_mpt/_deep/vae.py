@@ -365,8 +365,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             sets_noise=sets_noise,
-            # fits that go on later would lose the noise of the validation rows
-            joins=sets_noise and not self.warm_start,
+            # fits that go on later need the validation rows again
+            joins=validation is not None and not self.warm_start,
             learning_rate=self.learning_rate,
             resting=module.likelihood.noises(),
             rest=math.inf if sets_noise else REST * problem.is_new,
