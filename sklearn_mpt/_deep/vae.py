@@ -111,7 +111,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Epochs over which it is judged; with `early_stopping` up to twice as many.
     early_stopping : bool, default=True
         Whether validation rows decide on the start, the end of training, the parameters
-        that are kept, and the noise.
+        that are kept, and the noise. In the last epochs they are trained on, too.
     validation_fraction : float, default=0.1
         Share of the rows that is held out.
     warm_start : bool, default=False
