@@ -108,7 +108,7 @@ def test_item_response_model_reaches_the_published_likelihood(objective, toleran
     assert_allclose(model.score(X), total / 1000, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The likelihood has no finite maximum")
 def test_objectives_end_close_together(arrays):
     X = binary_rows(200, *arrays, seed=4)
     scores = {
