@@ -22,6 +22,7 @@ from sklearn_mpt._deep.early_stopping import (
 )
 from sklearn_mpt._deep.objectives import BoundGainsLoss, SampleCounts
 from sklearn_mpt._deep.recipe import recipe_for
+from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import LINEAR, WeightedRows, start
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian
 
@@ -134,7 +135,7 @@ def test_held_out_rows_join_with_their_weights_and_gaps():
         ({}, True),
         ({"conditional": "encode_decode"}, True),
         ({"warm_start": True}, False),  # they tell about the next call, too
-        ({"objective": "elbo"}, False),  # their noise would be lost
+        ({"objective": "elbo"}, True),
         ({"early_stopping": False}, False),
     ],
 )
@@ -151,6 +152,24 @@ def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, join
     quick(n_iter_no_change=3, max_iter=40, **changed).fit(X)
     assert n_rows[0] == (60 if changed == {"early_stopping": False} else 54)
     assert n_rows[-1] == (60 if joins else n_rows[0])
+
+
+def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
+    join, found = NetSolver._join, []
+
+    def joined(solver):
+        join(solver)
+        (noise,), (first, *_) = (
+            solver.module.likelihood.noises(),
+            solver.module.decoder.coefs,
+        )
+        found.append((solver.module, noise.clone(), first.clone()))
+
+    monkeypatch.setattr(NetSolver, "_join", joined)
+    quick(n_iter_no_change=3, max_iter=40).fit(low_rank_rows(60, 5, 2, 0.3, seed=0))
+    ((module, noise, first),) = found
+    assert_array_equal(module.likelihood.noises()[0].detach(), noise.detach())
+    assert (module.decoder.coefs[0] != first).any()
 
 
 def test_noise_is_that_of_held_out_rows():
