@@ -21,7 +21,13 @@ from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
-from sklearn_mpt._imputation.selection import few_models, mixed, stacking_weights
+from sklearn_mpt._imputation.selection import (
+    MOST_INDICATORS,
+    Allowance,
+    few_models,
+    mixed,
+    stacking_weights,
+)
 from sklearn_mpt._latent.density import Density
 
 
@@ -101,6 +107,22 @@ def test_a_budget_of_one_model_takes_columns_alone(wine):
     middle = np.broadcast_to(np.nanmean(X, axis=0), X.shape)
     filled = imputer.transform(X)
     assert_allclose(filled[np.isnan(X)], middle[np.isnan(X)], rtol=2e-3)
+
+
+@pytest.mark.parametrize(("n_levels", "counted"), [(3, 3), (60, MOST_INDICATORS)])
+def test_a_column_of_many_categories_has_no_more_time(monkeypatch, n_levels, counted):
+    of, sizes = Allowance.of, []
+
+    def seen(budget, size, n_masks):
+        sizes.append(size)
+        return of(budget, size, n_masks)
+
+    monkeypatch.setattr(Allowance, "of", seen)
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(120, 2)), columns=["a", "b"])
+    table["town"] = pd.Categorical(np.arange(120) % n_levels)
+    MPTImputer(random_state=0).fit(table.mask(rng.random(table.shape) < 0.2))
+    assert [size.n_indicators for size in sizes] == [2 + counted]
 
 
 def test_a_column_alone_is_filled_in_and_single_entries_are_refused():

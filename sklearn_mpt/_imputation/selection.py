@@ -21,8 +21,10 @@ N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
 # entry of a column and other column. It is less than half the time of missForest. The
-# number of columns is the geometric mean of those with and without indicators.
+# number of columns is the geometric mean of those with and without indicators, at most
+# so many for each column, as the time of missForest does not grow with categories.
 LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.03, 3e-6
+MOST_INDICATORS = 20
 FEW_ROWS = 100  # with fewer rows a column gets a part of its time
 
 
@@ -94,10 +96,13 @@ def search(rows, layout, weight, budget, rng):
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
+    widths = np.maximum(widths, 1)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
-    size = Size(*rows.shape, int(np.maximum(widths, 1).sum()), n_patterns)
+    size = Size(*rows.shape, int(widths.sum()), n_patterns)
     paths = candidate_paths(layout, size, int(rng.integers(2**31)))
-    allowance = Allowance.of(budget, size, n_masks)
+    n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
+    counted = size._replace(n_indicators=n_counted)
+    allowance = Allowance.of(budget, counted, n_masks)
     trials, weights = [], np.empty(0)
     last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
