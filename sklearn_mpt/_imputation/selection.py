@@ -235,14 +235,15 @@ def _value(trials, weights):
 class Allowance(NamedTuple):
     """The rest of a budget.
 
-    n_masks : number of fits of a model. candidates : number of models. cost : seconds
-    of a typical core, by formula. deadline : reading of the processor clock.
+    candidates : number of models. cost : seconds of a typical core for one fit of each
+    model, by formula. deadline : reading of the processor clock. n_masks : number of
+    fits of each model.
     """
 
-    n_masks: int = 1
     candidates: float = np.inf
     cost: float = np.inf
     deadline: float = np.inf
+    n_masks: int = 1
 
     @classmethod
     def of(cls, budget, size, n_masks):
@@ -250,20 +251,19 @@ class Allowance(NamedTuple):
             width = np.sqrt(size.n_columns * size.n_indicators)
             of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
             each = of_column + AUTO_ENTRY * size.n_rows * width
-            return cls(n_masks, cost=n_masks * max(LEAST_AUTO, width * each))
+            return cls(cost=max(LEAST_AUTO, width * each))
         if isinstance(budget, int | np.integer):
-            return cls(n_masks, candidates=budget)
-        return cls(n_masks, deadline=time.process_time() + budget)
+            return cls(candidates=budget)
+        return cls(deadline=time.process_time() + budget, n_masks=n_masks)
 
     def admits(self, candidate):
-        cost = self.n_masks * candidate.cost
-        if self.candidates < 1 or cost > self.cost:
+        if self.candidates < 1 or candidate.cost > self.cost:
             return False
-        is_free = self.deadline == np.inf  # reading the processor's clock takes time
-        return is_free or cost <= self.deadline - time.process_time()
+        if self.deadline == np.inf:  # reading the processor's clock takes time
+            return True
+        return self.n_masks * candidate.cost <= self.deadline - time.process_time()
 
     def less(self, candidate):
         return self._replace(
-            candidates=self.candidates - 1,
-            cost=self.cost - self.n_masks * candidate.cost,
+            candidates=self.candidates - 1, cost=self.cost - candidate.cost
         )

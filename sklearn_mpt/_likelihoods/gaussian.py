@@ -127,19 +127,21 @@ class Gaussian(OfScale):
         return -0.5 * (LOG_2PI + variance.log() + (X - location) ** 2 / variance)
 
     def pair_log_prob(self, X, observed, location):
-        variance = self.scatter
-        scaled = location / variance
+        scaled = location / self.scatter
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
-        size = X**2 / variance + observed * (LOG_2PI + variance.log())
-        return fit - 0.5 * size.sum(1, keepdim=True)
+        return fit + self._pair_constant(X, observed)
 
     def pair_factors(self, X, observed, location):
-        variance = self.scatter
-        scaled = location / variance
+        scaled = location / self.scatter
         of_rows = torch.cat([X, observed.expand_as(X)], 1)
         of_locations = torch.cat([scaled, -0.5 * scaled * location], 1)
+        return of_rows, of_locations, self._pair_constant(X, observed)
+
+    def _pair_constant(self, X, observed):
+        """Return the terms of `pair_log_prob` without the locations; (n, 1)."""
+        variance = self.scatter
         size = X**2 / variance + observed * (LOG_2PI + variance.log())
-        return of_rows, of_locations, -0.5 * size.sum(1, keepdim=True)
+        return -0.5 * size.sum(1, keepdim=True)
 
     def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, from the factors of the locations if that is cheaper.

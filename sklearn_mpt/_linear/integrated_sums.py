@@ -230,11 +230,11 @@ def _shared_part(rows, weight, indicators, grid, steps, location, own, likelihoo
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    with torch.enable_grad():
+    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
         total = torch.dot(log_prob.flatten(), r.flatten())
     gradients = torch.autograd.grad(total, (location, own), allow_unused=True)
     gradients = (0.0 if g is None else g for g in gradients)
-    if len(indicators[0]) == 1 and rows.observed.all():
+    if indicators.shape[1] == 1 and rows.observed.all():
         known = r.sum(0)[:, None, None].expand(-1, *indicators.shape[1:])
     else:
         known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
