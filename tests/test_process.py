@@ -31,6 +31,7 @@ from sklearn_mpt import (
     MPTScorer,
     mpt_curve,
 )
+from sklearn_mpt._latent.density import own_mode
 
 
 @contextmanager
@@ -215,6 +216,14 @@ def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
             assert np.isfinite(fitted.score(X))
     finally:
         signal.signal(signal.SIGVTALRM, handler)
+
+
+def test_an_interruption_while_errstate_starts_leaves_numpy_as_it_was():
+    before = np.geterr()
+    with own_mode():
+        np.errstate(over="ignore").__enter__()  # and no exit
+        assert np.geterr() != before
+    assert np.geterr() == before
 
 
 class InterruptIn:

@@ -71,7 +71,8 @@ class _Writable:
 def own_mode(with_grad=False):
     """Set torch's modes in this thread, and restore them afterwards.
 
-    The modes are those of gradients, inference and mixed precision.
+    The modes are those of gradients, inference and mixed precision. NumPy's handling of
+    errors is restored, too: an interruption while `numpy.errstate` starts changes it.
     """
     before = torch.is_grad_enabled()
     try:
@@ -79,6 +80,7 @@ def own_mode(with_grad=False):
             torch.inference_mode(False),
             torch.autocast("cpu", enabled=False),
             torch.autocast("cuda", enabled=False),
+            np.errstate(),
         ):
             torch.set_grad_enabled(with_grad)
             yield
