@@ -21,6 +21,7 @@ from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
+from sklearn_mpt._imputation.powers import NO_POWERS, Powers
 from sklearn_mpt._imputation.selection import (
     MOST_INDICATORS,
     Allowance,
@@ -224,7 +225,7 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
     kinds = ["gaussian", "ordinal", "categorical", "bernoulli"]
     layout = Layout(kinds, np.array([0, 3, 3, 2]))
     gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
-    model = GaussianIndicators(layout, gaussian).fit(rows)
+    model = GaussianIndicators(layout, gaussian, NO_POWERS).fit(rows)
     known = model.units_.without(model._coded(rows))
     score = model.model.model.score_samples
     for j, place in ((1, slice(1, 3)), (2, slice(3, 6)), (3, slice(6, 7))):
@@ -247,6 +248,78 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
         share = np.exp(model.conditional_log_prob(asked, np.arange(4) == j)[0, j])
         error = np.sqrt(share * (1 - share) / 2000)
         assert_allclose((drawn[:, j] == 0).mean(), share, atol=4 * error)
+
+
+def skewed_table(n_rows, rng):
+    """Columns that are skewed to the right, to the left and not, and an even one."""
+    z = rng.multivariate_normal(np.zeros(4), 0.4 + 0.6 * np.eye(4), n_rows)
+    return np.column_stack([np.exp(z[:, 0]), 5 - np.exp(z[:, 1]), z[:, 2], z[:, 3] > 0])
+
+
+def test_powers_choose_skewed_columns_and_are_inverted():
+    rows = skewed_table(300, np.random.default_rng(0))
+    powers = Powers.of(rows, np.zeros(4), np.array([True, True, True, False]))
+    assert_array_equal(powers.columns, [0, 1])
+    assert abs(powers.exponents[0]) < 0.2, "the logarithm of a lognormal is normal"
+    transforms = powers.transformed(rows)
+    assert (abs(stats.skew(transforms[:, :2])) < 0.5).all()
+    assert_array_equal(transforms[:, 2:], rows[:, 2:])
+    assert_allclose(powers.restored(transforms), rows, rtol=1e-12, atol=1e-12)
+    step = 1e-6
+    rise = powers.transformed(rows + step) - powers.transformed(rows - step)
+    assert_allclose(np.exp(powers.log_slope(rows)), rise / (2 * step), rtol=1e-5)
+    gap = np.where(np.arange(4) < 2, np.nan, rows)
+    assert np.isnan(powers.transformed(gap)[:, :2]).all()
+
+
+def test_powers_do_not_depend_on_units():
+    rows = skewed_table(200, np.random.default_rng(1))[:, :3]
+    is_number = np.ones(3, dtype=bool)
+    powers = Powers.of(rows, np.zeros(3), is_number)
+    shift, scale = np.array([-3.0, 5.0, 0.0]), np.array([10.0, 0.1, 3.0])
+    others = Powers.of(shift + scale * rows, shift, is_number)
+    assert_allclose(others.exponents, powers.exponents, atol=1e-4)
+    assert_allclose(others.gains, powers.gains, rtol=1e-6)
+
+
+def test_a_column_of_few_distinct_values_has_no_power():
+    rows = np.column_stack([np.zeros(50), np.arange(50) == 7, np.arange(50.0)])
+    rows[:49, 2] = np.nan
+    powers = Powers.of(rows, np.zeros(3), np.ones(3, dtype=bool))
+    assert not len(powers.columns)
+
+
+def test_conditionals_of_powers_are_densities_with_the_expected_values():
+    rng = np.random.default_rng(2)
+    rows = skewed_table(400, rng)
+    layout = Layout(["gaussian"] * 3 + ["bernoulli"], np.array([0, 0, 0, 2]))
+    powers = Powers.of(rows, np.zeros(4), layout.n_categories == 0)
+    gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
+    model = GaussianIndicators(layout, gaussian, powers).fit(rows)
+    for j in (0, 1, 2):
+        mask = np.arange(4) == j
+        middle = rows[0, j]
+        grid = middle + np.sinh(np.linspace(-9, 9, 20001))
+        asked = np.tile(rows[:1], (len(grid), 1))
+        asked[:, j] = grid
+        density = np.exp(model.conditional_log_prob(asked, mask)[:, j])
+        assert_allclose(np.trapezoid(density, grid), 1, atol=1e-4)
+        gap = np.where(mask, np.nan, rows[:1])
+        mean = np.trapezoid(density * grid, grid)
+        assert_allclose(model.impute(gap)[0, j], mean, rtol=1e-3)
+        drawn = model.impute(np.tile(gap, (4000, 1)), "sample", random_state=0)[:, j]
+        below = np.trapezoid(density[grid <= middle], grid[grid <= middle])
+        assert_allclose((drawn <= middle).mean(), below, atol=0.03)
+
+
+def test_the_default_imputer_describes_skewed_amounts_by_powers():
+    rng = np.random.default_rng(3)
+    X = np.exp(rng.multivariate_normal(np.zeros(3), 0.5 + 0.5 * np.eye(3), 200))
+    X[rng.random(X.shape) < 0.2] = np.nan
+    selection = MPTImputer(random_state=0).fit(X).selection_
+    best = selection["name"][selection["log_prob"].argmax()]
+    assert best.startswith("Gaussian of powers")
+    assert selection["weight"][selection["name"] == best] > 0.5
 
 
 def test_independent_columns_are_normal_densities_and_frequencies():

@@ -43,11 +43,11 @@ class MPTImputer(
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns, Gaussians with different amounts of shrinkage,
-        mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with 1, 2, 4, ...
-        components and, if the budget allows it, `MPTMaskedAutoencoder` and
-        `MPTDeepVAE`. The kinds of the columns of a DataFrame follow from their dtypes
-        (``likelihood="from_dtype"``).
+        mixed: independent columns, Gaussians with different amounts of shrinkage, the
+        same of power transforms if columns are skewed, mixtures (`MPTMixture`), linear
+        models (`MPTLinearVAE`) with 1, 2, 4, ... components and, if the budget allows
+        it, `MPTMaskedAutoencoder` and `MPTDeepVAE`. The kinds of the columns of a
+        DataFrame follow from their dtypes (``likelihood="from_dtype"``).
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all

@@ -14,7 +14,6 @@ HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose mod
 ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
-FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
@@ -70,7 +69,7 @@ def hide(rows, rng):
     return hidden
 
 
-def search(rows, layout, weight, budget, rng):
+def search(rows, layout, powers, weight, budget, rng):
     """Try candidates until the budget is spent.
 
     The next candidate is that with the largest expected gain for its cost: a candidate
@@ -99,12 +98,12 @@ def search(rows, layout, weight, budget, rng):
     widths = np.maximum(widths, 1)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = Size(*rows.shape, int(widths.sum()), n_patterns)
-    paths = candidate_paths(layout, size, int(rng.integers(2**31)))
+    paths = candidate_paths(layout, powers, size, int(rng.integers(2**31)))
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
     allowance = Allowance.of(budget, counted, n_masks)
     trials, weights = [], np.empty(0)
-    last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
+    last, gains = [None] * len(paths), [path[0].gain for path in paths]
     start = time.process_time()
     while any(paths):
         heads = [i for i, path in enumerate(paths) if path]

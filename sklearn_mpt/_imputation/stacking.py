@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of
+from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.selection import mixed, search, with_levels
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._persistence import VersionedPickleMixin
@@ -80,9 +81,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
-            trials, weights = search(
-                rows, self._layout, sample_weight, self.budget, rng
-            )
+            is_number = np.array([kind == "gaussian" for kind in self.likelihoods_])
+            powers = Powers.of(rows, self._units.without(0.0), is_number)
+            of_table = rows, self._layout, powers, sample_weight
+            trials, weights = search(*of_table, self.budget, rng)
             self._keep(trials, weights)
         of = with_levels(rows, sample_weight, self._layout)
         how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
