@@ -80,6 +80,11 @@ def _frame(X):
     return nw.from_native(X, eager_only=True)
 
 
+def frame_of(X):
+    """Return a DataFrame as narwhals', with distinct column names."""
+    return _frame(with_distinct_names(X))
+
+
 class Column(NamedTuple):
     """A column of a DataFrame or of an array.
 
@@ -147,12 +152,11 @@ class Column(NamedTuple):
         values : list. dtype : a dtype of pandas, or of narwhals if the series is of
         another library; None lets the library choose.
         """
+        name = self.series.name
         if not self.is_pandas:
-            name = self.series.name
             return nw.new_series(name, values, dtype, backend=self.backend)
-        index, name = nw.to_native(self.series).index, self.series.name
-        made = self.backend.Series(values, index=index, dtype=dtype, name=name)
-        return nw.from_native(made, series_only=True)
+        index = nw.to_native(self.series).index
+        return self.backend.Series(values, index=index, dtype=dtype, name=name)
 
 
 def columns_of(X, is_wanted=lambda dtype: True, places=None):
@@ -164,7 +168,7 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         Which columns of a DataFrame to read, in order. None reads all.
     """
     if is_into_dataframe(X):
-        frame, names = _frame(with_distinct_names(X)), column_names(X)
+        frame, names = frame_of(X), column_names(X)
         if places is None:
             named = zip(names, frame.iter_columns(), strict=True)
         else:
@@ -187,7 +191,7 @@ def numbers_of(X):
     numbers : ndarray of shape (n_samples, n_places)
         Their values as floats, NaN where missing.
     """
-    frame = _frame(with_distinct_names(X))
+    frame = frame_of(X)
     places = [j for j, dtype in enumerate(frame.schema.values()) if _is_plain(dtype)]
     if not places:
         return [], np.empty((len(frame), 0))
@@ -304,11 +308,12 @@ def with_columns(X, series):
         return X
     named = with_distinct_names(X)
     if not hasattr(X, "isetitem"):
-        native = _frame(named).with_columns(*series).to_native()
+        made = (nw.from_native(one, series_only=True) for one in series)
+        native = _frame(named).with_columns(*made).to_native()
         return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
     filled, names = X.copy(), list(named.columns)
     for one in series:
-        filled.isetitem(names.index(one.name), nw.to_native(one).array)
+        filled.isetitem(names.index(one.name), one.array)
     return filled
 
 

@@ -19,6 +19,7 @@ from sklearn_mpt._frames import (
     array_of_objects,
     column_names,
     columns_of,
+    frame_of,
     no_numbers,
     numbers_of,
     plain,
@@ -217,6 +218,7 @@ class Coding(NamedTuple):
         codes = np.empty(np.shape(X))
         places = range(codes.shape[1])
         if is_into_dataframe(X):
+            X = frame_of(X)
             quick, numbers = numbers_of(X)
             codes[:, quick] = numbers
             places = [
