@@ -181,25 +181,22 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
 
 
 def numbers_of(X):
-    """Return columns of a DataFrame that are read as numbers at once.
+    """Return the columns of a DataFrame that NumPy reads as numbers.
 
     Returns
     -------
-    places : list of int
-        Indices of the columns whose dtype is one of integers or floats; none if their
-        values cannot be converted to floats together.
-    numbers : ndarray of shape (n_samples, n_places)
-        Their values as floats, NaN where missing.
+    numbers : dict of ndarray of shape (n_samples,)
+        Keys are indices of columns whose dtype is one of integers or floats. NaN where
+        missing.
     """
     frame = frame_of(X)
-    places = [j for j, dtype in enumerate(frame.schema.values()) if _is_plain(dtype)]
-    if not places:
-        return [], np.empty((len(frame), 0))
-    some = frame if len(places) == frame.shape[1] else frame[:, places]
-    numbers = some.to_numpy()
-    if numbers.dtype.kind not in "fiu":
-        return [], np.empty((len(frame), 0))
-    return places, numbers.astype(np.float64)
+    native, dtypes = frame.to_native(), frame.schema.items()
+    arrays = {
+        j: native[name].to_numpy()
+        for j, (name, dtype) in enumerate(dtypes)
+        if _is_plain(dtype)
+    }
+    return {j: array for j, array in arrays.items() if array.dtype.kind in "fiu"}
 
 
 def _is_plain(dtype):

@@ -219,10 +219,11 @@ class Coding(NamedTuple):
         places = range(codes.shape[1])
         if is_into_dataframe(X):
             X = frame_of(X)
-            quick, numbers = numbers_of(X)
-            codes[:, quick] = numbers
+            numbers = numbers_of(X)
+            for j, array in numbers.items():
+                codes[:, j] = array
             places = [
-                j for j in places if j not in quick or self.categories[j] is not None
+                j for j in places if j not in numbers or self.categories[j] is not None
             ]
         for j, column in zip(places, columns_of(X, places=places), strict=True):
             known = self.categories[j]
