@@ -44,9 +44,9 @@ def plain(value):
 
 def column_names(X):
     """Return the names of the columns of a DataFrame, or the indices of an array's."""
-    if not is_into_dataframe(X):
-        return list(range(np.shape(X)[1]))
-    return [plain(name) for name in X.columns] if _is_pandas(X) else _frame(X).columns
+    if _is_pandas(X):
+        return [plain(name) for name in X.columns]
+    return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
 
 
 def with_distinct_names(X):
@@ -73,7 +73,7 @@ def with_distinct_names(X):
 
 def _is_pandas(X):
     """Return whether X is a DataFrame of pandas or of a library with its interface."""
-    return is_into_dataframe(X) and hasattr(X, "set_axis")
+    return hasattr(X, "set_axis") and hasattr(X, "columns")
 
 
 def _frame(X):
@@ -89,8 +89,8 @@ class Column(NamedTuple):
     """A column of a DataFrame or of an array.
 
     name : name of the column, or its index. values : array of objects, or of numbers if
-    X is an array of numbers; arbitrary where missing. missing : array of bool. series :
-    the column of the DataFrame; None if X is an array.
+    the column is one of floats or X an array of numbers; arbitrary where missing.
+    missing : array of bool. series : the column of the DataFrame; None if X is an array.
     """
 
     name: object
@@ -204,21 +204,22 @@ def _is_plain(dtype):
 
 
 def _of_series(name, series):
-    if series.implementation.is_pandas() and isinstance(series.dtype, CODED):
+    dtype = series.dtype
+    if series.implementation.is_pandas() and isinstance(dtype, CODED):
         coded = nw.to_native(series).array  # reading codes is the fastest way
         levels = array_of_objects([*coded.categories.tolist(), None])
         return Column(name, levels[coded.codes], coded.codes < 0, series)
-    if series.dtype.is_float():
+    if dtype.is_float():
         numbers = series.to_numpy()
         if numbers.dtype.kind == "f":  # nulls are NaN
-            return Column(name, numbers.astype(object), numbers != numbers, series)
+            return Column(name, numbers, numbers != numbers, series)
     entries = series.to_list()
     values = array_of_objects(entries)
     if set(map(type, entries)) <= NEVER_NAN:
         missing = np.array([entry is None for entry in entries], dtype=bool)
         return Column(name, values, missing, series)
     missing = series.is_null()
-    if series.dtype.is_float():
+    if dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)
     return Column(name, values, missing.to_numpy().astype(bool), series)
 
