@@ -44,9 +44,9 @@ def plain(value):
 
 def column_names(X):
     """Return the names of the columns of a DataFrame, or the indices of an array's."""
-    if not is_into_dataframe(X):
-        return list(range(np.shape(X)[1]))
-    return [plain(name) for name in X.columns] if _is_pandas(X) else _frame(X).columns
+    if _is_pandas(X):
+        return [plain(name) for name in X.columns]
+    return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
 
 
 def with_distinct_names(X):
@@ -73,19 +73,24 @@ def with_distinct_names(X):
 
 def _is_pandas(X):
     """Return whether X is a DataFrame of pandas or of a library with its interface."""
-    return is_into_dataframe(X) and hasattr(X, "set_axis")
+    return hasattr(X, "set_axis") and hasattr(X, "columns")
 
 
 def _frame(X):
     return nw.from_native(X, eager_only=True)
 
 
+def frame_of(X):
+    """Return a DataFrame as narwhals', with distinct column names."""
+    return _frame(with_distinct_names(X))
+
+
 class Column(NamedTuple):
     """A column of a DataFrame or of an array.
 
     name : name of the column, or its index. values : array of objects, or of numbers if
-    X is an array of numbers; arbitrary where missing. missing : array of bool. series :
-    the column of the DataFrame; None if X is an array.
+    the column is one of floats or X an array of numbers; arbitrary where missing.
+    missing : array of bool. series : the column of the DataFrame; None if X is an array.
     """
 
     name: object
@@ -147,12 +152,11 @@ class Column(NamedTuple):
         values : list. dtype : a dtype of pandas, or of narwhals if the series is of
         another library; None lets the library choose.
         """
+        name = self.series.name
         if not self.is_pandas:
-            name = self.series.name
             return nw.new_series(name, values, dtype, backend=self.backend)
-        index, name = nw.to_native(self.series).index, self.series.name
-        made = self.backend.Series(values, index=index, dtype=dtype, name=name)
-        return nw.from_native(made, series_only=True)
+        index = nw.to_native(self.series).index
+        return self.backend.Series(values, index=index, dtype=dtype, name=name)
 
 
 def columns_of(X, is_wanted=lambda dtype: True, places=None):
@@ -164,7 +168,7 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         Which columns of a DataFrame to read, in order. None reads all.
     """
     if is_into_dataframe(X):
-        frame, names = _frame(with_distinct_names(X)), column_names(X)
+        frame, names = frame_of(X), column_names(X)
         if places is None:
             named = zip(names, frame.iter_columns(), strict=True)
         else:
@@ -177,25 +181,22 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
 
 
 def numbers_of(X):
-    """Return columns of a DataFrame that are read as numbers at once.
+    """Return the columns of a DataFrame that NumPy reads as numbers.
 
     Returns
     -------
-    places : list of int
-        Indices of the columns whose dtype is one of integers or floats; none if their
-        values cannot be converted to floats together.
-    numbers : ndarray of shape (n_samples, n_places)
-        Their values as floats, NaN where missing.
+    numbers : dict of ndarray of shape (n_samples,)
+        Keys are indices of columns whose dtype is one of integers or floats. NaN where
+        missing.
     """
-    frame = _frame(with_distinct_names(X))
-    places = [j for j, dtype in enumerate(frame.schema.values()) if _is_plain(dtype)]
-    if not places:
-        return [], np.empty((len(frame), 0))
-    some = frame if len(places) == frame.shape[1] else frame[:, places]
-    numbers = some.to_numpy()
-    if numbers.dtype.kind not in "fiu":
-        return [], np.empty((len(frame), 0))
-    return places, numbers.astype(np.float64)
+    frame = frame_of(X)
+    native, dtypes = frame.to_native(), frame.schema.items()
+    arrays = {
+        j: native[name].to_numpy()
+        for j, (name, dtype) in enumerate(dtypes)
+        if _is_plain(dtype)
+    }
+    return {j: array for j, array in arrays.items() if array.dtype.kind in "fiu"}
 
 
 def _is_plain(dtype):
@@ -203,21 +204,22 @@ def _is_plain(dtype):
 
 
 def _of_series(name, series):
-    if series.implementation.is_pandas() and isinstance(series.dtype, CODED):
+    dtype = series.dtype
+    if series.implementation.is_pandas() and isinstance(dtype, CODED):
         coded = nw.to_native(series).array  # reading codes is the fastest way
         levels = array_of_objects([*coded.categories.tolist(), None])
         return Column(name, levels[coded.codes], coded.codes < 0, series)
-    if series.dtype.is_float():
+    if dtype.is_float():
         numbers = series.to_numpy()
         if numbers.dtype.kind == "f":  # nulls are NaN
-            return Column(name, numbers.astype(object), numbers != numbers, series)
+            return Column(name, numbers, numbers != numbers, series)
     entries = series.to_list()
     values = array_of_objects(entries)
     if set(map(type, entries)) <= NEVER_NAN:
         missing = np.array([entry is None for entry in entries], dtype=bool)
         return Column(name, values, missing, series)
     missing = series.is_null()
-    if series.dtype.is_float():
+    if dtype.is_float():
         missing = missing | series.is_nan().fill_null(False)
     return Column(name, values, missing.to_numpy().astype(bool), series)
 
@@ -304,11 +306,12 @@ def with_columns(X, series):
         return X
     named = with_distinct_names(X)
     if not hasattr(X, "isetitem"):
-        native = _frame(named).with_columns(*series).to_native()
+        made = (nw.from_native(one, series_only=True) for one in series)
+        native = _frame(named).with_columns(*made).to_native()
         return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
     filled, names = X.copy(), list(named.columns)
     for one in series:
-        filled.isetitem(names.index(one.name), nw.to_native(one).array)
+        filled.isetitem(names.index(one.name), one.array)
     return filled
 
 

@@ -305,9 +305,11 @@ def test_values_that_are_none_are_refused(likelihood, value):
 
 
 def test_columns_name_the_column_that_is_refused():
-    likelihood = Columns(["poisson", "bernoulli"], [1, 1], names=["visits", "smokes"])
+    likelihood, rows = Columns(["poisson", "bernoulli"], [1, 1]), np.array([[4.0, 2.0]])
+    with pytest.raises(ValueError, match="^likelihood='bernoulli'"):
+        likelihood.check_rows(rows)
     with pytest.raises(ValueError, match="Column 'smokes': likelihood='bernoulli'"):
-        likelihood.check_rows(np.array([[4.0, 2.0]]))
+        likelihood.check_columns(rows, ["visits", "smokes"])
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,20 @@ class CodedModel(BaseEstimator):
         filled, counts = X.copy(), layout.n_categories[columns]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
-        others = np.flatnonzero(~with_codes)
-        if len(others):
-            filled[others] = self.impute(X[others])
+        if not with_codes.all():
+            filled[~with_codes] = self.impute(X[~with_codes])
         rows = np.flatnonzero(with_codes)
-        n_numbers = X.shape[1] * counts.max(initial=1)
-        n_blocks = -(-len(rows) * n_numbers // BLOCK_NUMBERS)
-        for some in np.array_split(rows, n_blocks) if n_blocks else []:
+        n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
+        for start in range(0, len(rows), n_rows):
+            some = rows[start : start + n_rows]
             found = self.of_density(
                 lambda x, density: torch.cat(
                     density.complete(x, columns.tolist(), counts.tolist()), dim=1
                 ),
                 X[some],
             )
-            filled[some], log_prob[some] = np.split(found, [X.shape[1]], axis=1)
+            filled[some] = found[:, : X.shape[1]]
+            log_prob[some] = found[:, X.shape[1] :]
         return filled, np.split(log_prob, counts.cumsum()[:-1], axis=1)
 
     def impute(self, X, method="mean", random_state=None):

@@ -205,15 +205,14 @@ class GaussianIndicators(BaseEstimator):
     def _starts(self):
         return np.append(0, self._widths.cumsum()[:-1])
 
+    @cached_property
+    def _levels(self):
+        """The category of each indicator, or the level that ordered codes are above."""
+        return np.arange(len(self._sources)) - self._starts[self._sources]
+
     def _coded(self, X):
-        wide = np.asarray(X, dtype=np.float64)[:, self._sources].copy()
-        for j, start, width in zip(
-            self.layout.coded,
-            self._starts[self.layout.coded],
-            self._widths[self.layout.coded],
-            strict=True,
-        ):
-            levels, codes = np.arange(width), X[:, [j]]
-            hit = codes > levels if self._is_cumulative[j] else codes == levels
-            wide[:, start : start + width] = np.where(np.isnan(codes), np.nan, hit)
-        return wide
+        wide, levels = np.asarray(X, dtype=np.float64)[:, self._sources], self._levels
+        is_above = self._is_cumulative[self._sources]
+        indicators = np.where(is_above, wide > levels, wide == levels)
+        is_code = (self.layout.n_categories > 0)[self._sources]
+        return np.where(is_code & ~np.isnan(wide), indicators, wide)

@@ -16,7 +16,7 @@ from sklearn.base import (
     TransformerMixin,
 )
 from sklearn.callback import CallbackSupportMixin, with_callbacks
-from sklearn.utils import check_array, gen_batches
+from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -614,8 +614,9 @@ class BaseMPT(
         """
         result = None
         with own_mode():
-            device = check_device(self.device)
-            for rows in gen_batches(len(arrays[0]), _n_rows(density)):
+            device, n_rows = check_device(self.device), _n_rows(density)
+            for start in range(0, len(arrays[0]), n_rows):
+                rows = slice(start, start + n_rows)
                 part = function(*(as_tensor(array[rows], device) for array in arrays))
                 part = part.cpu().numpy()
                 if result is None:

@@ -160,11 +160,12 @@ class Columns(Likelihood):
 
     def check_rows(self, X):
         for part, columns, _ in self._each():
-            j = columns.numpy()
-            part.check_columns(X[:, j], [self.names[i] for i in j.tolist()])
+            part.check_rows(X[:, columns.numpy()])
 
     def check_columns(self, X, names):
-        self.check_rows(X)
+        for part, columns, _ in self._each():
+            j = columns.numpy()
+            part.check_columns(X[:, j], [names[i] for i in j.tolist()])
 
     def units(self, X, weight=None):
         """Return a shift and a scale of each column.

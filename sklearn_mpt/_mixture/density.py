@@ -202,6 +202,25 @@ class MixtureDensity(Density):
     def _factors(self):
         return Factors.of(self.classes.covariances)
 
+    @cached_property
+    def _of_codes(self):
+        """log p(x_j = c | class) of all codes c of the other columns, (C, K, d - g).
+
+        It is arbitrary for codes that a column does not have, and None if the values of
+        some column are not codes.
+        """
+        likelihood, weights = self.layout.likelihood, self.classes.weights
+        values = likelihood.values_of_each(len(self.layout.others))
+        if values is None or any([*v] != [*range(len(v))] for v in values):
+            return None
+        last = weights.new_tensor([len(v) - 1 for v in values])
+        codes = torch.arange(max(map(len, values))).to(last)[:, None].minimum(last)
+        return likelihood.entry_log_prob(codes[:, None], self.classes.locations)
+
+    @cached_property
+    def _other_means(self):
+        return self.layout.likelihood.mean(self.classes.locations)
+
     @property
     def row_bytes(self):
         n_classes, n_gaussian = self.classes.means.shape
@@ -248,7 +267,10 @@ class MixtureDensity(Density):
         X = torch.nan_to_num(X[:, None, layout.others])
         if layout.likelihood is None:
             return X.expand(-1, len(self.classes.weights), -1)
-        return layout.likelihood.entry_log_prob(X, self.classes.locations)
+        if self._of_codes is None:
+            return layout.likelihood.entry_log_prob(X, self.classes.locations)
+        codes = X.long().expand(-1, len(self.classes.weights), -1)
+        return self._of_codes.gather(0, codes)
 
     def entry_log_prob(self, X, given):
         """Return log p(entry | class, observed entries) of every entry, (n, K, d).
@@ -285,14 +307,11 @@ class MixtureDensity(Density):
         return self._expect(X, self.given(X, ~X.isnan()))
 
     def complete(self, X, columns, counts):
-        given = self.given(X, ~X.isnan())
-        codes = X.new_zeros(max(counts, default=0), X.shape[1])
-        for j, count in zip(columns, counts, strict=True):
-            codes[:, j] = torch.arange(len(codes)).clamp(max=count - 1)
-        entries = torch.empty_like(codes)[:, None].repeat(1, len(self.classes.means), 1)
-        entries[..., self.layout.others] = self._other_entries(codes)
+        if self._of_codes is None:
+            return super().complete(X, columns, counts)
+        given, others = self.given(X, ~X.isnan()), self.layout.others.tolist()
         pairs = zip(columns, counts, strict=True)
-        of_class = torch.cat([entries[:c, :, j] for j, c in pairs])
+        of_class = torch.cat([self._of_codes[:c, :, others.index(j)] for j, c in pairs])
         log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
         filled = self._expect(X, given) if has_other_gaps(X, columns) else X
         return filled, log_prob
@@ -303,8 +322,7 @@ class MixtureDensity(Density):
         expected = self.classes.means + given.gaussian.deviation
         filled[:, layout.gaussian] = (share[..., None] * expected).sum(1)
         if layout.likelihood is not None:
-            mean = share @ layout.likelihood.mean(self.classes.locations)
-            filled[:, layout.others] = layout.likelihood.fill(mean)
+            filled[:, layout.others] = layout.likelihood.fill(share @ self._other_means)
         return filled
 
     def draw(self, X, rng):

@@ -101,17 +101,16 @@ class TableMPT(BaseMPT):
             self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
 
     def _check_values(self, X):
-        names = getattr(self, "feature_names_in_", np.arange(X.shape[1])).tolist()
         if self._is_of_numbers:
             likelihood = self._likelihood()
         else:
             coding = Coding(self.likelihoods_, self.categories_)
-            kinds, counts = tuple(coding.kinds), tuple(coding.n_categories)
-            likelihood = _columns(kinds, counts, tuple(names))
+            likelihood = _columns(tuple(coding.kinds), tuple(coding.n_categories))
         try:
             likelihood.check_rows(X)
         except ValueError:
-            likelihood.check_columns(X, names)
+            names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))
+            likelihood.check_columns(X, names.tolist())
             raise
 
     @property
@@ -144,6 +143,6 @@ class TableMPT(BaseMPT):
 
 
 @lru_cache(maxsize=16)  # makes `impute` of single rows faster
-def _columns(kinds, n_categories, names):
+def _columns(kinds, n_categories):
     """Return a likelihood that checks values; its own parameters do not matter."""
-    return Columns(kinds, n_categories, names)
+    return Columns(kinds, n_categories)

@@ -213,7 +213,7 @@ def _with_numbers(column, numbers, fitted, _):
 
 def _merged(column, values):
     """Return the present entries, with `values` where entries are missing."""
-    entries = column.values.copy()
+    entries = column.values.astype(object)
     entries[column.missing] = array_of_objects(values)[column.missing]
     return entries.tolist()
 

@@ -19,6 +19,7 @@ from sklearn_mpt._frames import (
     array_of_objects,
     column_names,
     columns_of,
+    frame_of,
     no_numbers,
     numbers_of,
     plain,
@@ -217,10 +218,12 @@ class Coding(NamedTuple):
         codes = np.empty(np.shape(X))
         places = range(codes.shape[1])
         if is_into_dataframe(X):
-            quick, numbers = numbers_of(X)
-            codes[:, quick] = numbers
+            X = frame_of(X)
+            numbers = numbers_of(X)
+            for j, array in numbers.items():
+                codes[:, j] = array
             places = [
-                j for j in places if j not in quick or self.categories[j] is not None
+                j for j in places if j not in numbers or self.categories[j] is not None
             ]
         for j, column in zip(places, columns_of(X, places=places), strict=True):
             known = self.categories[j]
