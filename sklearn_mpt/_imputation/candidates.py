@@ -17,7 +17,6 @@ from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout
-from sklearn_mpt._imputation.powers import NO_POWERS
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
@@ -32,7 +31,6 @@ SHRINKAGE_OF_MIXTURES = 0.03
 COMPONENTS = 2, 4, 8, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
 ROWS_PER_COMPONENT = 10
-FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
 EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
 # Costs in seconds: of a fit; of a step; in a step of EM, of an entry of the covariance
@@ -49,15 +47,12 @@ class Candidate(NamedTuple):
     """A model to try.
 
     name : name to show. cost : seconds of a fit on a typical core. start : function of
-    the fitted model before it in the path (or None); returns a model to fit. gain :
-    expected gain over independent columns, in nats per hidden entry, if it is the first
-    of its path.
+    the fitted model before it in the path (or None); returns a model to fit.
     """
 
     name: str
     cost: float
     start: Callable
-    gain: float = FIRST_GAIN
 
 
 class Size(NamedTuple):
@@ -79,20 +74,16 @@ class Size(NamedTuple):
         return OVERHEAD + n_steps * (STEP + step)
 
 
-def candidate_paths(layout, powers, size, seed):
+def candidate_paths(layout, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
     first = Candidate("columns alone", OVERHEAD, lambda _: IndependentColumns(layout))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
-    if len(powers.columns):
-        gain = powers.gains.sum() / size.n_columns
-        paths.append(_gaussians(how, "Gaussian of powers", powers, gain))
     if has_codes:
-        paths.append(_mixtures(how, "full", layout.kinds.count("gaussian")))
-    else:
-        paths += [_mixtures(how, kind, size.n_columns) for kind in ("full", "tied")]
-    return [path for path in paths if path]
+        return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
+    kinds = "full", "tied"
+    return paths + [_mixtures(how, kind, size.n_columns) for kind in kinds]
 
 
 class Settings(NamedTuple):
@@ -114,24 +105,24 @@ class Settings(NamedTuple):
         return CodedModel(MPTMixture(n_components, **how | params))
 
 
-def _gaussians(how, name="Gaussian", powers=NO_POWERS, gain=FIRST_GAIN):
+def _gaussians(how):
     """Return Gaussians with decreasing shrinkage, with indicators for categories."""
     layout, size = how.layout, how.size
 
     def start(before, shrinkage):
         if before is not None:
             return warm(before, reg_covar=shrinkage)
-        if powers is NO_POWERS and not len(layout.coded):
+        if not len(layout.coded):
             return how.mixture(1, reg_covar=shrinkage)
         of_numbers = Layout(["gaussian"] * size.n_indicators, layout.n_categories)
         model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
-        return GaussianIndicators(layout, model, powers)
+        return GaussianIndicators(layout, model)
 
     cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     return [
         Candidate(
-            f"{name}, shrinkage {s}", cost, lambda before, s=s: start(before, s), gain
+            f"Gaussian, shrinkage {s}", cost, lambda before, s=s: start(before, s)
         )
         for s in SHRINKAGES
         if s <= strongest

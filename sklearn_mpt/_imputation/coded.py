@@ -48,17 +48,19 @@ class CodedModel(BaseEstimator):
         function = self._density.conditional_log_prob
         return self.model._map_rows(self._density, function, X, mask)
 
-    def expected(self, X, layout, columns):
-        """Fill the gaps of numbers; also return log-probabilities of categories.
+    def expected(self, X, layout, columns, units):
+        """Return expected numbers, and log-probabilities of categories.
 
-        columns : the columns of categories whose log-probabilities are returned, in a
-        list of arrays (n, n_categories). They are arbitrary where X is present.
+        Numbers are in the units of the table, (n, d). columns : the columns of
+        categories whose log-probabilities are returned, in a list of arrays
+        (n, n_categories). All are arbitrary where X is present.
         """
         filled, counts = X.copy(), layout.n_categories[columns]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
         if not with_codes.all():
-            filled[~with_codes] = self.impute(X[~with_codes])
+            others = X[~with_codes]
+            filled[~with_codes] = self.of_density(lambda x, p: p.expect(x), others)
         rows = np.flatnonzero(with_codes)
         n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
         for start in range(0, len(rows), n_rows):
@@ -71,16 +73,17 @@ class CodedModel(BaseEstimator):
             )
             filled[some] = found[:, : X.shape[1]]
             log_prob[some] = found[:, X.shape[1] :]
-        return filled, np.split(log_prob, counts.cumsum()[:-1], axis=1)
+        numbers, powers = units.restored(filled), units.powers.columns
+        if np.isnan(X[:, powers]).any():
+            numbers[:, powers] = self.of_density(
+                lambda x, density: density.average(x, powers, units.restored_powers), X
+            )
+        return numbers, np.split(log_prob, counts.cumsum()[:-1], axis=1)
 
-    def impute(self, X, method="mean", random_state=None):
-        density = self._density
-        if method == "mean":
-            filled = self.model._map_rows(density, density.expect, X)
-        else:
-            rng = np.random.default_rng(random_state)
-            filled = self.model._map_rows(density, lambda x: density.draw(x, rng), X)
-        return np.where(np.isnan(X), filled, X)
+    def draw(self, X, random_state=None):
+        rng = np.random.default_rng(random_state)
+        drawn = self.of_density(lambda x, density: density.draw(x, rng), X)
+        return np.where(np.isnan(X), drawn, X)
 
     def of_density(self, function, X):
         """Return a function of rows and of the density, as tensors, in chunks."""

@@ -43,11 +43,12 @@ class MPTImputer(
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns, Gaussians with different amounts of shrinkage, the
-        same of power transforms if columns are skewed, mixtures (`MPTMixture`), linear
-        models (`MPTLinearVAE`) with 1, 2, 4, ... components and, if the budget allows
-        it, `MPTMaskedAutoencoder` and `MPTDeepVAE`. The kinds of the columns of a
-        DataFrame follow from their dtypes (``likelihood="from_dtype"``).
+        mixed: independent columns, Gaussians with different amounts of shrinkage,
+        mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with 1, 2, 4, ...
+        components and, if the budget allows it, `MPTMaskedAutoencoder` and
+        `MPTDeepVAE`. They describe power transforms of numbers whose columns are skewed
+        [3]_. The kinds of the columns of a DataFrame follow from their dtypes
+        (``likelihood="from_dtype"``).
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all
@@ -112,6 +113,8 @@ class MPTImputer(
     .. [1] D. B. Rubin, "Multiple imputation for nonresponse in surveys", Wiley, 1987.
     .. [2] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average
        Bayesian predictive distributions", Bayesian Analysis 13, 2018.
+    .. [3] I.-K. Yeo and R. A. Johnson, "A new family of power transformations to
+       improve normality or symmetry", Biometrika 87, 2000.
 
     Examples
     --------

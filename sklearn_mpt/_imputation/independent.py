@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.layout import Layout, codes_of
+from sklearn_mpt._imputation.layout import Layout
 
 LEAST_VARIANCE = 1e-6  # added to the variance of each number
 PRIOR_COUNT = 0.5  # added to the count of each category
@@ -51,19 +51,14 @@ class IndependentColumns(BaseEstimator):
             log_prob[:, j] = of_levels[X[:, j].astype(int)]
         return np.where(hidden, log_prob, 0.0)
 
-    def expected(self, X, layout, columns):
+    def expected(self, X, layout, columns, units):
         log_probs = [np.tile(self._log_probs[j], (len(X), 1)) for j in columns]
-        return np.where(np.isnan(X), self.means_, X), log_probs
+        numbers = units.expected(self.means_[None], np.sqrt(self.variances_)[None])
+        return np.tile(numbers, (len(X), 1)), log_probs
 
-    def impute(self, X, method="mean", random_state=None):
+    def draw(self, X, random_state=None):
         rng = np.random.default_rng(random_state)
-        is_drawn = method == "sample"
-        noise = np.sqrt(self.variances_) * rng.normal(size=X.shape) if is_drawn else 0.0
-        filled = np.tile(self.means_, (len(X), 1)) + noise
+        drawn = self.means_ + np.sqrt(self.variances_) * rng.normal(size=X.shape)
         for j, log_prob in self._log_probs.items():
-            probs = np.exp(log_prob)
-            if is_drawn:
-                filled[:, j] = rng.choice(len(probs), len(X), p=probs)
-            else:
-                filled[:, j] = codes_of(probs[None], self.layout.ordered[j])
-        return np.where(np.isnan(X), filled, X)
+            drawn[:, j] = rng.choice(len(log_prob), len(X), p=np.exp(log_prob))
+        return np.where(np.isnan(X), drawn, X)

@@ -9,8 +9,7 @@ from scipy import stats
 from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.layout import Layout, Units, codes_of
-from sklearn_mpt._imputation.powers import Powers
+from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._mixture.density import multiply
 
 LEAST = 1e-3  # smallest frequency of a category
@@ -63,8 +62,6 @@ class GaussianIndicators(BaseEstimator):
     layout : Layout
     model : CodedModel
         A Gaussian of numbers.
-    powers : Powers
-        Transforms of skewed numbers, which the Gaussian describes in their place.
 
     References
     ----------
@@ -72,10 +69,9 @@ class GaussianIndicators(BaseEstimator):
        Annals of Eugenics 7, 1936.
     """
 
-    def __init__(self, layout: Layout, model: CodedModel, powers: Powers):
+    def __init__(self, layout: Layout, model: CodedModel):
         self.layout = layout
         self.model = model
-        self.powers = powers
 
     def go_on(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
@@ -83,7 +79,7 @@ class GaussianIndicators(BaseEstimator):
         return self
 
     def fit(self, X, y=None, sample_weight=None):
-        coded = self._coded(self.powers.transformed(X))
+        coded = self._coded(X)
         if not hasattr(self, "units_"):
             gaussian = Layout(["gaussian"] * coded.shape[1], np.zeros(coded.shape[1]))
             self.units_ = Units.of(coded, gaussian)
@@ -97,57 +93,42 @@ class GaussianIndicators(BaseEstimator):
         log_prob = np.zeros(X.shape)
         coded = self.layout.coded
         columns = coded[hidden[:, coded].any(axis=0)]
-        transforms = self.powers.transformed(X)
-        mean, scale, log_probs = self._given(
-            np.where(mask, np.nan, transforms), columns
-        )
+        visible = np.where(mask, np.nan, X)
+        mean, std, log_probs = self._given(visible, columns)
         numbers = self.layout.n_categories == 0
-        log_prob[:, numbers] = stats.norm.logpdf(transforms, mean, scale)[:, numbers]
-        log_prob += self.powers.log_slope(X)
+        log_prob[:, numbers] = stats.norm.logpdf(X, mean, std)[:, numbers]
         for j, of_column in zip(columns, log_probs, strict=True):
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
             log_prob[:, j] = of_column[np.arange(len(X)), code]
         return np.where(hidden, log_prob, 0.0)
 
-    def expected(self, X, layout, columns):
-        mean, scale, log_probs = self._given(self.powers.transformed(X), columns)
-        numbers = self.powers.expected(mean, scale)
-        return np.where(np.isnan(X), numbers, X), log_probs
+    def expected(self, X, layout, columns, units):
+        mean, std, log_probs = self._given(X, columns)
+        return units.expected(mean, std), log_probs
 
-    def impute(self, X, method="mean", random_state=None):
+    def draw(self, X, random_state=None):
         """Fill in gaps; categories are drawn one column after the other."""
+        X = np.array(X, dtype=np.float64)
         gaps = np.isnan(X)
-        columns = [j for j in self.layout.coded if gaps[:, j].any()]
-        if method == "sample":
-            rng = np.random.default_rng(random_state)
-            transforms = self.powers.transformed(X)
-            for j in columns:
-                rows = gaps[:, j]
-                probs = np.exp(self._given(transforms[rows], [j])[2][0])
-                level = rng.random((len(probs), 1))
-                transforms[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
-            random_state = int(rng.integers(2**31))
-            coded = self.units_.without(self._coded(transforms))
-            wide = self.units_.restored(
-                self.model.impute(coded, "sample", random_state)
-            )
-            is_number = self.layout.n_categories == 0
-            drawn = np.where(is_number, wide[:, self._starts], transforms)
-            filled = self.powers.restored(drawn)
-        else:
-            filled, log_probs = self.expected(X, self.layout, columns)
-            for j, log_prob in zip(columns, log_probs, strict=True):
-                filled[:, j] = codes_of(np.exp(log_prob), self.layout.ordered[j])
-        return np.where(gaps, filled, X)
+        rng = np.random.default_rng(random_state)
+        for j in self.layout.coded[gaps[:, self.layout.coded].any(axis=0)]:
+            rows = gaps[:, j]
+            probs = np.exp(self._given(X[rows], [j])[2][0])
+            level = rng.random((len(probs), 1))
+            X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
+        coded = self.units_.without(self._coded(X))
+        wide = self.model.draw(coded, int(rng.integers(2**31)))
+        drawn = self.units_.restored(wide)[:, self._starts]
+        return np.where(np.isnan(X), drawn, X)
 
-    def _given(self, transforms, columns):
+    def _given(self, X, columns):
         """Return distributions of entries given the present entries of their rows.
 
-        Means and standard deviations of transformed numbers, both (n, d), which are
-        arbitrary for categories; and log-probabilities of the categories of `columns`,
-        a list of (n, n_categories).
+        Means and standard deviations of numbers, both (n, d), which are arbitrary in
+        columns of categories; and log-probabilities of the categories of `columns`, a
+        list of (n, n_categories).
         """
-        coded = self.units_.without(self._coded(transforms))
+        coded = self.units_.without(self._coded(X))
         blocks = [self._blocks[j] for j in columns]
 
         def moments(rows, density):
@@ -160,9 +141,8 @@ class GaussianIndicators(BaseEstimator):
         n_indicators = coded.shape[1]
         widths = [n_indicators, n_indicators, *self.layout.n_categories[columns]]
         mean, variance, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
-        mean = self.units_.restored(mean)[:, self._starts]
-        scale = (self.units_.scale * np.sqrt(variance))[:, self._starts]
-        return mean, scale, log_probs
+        mean, std = self.units_.restored(mean), self.units_.scale * np.sqrt(variance)
+        return mean[:, self._starts], std[:, self._starts], log_probs
 
     def _blocks_of_columns(self):
         """Return the block of indicators of each column of categories, in a dict."""

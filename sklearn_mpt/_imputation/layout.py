@@ -1,12 +1,15 @@
-"""Kinds of the columns of coded rows, and probabilities of their categories.
+"""Kinds and units of the columns of coded rows, and probabilities of their categories.
 
-Coded rows are arrays of floats, NaN where missing. Categories are codes 0, 1, 2, ...,
-and numbers are standardised.
+Coded rows are arrays of floats, NaN where missing. Categories are codes 0, 1, 2, ...;
+numbers are power transforms where columns are skewed, and standardised.
 """
 
 from typing import NamedTuple
 
 import numpy as np
+
+from sklearn_mpt._imputation.powers import NO_POWERS, Powers
+from sklearn_mpt._latent.density import NODES, WEIGHTS
 
 ORDERED = ("ordinal", "partial_credit")
 LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
@@ -58,13 +61,18 @@ class Layout(NamedTuple):
 
 
 class Units(NamedTuple):
-    """Shift and scale of each column; 0 and 1 for columns that are not Gaussian."""
+    """How numbers are coded: power transforms, less a shift, over a scale.
+
+    shift, scale : of each column; 0 and 1 for columns that are not Gaussian.
+    """
 
     shift: np.ndarray
     scale: np.ndarray
+    powers: Powers = NO_POWERS
 
     @classmethod
-    def of(cls, rows, layout):
+    def of(cls, rows, layout, powers=NO_POWERS):
+        rows = powers.transformed(rows)
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
         numbers = np.asarray(rows[:, is_number], dtype=np.float64)
@@ -72,13 +80,33 @@ class Units(NamedTuple):
         spread = np.nanstd(numbers, axis=0)
         varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
         scale[is_number] = np.where(varies, spread, 1.0)
-        return cls(shift, scale)
+        return cls(shift, scale, powers)
 
     def without(self, rows):
-        return (rows - self.shift) / self.scale
+        return (self.powers.transformed(rows) - self.shift) / self.scale
 
     def restored(self, rows):
-        return self.shift + self.scale * rows
+        return self.powers.restored(self.shift + self.scale * rows)
+
+    def restored_powers(self, numbers):
+        """Restore the columns of power transforms alone, (..., m)."""
+        columns = self.powers.columns
+        transforms = self.shift[columns] + self.scale[columns] * numbers
+        return self.powers.inverse(transforms)
+
+    def log_slope(self, rows):
+        """Return the logarithms of the derivatives of coded numbers, (n, d)."""
+        return self.powers.log_slope(rows) - np.log(self.scale)
+
+    def expected(self, mean, std):
+        """Return expectations of numbers that are normal when coded, (n, d)."""
+        expected, columns = self.restored(mean), self.powers.columns
+        if len(columns):
+            points = mean[:, columns] + std[:, columns] * NODES[:, None, None]
+            expected[:, columns] = np.tensordot(
+                WEIGHTS, self.restored_powers(points), 1
+            )
+        return expected
 
 
 def codes_of(probs, is_ordered):

@@ -24,11 +24,10 @@ from scipy.stats import iqr, yeojohnson_llf
 # expectation of what has a normal transform may be infinite.
 LEAST_EXPONENT, LARGEST_EXPONENT = 0.0, 2.0
 LEAST_UNIT = 1e-6  # in half interquartile ranges
-NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 
 
 class Powers(NamedTuple):
-    """Transforms of some columns of coded rows; others stay as they are.
+    """Transforms of some columns; others stay as they are.
 
     A transform is that of the number less an origin, in a unit.
     """
@@ -37,17 +36,15 @@ class Powers(NamedTuple):
     origins: np.ndarray  # shape: (m,)
     units: np.ndarray  # shape: (m,)
     exponents: np.ndarray  # shape: (m,)
-    gains: np.ndarray  # in the normal log-likelihood of a number, shape: (m,)
 
     @classmethod
-    def of(cls, rows, zeros, is_number) -> Self:
+    def of(cls, rows, is_number) -> Self:
         """Choose the columns of numbers that a transform makes more normal.
 
-        A transform must raise the normal log-likelihood by more than its parameter
-        costs by the Bayesian information criterion.
+        A transform must raise the normal log-likelihood by more than its three
+        parameters cost by the Bayesian information criterion.
 
-        rows : shape (n, d), NaN where missing. zeros : what was 0 before numbers were
-        standardised, (d,). is_number : bool, (d,).
+        rows : shape (n, d), NaN where missing. is_number : bool, (d,).
         """
         found = []
         for j in np.flatnonzero(is_number):
@@ -55,18 +52,18 @@ class Powers(NamedTuple):
             if iqr(numbers) == 0:
                 continue
             value, *transform = max(
-                _fit(numbers, *place) for place in _origins_and_units(numbers, zeros[j])
+                _fit(numbers, *place) for place in _origins_and_units(numbers)
             )
             gain = value + 0.5 * len(numbers) * np.log(numbers.var())
-            if gain > 0.5 * np.log(len(numbers)):
-                found.append((j, *transform, gain / len(numbers)))
-        columns, *others = np.array(found).reshape(-1, 5).T
+            if gain > 1.5 * np.log(len(numbers)):
+                found.append((j, *transform))
+        columns, *others = np.array(found).reshape(-1, 4).T
         return cls(columns.astype(int), *others)
 
     def transformed(self, rows):
         rows = np.array(rows, dtype=np.float64)
-        numbers = (rows[:, self.columns] - self.origins) / self.units
-        rows[:, self.columns] = np.where(
+        numbers = (rows[..., self.columns] - self.origins) / self.units
+        rows[..., self.columns] = np.where(
             numbers > 0,
             boxcox1p(np.maximum(numbers, 0.0), self.exponents),
             -boxcox1p(np.maximum(-numbers, 0.0), 2 - self.exponents),
@@ -76,28 +73,18 @@ class Powers(NamedTuple):
     def log_slope(self, rows):
         """Return the logarithms of the derivatives of the transforms; (n, d)."""
         log_slope = np.zeros(rows.shape)
-        numbers = (rows[:, self.columns] - self.origins) / self.units
+        numbers = (rows[..., self.columns] - self.origins) / self.units
         bends = (self.exponents - 1) * np.sign(numbers) * np.log1p(np.abs(numbers))
-        log_slope[:, self.columns] = bends - np.log(self.units)
+        log_slope[..., self.columns] = bends - np.log(self.units)
         return log_slope
 
     def restored(self, rows):
         rows = np.array(rows, dtype=np.float64)
-        rows[:, self.columns] = self._inverse(rows[:, self.columns])
+        rows[..., self.columns] = self.inverse(rows[..., self.columns])
         return rows
 
-    def expected(self, mean, scale):
-        """Return expected numbers, of normal transforms; (n, d).
-
-        mean, scale : means and standard deviations of the transforms, (n, d).
-        """
-        mean, scale = mean.copy(), scale[:, self.columns]
-        points = mean[:, self.columns] + scale * NODES[:, None, None]
-        numbers = np.tensordot(WEIGHTS / WEIGHTS.sum(), self._inverse(points), 1)
-        mean[:, self.columns] = numbers
-        return mean
-
-    def _inverse(self, transforms):
+    def inverse(self, transforms):
+        """Return the numbers that have these transforms; (..., m)."""
         numbers = np.where(
             transforms > 0,
             inv_boxcox1p(np.maximum(transforms, 0.0), self.exponents),
@@ -106,10 +93,10 @@ class Powers(NamedTuple):
         return self.origins + self.units * numbers
 
 
-NO_POWERS = Powers(np.empty(0, dtype=int), *np.empty((4, 0)))
+NO_POWERS = Powers(np.empty(0, dtype=int), *np.empty((3, 0)))
 
 
-def _origins_and_units(numbers, zero):
+def _origins_and_units(numbers):
     """Yield the origins and units that are tried for a column.
 
     With the smallest of positive numbers as the unit, the transform is nearly that of
@@ -117,8 +104,8 @@ def _origins_and_units(numbers, zero):
     """
     half_range = iqr(numbers) / 2
     yield np.median(numbers), half_range
-    if numbers.min() > zero:
-        yield zero, max(numbers.min() - zero, LEAST_UNIT * half_range)
+    if numbers.min() > 0:
+        yield 0.0, max(numbers.min(), LEAST_UNIT * half_range)
 
 
 def _fit(numbers, origin, unit):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
+from sklearn_mpt._imputation.layout import Layout, Units, codes_of
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
 # Entries are hidden several times, until there are so many, at most so often. Few
@@ -14,6 +15,7 @@ HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose mod
 ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
+FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
@@ -38,6 +40,39 @@ class Trial(NamedTuple):
     steps: float  # mean number of steps between predicted and true ordered categories
     gain: float  # gain in the mean log-probability of the mixture of all models so far
     seconds: float
+
+
+class Table(NamedTuple):
+    """The rows, and the entries that are hidden in turn.
+
+    numbers : the rows before they were coded, in standard deviations of the columns.
+    scale : standard deviations. log_slope : logarithms of the derivatives of coded
+    numbers by these `numbers`.
+    """
+
+    rows: np.ndarray
+    layout: Layout
+    units: Units
+    masks: list[np.ndarray]
+    numbers: np.ndarray
+    scale: np.ndarray
+    log_slope: np.ndarray
+
+    @classmethod
+    def of(cls, rows, layout, units, masks):
+        numbers = units.restored(rows)
+        scale = Units.of(numbers, layout).scale
+        log_slope = units.log_slope(numbers) + np.log(scale)
+        return cls(rows, layout, units, masks, numbers / scale, scale, log_slope)
+
+    def log_prob(self, model, hidden):
+        """Return the log-probabilities of entries that are hidden from a model."""
+        log_prob = model.conditional_log_prob(self.rows, hidden) + self.log_slope
+        return log_prob[hidden]
+
+    def filled(self, model, hidden):
+        gaps = np.where(hidden, np.nan, self.rows)
+        return expected([model], [1.0], gaps, self.layout, self.units) / self.scale
 
 
 def with_levels(rows, weight, layout):
@@ -69,7 +104,7 @@ def hide(rows, rng):
     return hidden
 
 
-def search(rows, layout, powers, weight, budget, rng):
+def search(rows, layout, units, weight, budget, rng):
     """Try candidates until the budget is spent.
 
     The next candidate is that with the largest expected gain for its cost: a candidate
@@ -93,17 +128,18 @@ def search(rows, layout, powers, weight, budget, rng):
         )
     n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
+    table = Table.of(rows, layout, units, masks)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
     widths = np.maximum(widths, 1)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = Size(*rows.shape, int(widths.sum()), n_patterns)
-    paths = candidate_paths(layout, powers, size, int(rng.integers(2**31)))
+    paths = candidate_paths(layout, size, int(rng.integers(2**31)))
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
     allowance = Allowance.of(budget, counted, n_masks)
     trials, weights = [], np.empty(0)
-    last, gains = [None] * len(paths), [path[0].gain for path in paths]
+    last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
     while any(paths):
         heads = [i for i, path in enumerate(paths) if path]
@@ -111,8 +147,7 @@ def search(rows, layout, powers, weight, budget, rng):
         candidate, before = paths[i].pop(0), last[i]
         trial = None
         if not trials or allowance.admits(candidate):
-            of = train, rows, masks, layout
-            trial = _try(candidate, before, *of, not trials)
+            trial = _try(candidate, before, train, table, not trials)
             allowance = allowance.less(candidate)
         if trial is None:
             paths[i] = []
@@ -131,12 +166,12 @@ def search(rows, layout, powers, weight, budget, rng):
     return trials, few_models([t.log_prob for t in trials])
 
 
-def _try(candidate, before, train, rows, masks, layout, is_first):
+def _try(candidate, before, train, table, is_first):
     """Fit a candidate with each mask, and score the hidden entries.
 
     Returns None if it cannot be fitted, unless it is the first.
     """
-    starts = before.models if before else [None] * len(masks)
+    starts = before.models if before else [None] * len(table.masks)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -144,13 +179,10 @@ def _try(candidate, before, train, rows, masks, layout, is_first):
                 candidate.start(first).fit(masked, sample_weight=weight)
                 for first, (masked, weight) in zip(starts, train, strict=True)
             ]
-            log_prob = np.concatenate(
-                [
-                    model.conditional_log_prob(rows, hidden)[hidden]
-                    for model, hidden in zip(models, masks, strict=True)
-                ]
-            )
-            errors = _errors(models, rows, masks, layout)
+            pairs = list(zip(models, table.masks, strict=True))
+            log_prob = np.concatenate([table.log_prob(*pair) for pair in pairs])
+            filled = np.vstack([table.filled(*pair) for pair in pairs])
+            errors = _errors(filled, table)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         if is_first:
             raise
@@ -160,15 +192,14 @@ def _try(candidate, before, train, rows, masks, layout, is_first):
     return Trial(candidate.name, models, log_prob, *errors, 0.0, 0.0)
 
 
-def _errors(models, rows, masks, layout):
+def _errors(filled, table):
     """Return rmse of numbers, share of wrong categories, and steps of ordered ones."""
-    pairs = zip(models, masks, strict=True)
-    filled = np.vstack([model.impute(np.where(m, np.nan, rows)) for model, m in pairs])
-    rows, hidden = np.tile(rows, (len(masks), 1)), np.vstack(masks)
+    hidden, layout = np.vstack(table.masks), table.layout
+    numbers = np.tile(table.numbers, (len(table.masks), 1))
     of_numbers = hidden & (layout.n_categories == 0)
-    error = (filled - rows)[of_numbers]
+    error = (filled - numbers)[of_numbers]
     rmse = np.sqrt(np.mean(error**2)) if error.size else np.nan
-    return rmse, *category_errors(filled, rows, hidden, layout)
+    return rmse, *category_errors(filled, numbers, hidden, layout)
 
 
 def category_errors(filled, rows, hidden, layout):
@@ -223,6 +254,24 @@ def mixed(log_probs, weights):
     """Return log-probabilities of a mixture; (n_models, ...) -> (...)."""
     shares = np.log(weights).reshape(-1, *[1] * (np.ndim(log_probs) - 1))
     return np.logaddexp.reduce(log_probs + shares)
+
+
+def expected(models, weights, rows, layout, units):
+    """Fill gaps of coded rows in by what a mixture of models expects.
+
+    The result is in the units of the table: expected numbers, medians of ordered
+    categories, and the most probable of others.
+    """
+    gaps = np.isnan(rows)
+    columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
+    found = [model.expected(rows, layout, columns, units) for model in models]
+    numbers = np.tensordot(weights, [numbers for numbers, _ in found], 1)
+    filled = np.where(gaps, numbers, units.restored(rows))
+    for i, j in enumerate(columns):
+        log_prob = mixed(np.stack([log_probs[i] for _, log_probs in found]), weights)
+        codes = codes_of(np.exp(log_prob), layout.ordered[j])
+        filled[:, j] = np.where(gaps[:, j], codes, rows[:, j])
+    return filled
 
 
 def _value(trials, weights):

@@ -11,9 +11,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
-from sklearn_mpt._imputation.layout import Layout, Units, codes_of
+from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.powers import Powers
-from sklearn_mpt._imputation.selection import mixed, search, with_levels
+from sklearn_mpt._imputation.selection import expected, mixed, search, with_levels
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -81,10 +81,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
-            is_number = np.array([kind == "gaussian" for kind in self.likelihoods_])
-            powers = Powers.of(rows, self._units.without(0.0), is_number)
-            of_table = rows, self._layout, powers, sample_weight
-            trials, weights = search(*of_table, self.budget, rng)
+            trials, weights = search(
+                rows, self._layout, self._units, sample_weight, self.budget, rng
+            )
             self._keep(trials, weights)
         of = with_levels(rows, sample_weight, self._layout)
         how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
@@ -107,7 +106,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         categories = getattr(reader, "categories_", [None] * n_features)
         self._layout = Layout.of(kinds, categories)
         self.likelihoods_, self.categories_ = list(kinds), list(categories)
-        self._units = Units.of(reader._validate_rows(X), self._layout)
+        rows = np.asarray(reader._validate_rows(X), dtype=np.float64)
+        is_number = np.array([kind == "gaussian" for kind in kinds])
+        powers = Powers.of(rows, is_number)
+        self._units = Units.of(rows, self._layout, powers)
         self.n_features_in_ = n_features
         if hasattr(reader, "feature_names_in_"):
             self.feature_names_in_ = reader.feature_names_in_
@@ -140,14 +142,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             In nats; 0.0 where not hidden, or missing.
         """
         check_is_fitted(self)
-        rows = self._read(X)
+        read = self._reader._validate_rows(X)
+        rows = self._units.without(read)
         mask = np.broadcast_to(check_mask(mask, *rows.shape), rows.shape)
-        log_prob = self._log_prob(rows, mask) - np.log(self._units.scale)
-        return np.where(mask & ~np.isnan(rows), log_prob, 0.0)
-
-    def _log_prob(self, rows, mask):
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
-        return mixed(np.stack(every), self.weights_)
+        log_prob = mixed(np.stack(every), self.weights_) + self._units.log_slope(read)
+        return np.where(mask & ~np.isnan(rows), log_prob, 0.0)
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -175,29 +175,21 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         read = self._reader._validate_rows(X)
         rows = self._units.without(read)
         gaps = np.isnan(rows)
-        filled = rows.copy()
+        filled = np.array(read, dtype=np.float64)
         some = gaps.any(axis=1)
         if some.any():
             if method == "mean":
-                filled[some] = self._expected(rows[some], gaps[some])
+                how = self._layout, self._units
+                models = self.estimators_, self.weights_
+                filled[some] = expected(*models, rows[some], *how)
             else:
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
-                filled[some] = self._drawn(rows[some], np.random.default_rng(seed))
-        filled = np.where(gaps, self._units.restored(filled), read)
+                drawn = self._drawn(rows[some], np.random.default_rng(seed))
+                filled[some] = self._units.restored(drawn)
+        filled = np.where(gaps, filled, read)
         places = np.flatnonzero(gaps.any(axis=0))
         return self._reader._as_given(filled.astype(read.dtype), X, places)
-
-    def _expected(self, rows, gaps):
-        layout = self._layout
-        columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
-        found = [m.expected(rows, layout, columns) for m in self.estimators_]
-        filled = np.tensordot(self.weights_, [numbers for numbers, _ in found], 1)
-        for i, j in enumerate(columns):
-            of_models = np.stack([log_probs[i] for _, log_probs in found])
-            probs = np.exp(mixed(of_models, self.weights_))
-            filled[:, j] = codes_of(probs, layout.ordered[j])
-        return filled
 
     def _drawn(self, rows, rng):
         """Draw each row from one of the models, by their weights.
@@ -213,7 +205,5 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         for k, model in enumerate(self.estimators_):
             if (which == k).any():
                 seed = int(rng.integers(2**31))
-                drawn[which == k] = model.impute(
-                    rows[which == k], method="sample", random_state=seed
-                )
+                drawn[which == k] = model.draw(rows[which == k], random_state=seed)
         return drawn

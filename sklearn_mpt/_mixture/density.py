@@ -16,9 +16,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, Density, has_other_gaps
+from sklearn_mpt._latent.density import (
+    FLOAT_BYTES,
+    NODES,
+    WEIGHTS,
+    Density,
+    has_other_gaps,
+)
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
@@ -324,6 +331,18 @@ class MixtureDensity(Density):
         if layout.likelihood is not None:
             filled[:, layout.others] = layout.likelihood.fill(share @ self._other_means)
         return filled
+
+    def average(self, X, columns, function):
+        given, gaussian = self.given(X, ~X.isnan()), self.layout.gaussian
+        places = np.searchsorted(gaussian.cpu().numpy(), columns)
+        means = (self.classes.means + given.gaussian.deviation)[..., places]
+        std = given.gaussian.variance.sqrt()[..., places]
+        nodes, weights = X.new_tensor(NODES), X.new_tensor(WEIGHTS)
+        points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
+        values = X.new_tensor(function(points.flatten(0, 1).cpu().numpy()))
+        values = values.reshape(points.shape)
+        share = given.log_responsibility.exp()
+        return torch.einsum("h,nk,hknc->nc", weights, share, values)
 
     def draw(self, X, rng):
         """Draw a class for each row, then all its missing entries jointly.
