@@ -152,10 +152,8 @@ class Density(ABC):
         log_peak = -(math.sqrt(2 * math.pi) * std).log()
         nodes, weights = (X.new_tensor(a)[:, None, None] for a in (NODES, WEIGHTS))
         points = torch.where(hidden, means + std * nodes, X)
-        rows, mask = points.flatten(0, 1), hidden.repeat(len(points), 1)
-        log_ratio = self.conditional_log_prob(rows, mask).reshape(points.shape) + (
-            0.5 * nodes**2 - log_peak
-        )
+        log_prob = torch.stack([self.conditional_log_prob(p, hidden) for p in points])
+        log_ratio = log_prob - log_peak + 0.5 * nodes**2
         share = (weights * log_ratio.exp())[..., columns]
         total, centre = share.sum(0), means[None, :, columns].cpu().numpy()
         values = X.new_tensor(function(points[..., columns].cpu().numpy()))
