@@ -159,11 +159,12 @@ class Column(NamedTuple):
         return self.backend.Series(values, index=index, dtype=dtype, name=name)
 
 
-def columns_of(X, is_wanted=lambda dtype: True, places=None):
+def columns_of(X, is_wanted=None, places=None):
     """Return the columns of a DataFrame or of an array.
 
     is_wanted : callable
         Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
+        None reads all.
     places : sequence of int
         Which columns of a DataFrame to read, in order. None reads all.
     """
@@ -174,7 +175,9 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         else:
             distinct = frame.columns
             named = ((names[j], frame.get_column(distinct[j])) for j in places)
-        return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
+        if is_wanted is not None:
+            named = (column for column in named if is_wanted(column[1].dtype))
+        return [_of_series(*column) for column in named]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
     missing = X != X
     return [Column(j, X[:, j], missing[:, j], None) for j in range(X.shape[1])]
