@@ -89,8 +89,8 @@ class Column(NamedTuple):
     """A column of a DataFrame or of an array.
 
     name : name of the column, or its index. values : array of objects, or of numbers if
-    the column is one of floats or X an array of numbers; arbitrary where missing.
-    missing : array of bool. series : the column of the DataFrame; None if X is an array.
+    X is an array of numbers or the dtype one of floats; arbitrary where missing.
+    missing : array of bool. series : the column of the DataFrame; None for an array.
     """
 
     name: object
