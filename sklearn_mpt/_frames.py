@@ -314,7 +314,7 @@ def with_columns(X, series):
         return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
     filled, names = X.copy(), list(named.columns)
     for one in series:
-        filled.isetitem(names.index(one.name), one.array)
+        filled.isetitem(names.index(one.name), one)
     return filled
 
 
