@@ -89,8 +89,8 @@ class Column(NamedTuple):
     """A column of a DataFrame or of an array.
 
     name : name of the column, or its index. values : array of objects, or of numbers if
-    the column is one of floats or X an array of numbers; arbitrary where missing.
-    missing : array of bool. series : the column of the DataFrame; None if X is an array.
+    X is an array of numbers or the dtype one of floats; arbitrary where missing.
+    missing : array of bool. series : the column of the DataFrame; None for an array.
     """
 
     name: object
@@ -159,11 +159,12 @@ class Column(NamedTuple):
         return self.backend.Series(values, index=index, dtype=dtype, name=name)
 
 
-def columns_of(X, is_wanted=lambda dtype: True, places=None):
+def columns_of(X, is_wanted=None, places=None):
     """Return the columns of a DataFrame or of an array.
 
     is_wanted : callable
         Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
+        None reads all.
     places : sequence of int
         Which columns of a DataFrame to read, in order. None reads all.
     """
@@ -174,7 +175,9 @@ def columns_of(X, is_wanted=lambda dtype: True, places=None):
         else:
             distinct = frame.columns
             named = ((names[j], frame.get_column(distinct[j])) for j in places)
-        return [_of_series(*column) for column in named if is_wanted(column[1].dtype)]
+        if is_wanted is not None:
+            named = (column for column in named if is_wanted(column[1].dtype))
+        return [_of_series(*column) for column in named]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
     missing = X != X
     return [Column(j, X[:, j], missing[:, j], None) for j in range(X.shape[1])]
@@ -311,7 +314,7 @@ def with_columns(X, series):
         return native.set_axis(X.columns, axis=1) if _is_pandas(X) else native
     filled, names = X.copy(), list(named.columns)
     for one in series:
-        filled.isetitem(names.index(one.name), one.array)
+        filled.isetitem(names.index(one.name), one)
     return filled
 
 

@@ -28,6 +28,7 @@ def table():
         "boolean": pd.array(z > 0.3, dtype="boolean"),
         "objects, booleans": np.array([None, *(z > 0)[1:].tolist()], dtype=object),
         "objects, tuples": pd.Series([(1, 2), (0, 3), (1, 0)] * (N // 3), index=INDEX),
+        "objects, strings": pd.Series(words, index=INDEX, dtype=object),
         "strings": words,
         "string": pd.array(words, dtype="string"),
         "category": pd.Categorical(words, categories=["yes", "unused", "no"]),

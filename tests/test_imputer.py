@@ -198,10 +198,13 @@ def test_probabilities_of_categories_add_up_to_one(frame):
             assert_allclose(np.exp(log_prob[np.isnan(rows[:, j])]).sum(axis=1), 1)
 
 
-def test_mixture_completes_rows_as_its_conditionals_do():
+@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
+def test_mixture_completes_rows_as_its_conditionals_do(kind):
     rng = np.random.default_rng(0)
-    kinds = ["categorical", "gaussian", "bernoulli", "gaussian", "categorical"]
+    kinds = ["categorical", "gaussian", "bernoulli", kind, "categorical"]
     X = rng.normal(size=(40, 5))
+    if kind == "poisson":
+        X[:, 3] = rng.poisson(3.0, size=40)
     for j, count in ((0, 3), (2, 2), (4, 4)):
         X[:, j] = np.arange(40) % count
     model = MPTMixture(2, likelihood=kinds, max_iter=0, random_state=0).fit(X)

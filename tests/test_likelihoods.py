@@ -306,7 +306,7 @@ def test_values_that_are_none_are_refused(likelihood, value):
 
 def test_columns_name_the_column_that_is_refused():
     likelihood, rows = Columns(["poisson", "bernoulli"], [1, 1]), np.array([[4.0, 2.0]])
-    with pytest.raises(ValueError, match="^likelihood='bernoulli'"):
+    with pytest.raises(ValueError, match=r"^likelihood='bernoulli'"):
         likelihood.check_rows(rows)
     with pytest.raises(ValueError, match="Column 'smokes': likelihood='bernoulli'"):
         likelihood.check_columns(rows, ["visits", "smokes"])

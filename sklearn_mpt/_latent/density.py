@@ -123,10 +123,13 @@ class Density(ABC):
         The latter are those of the missing entries of the `columns`, (n, sum of
         counts). `expect` holds for the other columns only.
 
-        columns : columns of categories, (c,). counts : their numbers of categories.
+        columns : the columns of categories with gaps, (c,). counts : their numbers of
+        categories.
         """
-        filled = self.expect(X) if has_other_gaps(X, columns) else X
         hidden = X.isnan()
+        has_gaps = hidden.any(0)
+        has_gaps[columns] = False
+        filled = self.expect(X) if has_gaps.any() else X
         asked = X.repeat(max(counts, default=0), 1, 1)
         for j, count in zip(columns, counts, strict=True):
             codes = torch.arange(len(asked)).clamp(max=count - 1).to(X)
@@ -199,13 +202,6 @@ class Density(ABC):
 
     def _masked_scores(self, X, mask):
         return masked_score(self.conditional_log_prob(X, mask[None]), mask)
-
-
-def has_other_gaps(X, columns):
-    """Return whether an entry is missing that is not in these columns."""
-    gaps = X.isnan().any(0)
-    gaps[columns] = False
-    return bool(gaps.any())
 
 
 class LatentDensity(Density):

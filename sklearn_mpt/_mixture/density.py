@@ -19,13 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import (
-    FLOAT_BYTES,
-    NODES,
-    WEIGHTS,
-    Density,
-    has_other_gaps,
-)
+from sklearn_mpt._latent.density import FLOAT_BYTES, NODES, WEIGHTS, Density
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
@@ -311,7 +305,12 @@ class MixtureDensity(Density):
         return torch.where(hidden, log_prob, 0.0)
 
     def expect(self, X):
-        return self._expect(X, self.given(X, ~X.isnan()))
+        given, likelihood = self.given(X, ~X.isnan()), self.layout.likelihood
+        filled = self._with_expected_numbers(X, given)
+        if likelihood is not None:
+            mean = given.log_responsibility.exp() @ self._other_means
+            filled[:, self.layout.others] = likelihood.fill(mean)
+        return filled
 
     def complete(self, X, columns, counts):
         if self._of_codes is None:
@@ -320,16 +319,14 @@ class MixtureDensity(Density):
         pairs = zip(columns, counts, strict=True)
         of_class = torch.cat([self._of_codes[:c, :, others.index(j)] for j, c in pairs])
         log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
-        filled = self._expect(X, given) if has_other_gaps(X, columns) else X
-        return filled, log_prob
+        return self._with_expected_numbers(X, given), log_prob
 
-    def _expect(self, X, given):
-        share, layout = given.log_responsibility.exp(), self.layout
-        filled = torch.empty_like(X)
+    def _with_expected_numbers(self, X, given):
+        """Return rows with the expectations of the Gaussian columns, (n, d)."""
+        share = given.log_responsibility.exp()[..., None]
         expected = self.classes.means + given.gaussian.deviation
-        filled[:, layout.gaussian] = (share[..., None] * expected).sum(1)
-        if layout.likelihood is not None:
-            filled[:, layout.others] = layout.likelihood.fill(share @ self._other_means)
+        filled = X.clone()
+        filled[:, self.layout.gaussian] = (share * expected).sum(1)
         return filled
 
     def average(self, X, columns, function):
