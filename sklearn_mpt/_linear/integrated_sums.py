@@ -261,16 +261,31 @@ def shared_sums(value, share, r, it, table, weight):
     return sums_of(value, weight, gradient, information)
 
 
-def _outer_sums(weight, z, r=None):
-    """Return the sum of r weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+def _products(z):
+    """Return z, whose last entry is 1, and the products of the other entries; (..., p).
 
-    weight : (m, d). r : (m, 1), or None for 1.
+    The order is that of `_as_matrices`.
     """
-    i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
-    sums = weight.T @ ((z if r is None else r * z)[:, i] * z[:, j])
-    full = sums.new_empty(len(sums), z.shape[1], z.shape[1])
-    full[:, i, j] = full[:, j, i] = sums
+    n_dims = z.shape[-1] - 1
+    squares = (z[..., i:-1] * z[..., i : i + 1] for i in range(n_dims))
+    return torch.cat([z, *squares], -1)
+
+
+def _as_matrices(sums, width):
+    """Return sums of `_products` as matrices, (d, width, width)."""
+    full = sums.new_empty(len(sums), width, width)
+    full[:, :, -1] = full[:, -1] = sums[:, :width]
+    i, j = torch.triu_indices(width - 1, width - 1, device=sums.device)
+    full[:, i, j] = full[:, j, i] = sums[:, width:]
     return full
+
+
+def _outer_sums(weight, z):
+    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+
+    weight : (m, d).
+    """
+    return _as_matrices((_products(z).T @ weight).T, z.shape[1])
 
 
 def sums_of(value, weight, gradient, information, own=None):
@@ -308,14 +323,12 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     if len(likelihood.own_features):
         shares = (r[..., None] * t for t in (share, known))
         own = _own_parameters(likelihood, X, location, *shares, z)
-    slope, information = likelihood.derivatives(X, location)
-    if targets is not None or not on.all():
-        slope *= likelihood.spread(share)
-        information = likelihood.spread(known) * information
-    flat, r = z.flatten(0, 1), r.flatten()[:, None]
-    gradient = slope.flatten(0, 1).T @ (r * flat)
-    information = _outer_sums(information.flatten(0, 1), flat, r)
-    return sums_of(value, weight, gradient, information, own)
+    if targets is None and on.all():
+        share = known = None
+    width = z.shape[-1]
+    products = r[..., None] * _products(z)
+    sums = likelihood.coef_sums(X, location, share, known, products, width)
+    return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), own)
 
 
 def mean_slopes(rows, nodes, point, likelihood, weight):
@@ -327,10 +340,11 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     location = with_one(nodes.z) @ point.coefs.T
     X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
     joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
-    r = torch.softmax(joint, 1)[..., None]
-    slope, information = likelihood.derivatives(X, location)
+    r = torch.softmax(joint, 1)[:, None]
     on = likelihood.spread(on)
-    slope, information = (r * on * slope).sum(1), (r * on * information).sum(1)
+    slope, information = (
+        (on * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
+    )
     return weight[:, None].sqrt() * slope, weight @ information
 
 
