@@ -155,9 +155,7 @@ class IntegratedRows:
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
         slopes, information = [], 0
-        n_entries = len(point.coefs) * exact.own.n_nodes
-        for which, rows, weight in exact._blocks(batch, n_entries):
-            nodes = exact.own.place(rows, joint, 0, which)
+        for rows, nodes, weight in exact._own_blocks(batch, joint):
             found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(found[0])
             information = information + found[1]
@@ -280,10 +278,22 @@ class IntegratedRows:
 
     def _own_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
-        n_entries = len(point.coefs) * self.own.n_nodes
-        for which, rows, weight in self._blocks(batch, n_entries):
-            nodes = self.own.place(rows, joint, batch.turn, which)
+        for rows, nodes, weight in self._own_blocks(batch, joint):
             yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
+
+    def _own_blocks(self, batch, joint):
+        """Yield rows, their nodes and their weights, block by block.
+
+        Posteriors are found for more rows at a time than there are in a block.
+        """
+        width = joint.components.numel()
+        for which, rows, weight in self._blocks(batch, width):
+            posterior = self.own.posterior(rows, joint, which)
+            size = max(1, BLOCK // (2 * len(joint.intercept) * self.own.n_nodes))
+            for start in range(0, len(which), size):
+                part = slice(start, start + size)
+                some, near = rows.take(part), posterior.take(part)
+                yield some, self.own.place(some, near, batch.turn), weight[part]
 
     def _blocks(self, batch, width):
         """Yield indices of rows, the rows and their weights, block by block.
@@ -390,7 +400,8 @@ class EnumeratedRows(IntegratedRows):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            nodes = self.own.place(self.pairs, joint, 0, slice(None))
+            posterior = self.own.posterior(self.pairs, joint, slice(None))
+            nodes = self.own.place(self.pairs, posterior, 0)
         sums = own_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
