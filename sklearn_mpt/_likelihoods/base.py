@@ -120,6 +120,8 @@ class Likelihood(torch.nn.Module, ABC):
     is_sharp = False
     # Whether the information of an entry does not depend on its value.
     has_fixed_information = False
+    # Whether `pair_log_prob` is a product of `row_factors` and `location_factors`.
+    has_factors = False
 
     @classmethod
     def of_columns(cls, n_categories: int, n_features: int) -> Self:
@@ -225,15 +227,21 @@ class Likelihood(torch.nn.Module, ABC):
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
         of shape (1, d). location : (m, l).
         """
-        of_rows, of_locations, constant = self.pair_factors(X, observed, location)
-        return of_rows @ of_locations.T + constant
+        of_rows, constant = self.row_factors(X, observed)
+        return of_rows @ self.location_factors(location).T + constant
 
-    def pair_factors(self, X, observed, location):
-        """Return matrices whose product is `pair_log_prob`, and a constant to add.
+    def row_factors(
+        self, X: torch.Tensor, observed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the factor of rows in `pair_log_prob`, and a constant to add.
 
-        They are (n, p), (m, p) and (n, 1). Kinds that override `pair_log_prob`, to
-        treat extreme locations, may return None.
+        They are (n, p) and (n, 1).
         """
+        raise NotImplementedError
+
+    def location_factors(self, location: torch.Tensor) -> torch.Tensor:
+        """Return the factor of locations in `pair_log_prob`, (m, p)."""
+        raise NotImplementedError
 
     def shared_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, locations: Locations

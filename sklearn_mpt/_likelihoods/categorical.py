@@ -27,7 +27,7 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
-    has_fixed_information = True
+    has_fixed_information = has_factors = True
     measure = "probability"
 
     def __init__(self, n_categories):
@@ -79,10 +79,12 @@ class Categorical(Likelihood):
         total = (logits - most).exp_().sum(-1)
         return chosen - most[..., 0] - total.log()
 
-    def pair_factors(self, X, observed, location):
+    def row_factors(self, X, observed):
         is_category = self._indicators(X) * observed[..., None]
-        log_prob = log_softmax(self._by_feature(location))
-        return is_category.flatten(1), log_prob.flatten(1), X.new_zeros(1, 1)
+        return is_category.flatten(1), X.new_zeros(1, 1)
+
+    def location_factors(self, location):
+        return log_softmax(self._by_feature(location)).flatten(1)
 
     def expected_prob(self, X, r, location):
         average = self._by_feature(r @ self.mean(location))

@@ -304,20 +304,43 @@ class Columns(Likelihood):
         )
 
     def pair_log_prob(self, X, observed, location):
-        factors, total = [], 0.0
+        total = 0.0
+        if any(part.has_factors for part in self.parts):
+            # one product is faster than several of narrow matrices
+            of_rows, total = self.row_factors(X, observed)
+            total = of_rows @ self.location_factors(location).T + total
         for part, columns, places in self._each_sliced():
-            some = X[:, columns], observed[:, columns], location[:, places]
-            found = part.pair_factors(*some)
-            if found is None:
+            if not part.has_factors:
+                some = X[:, columns], observed[:, columns], location[:, places]
                 total = total + part.pair_log_prob(*some)
-            else:
-                factors.append(found)
-        if factors:  # one product is faster than several of narrow matrices
-            of_rows, of_locations, constants = zip(*factors, strict=True)
-            constant = sum(constants) + total
-            product = torch.cat(of_rows, 1) @ torch.cat(of_locations, 1).T
-            total = product + constant
         return total
+
+    @property
+    def has_factors(self):
+        return all(part.has_factors for part in self.parts)
+
+    def row_factors(self, X, observed):
+        """Return the factors of the parts that have any."""
+        of_rows, constants = zip(
+            *(
+                part.row_factors(X[:, columns], observed[:, columns])
+                for part, columns, _ in self._each_sliced()
+                if part.has_factors
+            ),
+            strict=True,
+        )
+        return torch.cat(of_rows, 1), sum(constants)
+
+    def location_factors(self, location):
+        """Return the factors of the parts that have any."""
+        return torch.cat(
+            [
+                part.location_factors(location[:, places])
+                for part, _, places in self._each_sliced()
+                if part.has_factors
+            ],
+            1,
+        )
 
     def expected_prob(self, X, r, location):
         return self._by_feature(
