@@ -121,7 +121,7 @@ class IntegratedRows:
         self.floor = likelihood.own_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.training = training
+        self.training, self.is_fine = training, is_fine
         is_auto = training.n_masks == "auto"
         self.n_masks = AUTO_MASKS if is_auto else training.n_masks
         self.mask_rate = training.mask_rate
@@ -150,7 +150,9 @@ class IntegratedRows:
         The information is that of the locations.
         """
         of = self.X, self.likelihood, self.training, self.n_dims, self.given
-        exact = self if self.targets is None else LikelihoodRows(*of)
+        # coarse nodes suffice: the gain of a component is measured before it is used
+        is_coarse_lml = self.targets is None and not self.is_fine
+        exact = self if is_coarse_lml else LikelihoodRows(*of)
         joint, many = exact.joint(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
