@@ -56,7 +56,9 @@ N_TYPICAL = 8  # number of values that stand for the entries of a feature
 # Spacing of shared grids in standard deviations of the narrowest posterior, of which
 # there is a bound, with masks and without.
 SPACING, EXACT_SPACING = 1.75, 1.5
-BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
+# Entries of a tensor over rows, nodes and features, where rows share nodes and where
+# they do not; the tensors of a block fit the caches.
+BLOCK, OWN_BLOCK = 2**19, 2**18
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
@@ -291,7 +293,7 @@ class IntegratedRows:
         width = joint.components.numel()
         for which, rows, weight in self._blocks(batch, width):
             posterior = self.own.posterior(rows, joint, which)
-            size = max(1, BLOCK // (2 * len(joint.intercept) * self.own.n_nodes))
+            size = max(1, OWN_BLOCK // (len(joint.intercept) * self.own.n_nodes))
             for start in range(0, len(which), size):
                 part = slice(start, start + size)
                 some, near = rows.take(part), posterior.take(part)
