@@ -371,9 +371,11 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
     batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
         monkeypatch.setattr(integrated_training, "OWN_COST", cost)
-        monkeypatch.setattr(integrated_training, "BLOCK", 2**22)
+        for name in ("BLOCK", "OWN_BLOCK"):
+            monkeypatch.setattr(integrated_training, name, 2**22)
         whole = problem.sums(point, batch)
-        monkeypatch.setattr(integrated_training, "BLOCK", block)
+        for name in ("BLOCK", "OWN_BLOCK"):
+            monkeypatch.setattr(integrated_training, name, block)
         assert_sums_close(problem.sums(point, batch), whole, atol=1e-10)
 
 

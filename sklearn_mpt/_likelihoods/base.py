@@ -34,6 +34,17 @@ def log_softmax(logits):
     return least - least.exp().sum(-1, keepdim=True).log()
 
 
+def softmax(logits):
+    """Return probabilities along the last axis, as fast as `log_softmax`."""
+    each = (logits - logits.amax(-1, keepdim=True).detach()).exp_()
+    return each / each.sum(-1, keepdim=True)
+
+
+def summed_products(weight, factors):
+    """Return the sums over rows and nodes of (n, s, l) times (n, s, p); (l, p)."""
+    return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
+
+
 class Locations:
     """Locations of features at shared nodes, hidden @ coef + intercept.
 
@@ -109,6 +120,8 @@ class Likelihood(torch.nn.Module, ABC):
     is_sharp = False
     # Whether the information of an entry does not depend on its value.
     has_fixed_information = False
+    # Whether `pair_log_prob` is a product of `row_factors` and `location_factors`.
+    has_factors = False
 
     @classmethod
     def of_columns(cls, n_categories: int, n_features: int) -> Self:
@@ -214,15 +227,21 @@ class Likelihood(torch.nn.Module, ABC):
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
         of shape (1, d). location : (m, l).
         """
-        of_rows, of_locations, constant = self.pair_factors(X, observed, location)
-        return of_rows @ of_locations.T + constant
+        of_rows, constant = self.row_factors(X, observed)
+        return of_rows @ self.location_factors(location).T + constant
 
-    def pair_factors(self, X, observed, location):
-        """Return matrices whose product is `pair_log_prob`, and a constant to add.
+    def row_factors(
+        self, X: torch.Tensor, observed: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the factor of rows in `pair_log_prob`, and a constant to add.
 
-        They are (n, p), (m, p) and (n, 1). Kinds that override `pair_log_prob`, to
-        treat extreme locations, may return None.
+        They are (n, p) and (n, 1).
         """
+        raise NotImplementedError
+
+    def location_factors(self, location: torch.Tensor) -> torch.Tensor:
+        """Return the factor of locations in `pair_log_prob`, (m, p)."""
+        raise NotImplementedError
 
     def shared_log_prob(
         self, X: torch.Tensor, observed: torch.Tensor, locations: Locations
@@ -264,6 +283,35 @@ class Likelihood(torch.nn.Module, ABC):
         feature has several locations, it is a diagonal matrix at least as large as the
         information matrix of the feature.
         """
+
+    def coef_sums(
+        self,
+        X: torch.Tensor,
+        location: torch.Tensor,
+        share: torch.Tensor | None,
+        known: torch.Tensor | None,
+        products: torch.Tensor,
+        n_coefs: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `derivatives` times functions of z, summed over rows and nodes.
+
+        X : (n, 1, d). location : (n, s, l). share : weights of slopes, (n, s, d) or
+        (n, 1, d), or None for 1. known : weights of information, likewise. products :
+        functions of z, (n, s, p), of which slopes are multiplied by the first
+        `n_coefs`.
+
+        Returns
+        -------
+        gradient : Tensor of shape (l, n_coefs)
+        information : Tensor of shape (l, p)
+        """
+        slope, information = self.derivatives(X, location)
+        if share is not None:
+            slope = self.spread(share) * slope
+        if known is not None:
+            information = self.spread(known) * information
+        gradient = summed_products(slope, products[..., :n_coefs])
+        return gradient, summed_products(information, products)
 
     def spread(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""

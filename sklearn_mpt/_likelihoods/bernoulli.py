@@ -13,7 +13,7 @@ class Bernoulli(Likelihood):
 
     bounds = (0.0, 1.0)
     values = (0.0, 1.0)
-    has_fixed_information = True
+    has_fixed_information = has_factors = True
     measure = "probability"
 
     @staticmethod
@@ -36,11 +36,12 @@ class Bernoulli(Likelihood):
     def entry_log_prob(self, X, location):
         return logsigmoid((2 * X - 1) * location)
 
-    def pair_factors(self, X, observed, location):
+    def row_factors(self, X, observed):
+        return torch.cat([X, observed - X], 1), X.new_zeros(1, 1)
+
+    def location_factors(self, location):
         # All terms are at most 0, so large logits cause no cancellation.
-        of_rows = torch.cat([X, observed - X], 1)
-        of_locations = torch.cat([logsigmoid(location), logsigmoid(-location)], 1)
-        return of_rows, of_locations, X.new_zeros(1, 1)
+        return torch.cat([logsigmoid(location), logsigmoid(-location)], 1)
 
     def derivatives(self, X, location):
         prob = torch.sigmoid(location)

@@ -7,7 +7,13 @@ larger matrix diag(p) in its place, which gives the same step.
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood, log_softmax, totals
+from sklearn_mpt._likelihoods.base import (
+    Likelihood,
+    log_softmax,
+    softmax,
+    summed_products,
+    totals,
+)
 
 
 class Categorical(Likelihood):
@@ -21,7 +27,7 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
-    has_fixed_information = True
+    has_fixed_information = has_factors = True
     measure = "probability"
 
     def __init__(self, n_categories):
@@ -65,15 +71,20 @@ class Categorical(Likelihood):
         return (logits - logits.mean(axis=1, keepdims=True)).ravel()
 
     def entry_log_prob(self, X, location):
-        log_prob = log_softmax(self._by_feature(location))
-        shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
-        log_prob = log_prob.expand(*shape, -1)
-        return log_prob.gather(-1, X.long().expand(shape)[..., None])[..., 0]
+        logits = self._by_feature(location)
+        shape = np.broadcast_shapes(X.shape, logits.shape[:-1])
+        codes = X.long().expand(shape)[..., None]
+        chosen = logits.expand(*shape, -1).gather(-1, codes)[..., 0]
+        most = logits.amax(-1, keepdim=True).detach()
+        total = (logits - most).exp_().sum(-1)
+        return chosen - most[..., 0] - total.log()
 
-    def pair_factors(self, X, observed, location):
+    def row_factors(self, X, observed):
         is_category = self._indicators(X) * observed[..., None]
-        log_prob = log_softmax(self._by_feature(location))
-        return is_category.flatten(1), log_prob.flatten(1), X.new_zeros(1, 1)
+        return is_category.flatten(1), X.new_zeros(1, 1)
+
+    def location_factors(self, location):
+        return log_softmax(self._by_feature(location)).flatten(1)
 
     def expected_prob(self, X, r, location):
         average = self._by_feature(r @ self.mean(location))
@@ -82,6 +93,19 @@ class Categorical(Likelihood):
     def derivatives(self, X, location):
         prob = self.mean(location)
         return self.inputs(X) - prob, prob
+
+    def coef_sums(self, X, location, share, known, products, n_coefs):
+        is_by_row = share is None or share.shape[1] == 1
+        if share is not known or not is_by_row:
+            return super().coef_sums(X, location, share, known, products, n_coefs)
+        chosen, prob = self.inputs(X), self.mean(location)
+        if share is not None:
+            chosen, prob = (self.spread(share) * part for part in (chosen, prob))
+        information = summed_products(prob, products)
+        # the sum of the slopes, chosen - prob, is that of chosen less that of prob
+        of_rows = products[..., :n_coefs].sum(1, keepdim=True)
+        gradient = summed_products(chosen, of_rows) - information[:, :n_coefs]
+        return gradient, information
 
     def inputs(self, X):
         """Return 1.0 for the category of each entry, else 0.0."""
@@ -106,7 +130,7 @@ class Categorical(Likelihood):
 
     def mean(self, location):
         """Return the probability of each category, (..., d * C)."""
-        return log_softmax(self._by_feature(location)).exp().flatten(-2)
+        return softmax(self._by_feature(location)).flatten(-2)
 
     def fill(self, mean):
         """Return the most probable categories."""

@@ -102,13 +102,10 @@ class Columns(Likelihood):
         for i, (part, places) in enumerate(zip(columns, locations, strict=True)):
             self.register_buffer(f"columns_{i}", torch.from_numpy(part))
             self.register_buffer(f"locations_{i}", torch.from_numpy(places))
-        for name, arrays in (("columns", columns), ("locations", locations)):
-            back = torch.from_numpy(np.concatenate(arrays).argsort())
-            self.register_buffer(f"{name}_back", back)
+        self._column_runs, self._location_runs = _runs(columns), _runs(locations)
         self._slices = [
             tuple(map(_slice_of, pair)) for pair in zip(columns, locations, strict=True)
         ]
-        self._is_sorted = bool((np.diff(np.concatenate(columns)) > 0).all())
         features = np.repeat(np.arange(len(self.kinds)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
 
@@ -123,12 +120,10 @@ class Columns(Likelihood):
             yield part, *(s or index for s, index in zip(slices, indices, strict=True))
 
     def _by_feature(self, parts):
-        joined = torch.cat(list(parts), -1)
-        return joined if self._is_sorted else joined[..., self.columns_back]
+        return _joined(parts, self._column_runs)
 
     def _by_location(self, parts):
-        joined = torch.cat(list(parts), -1)
-        return joined if self._is_sorted else joined[..., self.locations_back]
+        return _joined(parts, self._location_runs)
 
     @property
     def n_reads_each(self):
@@ -310,20 +305,43 @@ class Columns(Likelihood):
         )
 
     def pair_log_prob(self, X, observed, location):
-        factors, total = [], 0.0
+        total = 0.0
+        if any(part.has_factors for part in self.parts):
+            # one product is faster than several of narrow matrices
+            of_rows, total = self.row_factors(X, observed)
+            total = of_rows @ self.location_factors(location).T + total
         for part, columns, places in self._each_sliced():
-            some = X[:, columns], observed[:, columns], location[:, places]
-            found = part.pair_factors(*some)
-            if found is None:
+            if not part.has_factors:
+                some = X[:, columns], observed[:, columns], location[:, places]
                 total = total + part.pair_log_prob(*some)
-            else:
-                factors.append(found)
-        if factors:  # one product is faster than several of narrow matrices
-            of_rows, of_locations, constants = zip(*factors, strict=True)
-            constant = sum(constants) + total
-            product = torch.cat(of_rows, 1) @ torch.cat(of_locations, 1).T
-            total = product + constant
         return total
+
+    @property
+    def has_factors(self):
+        return all(part.has_factors for part in self.parts)
+
+    def row_factors(self, X, observed):
+        """Return the factors of the parts that have any."""
+        of_rows, constants = zip(
+            *(
+                part.row_factors(X[:, columns], observed[:, columns])
+                for part, columns, _ in self._each_sliced()
+                if part.has_factors
+            ),
+            strict=True,
+        )
+        return torch.cat(of_rows, 1), sum(constants)
+
+    def location_factors(self, location):
+        """Return the factors of the parts that have any."""
+        return torch.cat(
+            [
+                part.location_factors(location[:, places])
+                for part, _, places in self._each_sliced()
+                if part.has_factors
+            ],
+            1,
+        )
 
     def expected_prob(self, X, r, location):
         return self._by_feature(
@@ -340,6 +358,23 @@ class Columns(Likelihood):
         shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
         informations = (part.expand(*shape, -1) for part in informations)
         return self._by_location(slopes), self._by_location(informations)
+
+    def coef_sums(self, X, location, share, known, products, n_coefs):
+        parts = [
+            part.coef_sums(
+                X[..., columns],
+                location[..., places],
+                None if share is None else share[..., columns],
+                None if known is None else known[..., columns],
+                products,
+                n_coefs,
+            )
+            for part, columns, places in self._each_sliced()
+        ]
+        sums = zip(*parts, strict=True)
+        return tuple(
+            self._by_location(part.T for part in of_parts).T for of_parts in sums
+        )
 
     def spread(self, entries):
         return entries[..., self.feature_of]
@@ -386,6 +421,28 @@ class Columns(Likelihood):
             part.draw(location[..., places], uniform[..., columns])
             for part, columns, places in self._each_sliced()
         )
+
+
+def _runs(parts):
+    """Return slices of the parts that follow each other in the order of the table.
+
+    parts : increasing indices of each part, all of which are 0..d-1. Each run is the
+    number of a part and a slice of it.
+    """
+    part_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    part_of = part_of[np.concatenate(parts).argsort()]
+    ends = np.flatnonzero(np.diff(part_of, append=-1)) + 1
+    runs, used = [], [0] * len(parts)
+    for part, length in zip(part_of[ends - 1], np.diff(ends, prepend=0), strict=True):
+        runs.append((part, slice(used[part], used[part] + length)))
+        used[part] += length
+    return runs
+
+
+def _joined(parts, runs):
+    """Join tensors of the parts along the last axis, in the order of the table."""
+    parts = list(parts)
+    return torch.cat([parts[part][..., where] for part, where in runs], -1)
 
 
 def _slice_of(indices):

@@ -50,7 +50,7 @@ class Gaussian(OfScale):
         above NOISE_FLOOR.
     """
 
-    is_sharp = has_fixed_information = True
+    is_sharp = has_fixed_information = has_factors = True
     measure = "density"
     has_density = True
     floor = NOISE_FLOOR
@@ -131,11 +131,13 @@ class Gaussian(OfScale):
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
         return fit + self._pair_constant(X, observed)
 
-    def pair_factors(self, X, observed, location):
-        scaled = location / self.scatter
+    def row_factors(self, X, observed):
         of_rows = torch.cat([X, observed.expand_as(X)], 1)
-        of_locations = torch.cat([scaled, -0.5 * scaled * location], 1)
-        return of_rows, of_locations, self._pair_constant(X, observed)
+        return of_rows, self._pair_constant(X, observed)
+
+    def location_factors(self, location):
+        scaled = location / self.scatter
+        return torch.cat([scaled, -0.5 * scaled * location], 1)
 
     def _pair_constant(self, X, observed):
         """Return the terms of `pair_log_prob` without the locations; (n, 1)."""

@@ -43,7 +43,7 @@ class Levels(OwnParameters):
     """
 
     measure = "probability"
-    has_blocks = True
+    has_blocks = has_factors = True
     kind: str
 
     def __init__(self, n_categories, own, n_features):
@@ -109,11 +109,16 @@ class Levels(OwnParameters):
         levels = torch.arange(1, self.n_categories, device=X.device)
         return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)
 
-    def pair_factors(self, X, observed, location):
-        levels = torch.arange(self.n_categories).to(location)[:, None]
-        log_prob = self.entry_log_prob(levels, location[:, None])  # shape: (m, C, d)
-        is_level = (X[:, None] == levels).to(X.dtype) * observed[:, None]
-        return is_level.flatten(1), log_prob.flatten(1), X.new_zeros(1, 1)
+    def row_factors(self, X, observed):
+        is_level = X[:, None] == self._levels(X)
+        return (is_level * observed[:, None]).flatten(1), X.new_zeros(1, 1)
+
+    def location_factors(self, location):
+        log_prob = self.entry_log_prob(self._levels(location), location[:, None])
+        return log_prob.flatten(1)  # from shape (m, C, d)
+
+    def _levels(self, like):
+        return torch.arange(self.n_categories).to(like)[:, None]
 
     def expected_prob(self, X, r, location):
         levels = torch.arange(self.n_categories).to(location)[:, None, None]

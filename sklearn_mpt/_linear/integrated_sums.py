@@ -188,7 +188,8 @@ class Typical(NamedTuple):
 def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     """Return sums of the log marginal likelihoods of rows, at shared nodes.
 
-    The gradient is that of products of matrices. The information is computed at the
+    The gradient is that of products of matrices. If one of them is the same for all
+    rows, so is its gradient, which is computed once. The information is computed at the
     typical values of entries.
 
     blocks : iterable of rows, their weights, and `Typical.indicators`. grid, steps : as
@@ -198,48 +199,64 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     it does not resolve, bool (n,).
     """
     nodes = with_one(grid[0])
-    location, own = nodes @ point.coefs.T, point.own.detach()
-    parts = [
-        _shared_part(*block, grid, steps, location, own, likelihood) for block in blocks
-    ]
-    sums, unresolved = zip(*parts, strict=True)
-    value, weight = (torch.cat(part) for part in list(zip(*sums, strict=True))[:2])
-    *_, of_location, of_own, known = (sum(p) for p in list(zip(*sums, strict=True))[2:])
+    with torch.enable_grad():
+        location = (nodes @ point.coefs.T).detach().requires_grad_()
+        own = point.own.detach().requires_grad_()
+        at = likelihood.at(own)
+        factors = at.location_factors(location) if at.has_factors else location
+    parts = [_shared_part(*block, grid, steps, factors, own, at) for block in blocks]
+    of_rows, sums, unresolved = zip(*parts, strict=True)
+    value, weight = (torch.cat(part) for part in zip(*of_rows, strict=True))
+    of_factors, of_own, known = (sum(part) for part in zip(*sums, strict=True))
+    of_location, more = _gradients(factors, of_factors, (location, own))
+    location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
     own = _own_parameters(likelihood, X, at_values, known, known, z)
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.spread(known)
     full = _outer_sums(information.sum(0), nodes)
-    own = own and (of_own, *own[1:])
+    own = own and (of_own + more, *own[1:])
     return sums_of(value, weight, of_location.T @ nodes, full, own), unresolved
 
 
-def _shared_part(rows, weight, indicators, grid, steps, location, own, likelihood):
+def _shared_part(rows, weight, indicators, grid, steps, factors, own, likelihood):
     """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
 
-    Value and weight of each row that is resolved, gradients in locations and own
+    Value and weight of each row that is resolved; gradients in factors and own
     parameters, and weights of the typical values at nodes, (v, s, d).
+
+    factors : `location_factors` of the nodes, or their locations if there are none.
+    likelihood : with the own parameters `own`.
     """
     z, log_weight = grid
     seen = rows.observed.to(rows.X.dtype)
     with torch.enable_grad():
-        location, own = (part.detach().requires_grad_() for part in (location, own))
-        log_prob = likelihood.at(own).pair_log_prob(rows.X * seen, seen, location)
+        factors = factors.detach().requires_grad_()
+        if likelihood.has_factors:
+            of_rows, constant = likelihood.row_factors(rows.X * seen, seen)
+            log_prob = of_rows @ factors.T + constant
+        else:
+            log_prob = likelihood.pair_log_prob(rows.X * seen, seen, factors)
     value, r = total_and_shares(log_prob.detach() + log_weight)
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
-        total = torch.dot(log_prob.flatten(), r.flatten())
-    gradients = torch.autograd.grad(total, (location, own), allow_unused=True)
-    gradients = (0.0 if g is None else g for g in gradients)
+    gradients = _gradients(log_prob, r, (factors, own))
     if indicators.shape[1] == 1 and rows.observed.all():
         known = r.sum(0)[:, None, None].expand(-1, *indicators.shape[1:])
     else:
         known = (r.T @ indicators.flatten(1)).unflatten(1, indicators.shape[1:])
     kept = ~unresolved
-    return (value[kept], weight[kept], *gradients, known.movedim(1, 0)), unresolved
+    return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
+
+
+def _gradients(tensor, weight, of):
+    """Return gradients of the weighted sum of a tensor; 0.0 where there is none."""
+    with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
+        total = torch.dot(tensor.flatten(), weight.flatten())
+    found = torch.autograd.grad(total, of, allow_unused=True)
+    return [0.0 if gradient is None else gradient for gradient in found]
 
 
 def _weight(weight, X):
@@ -261,16 +278,31 @@ def shared_sums(value, share, r, it, table, weight):
     return sums_of(value, weight, gradient, information)
 
 
-def _outer_sums(weight, z, r=None):
-    """Return the sum of r weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+def _products(z):
+    """Return z, whose last entry is 1, and the products of the other entries; (..., p).
 
-    weight : (m, d). r : (m, 1), or None for 1.
+    The order is that of `_as_matrices`.
     """
-    i, j = torch.triu_indices(z.shape[1], z.shape[1], device=z.device)
-    sums = weight.T @ ((z if r is None else r * z)[:, i] * z[:, j])
-    full = sums.new_empty(len(sums), z.shape[1], z.shape[1])
-    full[:, i, j] = full[:, j, i] = sums
+    n_dims = z.shape[-1] - 1
+    squares = (z[..., i:-1] * z[..., i : i + 1] for i in range(n_dims))
+    return torch.cat([z, *squares], -1)
+
+
+def _as_matrices(sums, width):
+    """Return sums of `_products` as matrices, (d, width, width)."""
+    full = sums.new_empty(len(sums), width, width)
+    full[:, :, -1] = full[:, -1] = sums[:, :width]
+    i, j = torch.triu_indices(width - 1, width - 1, device=sums.device)
+    full[:, i, j] = full[:, j, i] = sums[:, width:]
     return full
+
+
+def _outer_sums(weight, z):
+    """Return the sum of weight z z' over nodes, for each feature; (d, k + 1, k + 1).
+
+    weight : (m, d).
+    """
+    return _as_matrices((_products(z).T @ weight).T, z.shape[1])
 
 
 def sums_of(value, weight, gradient, information, own=None):
@@ -308,14 +340,12 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
     if len(likelihood.own_features):
         shares = (r[..., None] * t for t in (share, known))
         own = _own_parameters(likelihood, X, location, *shares, z)
-    slope, information = likelihood.derivatives(X, location)
-    if targets is not None or not on.all():
-        slope *= likelihood.spread(share)
-        information = likelihood.spread(known) * information
-    flat, r = z.flatten(0, 1), r.flatten()[:, None]
-    gradient = slope.flatten(0, 1).T @ (r * flat)
-    information = _outer_sums(information.flatten(0, 1), flat, r)
-    return sums_of(value, weight, gradient, information, own)
+    if targets is None and on.all():
+        share = known = None
+    width = z.shape[-1]
+    products = r[..., None] * _products(z)
+    sums = likelihood.coef_sums(X, location, share, known, products, width)
+    return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), own)
 
 
 def mean_slopes(rows, nodes, point, likelihood, weight):
@@ -327,10 +357,11 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     location = with_one(nodes.z) @ point.coefs.T
     X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
     joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
-    r = torch.softmax(joint, 1)[..., None]
-    slope, information = likelihood.derivatives(X, location)
+    r = torch.softmax(joint, 1)[:, None]
     on = likelihood.spread(on)
-    slope, information = (r * on * slope).sum(1), (r * on * information).sum(1)
+    slope, information = (
+        (on * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
+    )
     return weight[:, None].sqrt() * slope, weight @ information
 
 

@@ -56,7 +56,9 @@ N_TYPICAL = 8  # number of values that stand for the entries of a feature
 # Spacing of shared grids in standard deviations of the narrowest posterior, of which
 # there is a bound, with masks and without.
 SPACING, EXACT_SPACING = 1.75, 1.5
-BLOCK = 2**19  # entries of a tensor over rows, nodes and features; fits the caches
+# Entries of a tensor over rows, nodes and features, where rows share nodes and where
+# they do not; the tensors of a block fit the caches.
+BLOCK, OWN_BLOCK = 2**19, 2**18
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
@@ -121,7 +123,7 @@ class IntegratedRows:
         self.floor = likelihood.own_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.training = training
+        self.training, self.is_fine = training, is_fine
         is_auto = training.n_masks == "auto"
         self.n_masks = AUTO_MASKS if is_auto else training.n_masks
         self.mask_rate = training.mask_rate
@@ -150,14 +152,14 @@ class IntegratedRows:
         The information is that of the locations.
         """
         of = self.X, self.likelihood, self.training, self.n_dims, self.given
-        exact = self if self.targets is None else LikelihoodRows(*of)
+        # coarse nodes suffice: the gain of a component is measured before it is used
+        is_coarse_lml = self.targets is None and not self.is_fine
+        exact = self if is_coarse_lml else LikelihoodRows(*of)
         joint, many = exact.joint(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
         slopes, information = [], 0
-        n_entries = len(point.coefs) * exact.own.n_nodes
-        for which, rows, weight in exact._blocks(batch, n_entries):
-            nodes = exact.own.place(rows, joint, 0, which)
+        for rows, nodes, weight in exact._own_blocks(batch, joint):
             found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(found[0])
             information = information + found[1]
@@ -280,10 +282,22 @@ class IntegratedRows:
 
     def _own_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
-        n_entries = len(point.coefs) * self.own.n_nodes
-        for which, rows, weight in self._blocks(batch, n_entries):
-            nodes = self.own.place(rows, joint, batch.turn, which)
+        for rows, nodes, weight in self._own_blocks(batch, joint):
             yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
+
+    def _own_blocks(self, batch, joint):
+        """Yield rows, their nodes and their weights, block by block.
+
+        Posteriors are found for more rows at a time than there are in a block.
+        """
+        width = joint.components.numel()
+        for which, rows, weight in self._blocks(batch, width):
+            posterior = self.own.posterior(rows, joint, which)
+            size = max(1, OWN_BLOCK // (len(joint.intercept) * self.own.n_nodes))
+            for start in range(0, len(which), size):
+                part = slice(start, start + size)
+                some, near = rows.take(part), posterior.take(part)
+                yield some, self.own.place(some, near, batch.turn), weight[part]
 
     def _blocks(self, batch, width):
         """Yield indices of rows, the rows and their weights, block by block.
@@ -390,7 +404,8 @@ class EnumeratedRows(IntegratedRows):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            nodes = self.own.place(self.pairs, joint, 0, slice(None))
+            posterior = self.own.posterior(self.pairs, joint, slice(None))
+            nodes = self.own.place(self.pairs, posterior, 0)
         sums = own_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )

@@ -220,12 +220,16 @@ class OwnNodes:
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
-    def place(self, rows, joint, turn, which):
-        """Return the nodes of rows, whose indices are `which`."""
-        group = self.rule.groups[turn % len(self.rule.groups)]
+    def posterior(self, rows, joint, which):
+        """Return the Laplace approximation of rows, whose indices are `which`."""
         start = self._modes[which]
         posterior = laplace(rows, joint, tol=OWN_TOLERANCE, start=start)
         self._modes[which] = posterior.mean
+        return posterior
+
+    def place(self, rows, posterior, turn):
+        """Return the nodes of rows around their `posterior`."""
+        group = self.rule.groups[turn % len(self.rule.groups)]
         return self.rule.place(group, [posterior], rows)
 
 
