@@ -47,10 +47,9 @@ from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import SampleCounts
-from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH
+from sklearn_mpt._deep.start import CURLED, SMOOTH
 from sklearn_mpt._latent.density import Units, as_tensor
 
-FOUR_STARTS = (SMOOTH, CURLED, CURLED, LINEAR)
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
     "2 layers": ({"widths": (128, 128)}, {}),
@@ -58,11 +57,10 @@ CHANGES = {
     "silu": ({"activation": "silu"}, {}),
     "relu": ({"activation": "relu"}, {}),
     "one start": ({"starts": (SMOOTH,)}, {}),
-    "no linear start": ({"starts": FOUR_STARTS[:3]}, {}),
-    "four starts": ({"starts": FOUR_STARTS}, {}),
-    "4 samples": ({"n_samples": 4}, {}),
+    "no linear start": ({"starts": (SMOOTH, CURLED, CURLED)}, {}),
     "8 samples": ({"n_samples": 8}, {}),
     "64 of prior": ({"n_prior_samples": 64}, {}),
+    "128 of prior": ({"n_prior_samples": 128}, {}),
     "256 of prior": ({"n_prior_samples": 256}, {}),
     "batch 32": ({"batch_size": 32}, {}),
     "batch 128": ({"batch_size": 128}, {}),

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Kind
 
 MANY_FEATURES = 256  # images
+MOST_PRIOR_SAMPLES = 128
 SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 
 
@@ -72,13 +73,10 @@ def recipe_for(
     if objective == "elbo":
         n_importance_samples = 1
     elif n_importance_samples == "auto":
-        n_importance_samples = 16 if objective == "iwae" else 8 if sets_noise else 4
-    if many:  # z is used from any start
-        starts = (SMOOTH,)
-    else:
-        starts = (SMOOTH, CURLED, CURLED, LINEAR)
+        n_importance_samples = 16 if objective == "iwae" else 4
+    starts = (SMOOTH, CURLED, CURLED, LINEAR)
     if not len(hidden_layer_sizes):  # which do not bend
-        starts = tuple(kind for kind in starts if kind != CURLED)
+        starts = (SMOOTH, LINEAR)
     return Recipe(
         widths=tuple(hidden_layer_sizes),
         activation=activation,
@@ -86,7 +84,7 @@ def recipe_for(
         batch_size=batch_size,
         n_samples=n_importance_samples,
         # samples of the prior are near the posteriors only in few dimensions
-        n_prior_samples=(64 if many else 256) // 2 ** max(0, n_components - 2),
+        n_prior_samples=min(MOST_PRIOR_SAMPLES, 1024 // 2**n_components),
         rotates=rotates,
         sets_noise=sets_noise,
     )

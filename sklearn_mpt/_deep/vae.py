@@ -84,8 +84,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         Activation of the hidden layers: "gelu", "logistic", "relu", "silu", "softplus"
         or "tanh". "auto" is "silu", which is smooth, and "relu" from 256 features on.
     n_importance_samples : int or "auto", default="auto"
-        Samples of z for each row of a minibatch. "auto" is 4, or 8 for many real
-        features, and 16 with ``objective="iwae"``; "elbo" always takes one.
+        Samples of z for each row of a minibatch. "auto" is 4, and 16 with
+        ``objective="iwae"``; "elbo" always takes one.
     conditional : {"importance", "encode_decode"}, default="importance"
         Prediction of features from others: by weighted samples, or, for comparison, by
         a chain that draws z and hidden features in turn (Rezende et al., 2014).
