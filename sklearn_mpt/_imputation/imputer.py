@@ -77,7 +77,8 @@ class MPTImputer(
     ----------
     estimator_ : estimator
         The fitted clone of `estimator`, or the mixture of the chosen models, with their
-        ``weights_`` and ``estimators_``, which are fitted to standardised columns.
+        ``weights_`` and ``estimators_``, which are fitted to standardised columns, or
+        to standardised transforms of skewed ones.
     selection_ : dict of ndarrays
         Results of all models that were tried, if `estimator` is None: ``name``; mean
         ``log_prob`` of hidden entries in nats, with numbers standardised; ``rmse`` of
