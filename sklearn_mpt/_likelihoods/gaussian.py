@@ -127,23 +127,18 @@ class Gaussian(OfScale):
         return -0.5 * (LOG_2PI + variance.log() + (X - location) ** 2 / variance)
 
     def pair_log_prob(self, X, observed, location):
-        scaled = location / self.scatter
+        variance = self.scatter
+        scaled = location / variance
         fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
-        return fit + self._pair_constant(X, observed)
+        return fit + _pair_constant(X, observed, variance)
 
     def row_factors(self, X, observed):
         of_rows = torch.cat([X, observed.expand_as(X)], 1)
-        return of_rows, self._pair_constant(X, observed)
+        return of_rows, _pair_constant(X, observed, self.scatter)
 
     def location_factors(self, location):
         scaled = location / self.scatter
         return torch.cat([scaled, -0.5 * scaled * location], 1)
-
-    def _pair_constant(self, X, observed):
-        """Return the terms of `pair_log_prob` without the locations; (n, 1)."""
-        variance = self.scatter
-        size = X**2 / variance + observed * (LOG_2PI + variance.log())
-        return -0.5 * size.sum(1, keepdim=True)
 
     def shared_log_prob(self, X, observed, locations):
         """Return `pair_log_prob`, from the factors of the locations if that is cheaper.
@@ -186,3 +181,9 @@ class Gaussian(OfScale):
 
     def draw(self, location, uniform):
         return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
+
+
+def _pair_constant(X, observed, variance):
+    """Return the terms of `pair_log_prob` without the locations; (n, 1)."""
+    size = X**2 / variance + observed * (LOG_2PI + variance.log())
+    return -0.5 * size.sum(1, keepdim=True)
