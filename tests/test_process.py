@@ -27,6 +27,7 @@ from sklearn_mpt import (
     MPTDeepVAE,
     MPTImputer,
     MPTLinearVAE,
+    MPTMixture,
     MPTProbabilisticPCA,
     MPTScorer,
     mpt_curve,
@@ -108,6 +109,33 @@ def test_modes_change_no_number(name, mode):
     for a, b in zip(found, expected, strict=True):
         # Adam counts its steps in the default dtype, if that is double
         assert_allclose(a, b, rtol=1e-5 if mode == "float64" else 0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "model"),
+    [
+        (["ordinal", "partial_credit", "gaussian"], MPTLinearVAE(random_state=0)),
+        (["categorical", "poisson", "gaussian"], MPTMixture(2, random_state=0)),
+        (None, MPTImputer(budget=3, random_state=0)),
+    ],
+)
+def test_the_default_device_changes_no_number_of_tables(kinds, model):
+    X = np.random.default_rng(0).integers(3, size=(60, 3)).astype(float)
+    X[:, 2] = np.exp(X.sum(axis=1) / 3)
+    gaps = np.where(np.arange(60)[:, None] % 7 == np.arange(3), np.nan, X)
+    if kinds:
+        model.set_params(likelihood=kinds, max_iter=3)
+
+    def found():
+        fitted = quiet_fit(model, gaps)
+        filled = fitted.transform(gaps) if kinds is None else fitted.impute(gaps)
+        return [filled, fitted.score(gaps)]
+
+    expected = found()
+    with torch.device("meta"):
+        within = found()
+    for a, b in zip(within, expected, strict=True):
+        assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("mode", sorted(set(MODES) - {"meta"}))

@@ -101,7 +101,7 @@ def modes(items, point, X, prior, start):
 def covariances(curvature):
     """Invert minus the Hessians; NaN where they show no maximum."""
     good = torch.linalg.eigvalsh(curvature).amin(1) > 0
-    eye = torch.eye(curvature.shape[1]).to(curvature)
+    eye = torch.eye(curvature.shape[1], device=curvature.device).to(curvature)
     safe = torch.where(good[:, None, None], curvature, eye)
     return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
 

@@ -132,7 +132,7 @@ class Density(ABC):
         filled = self.expect(X) if has_gaps.any() else X
         asked = X.repeat(max(counts, default=0), 1, 1)
         for j, count in zip(columns, counts, strict=True):
-            codes = torch.arange(len(asked)).clamp(max=count - 1).to(X)
+            codes = torch.arange(len(asked), device=X.device).clamp(max=count - 1).to(X)
             asked[:, hidden[:, j], j] = codes[:, None]
         rows, mask = asked.flatten(0, 1), hidden.repeat(len(asked), 1)
         log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)

@@ -118,10 +118,10 @@ class Levels(OwnParameters):
         return log_prob.flatten(1)  # from shape (m, C, d)
 
     def _levels(self, like):
-        return torch.arange(self.n_categories).to(like)[:, None]
+        return torch.arange(self.n_categories, device=like.device).to(like)[:, None]
 
     def expected_prob(self, X, r, location):
-        levels = torch.arange(self.n_categories).to(location)[:, None, None]
+        levels = self._levels(location)[..., None]
         prob = self.entry_log_prob(levels, location).exp()  # shape: (C, m, d)
         average = r @ prob  # shape: (C, n, d)
         return average.gather(0, X.long()[None])[0]

@@ -81,7 +81,7 @@ class PartialCredit(Levels):
         return log_softmax(location[..., None] * self._codes(location) + constants)
 
     def _codes(self, like):
-        return torch.arange(self.n_categories).to(like)
+        return torch.arange(self.n_categories, device=like.device).to(like)
 
     def entry_log_prob(self, X, location):
         log_prob = self._log_prob(location)

@@ -225,7 +225,7 @@ def _best_factors(X, fitted, rng, weight):
     rows = torch.from_numpy(np.array(X[few], float))
     point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
     n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
-    posed = GaussianRows(rows, n_dims, None, len(rows), torch.tensor(floor), weight)
+    posed = GaussianRows(rows, n_dims, None, len(rows), rows.new_tensor(floor), weight)
     points = [point]
     for _ in range(N_RANDOM_RUNS):
         share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))

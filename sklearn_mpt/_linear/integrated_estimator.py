@@ -176,7 +176,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         rows, joint = rows_of(density.units.standardise(X)), density.joint
         matrix = information_by_nodes(rows, weight, joint, density.scoring)
         coefs = point_of(joint.components, joint.intercept).coefs
-        free = likelihood.centre(torch.eye(len(coefs), dtype=coefs.dtype))
+        free = likelihood.centre(
+            torch.eye(len(coefs), dtype=coefs.dtype, device=coefs.device)
+        )
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),

@@ -390,7 +390,7 @@ def blocks_of(likelihood, n_locations):
     order = which.argsort(stable=True)
     first = torch.searchsorted(which[order].contiguous(), which[order])
     slots = which.new_full((len(features), likelihood.n_own), -1)
-    slots[which[order], torch.arange(len(order)).to(first) - first] = order
+    slots[which[order], torch.arange(len(order), device=first.device) - first] = order
     numbers = torch.arange(n_locations, device=of_own.device)
     of_location = likelihood.spread(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)

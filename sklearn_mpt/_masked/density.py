@@ -3,6 +3,8 @@
 Rows are (n, d) in double precision, NaN where missing.
 """
 
+import math
+
 import torch
 
 from sklearn_mpt._latent.density import Density
@@ -62,7 +64,7 @@ class MaskedDensity(Density):
         )
         scale = (present * self.units.log_scale).sum(1)
         n_orders = len(self.orders)
-        value = torch.logsumexp(along, 0) - torch.tensor(n_orders).to(X).log() - scale
+        value = torch.logsumexp(along, 0) - math.log(n_orders) - scale
         value = torch.where(present.any(1), value, 0.0)
         return value, torch.zeros_like(value)
 

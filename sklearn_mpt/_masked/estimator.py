@@ -340,7 +340,7 @@ class MPTMaskedAutoencoder(TableMPT):
         fitted, device = problem.fitted, problem.device
         units = Units.of(fitted, device)
         X = as_tensor(problem.X, device)
-        weight = torch.ones(len(X)).to(X)
+        weight = X.new_ones(len(X))
         if problem.weight is not None:
             weight = as_tensor(problem.weight / problem.weight.mean(), device)
         log_scale = float(((~X.isnan() * units.log_scale).sum(1) * weight).mean())

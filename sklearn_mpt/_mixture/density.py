@@ -215,7 +215,8 @@ class MixtureDensity(Density):
         if values is None or any([*v] != [*range(len(v))] for v in values):
             return None
         last = weights.new_tensor([len(v) - 1 for v in values])
-        codes = torch.arange(max(map(len, values))).to(last)[:, None].minimum(last)
+        codes = torch.arange(max(map(len, values)), device=last.device)
+        codes = codes.to(last)[:, None].minimum(last)
         return likelihood.entry_log_prob(codes[:, None], self.classes.locations)
 
     @cached_property

@@ -246,9 +246,7 @@ def typical_rows(X, model):
     values = joint.likelihood.values_of_each(X.shape[1])
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
     if n_patterns * len(gaps) <= MOST_PATTERNS:
-        every = torch.tensor(list(itertools.product(*values)), dtype=X.dtype)
-        rows = every.to(X.device)
-        rows = rows.repeat(len(gaps), 1)
+        rows = X.new_tensor(list(itertools.product(*values))).repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
     rng, n_parameters = np.random.default_rng(0), joint.components.numel()
     n_rows = DRAWN_ROWS + 4 * n_parameters
