@@ -12,7 +12,6 @@ from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
-    MANY_SAMPLES,
     DrawnMasksLoss,
     SampleCounts,
     shared_bounds,
@@ -266,30 +265,6 @@ def test_sets_that_are_not_scored_have_the_same_bounds_without_gradients():
     (expected,) = torch.autograd.grad(bounds[1].sum(), last, retain_graph=True)
     (gradient,) = torch.autograd.grad(scored.sum(), last)
     assert_allclose(gradient, expected)
-
-
-def test_sets_that_are_not_scored_stand_on_half_of_many_points():
-    model, X = some_model("gaussian"), some_rows("gaussian").clamp(-1, 1)
-    observed = tensor(2, *X.shape, seed=3) > 0
-    z, log_weight = dense_grid(N_DIMS, n_per_dim=101)
-    nodes = Nodes(torch.tensor(z)[None], torch.tensor(log_weight)[None])
-
-    def bound(seed, scored):
-        noise = tensor(4, MANY_SAMPLES, N_DIMS, seed=seed)
-        prior_samples = tensor(6, N_DIMS, seed=seed + 1000)
-        return shared_bounds(model, X, observed, noise, prior_samples, scored)[0]
-
-    with torch.no_grad():
-        rows = rows_of(X)._replace(observed=observed[0])
-        exact = torch.logsumexp(log_joint(rows, nodes, model), 1)
-        whole, half = (
-            torch.stack([bound(seed, scored) for seed in range(200)])
-            for scored in ([True, True], [False, True])
-        )
-    assert_allclose(half[:, 1], whole[:, 1])
-    mass = (half[:, 0] - exact).exp()  # unbiased, too
-    assert ((mass.mean(0) - 1) / (mass.std(0) / 200**0.5)).abs().max() < 4
-    assert (half[:, 0].std(0) > 1.1 * whole[:, 0].std(0)).all()
 
 
 def test_posteriors_of_any_width_have_finite_bounds(monkeypatch):

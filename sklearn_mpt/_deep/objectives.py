@@ -39,7 +39,6 @@ from sklearn_mpt._latent.quadrature import (
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
 
-MANY_SAMPLES = 8  # of each row, of which sets that are not scored use half
 FARTHEST = 30.0  # samples are clamped to so many deviations of the prior
 SHORTEST_EPOCH = 16  # steps
 DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
@@ -60,8 +59,7 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     prior_samples : Tensor of shape (m, k)
         Samples of the prior.
     scored : sequence of bool, of length n_sets
-        Which sets have bounds with gradients; None is all. The others use half of the
-        samples, if each row has MANY_SAMPLES.
+        Which sets have bounds with gradients; None is all.
 
     Returns
     -------
@@ -75,12 +73,10 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     scored = [True] * len(rows) if scored is None else scored
     bounds, expected = [], []
     for *of_set, is_scored in zip(rows, observed, scored, strict=True):
-        step = 2 if noise.shape[1] >= MANY_SAMPLES and not is_scored else 1
-        some = samples if step == 1 else SharedSamples(*(t[::step] for t in samples))
         with torch.set_grad_enabled(trains and is_scored):
-            bound, weight = some.bounds(module, locations.every(step), of_set)
+            bound, weight = samples.bounds(module, locations, of_set)
         bounds.append(bound)
-        expected.append(weight.double() @ some.moments)
+        expected.append(weight.double() @ samples.moments)
     coefs, constant = densities
     return torch.stack(bounds), constant + (coefs * torch.stack(expected)).sum(-1)
 

@@ -59,12 +59,6 @@ class Locations:
         self.hidden, self.coef, self.intercept = hidden, coef, intercept
         self._has_gradient = torch.is_grad_enabled()
 
-    def every(self, step):
-        """Return the locations at every `step`-th node."""
-        if step == 1:
-            return self
-        return Locations(self.hidden[::step], self.coef, self.intercept)
-
     @functools.cached_property
     def product(self):
         """The locations, (m, l); with a gradient if it was enabled at creation."""
@@ -82,9 +76,6 @@ class FormedLocations(Locations):
 
     def __init__(self, product):
         super().__init__(product, product.new_empty(0, 0), product.new_empty(0))
-
-    def every(self, step):
-        return FormedLocations(self.hidden[::step])
 
     @property
     def product(self):
