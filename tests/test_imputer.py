@@ -211,9 +211,11 @@ def test_mixture_completes_rows_as_its_conditionals_do(kind):
     density = model._density()
     X[rng.random(X.shape) < 0.5] = np.nan
     rows, columns, counts = torch.from_numpy(X), [0, 2, 4], [3, 2, 4]
-    filled, log_prob = density.complete(rows, columns, counts)
-    expected, by_conditionals = Density.complete(density, rows, columns, counts)
-    assert_allclose(filled[:, [1, 3]], expected[:, [1, 3]])
+    of = rows, columns, counts, np.array([1]), np.exp
+    filled, average, log_prob = density.complete(*of)
+    expected, by_nodes, by_conditionals = Density.complete(density, *of)
+    assert_allclose(average[np.isnan(X[:, 1])], by_nodes[np.isnan(X[:, 1])], rtol=0.2)
+    assert_allclose(filled[:, 3], expected[:, 3])
     gaps = np.repeat(np.isnan(X[:, columns]), counts, axis=1)
     assert_allclose(log_prob[gaps], by_conditionals[gaps], atol=1e-10)
 

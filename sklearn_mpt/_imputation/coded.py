@@ -55,29 +55,25 @@ class CodedModel(BaseEstimator):
         categories whose log-probabilities are returned, in a list of arrays
         (n, n_categories). All are arbitrary where X is present.
         """
-        filled, counts = X.copy(), layout.n_categories[columns]
+        counts, powers = layout.n_categories[columns], units.powers.columns
+        filled, of_powers = X.copy(), X[:, powers]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
-        if not with_codes.all():
-            others = X[~with_codes]
-            filled[~with_codes] = self.of_density(lambda x, p: p.expect(x), others)
-        rows = np.flatnonzero(with_codes)
         n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
-        for start in range(0, len(rows), n_rows):
-            some = rows[start : start + n_rows]
-            found = self.of_density(
-                lambda x, density: torch.cat(
-                    density.complete(x, columns.tolist(), counts.tolist()), dim=1
-                ),
-                X[some],
-            )
-            filled[some] = found[:, : X.shape[1]]
-            log_prob[some] = found[:, X.shape[1] :]
-        numbers, powers = units.restored(filled), units.powers.columns
-        if np.isnan(X[:, powers]).any():
-            numbers[:, powers] = self.of_density(
-                lambda x, density: density.average(x, powers, units.restored_powers), X
-            )
+        for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
+            how = asked.tolist(), layout.n_categories[asked].tolist(), powers
+            for some in _blocks(rows, n_rows):
+                parts = self.of_density(
+                    lambda x, density, how=how: torch.cat(
+                        density.complete(x, *how, units.restored_powers), dim=1
+                    ),
+                    X[some],
+                )
+                widths = X.shape[1], X.shape[1] + len(powers)
+                filled[some], of_powers[some], found = np.split(parts, widths, axis=1)
+                log_prob[some, : found.shape[1]] = found
+        numbers = units.restored(filled)
+        numbers[:, powers] = of_powers
         return numbers, np.split(log_prob, counts.cumsum()[:-1], axis=1)
 
     def draw(self, X, random_state=None):
@@ -93,3 +89,10 @@ class CodedModel(BaseEstimator):
     def __getstate__(self):
         state = super().__getstate__()
         return state | {"_kept": None}
+
+
+def _blocks(rows, size):
+    """Yield the indices of the rows that are True, `size` at a time."""
+    places = np.flatnonzero(rows)
+    for start in range(0, len(places), size):
+        yield places[start : start + size]

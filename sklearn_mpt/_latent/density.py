@@ -117,27 +117,33 @@ class Density(ABC):
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
 
-    def complete(self, X, columns, counts):
-        """Return `expect`, (n, d), and log-probabilities of all categories.
+    def complete(self, X, columns, counts, curved, function):
+        """Return what fills gaps, by kinds of columns.
 
-        The latter are those of the missing entries of the `columns`, (n, sum of
-        counts). `expect` holds for the other columns only.
+        That is `expect`, (n, d), which holds for other columns than the next; the
+        `average` of a function in the columns `curved`; and log-probabilities of all
+        categories of the missing entries of `columns`, (n, sum of counts).
 
         columns : the columns of categories with gaps, (c,). counts : their numbers of
         categories.
         """
         hidden = X.isnan()
         has_gaps = hidden.any(0)
-        has_gaps[columns] = False
+        average = X[:, curved]
+        if has_gaps[curved].any():
+            average = self.average(X, curved, function)
+        has_gaps[columns] = has_gaps[curved] = False
         filled = self.expect(X) if has_gaps.any() else X
-        asked = X.repeat(max(counts, default=0), 1, 1)
+        if not columns:
+            return filled, average, X[:, :0]
+        asked = X.repeat(max(counts), 1, 1)
         for j, count in zip(columns, counts, strict=True):
             codes = torch.arange(len(asked), device=X.device).clamp(max=count - 1).to(X)
             asked[:, hidden[:, j], j] = codes[:, None]
         rows, mask = asked.flatten(0, 1), hidden.repeat(len(asked), 1)
         log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)
         pairs = zip(columns, counts, strict=True)
-        return filled, torch.cat([log_prob[:c, :, j] for j, c in pairs]).T
+        return filled, average, torch.cat([log_prob[:c, :, j] for j, c in pairs]).T
 
     def average(self, X, columns, function):
         """Return E[f(x_j) | present entries] of missing, standardised numbers; (n, c).

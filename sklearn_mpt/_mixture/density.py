@@ -313,14 +313,19 @@ class MixtureDensity(Density):
             filled[:, self.layout.others] = likelihood.fill(mean)
         return filled
 
-    def complete(self, X, columns, counts):
-        if self._of_codes is None:
-            return super().complete(X, columns, counts)
+    def complete(self, X, columns, counts, curved, function):
+        if columns and self._of_codes is None:
+            return super().complete(X, columns, counts, curved, function)
         given, others = self.given(X, ~X.isnan()), self.layout.others.tolist()
-        pairs = zip(columns, counts, strict=True)
-        of_class = torch.cat([self._of_codes[:c, :, others.index(j)] for j, c in pairs])
-        log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
-        return self._with_expected_numbers(X, given), log_prob
+        filled, log_prob = self._with_expected_numbers(X, given), X[:, :0]
+        average = X[:, curved]
+        if average.isnan().any():
+            average = self._average(given, curved, function)
+        if columns:
+            places = zip(map(others.index, columns), counts, strict=True)
+            of_class = torch.cat([self._of_codes[:c, :, j] for j, c in places])
+            log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
+        return filled, average, log_prob
 
     def _with_expected_numbers(self, X, given):
         """Return rows with the expectations of the Gaussian columns, (n, d)."""
@@ -331,13 +336,15 @@ class MixtureDensity(Density):
         return filled
 
     def average(self, X, columns, function):
-        given, gaussian = self.given(X, ~X.isnan()), self.layout.gaussian
-        places = np.searchsorted(gaussian.cpu().numpy(), columns)
+        return self._average(self.given(X, ~X.isnan()), columns, function)
+
+    def _average(self, given, columns, function):
+        places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
         means = (self.classes.means + given.gaussian.deviation)[..., places]
         std = given.gaussian.variance.sqrt()[..., places]
-        nodes, weights = X.new_tensor(NODES), X.new_tensor(WEIGHTS)
+        nodes, weights = means.new_tensor(NODES), means.new_tensor(WEIGHTS)
         points = (means + std * nodes[:, None, None, None]).transpose(1, 2)
-        values = X.new_tensor(function(points.flatten(0, 1).cpu().numpy()))
+        values = means.new_tensor(function(points.flatten(0, 1).cpu().numpy()))
         values = values.reshape(points.shape)
         share = given.log_responsibility.exp()
         return torch.einsum("h,nk,hknc->nc", weights, share, values)
