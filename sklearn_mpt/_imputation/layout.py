@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.powers import NO_POWERS, Powers
-from sklearn_mpt._latent.density import NODES, WEIGHTS
+from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
 
 ORDERED = ("ordinal", "partial_credit")
 LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value

@@ -101,7 +101,8 @@ def modes(items, point, X, prior, start):
 def covariances(curvature):
     """Invert minus the Hessians; NaN where they show no maximum."""
     good = torch.linalg.eigvalsh(curvature).amin(1) > 0
-    eye = torch.eye(curvature.shape[1], device=curvature.device).to(curvature)
+    k = curvature.shape[1]
+    eye = torch.eye(k, dtype=curvature.dtype, device=curvature.device)
     safe = torch.where(good[:, None, None], curvature, eye)
     return torch.where(good[:, None, None], torch.linalg.inv(safe), torch.nan)
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.special import roots_hermitenorm
 
 from sklearn_mpt._latent.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._latent.integration import (
@@ -27,7 +26,7 @@ from sklearn_mpt._latent.integration import (
     refine_mixtures,
     rows_of,
 )
-from sklearn_mpt._latent.quadrature import mixture_nodes
+from sklearn_mpt._latent.quadrature import NODES, WEIGHTS, mixture_nodes
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
 
 FLOAT_BYTES = 8
@@ -36,9 +35,6 @@ N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
 AVERAGE_TOLERANCE = 0.05  # error of means of z and of features, by importance sampling
 UNSURE_CONDITIONAL = 0.2  # error, in nats, from which on conditionals are differences
-# Nodes and weights of averages over a standard normal distribution
-NODES, WEIGHTS = roots_hermitenorm(16)
-WEIGHTS = WEIGHTS / WEIGHTS.sum()
 WIDEST, SURE = 10.0, 0.2  # largest inverse density; largest error of a sum of weights
 
 
@@ -152,23 +148,26 @@ class Density(ABC):
         the same density there. They are weighted by the densities of the number. If the
         sum of the weights is not near 1, as with several modes, f of the mean is taken.
 
-        columns : columns of numbers, int, (c,). function : of arrays (n_nodes, n, c).
+        columns : columns of numbers, int, (c,). function : of arrays (..., n, c).
         """
         hidden, means = X.isnan(), X.clone()
         means[:, columns] = torch.where(hidden, self.expect(X), X)[:, columns]
         log_peak = self.conditional_log_prob(means, hidden)
         std = (-log_peak).exp().clamp(max=WIDEST) / math.sqrt(2 * math.pi)
         log_peak = -(math.sqrt(2 * math.pi) * std).log()
-        nodes, weights = (X.new_tensor(a)[:, None, None] for a in (NODES, WEIGHTS))
-        points = torch.where(hidden, means + std * nodes, X)
-        log_prob = torch.stack([self.conditional_log_prob(p, hidden) for p in points])
-        log_ratio = log_prob - log_peak + 0.5 * nodes**2
-        share = (weights * log_ratio.exp())[..., columns]
-        total, centre = share.sum(0), means[None, :, columns].cpu().numpy()
-        values = X.new_tensor(function(points[..., columns].cpu().numpy()))
-        average = (share * values).sum(0) / total
+
+        def values_at(points):
+            return X.new_tensor(function(points[:, columns].cpu().numpy()))
+
+        total = sums = 0.0
+        for node, weight in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
+            points = torch.where(hidden, means + node * std, X)
+            log_prob = self.conditional_log_prob(points, hidden)
+            log_ratio = log_prob - log_peak + 0.5 * node**2
+            share = weight * log_ratio[:, columns].exp()
+            total, sums = total + share, sums + share * values_at(points)
         is_sure = (total - 1).abs() < SURE
-        return torch.where(is_sure, average, X.new_tensor(function(centre))[0])
+        return torch.where(is_sure, sums / total, values_at(means))
 
     @abstractmethod
     def draw(self, X, rng):

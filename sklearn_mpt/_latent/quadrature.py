@@ -22,6 +22,9 @@ RADIUS = 5.5  # of grids over the prior
 RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 EMPTY = 1e-3  # share of the weight below which a part of a mixture moves elsewhere
 TURNS = 30.0  # full turns of the shift for each unit of a row
+# Of averages over a standard normal distribution.
+NODES, WEIGHTS = roots_hermitenorm(16)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 class Posterior(NamedTuple):

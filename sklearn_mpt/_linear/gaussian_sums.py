@@ -216,9 +216,8 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     gradient = Point(slope / m.noise[:, None], of_noise)
     information = _information(C, z, share, m, symmetric)
     second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
-    spread = 0.5 * (
-        second - weight.sum() * torch.eye(len(second), device=second.device).to(second)
-    )
+    eye = torch.eye(len(second), dtype=second.dtype, device=second.device)
+    spread = 0.5 * (second - weight.sum() * eye)
     of_law = law_of(spread, (weight[:, None] * z).sum(0))
     return Sums.of(value, weight, gradient, information, of_law)
 

@@ -201,10 +201,8 @@ class GaussianRows:
             return 0.5 * (weight * trace).sum()
         both = present.T @ (weight[:, None] * present)
         axes, explained = explained_axes(of.scaled)
-        precision = (
-            torch.eye(len(axes), device=axes.device).to(axes)
-            - (axes * explained) @ axes.T
-        )
+        eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
+        precision = eye - (axes * explained) @ axes.T
         return 0.5 * both * precision**2
 
     @functools.cached_property

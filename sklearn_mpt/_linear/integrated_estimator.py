@@ -176,9 +176,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         rows, joint = rows_of(density.units.standardise(X)), density.joint
         matrix = information_by_nodes(rows, weight, joint, density.scoring)
         coefs = point_of(joint.components, joint.intercept).coefs
-        free = likelihood.centre(
-            torch.eye(len(coefs), dtype=coefs.dtype, device=coefs.device)
-        )
+        eye = torch.eye(len(coefs), dtype=coefs.dtype, device=coefs.device)
+        free = likelihood.centre(eye)
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),

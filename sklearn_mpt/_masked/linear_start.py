@@ -61,9 +61,8 @@ class LinearGaussian(torch.nn.Module):
             return torch.zeros_like(X), noise.sqrt().to(X.dtype).expand_as(X)
         precision = visible.double() / noise
         outer = (W[:, :, None] * W[:, None]).flatten(1)
-        A = (precision @ outer).unflatten(1, (k, k)) + torch.eye(k, device=W.device).to(
-            W
-        )
+        eye = torch.eye(k, dtype=W.dtype, device=W.device)
+        A = (precision @ outer).unflatten(1, (k, k)) + eye
         root = torch.linalg.cholesky(A)
         pull = (precision * X.double()) @ W
         covariance = torch.cholesky_inverse(root)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, NODES, WEIGHTS, Density
+from sklearn_mpt._latent.density import FLOAT_BYTES, Density
+from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
 from sklearn_mpt._measure.contract import masked_score
 
 LOG_2PI = math.log(2 * math.pi)
