@@ -1,0 +1,507 @@
+"""Methods for items: parameters, information, item fit, differential functioning."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.stats import chi2
+from sklearn.utils import check_array
+
+from sklearn_mpt._checks import (
+    check_bool,
+    check_device,
+    check_sample_weight,
+    warn_caller,
+)
+from sklearn_mpt._items import item_statistics as statistics
+from sklearn_mpt._items.base import FittedItems
+from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
+from sklearn_mpt._items.information import covariance_of, observed_information
+from sklearn_mpt._items.model import attributes_of
+from sklearn_mpt._latent.density import own_mode
+
+STEP = 1e-5  # of central differences
+DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
+MOST_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
+
+
+class ItemParameters(NamedTuple):
+    """Parameters of items and their standard errors.
+
+    Attributes
+    ----------
+    discrimination, discrimination_std_error : ndarray
+        Of shape (n_items,), or (n_items, n_components).
+    intercept, intercept_std_error : ndarray
+        Of shape (n_items,), or (n_items, n_categories - 1).
+    difficulty, difficulty_std_error : ndarray
+        The same, by the delta method.
+    guessing, guessing_std_error : ndarray of shape (n_items,)
+    latent_mean, latent_mean_std_error : ndarray of shape (n_groups, n_components)
+    latent_variance, latent_variance_std_error : ndarray of the same shape
+    covariance : ndarray of shape (n_items, n_parameters, n_parameters)
+        Of the discriminations, intercepts and guessing of each item. The variance is 0
+        where a parameter is fixed or the item does not have it.
+    """
+
+    discrimination: Any
+    discrimination_std_error: Any
+    intercept: Any
+    intercept_std_error: Any
+    difficulty: Any
+    difficulty_std_error: Any
+    guessing: Any
+    guessing_std_error: Any
+    latent_mean: Any
+    latent_mean_std_error: Any
+    latent_variance: Any
+    latent_variance_std_error: Any
+    covariance: Any
+
+
+class TestInformation(NamedTuple):
+    """Fisher information about abilities.
+
+    Attributes
+    ----------
+    items : ndarray of shape (n_theta, n_items)
+        Information of each item; for several abilities, the trace of its matrix.
+    test : ndarray of shape (n_theta,)
+    """
+
+    items: np.ndarray
+    test: np.ndarray
+
+
+class ItemsMixin(FittedItems):
+    """Mixin of item response models: the methods for items."""
+
+    def information(self, theta: ArrayLike) -> TestInformation:
+        """Compute the Fisher information of the items and the test about abilities.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_theta,) or (n_theta, n_components)
+            Abilities.
+
+        Returns
+        -------
+        information : named tuple
+            Fisher information: `items`, of shape (n_theta, n_items), and `test`, its
+            sum over the items, of shape (n_theta,); with several abilities the trace.
+        """
+        self._check_is_fitted()
+        theta = np.asarray(theta, dtype=float)
+        theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
+        if theta.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"theta must have n_components={self._n_features_out} columns, got "
+                f"{theta.shape[1]}."
+            )
+        density = self._density()
+        with own_mode():
+            z = density.of_abilities(self._tensor(theta))
+            curves = density.items.curves(density.point, z)
+            by_item = np.zeros((len(theta), self.n_features_in_))
+            inverse = torch.linalg.inv(density.root)
+            for block, curve in zip(density.items.blocks, curves, strict=True):
+                slopes = block.split(density.point)[0] @ inverse.T
+                told = (curve.log_prob.exp() * curve.eta**2).sum(1)
+                told = (slopes**2).sum(1)[:, None] * told
+                by_item[:, block.items.numpy()] = told.T.cpu().numpy()
+        return TestInformation(by_item, by_item.sum(axis=1))
+
+    def item_probabilities(self, theta: ArrayLike) -> np.ndarray:
+        """Compute the probability of each answer, given abilities.
+
+        Parameters
+        ----------
+        theta : array-like of shape (n_theta,) or (n_theta, n_components)
+            Abilities.
+
+        Returns
+        -------
+        prob : ndarray of shape (n_theta, n_items, n_categories)
+            0 beyond the answers of an item.
+        """
+        self._check_is_fitted()
+        theta = np.asarray(theta, dtype=float)
+        theta = check_array(theta.reshape(-1, 1) if theta.ndim < 2 else theta)
+        density = self._density()
+        return self._prob_of(density, theta)
+
+    def item_parameters(
+        self,
+        X: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        as_frame: bool = False,
+    ) -> Any:
+        r"""Return the parameters of the items, with standard errors.
+
+        The covariance of the estimates is the inverse of the observed information at
+        the fitted parameters, computed by Louis' identity [1]_. The curvature of
+        priors, if there are any, is part of it. Standard errors of difficulties and
+        guessing are computed by the delta method.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items), default=None
+            The training rows; NaN marks missing answers. If None, the standard errors
+            are NaN.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row, as in `fit`.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person, as in `fit`.
+        as_frame : bool, default=False
+            Whether to return a pandas DataFrame with a row for each item.
+
+        Returns
+        -------
+        parameters : named tuple or DataFrame
+            `discrimination`, `intercept`, `difficulty` and `guessing`, of the shapes of
+            the fitted attributes, `latent_mean` and `latent_variance`; each with
+            ``_std_error``, 0 where it is fixed. And `covariance`, of shape (n_items,
+            n_parameters, n_parameters): of discriminations, intercepts and guessing of
+            each item.
+
+        Warns
+        -----
+        UserWarning
+            If the rows do not determine some parameters, which have no standard errors.
+
+        Notes
+        -----
+        With several abilities the errors are those of the rotated slopes. With more
+        than 3000 parameters the information of each item is computed separately: an
+        ability is then known from many items, and the errors of one item hardly depend
+        on the parameters of the others.
+
+        References
+        ----------
+        .. [1] T. A. Louis, "Finding the observed information matrix when using the EM
+           algorithm", Journal of the Royal Statistical Society B 44, 1982.
+        """
+        check_bool(as_frame, "as_frame")
+        self._check_is_fitted()
+        model = self._model_of(vars(self))
+        found = model.items.describe(model.point)
+        found = {name: getattr(self, f"{name}_") for name in DESCRIBED}
+        d, K, steps = len(model.items), model.items.n_dims, model.items.most - 1
+        width = K + steps + 1
+        covariance = np.full((d, width, width), np.nan)
+        errors = {name: np.full(np.shape(found[name]), np.nan) for name in DESCRIBED}
+        latent = {
+            "latent_mean": self.latent_mean_,
+            "latent_variance": self.latent_variance_,
+        }
+        latent_errors = {name: np.full(v.shape, np.nan) for name, v in latent.items()}
+        if X is not None:
+            covariance, difficulty, latent_errors = self._covariances(
+                model, X, sample_weight, groups
+            )
+            deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+            errors["discrimination"] = deviation[:, :K].reshape(
+                found["discrimination"].shape
+            )
+            shape = found["intercept"].shape
+            errors["intercept"] = np.where(
+                np.isnan(found["intercept"]),
+                np.nan,
+                deviation[:, K : K + steps].reshape(shape),
+            )
+            errors["difficulty"] = difficulty.reshape(shape)
+            errors["guessing"] = deviation[:, -1]
+        values = {}
+        for name in DESCRIBED:
+            values[name], values[f"{name}_std_error"] = found[name], errors[name]
+        for name, value in latent.items():
+            values[name], values[f"{name}_std_error"] = value, latent_errors[name]
+        parameters = ItemParameters(**values, covariance=covariance)
+        return self._as_frame(parameters) if as_frame else parameters
+
+    def _as_frame(self, parameters):
+        import pandas as pd
+
+        columns = {}
+        for name in DESCRIBED:
+            for part in (name, f"{name}_std_error"):
+                value = getattr(parameters, part)
+                if value.ndim == 1:
+                    columns[part] = value
+                else:
+                    columns |= {
+                        f"{part}_{c + 1}": value[:, c] for c in range(value.shape[1])
+                    }
+        names = getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+        return pd.DataFrame(columns, index=names)
+
+    def _covariances(self, model, X, sample_weight, groups):
+        """Return covariances of the parameters of each item, and other errors."""
+        items = model.items
+        with own_mode():
+            objective, point = self._objective_on(model, X, sample_weight, groups)
+            information = observed_information(objective, point)
+        K = items.n_dims
+        flat = point.cpu().numpy()
+        by_items = isinstance(information, list)
+        if by_items:
+            blocks = [np.linalg.inv(part) for part in information]
+            whole = None
+        else:
+            whole = covariance_of(information, K * (K - 1) // 2)
+            blocks = []
+            for block in items.blocks:
+                j, w = len(block.items), block.width
+                part = whole[block.parameters, block.parameters].reshape(j, w, j, w)
+                blocks.append(part[np.arange(j), :, np.arange(j)])
+        latent = self._latent_errors(model, whole)
+        if K > 1 and whole is not None:
+            covariance, difficulty = self._rotated_covariances(model, flat, whole)
+            return covariance, difficulty, latent
+        covariance, difficulty = _delta(items, flat[: items.n_parameters], blocks)
+        return covariance, difficulty, latent
+
+    def _latent_errors(self, model, whole):
+        mean = np.zeros(self.latent_mean_.shape)
+        variance = np.zeros(self.latent_variance_.shape)
+        layout = model.layout
+        of_mean, of_deviation = layout.places
+        if whole is None:
+            mean[layout.free_mean] = variance[layout.free_variance] = np.nan
+        else:
+            deviations = np.sqrt(np.diagonal(whole))
+            mean[layout.free_mean] = deviations[of_mean, None]
+            variance[layout.free_variance] = (
+                2 * self.latent_variance_[layout.free_variance]
+                * deviations[of_deviation, None]
+            )  # fmt: skip
+        return {"latent_mean": mean, "latent_variance": variance}
+
+    def _rotated_covariances(self, model, flat, whole):
+        """Covariances after rotation, by its numerical derivatives."""
+        items = model.items
+
+        def of_users(at):
+            found, _ = attributes_of(items, at, self.rotation, model.root)
+            d = len(items)
+            intercept = found["intercept_"].reshape(d, -1)
+            difficulty = found["difficulty_"].reshape(d, -1)
+            parts = found["discrimination_"], intercept, found["guessing_"][:, None]
+            return np.concatenate([*parts, difficulty], 1)
+
+        base = of_users(flat)
+        width = items.n_dims + items.most  # of the covariance matrix of an item
+        jacobian = np.zeros((*base.shape, len(flat)))
+        for p in range(len(flat)):
+            step = np.zeros(len(flat))
+            step[p] = STEP
+            jacobian[..., p] = (of_users(flat + step) - of_users(flat - step)) / (
+                2 * STEP
+            )
+        jacobian = np.nan_to_num(jacobian)
+        every = jacobian @ whole @ jacobian.transpose(0, 2, 1)
+        deviation = np.sqrt(np.diagonal(every, axis1=1, axis2=2))
+        return every[:, :width, :width], deviation[:, width:]
+
+    def item_fit(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> statistics.ItemFit:
+        """Compute statistics of the fit of each item.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones. S-X2 uses complete rows only, the other
+            statistics use all rows.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        fit : named tuple
+            Arrays of shape (n_items,). `s_x2`, `df_s_x2` and `p_s_x2`: comparison of
+            the observed with the expected answers for each sum score, after collapsing
+            cells in which less than one person is expected (Orlando and Thissen; Kang
+            and Chen); NaN without degrees of freedom. `infit` and `outfit`: weighted
+            and unweighted mean of the squared standardised residuals at EAP abilities.
+            `zh`: standardised log-probability (Drasgow and others).
+
+        Raises
+        ------
+        ValueError
+            If no row is complete, or there are several groups.
+        """
+        rows = self._validate_rows(X).astype(float)
+        weight = check_sample_weight(sample_weight, rows)
+        value, df = self._s_x2(rows, weight)
+        p = np.where(df > 0, chi2.sf(value, np.maximum(df, 1)), np.nan)
+        parts = self._moments(rows, weight)
+        sums = sum(statistics.sums_of(moments, w, 0) for moments, w in parts)
+        infit, outfit, zh = statistics.fit_of(sums)
+        return statistics.ItemFit(value, df, p, infit, outfit, zh)
+
+    def _s_x2(self, rows, weight):
+        """S-X2 of the complete rows and its degrees of freedom, for each item."""
+        density, model = self._density(), self._model_of(vars(self))
+        n_items, largest = rows.shape[1], int((self.n_categories_ - 1).sum())
+        if n_items * largest * len(density.grid.z) > MOST_SUM_SCORES:
+            warn_caller(
+                f"S-X2 is not computed for {n_items} items: the distributions of sum "
+                "scores up to "
+                f"{largest} would not fit the memory. Take fewer items.",
+            )
+            return np.full(n_items, np.nan), np.zeros(n_items, dtype=int)
+        whole = ~np.isnan(rows).any(axis=1) & (weight > 0)
+        if not whole.any():
+            raise ValueError(
+                "item_fit needs some complete rows for S-X2, but all rows have missing "
+                "answers."
+            )
+        rows, weight = self._complete_rows(rows[whole], weight[whole], "item_fit")
+        tables = statistics.score_tables(
+            rows,
+            weight,
+            density.prob.numpy(force=True),
+            model.items.n_categories,
+            density.log_weight.exp().numpy(force=True),
+        )
+        counts = np.zeros(n_items, dtype=int)
+        for block in model.items.blocks:
+            counts[block.items.numpy()] = block.width
+        of_z = model.layout.n_parameters - model.items.n_parameters
+        return statistics.s_x2(tables, counts + of_z)
+
+    def residual_correlations(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Compute correlations of residuals of pairs of items, Yen's Q3.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; each pair uses the rows that have answers to both items.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        q3 : ndarray of shape (n_items, n_items)
+            Correlations of the residuals: answers less the expected answers at EAP
+            abilities. Large values show items that depend on each other given z.
+            Without such items the values are slightly negative.
+        """
+        parts = self._moments(X, sample_weight)
+        sums = sum(statistics.pair_sums(moments, w) for moments, w in parts)
+        return statistics.residual_correlations(sums)
+
+    def dif(
+        self,
+        X: ArrayLike,
+        group: ArrayLike,
+        *,
+        anchors: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> DifferentialFunctioning:
+        """Test each item for differential functioning in groups, by likelihood ratio.
+
+        Groups can differ in the mean and the variance of z. For each item two models
+        are compared: in one the item has separate parameters in each group, in the
+        other it has the same parameters in all groups.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        group : array-like of shape (n_samples,)
+            Group of each person.
+        anchors : array-like of int, default=None
+            Items with the same parameters in all groups, which are not tested. If
+            given, all other items have separate parameters in each group, except the
+            tested item in the smaller model. If None, all items but the tested one are
+            anchors.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        test : named tuple
+            `statistic`, `p_value` and `df`, arrays of shape (n_items,); NaN for
+            anchors.
+
+        Notes
+        -----
+        The models are fitted starting from the items of this estimator. The estimator
+        itself does not change.
+        """
+        self._check_is_fitted()
+        rows = self._validate_rows(X).astype(float)
+        weight = check_sample_weight(sample_weight, rows)
+        if self._n_features_out > 1:
+            raise ValueError(
+                "dif is for one ability, but the model has "
+                f"n_components={self._n_features_out}."
+            )
+        labels, codes = self._coded(group, X)
+        if len(labels) < 2:
+            raise ValueError(
+                f"group must have at least two labels, got {labels.tolist()}."
+            )
+        if anchors is not None:
+            anchors = np.unique(np.asarray(anchors, dtype=int))
+            n_items = rows.shape[1]
+            if len(anchors) == 0 or anchors[0] < 0 or anchors[-1] >= n_items:
+                raise ValueError(
+                    f"anchors must be some of the items 0..{n_items - 1}, got "
+                    f"{anchors.tolist()}."
+                )
+        with own_mode():
+            return dif_by_likelihood_ratio(
+                self._model_of(vars(self)),
+                rows,
+                weight,
+                codes,
+                anchors,
+                self._priors,
+                check_device(self.device),
+            )
+
+
+def _delta(items, point, blocks):
+    """Return covariances of the parameters of items, and errors of difficulties.
+
+    blocks : covariances of flat parameters, (j, q, q) for each block.
+    """
+    d, K, steps = len(items), items.n_dims, items.most - 1
+    width = K + steps + 1
+    covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
+
+    def of_users(at):
+        found = items.describe(at)
+        parts = (
+            found["discrimination"],
+            np.nan_to_num(found["intercept"]),
+            found["guessing"][:, None],
+            found["difficulty"],
+        )
+        return np.concatenate(parts, 1)
+
+    for block, part in zip(items.blocks, blocks, strict=True):
+        chosen = block.items.numpy()
+        jacobian = np.zeros((len(chosen), width + steps, block.width))
+        for q in range(block.width):
+            place = block.parameters.start + np.arange(len(chosen)) * block.width + q
+            step = np.zeros(len(point))
+            step[place] = STEP * np.maximum(1, np.abs(point[place]))
+            off = of_users(point + step) - of_users(point - step)
+            jacobian[:, :, q] = off[chosen] / (2 * step[place][:, None])
+        missing = np.isnan(jacobian).any(axis=2)
+        jacobian = np.nan_to_num(jacobian)
+        every = jacobian @ part @ jacobian.transpose(0, 2, 1)
+        covariance[chosen] = every[:, :width, :width]
+        deviation = np.sqrt(np.diagonal(every, axis1=1, axis2=2))
+        deviation = np.where(missing, np.nan, deviation)
+        errors[chosen] = deviation[:, width:]
+    return covariance, errors

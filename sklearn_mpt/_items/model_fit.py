@@ -1,0 +1,236 @@
+"""Methods for the whole model: tests of its fit, and comparison with others."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.stats import chi2
+
+from sklearn_mpt._checks import check_sample_weight
+from sklearn_mpt._items import limited_information as limited
+from sklearn_mpt._items.base import FittedItems
+from sklearn_mpt._items.information import population_scores
+from sklearn_mpt._latent.density import own_mode
+
+
+class LikelihoodRatio(NamedTuple):
+    """Likelihood-ratio test: statistic, degrees of freedom and p-value."""
+
+    statistic: float
+    df: int
+    p_value: float
+
+
+class ModelFitMixin(FittedItems):
+    """Mixin of item response models: the methods for the whole model."""
+
+    def model_fit(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> limited.ModelFit:
+        """Test the model on the moments of single items and of pairs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            The training rows, without gaps.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+
+        Returns
+        -------
+        fit : named tuple
+            `m2`, `df` and `p`: M2 for two answers (Maydeu-Olivares and Joe), M2* for
+            more (Cai and Hansen); `rmsea` and `rmsea_interval`, of 90%; `srmsr`, the
+            root mean square of residual correlations; and for more than two answers
+            `c2`, `df_c2`, `p_c2` and `rmsea_c2` (Cai and Monroe), NaN for two. NaN too
+            where there are no degrees of freedom.
+
+        Raises
+        ------
+        ValueError
+            If answers are missing, there are several groups, or too many pairs of items
+            for a matrix over them.
+        """
+        rows, weight = self._complete_rows(X, sample_weight, "model_fit")
+        model, density = self._model_of(vars(self)), self._density()
+        n_items = rows.shape[1]
+        n_moments = (
+            int((model.items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
+        )
+        if n_moments > limited.MOST_MOMENTS:
+            raise ValueError(
+                f"model_fit needs the covariance of {n_moments} moments of {n_items} "
+                f"items, more than {limited.MOST_MOMENTS}: take fewer items."
+            )
+        with own_mode():
+            fitted = _at_nodes(model, density)
+        m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
+        c2 = (math.nan,) * 2
+        if model.items.most > 2:
+            c2 = limited.moment_statistic(rows, weight, fitted, by_category=True)
+        n_rows = weight.sum()
+        return limited.ModelFit(
+            m2[0],
+            m2[1],
+            _p_value(*m2),
+            limited.rmsea(m2[0], m2[1], n_rows),
+            limited.rmsea_interval(m2[0], m2[1], n_rows),
+            limited.srmsr(rows, weight, fitted),
+            c2[0],
+            c2[1],
+            _p_value(*c2),
+            limited.rmsea(c2[0], c2[1], n_rows),
+        )
+
+    @property
+    def _n_parameters(self):
+        model = self._model_of(vars(self))
+        K = model.items.n_dims
+        return model.layout.n_parameters - K * (K - 1) // 2
+
+    def log_likelihood(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute the log marginal likelihood of all rows together.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_items)
+            Answers; NaN marks missing ones.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
+        groups : array-like of shape (n_samples,), default=None
+            Group of each person; needed if the model has several.
+
+        Returns
+        -------
+        float
+            In nats.
+        """
+        self._check_is_fitted()
+        rows, density = self._validate_rows(X), self._density()
+        weight = check_sample_weight(sample_weight, rows)
+        codes = self._codes_of(groups, X)
+        if codes is None:
+            return float(weight @ self.score_samples(X))
+
+        def of_rows(part, codes):
+            of = density.of_groups[codes[:, 0].long()]
+            return density.log_joint(part, log_weight=of).logsumexp(1)
+
+        scores = self._map_rows(density, of_rows, rows, codes[:, None])
+        return float(weight @ scores)
+
+    def aic(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute Akaike's information criterion on X; the lower the better.
+
+        Parameters
+        ----------
+        X, sample_weight, groups
+            As in `log_likelihood`.
+
+        Returns
+        -------
+        aic : float
+            -2 times the log-likelihood, plus 2 for each parameter.
+        """
+        value = self.log_likelihood(X, sample_weight, groups=groups)
+        return -2 * value + 2 * self._n_parameters
+
+    def bic(
+        self,
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> float:
+        """Compute the Bayesian information criterion on X; the lower the better.
+
+        Parameters
+        ----------
+        X, sample_weight, groups
+            As in `log_likelihood`.
+
+        Returns
+        -------
+        bic : float
+            -2 times the log-likelihood, plus for each parameter the logarithm of the
+            number of rows, or of the sum of their weights.
+        """
+        value = self.log_likelihood(X, sample_weight, groups=groups)
+        n_rows = np.shape(X)[0] if sample_weight is None else np.sum(sample_weight)
+        return float(-2 * value + np.log(n_rows) * self._n_parameters)
+
+    def likelihood_ratio_test(
+        self,
+        nested: "ModelFitMixin",
+        X: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+    ) -> LikelihoodRatio:
+        """Test a model that is a special case of this one.
+
+        Parameters
+        ----------
+        nested : MPTItemResponse
+            Fitted to the same rows, with fewer parameters: "rasch" in "2pl", for
+            instance, or fewer abilities.
+        X, sample_weight, groups
+            As in `log_likelihood`.
+
+        Returns
+        -------
+        test : named tuple
+            `statistic`, twice the difference of the log-likelihoods; `df`, that of the
+            numbers of parameters; and `p_value`, by the chi-squared distribution.
+
+        Raises
+        ------
+        ValueError
+            If `nested` has no fewer parameters.
+        """
+        df = self._n_parameters - nested._n_parameters
+        if df <= 0:
+            raise ValueError(
+                f"nested must have fewer parameters than {self._n_parameters}, got "
+                f"{nested._n_parameters}."
+            )
+        of = (X, sample_weight)
+        gain = self.log_likelihood(*of, groups=groups) - nested.log_likelihood(
+            *of, groups=groups if len(nested.groups_) > 1 else None
+        )
+        return LikelihoodRatio(2 * gain, df, float(chi2.sf(max(2 * gain, 0), df)))
+
+
+def _p_value(value, df):
+    return float(chi2.sf(value, df)) if df > 0 else math.nan
+
+
+def _at_nodes(model, density):
+    """Return the arrays of a model that the statistics of moments use."""
+    items, layout, grid = model.items, model.layout, density.grid
+    point = density.point
+    curves = items.curves(point, grid.z)
+    scores = [
+        block.scores(curve, grid.z).numpy(force=True)
+        for block, curve in zip(items.blocks, curves, strict=True)
+    ]
+    whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
+    of_z = population_scores(layout, whole, grid.z)[0].numpy(force=True)
+    weight = density.log_weight.exp().numpy(force=True)
+    prob = density.prob.numpy(force=True)
+    n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
+    return limited.AtNodes(items, prob, scores, of_z, weight, n_free)
