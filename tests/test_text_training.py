@@ -1,5 +1,6 @@
 """Training by masks: batches, the loss, and whole training by Trainer."""
 
+import itertools
 import os
 import pickle
 import socket
@@ -91,6 +92,31 @@ def test_special_tokens_and_what_is_marked_as_such_are_not_hidden():
     assert_array_equal(labels, [[-100, -100, -100, 1, -100, -100]] * 2)
     empty = collate(encode(["", "a"]))["labels"]
     assert_array_equal(empty, [[-100] * 3, [-100, 6, -100]])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_tokens_without_labels_stay_visible(side):
+    tokenizer = make_tokenizer(padding_side=side)
+    features = [dict(tokenizer(text)) for text in TEXTS]
+    for feature in features[:2]:  # [CLS] and two tokens have no labels
+        feature["labels"] = [-100] * 3 + feature["input_ids"][3:]
+    features[3]["labels"] = 1  # a class of the text
+    collate = DataCollatorForMPT(tokenizer, random_state=0)
+    hidden = set()
+    for make in (collate, collate.fix_masks) * 10:
+        made = make(features)
+        labels = (made if make is collate else collate(made))["labels"]
+        assert labels.n_tokens.tolist() == [5, 5, 2, 9, 1]
+        start = labels.shape[1] - len(features[0]["input_ids"]) if side == "left" else 0
+        hidden |= set((np.flatnonzero(np.asarray(labels[0]) != -100) - start).tolist())
+    assert hidden == {3, 4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("labels", [[2, 5], [-100, 7, 4, 3]], ids=str)
+def test_labels_of_other_tokens_are_refused(labels):
+    feature = {**make_tokenizer()("the cat"), "labels": labels}
+    with pytest.raises(ValueError, match=r"labels of features\[1\] must be its input_"):
+        DataCollatorForMPT(make_tokenizer())([make_tokenizer()("a"), feature])
 
 
 def test_batches_depend_on_the_random_state():
@@ -195,20 +221,66 @@ def test_the_loss_by_hand():
     assert_allclose(mpt_loss({"logits": outputs.logits.bfloat16()}, labels), loss, 0.02)
 
 
-def test_batches_of_one_step_are_weighed_by_their_hidden_tokens():
-    batches = [make_batch(seed) for seed in range(3)]
-    n_hidden = np.array([int((labels != -100).sum()) for _, labels in batches])
-    losses = [float(mpt_loss(*batch)) for batch in batches]
-    n_items = sum(labels.ne(-100).sum() for _, labels in batches)  # as Trainer counts
-    weighed = [float(mpt_loss(*batch, num_items_in_batch=n_items)) for batch in batches]
-    assert_allclose(weighed, losses * n_hidden / n_hidden.sum(), rtol=1e-6)
-    assert_allclose(mpt_loss(*batches[0], int(n_hidden[0])), losses[0])
+def count_items(batches):
+    """Count the items of a step as Trainer does."""
+    return sum(labels.ne(-100).sum() for labels in batches)
+
+
+@pytest.mark.parametrize("sizes", [[5], [1, 4], [1, 1, 1, 1, 1]], ids=str)
+def test_batches_of_one_step_are_weighed_by_their_texts(sizes):
+    outputs, labels = make_batch()
+    bounds = itertools.pairwise(np.cumsum([0, *sizes]))
+    parts = [slice(start, stop) for start, stop in bounds]
+    n_items = count_items(labels[part] for part in parts)
+    losses = [
+        mpt_loss({"logits": outputs.logits[part]}, labels[part], n_items)
+        for part in parts
+    ]
+    assert n_items == (labels != -100).sum()
+    assert_allclose(sum(losses), mpt_loss(outputs, labels), rtol=1e-6)
+
+
+def test_accumulated_losses_estimate_the_mean_bound():
+    """The worst case: batches of one text, whose loss grows with its hidden tokens."""
+    features, bound = encode([TEXTS[0]]), np.arange(1, 8).sum()
+
+    def logits(labels):  # a hidden token has the log-probability -m
+        n_hidden = (labels != -100).sum(dim=1)
+        out = torch.zeros(*labels.shape, 20, dtype=torch.float64)
+        share = torch.exp(-n_hidden.double())
+        for place, token in enumerate(features[0]["input_ids"]):
+            out[0, place, token] = torch.log(share / (1 - share) * 19)
+        return {"logits": out}
+
+    collate, losses = DataCollatorForMPT(make_tokenizer(), random_state=0), []
+    for _ in range(200):
+        batches = [collate(features)["labels"] for _ in range(8)]
+        n_items = count_items(batches)
+        losses.append(sum(float(mpt_loss(logits(b), b, n_items)) for b in batches))
+    error = np.std(losses) / np.sqrt(len(losses))
+    assert abs(np.mean(losses) - bound) < 4 * error
+
+
+@pytest.mark.parametrize("lost", [int, lambda n: n.as_subclass(torch.Tensor)])
+def test_a_count_that_has_lost_the_number_of_texts_is_refused(lost):
+    outputs, labels = make_batch()
+    n_items = count_items([labels])
+    with pytest.raises(
+        TypeError, match=r"must be the sum over its batches of \(labels"
+    ):
+        mpt_loss(outputs, labels, lost(n_items))
+
+
+def test_counts_for_several_gpus_keep_the_number_of_texts():
+    outputs, labels = make_batch()
+    n_items = (count_items([labels]).to("cpu") // 2).unsqueeze(0).expand(2, -1)
+    assert_allclose(mpt_loss(outputs, labels, n_items), mpt_loss(outputs, labels))
 
 
 def test_a_batch_without_tokens_has_no_loss():
     batch = DataCollatorForMPT(make_tokenizer())(encode(["", "[MASK]"]))
     labels = batch.pop("labels")
-    loss = mpt_loss(make_model()(**batch), labels, num_items_in_batch=0)
+    loss = mpt_loss(make_model()(**batch), labels, count_items([labels]))
     loss.backward()
     assert loss.item() == 0
 
@@ -340,6 +412,7 @@ arguments = TrainingArguments(
     use_cpu=True, ddp_backend="gloo", disable_tqdm=True, eval_strategy="steps",
     save_strategy="steps", eval_steps=1, save_steps=1, dataloader_pin_memory=False,
     load_best_model_at_end=True, metric_for_best_model="lml", greater_is_better=True,
+    average_tokens_across_devices=False,
 )
 collate = Collator(tokenizer, random_state=0)
 trainer = Trainer(
@@ -440,8 +513,21 @@ def test_the_best_model_by_its_likelihood(tmp_path):
     assert trainer.state.best_metric == max(measured)
 
 
-def train(folder, callbacks=(), n_epochs=3, resume=None, batch_size=5, **kwargs):
-    model = make_model(initializer_range=0.02)
+def train(
+    folder,
+    callbacks=(),
+    n_epochs=3,
+    resume=None,
+    batch_size=5,
+    train_dataset=None,
+    dropout=0.1,
+    **kwargs,
+):
+    model = make_model(
+        initializer_range=0.02,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
     arguments = TrainingArguments(
         folder,
         per_device_train_batch_size=batch_size,
@@ -458,7 +544,7 @@ def train(folder, callbacks=(), n_epochs=3, resume=None, batch_size=5, **kwargs)
     trainer = Trainer(
         model=model,
         args=arguments,
-        train_dataset=encode(TEXTS * 4),
+        train_dataset=train_dataset or encode(TEXTS * 4),
         eval_dataset=encode(TEXTS),
         data_collator=DataCollatorForMPT(make_tokenizer(), random_state=0),
         compute_loss_func=mpt_loss,
@@ -502,15 +588,42 @@ def test_training_is_resumed_from_a_checkpoint_with_its_log(tmp_path):
     assert second.log_[-1]["lml"] > first.log_[0]["lml"]
 
 
-def test_accumulated_batches_are_one_step(tmp_path):
-    trainer = train(tmp_path, gradient_accumulation_steps=4, logging_steps=1)
-    once = train(tmp_path, batch_size=20, logging_steps=1)
-    losses = [
-        [entry["loss"] for entry in t.state.log_history if "loss" in entry]
-        for t in (trainer, once)
-    ]
-    assert len(losses[0]) == len(losses[1]) == 3
-    assert_allclose(losses[0][0], losses[1][0], rtol=0.1)  # per text, not four times
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_accumulated_batches_are_one_step(tmp_path, batch_size):
+    """Masks are fixed, so the steps are the same but for rounding."""
+    tokenizer = make_tokenizer()
+    texts = DataCollatorForMPT(tokenizer, random_state=0).fix_masks(encode(TEXTS))
+    found = []
+    for size in (batch_size, len(TEXTS)):
+        trainer = train(
+            tmp_path,
+            n_epochs=1,
+            batch_size=size,
+            train_dataset=texts,
+            dropout=0.0,
+            gradient_accumulation_steps=-(-len(TEXTS) // size),
+            optim="sgd",
+            max_grad_norm=0.0,
+            logging_steps=1,
+        )
+        assert trainer.state.global_step == 1
+        found.append((trainer.state.log_history[0]["loss"], trainer.model.state_dict()))
+    (loss, state), (loss_at_once, at_once) = found
+    assert_allclose(loss, loss_at_once, rtol=1e-4)
+    for name, tensor in state.items():
+        assert_allclose(tensor, at_once[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_loss_of_evaluations_estimates_the_likelihood(tmp_path):
+    """With batches of unequal sizes."""
+    trainer = train(tmp_path, n_epochs=1, per_device_eval_batch_size=3)
+    lml = MPTScorer(trainer.model, make_tokenizer(), n_masks=64).fit().score(TEXTS)
+    losses = []
+    for seed in range(8):
+        collate = DataCollatorForMPT(make_tokenizer(), random_state=seed)
+        fixed = collate.fix_masks(encode(TEXTS), n_masks=4)
+        losses.append(trainer.evaluate(fixed)["eval_loss"])
+    assert abs(np.mean(losses) + lml) < 4 * np.std(losses) / np.sqrt(8)
 
 
 @pytest.mark.parametrize(

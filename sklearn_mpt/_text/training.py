@@ -17,6 +17,7 @@ from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
 from sklearn_mpt._text.masks import check_text_rate
+from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import special_ids
 
 FIXED = "fixed_mask"  # key of the tokens that fix_masks hides
@@ -46,7 +47,27 @@ class TextLabels(torch.Tensor):
         if function in CUTS and _is_of_texts(args[2:], kwargs):
             counts = args[0].n_tokens.split([len(part) for part in result])
             return tuple(map(_labels, result, counts))
+        if function in COMPARISONS and _is_visible(args[1]):
+            return _hidden(result, len(args[0]))
         return result
+
+
+class HiddenTokens(torch.Tensor):
+    """Which tokens of some texts are hidden, or how many, with the number of texts.
+
+    `Trainer` counts the items of one step by ``sum(labels.ne(-100).sum() for ...)``,
+    and gives a loss function the sum. `n_texts` adds up with it.
+    """
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*args, **(kwargs or {}))
+        counts = [part.n_texts for part in args if isinstance(part, HiddenTokens)]
+        if not counts or not isinstance(result, torch.Tensor):
+            return result
+        # Trainer also moves, divides and expands the sum, by the number of devices
+        return _hidden(result, sum(counts) if function in SUMS else counts[0])
 
 
 MOVES = {
@@ -58,8 +79,14 @@ MOVES = {
     torch.Tensor.detach,
     torch.Tensor.clone,
 }
+COMPARISONS = {torch.Tensor.ne, torch.Tensor.__ne__, torch.ne}
+SUMS = {torch.Tensor.add, torch.Tensor.__radd__, torch.Tensor.__iadd__, torch.add}
 JOINS = {torch.cat, torch.concat, torch.concatenate}
 CUTS = {torch.Tensor.chunk, torch.Tensor.split, torch.chunk, torch.split}
+
+
+def _is_visible(value):
+    return isinstance(value, int) and value == VISIBLE
 
 
 def _is_of_texts(more, kwargs):
@@ -71,6 +98,12 @@ def _labels(tensor, n_tokens):
     labels = tensor.as_subclass(TextLabels)
     labels.n_tokens = n_tokens
     return labels
+
+
+def _hidden(tensor, n_texts):
+    hidden = tensor.as_subclass(HiddenTokens)
+    hidden.n_texts = n_texts
+    return hidden
 
 
 def _is_one_of_many():
@@ -125,7 +158,10 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     Call it with a list of dicts or of outputs of the tokenizer. It returns a dict of
     the tensors that the tokenizer pads, and `labels` of shape (n_texts, n_tokens), -100
     for visible tokens. Padding and special tokens are never hidden. The context of a
-    (context, text) pair is treated as part of the text.
+    (context, text) pair is treated as part of the text. To train on a text given its
+    context, give features `labels` that are -100 for the context, and the ids of the
+    tokens elsewhere: tokens whose label is -100 stay visible, and do not count as
+    tokens of the text.
 
     Examples
     --------
@@ -170,7 +206,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
     def __call__(self, features: Sequence[Mapping]) -> dict[str, torch.Tensor]:
         batch = self._pad(features)
         ids = batch["input_ids"]
-        is_maskable = self._is_maskable(ids, batch)
+        is_maskable = self._is_maskable(features, batch)
         fixed = [feature.get(FIXED) for feature in features]
         if all(places is None for places in fixed):
             hidden = torch.from_numpy(self._draw(is_maskable))
@@ -183,7 +219,9 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         batch["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
         return batch
 
-    def fix_masks(self, features: Iterable[Mapping]) -> list[BatchEncoding]:
+    def fix_masks(
+        self, features: Iterable[Mapping], n_masks: int = 1
+    ) -> list[BatchEncoding]:
         """Draw the masks of tokenized texts once, for evaluation.
 
         A collator hides other tokens in each call, so ``eval_loss`` also varies between
@@ -194,20 +232,32 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         ----------
         features : iterable of dict
             Tokenized texts.
+        n_masks : int, default=1
+            Number of masks of each text.
 
         Returns
         -------
-        list of BatchEncoding
-            The texts, each with its mask. The sizes of the masks are stratified over
-            all texts. The masks depend on `random_state`; drawing them does not change
-            the masks of training.
+        list of BatchEncoding of length n_texts * n_masks
+            All texts with one mask each, `n_masks` times over. The sizes of the masks
+            are stratified over the list. The masks depend on `random_state`; drawing
+            them does not change the masks of training.
+
+        Notes
+        -----
+        With a uniform mask rate, ``eval_loss`` then estimates minus the "lml" of
+        `LMLTrainerCallback` without bias. With one mask for each text it is a noisy
+        estimate, which all epochs share: the loss of a text at one mask differs from
+        its mean over masks by as much as the scores of a few and of many hidden tokens
+        differ. Compare epochs with each other, and take more masks, or "lml", to
+        compare with likelihoods.
         """
-        features = list(features)
+        check_int(n_masks, "n_masks")
+        features = list(features) * n_masks
         if not features:
             return []
-        names = {*self.tokenizer.model_input_names, "special_tokens_mask"}
+        names = {*self.tokenizer.model_input_names, "special_tokens_mask", "labels"}
         batch = self._pad(features)
-        is_maskable = self._is_maskable(batch["input_ids"], batch)
+        is_maskable = self._is_maskable(features, batch)
         rng = np.random.default_rng([self._seed, *b"fixed"])
         hidden = self._draw(is_maskable, rng) & is_maskable
         starts = self._starts(features, hidden.shape[1])
@@ -227,12 +277,16 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         is_left = self.tokenizer.padding_side == "left"
         return [width - len(f["input_ids"]) if is_left else 0 for f in features]
 
-    def _is_maskable(self, ids, batch):
+    def _is_maskable(self, features, batch):
+        ids = batch["input_ids"]
         is_fixed = np.isin(ids, special_ids(self.tokenizer))
         is_fixed |= np.asarray(batch.pop("special_tokens_mask", is_fixed), dtype=bool)
-        return ~is_fixed & np.asarray(
-            batch.get("attention_mask", ~is_fixed), dtype=bool
-        )
+        is_text = np.asarray(batch.get("attention_mask", ~is_fixed), dtype=bool)
+        starts = self._starts(features, ids.shape[1])
+        for row, (feature, start) in enumerate(zip(features, starts, strict=True)):
+            places = _unlabelled(feature, row)
+            is_fixed[row, places + start] = True
+        return ~is_fixed & is_text
 
     def _draw(self, is_maskable, rng=None):
         """Draw the tokens to hide, of shape (n_texts, n_tokens)."""
@@ -271,6 +325,24 @@ def _select(feature, names):
     return {name: feature[name] for name in feature.keys() & names}
 
 
+def _unlabelled(feature, index):
+    """Return the places of a tokenized text whose label is -100, if it has labels.
+
+    A single label, the class of a text, says nothing of its tokens.
+    """
+    labels = feature.get("labels")
+    if labels is None or np.ndim(labels) == 0:
+        return np.zeros(0, dtype=int)
+    labels, ids = np.asarray(labels), np.asarray(feature["input_ids"])
+    if labels.shape != ids.shape or ((labels != ids) & (labels != VISIBLE)).any():
+        raise ValueError(
+            f"labels of features[{index}] must be its input_ids, or {VISIBLE} for "
+            "tokens that stay visible, but they are other tokens. The collator hides "
+            "tokens itself: leave out labels that another one has made."
+        )
+    return np.flatnonzero(labels == VISIBLE)
+
+
 def _mark(fixed, starts, is_maskable):
     """Return True for tokens hidden by fixed masks; positions count from the text."""
     if any(places is None for places in fixed):
@@ -287,7 +359,7 @@ def _mark(fixed, starts, is_maskable):
 def mpt_loss(
     outputs: Mapping,
     labels: torch.Tensor,
-    num_items_in_batch: int | torch.Tensor | None = None,
+    num_items_in_batch: torch.Tensor | None = None,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     r"""Compute the loss of masked pre-training, for ``compute_loss_func`` of Trainer.
@@ -309,10 +381,12 @@ def mpt_loss(
         n_vocabulary).
     labels : tensor of shape (n_texts, n_tokens)
         Labels from `DataCollatorForMPT`, which carry the numbers L.
-    num_items_in_batch : int, default=None
-        Number of hidden tokens in all batches of one step, as counted by Trainer. With
-        gradient accumulation or several devices, each batch is weighted by its share of
-        them; otherwise it has no effect.
+    num_items_in_batch : tensor, default=None
+        The hidden tokens of all batches of one step, as Trainer counts them: the sum
+        over the batches of ``(labels != -100).sum()``, which also carries the number of
+        their texts. The losses of the batches then add up to the mean over all texts of
+        the step, whatever the sizes of the batches. With None, the loss is the mean
+        over the texts of this batch.
     label_smoothing : float, default=0.0
         Share in [0, 1] of a uniform distribution in the targets. Trainer does not pass
         its ``label_smoothing_factor`` to a loss function: use
@@ -327,7 +401,8 @@ def mpt_loss(
     Raises
     ------
     TypeError
-        If the labels are not from `DataCollatorForMPT`.
+        If the labels are not from `DataCollatorForMPT`, or `num_items_in_batch` does
+        not carry a number of texts.
     ValueError
         If the shapes of labels and logits do not match.
 
@@ -355,10 +430,15 @@ def mpt_loss(
     >>> loss = mpt_loss(uniform, batch["labels"])
     >>> bool(abs(loss - 3 * torch.tensor(4.0).log()) < 1e-5)
     True
+
+    A step of several batches: ``n = sum((labels != -100).sum() for labels in ...)``
+    counts them, and ``mpt_loss(outputs, labels, n).backward()`` runs for each.
     """
     check_real(label_smoothing, "label_smoothing", "both", 1)
     logits = outputs["logits"]
     n_tokens = _check_labels(labels, logits).to(logits.device)
+    n_texts = _count_texts(labels, num_items_in_batch)
+    labels = labels.as_subclass(torch.Tensor)
     hidden = labels != VISIBLE
     rows = hidden.nonzero()[:, 0]
     n_hidden = hidden.sum(dim=1)
@@ -368,11 +448,23 @@ def mpt_loss(
         reduction="none",
         label_smoothing=label_smoothing,
     )
-    loss = (losses * (n_tokens / n_hidden)[rows]).sum() / len(labels)
+    return (losses * (n_tokens / n_hidden)[rows]).sum() / n_texts
+
+
+def _count_texts(labels, num_items_in_batch):
+    """Return the number of texts over which the loss is averaged."""
     if num_items_in_batch is None:
-        return loss
-    n_items = torch.as_tensor(num_items_in_batch, dtype=loss.dtype).max()
-    return loss * n_hidden.sum() / n_items.clamp(min=1).to(loss.device)
+        return len(labels)
+    if not isinstance(num_items_in_batch, HiddenTokens):
+        raise TypeError(
+            "num_items_in_batch must carry the number of texts of a step: it must be "
+            "the sum over its batches of (labels != -100).sum(), for labels of "
+            f"DataCollatorForMPT, got {show(num_items_in_batch)} of type "
+            f"{type(num_items_in_batch).__name__}. If Trainer runs in several "
+            "processes, set average_tokens_across_devices=False, so that it keeps what "
+            "each has counted."
+        )
+    return num_items_in_batch.n_texts
 
 
 def _check_labels(labels, logits):
