@@ -423,3 +423,21 @@ def test_cuda_gives_the_numbers_of_the_cpu():
     assert_allclose(models[1].score(X), models[0].score(X), atol=1e-3)
     on_cpu = models[1].set_params(device="cpu")
     assert_allclose(on_cpu.score(X), models[0].score(X), atol=1e-3)
+
+
+@pytest.mark.parametrize("n_components", [3, 30])
+def test_closed_form_of_wide_rows_is_that_of_their_covariance(n_components):
+    X = np.random.default_rng(0).normal(size=(12, 40)) * np.linspace(1, 3, 40)
+    weight = np.random.default_rng(1).uniform(0.5, 2, size=12)
+    model = MPTProbabilisticPCA(n_components, objective="lml")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # more components than rows
+        model.fit(X, sample_weight=weight)
+    covariance = np.cov(X.T, aweights=weight, bias=True)
+    values, vectors = np.linalg.eigh(covariance)
+    noise = max(values[:-n_components].mean(), 1e-9 * np.trace(covariance) / 40)
+    lengths = np.maximum(values[-n_components:] - noise, 0)
+    expected = (vectors[:, -n_components:] * lengths) @ vectors[:, -n_components:].T
+    assert model.noise_variance_ == pytest.approx(noise, rel=1e-9)
+    W = model.components_
+    assert_allclose(W.T @ W, expected, atol=1e-9 * np.trace(covariance))

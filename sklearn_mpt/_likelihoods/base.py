@@ -22,7 +22,10 @@ def totals(X, weight=None):
     weight : weights of the rows, (n,); None is 1.
     """
     weight = np.ones(len(X)) if weight is None else weight
-    return weight @ np.nan_to_num(X), weight @ ~np.isnan(X)
+    missing = np.isnan(X)
+    if not missing.any():
+        return weight @ X, np.full(X.shape[1], weight.sum())
+    return weight @ np.where(missing, 0.0, X), weight @ ~missing
 
 
 def log_softmax(logits):

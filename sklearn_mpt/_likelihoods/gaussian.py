@@ -27,12 +27,25 @@ def row_blocks(X, weight=None):
 
 def _range(X):
     """Return the smallest and largest value of each column, ignoring NaN; (d,)."""
-    ends = [
-        (np.fmin.reduce(b, initial=np.inf), np.fmax.reduce(b, initial=-np.inf))
-        for b, _ in row_blocks(X)
-    ]
+    ends = [_range_of_block(block) for block, _ in row_blocks(X)]
     low, high = zip(*ends, strict=True)
     return np.min(low, axis=0), np.max(high, axis=0)
+
+
+def _range_of_block(X):
+    return (
+        np.fmin.reduce(X, initial=np.inf),
+        np.fmax.reduce(X, initial=-np.inf),
+    )
+
+
+def _largest(X):
+    """Return the largest absolute value of the present entries."""
+    ends = [
+        (np.fmin.reduce(block, axis=None), np.fmax.reduce(block, axis=None))
+        for block, _ in row_blocks(X)
+    ]
+    return np.nanmax(np.abs(ends))
 
 
 def _are_same(low, high, dtype):
@@ -78,33 +91,43 @@ class Gaussian(OfScale):
 
         The standard deviation is 1 if all columns are constant.
         """
-        low, high = _range(X)
-        blocks, scale = row_blocks(X, weight), 1.0
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Rounding may move the mean of a constant column off its value.
-            shift = Gaussian.start_location(X, weight).clip(low, high)
-            if not _are_same(low, high, X.dtype).all():
-                largest = np.maximum(high - shift, shift - low).max()
-                parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
-                square, n_present = np.sum(parts, axis=(0, 2))
-                scale = float(largest * np.sqrt(square / n_present))
-        if not 1e-150 < scale < 1e150:
-            raise ValueError(
-                f"The standard deviation of X is {scale:.3g}, whose square double "
-                "precision cannot hold: rescale X, for instance with StandardScaler."
-            )
-        largest = np.abs([low, high]).max()
+        largest, constant = _largest(X), Gaussian.constant(X)
         if largest > 1e150:
             raise ValueError(
                 f"X holds values of size {largest:.3g}, whose squares double precision "
                 "cannot hold: rescale X, for instance with StandardScaler."
             )
+        shift, scale = Gaussian.start_location(X, weight), 1.0
+        if constant.any():  # rounding may move their means off their values
+            shift[constant] = shift[constant].clip(*_range(X[:, constant]))
+        if not constant.all():
+            blocks = row_blocks(X, weight)
+            parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
+            square, n_present = np.sum(parts, axis=(0, 2))
+            scale = float(largest * np.sqrt(square / n_present))
+        if not 1e-150 < scale < 1e150:
+            raise ValueError(
+                f"The standard deviation of X is {scale:.3g}, whose square double "
+                "precision cannot hold: rescale X, for instance with StandardScaler."
+            )
         return shift, scale
 
     @staticmethod
     def constant(X):
-        """Return which columns are constant up to rounding errors."""
-        return _are_same(*_range(X), X.dtype)
+        """Return which columns are constant up to rounding errors.
+
+        Columns that vary in the first rows are not read any further.
+        """
+        found = np.ones(X.shape[1], dtype=bool)
+        low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
+        for block, _ in row_blocks(X):
+            ends = _range_of_block(block[:, found])
+            low[found] = np.minimum(low[found], ends[0])
+            high[found] = np.maximum(high[found], ends[1])
+            found[found] = _are_same(low[found], high[found], X.dtype)
+            if not found.any():
+                break
+        return found
 
     @staticmethod
     def start_location(X, weight=None):

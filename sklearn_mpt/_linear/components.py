@@ -4,8 +4,6 @@ import numpy as np
 from scipy.linalg import eigh
 from sklearn.utils.extmath import svd_flip
 
-from sklearn_mpt._likelihoods.gaussian import row_blocks
-
 POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
 
 
@@ -40,25 +38,30 @@ def _initial(init, key, shape, used):
     return value if shape else float(value)
 
 
-def closed_form(X, units, n_components, noise_floor, weight=None):
-    """Return the maximum likelihood solution of mean-imputed rows (Tipping, Bishop).
+def closed_form(moments, n_components, noise_floor):
+    """Return the maximum likelihood solution for second moments (Tipping, Bishop).
 
-    units : mean of each column, and one scale or that of each.
+    moments : Moments. If their covariance is a product of the rows, which are fewer
+    than the features, the eigenvectors lie in the span of the rows.
     """
-    shift, scale = units
-    total = len(X) if weight is None else weight.sum()
-    blocks = (
-        (np.nan_to_num((block - shift) / scale), share[:, None] / total)
-        for block, share in row_blocks(X, weight)
-    )
-    values, vectors = eigh(sum(b.T @ (share * b) for b, share in blocks))
+    factors = [factor.cpu().numpy() for factor in moments.covariance_factors]
+    n_features = len(moments.mean)
+    values, vectors = eigh(factors[0] if len(factors) == 1 else factors[1] @ factors[0])
     values, vectors = values[::-1], vectors[:, ::-1]
-    rest = values[n_components:] if n_components < len(values) else values[-1:]
-    noise_variance = max(float(rest.mean()), noise_floor)
-    lengths = np.sqrt(np.maximum(values[:n_components] - noise_variance, 0))
+    n_rest = n_features - n_components
+    rest = values[n_components:].sum() / n_rest if n_rest > 0 else values[-1]
+    noise_variance = max(float(rest), noise_floor)
+    values, vectors = values[:n_components], vectors[:, :n_components]
+    lengths = np.sqrt(np.maximum(values - noise_variance, 0))
+    if len(factors) == 2:
+        with_length = lengths > 0
+        lengths[with_length] /= np.sqrt(values[with_length])
+        vectors = factors[0] @ vectors
+    components = np.zeros((n_components, n_features))
+    components[: len(lengths)] = (vectors * lengths).T
     return {
-        "components_": principal_axes((vectors[:, :n_components] * lengths).T),
-        "mean_": shift,
+        "components_": principal_axes(components),
+        "mean_": moments.mean.cpu().numpy(),
         "noise_variance_": noise_variance,
     }
 

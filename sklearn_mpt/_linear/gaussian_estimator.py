@@ -103,11 +103,11 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
     def _closed_form(self, X, units, n_components, weight):
         shift, scale = units
+        moments = _moments(X, "cpu", weight, torch.from_numpy(shift))
         if self.noise == "shared":
-            floor = NOISE_FLOOR * scale**2
-            return closed_form(X, (shift, 1.0), n_components, floor, weight)
-        standard = closed_form(X, units, n_components, NOISE_FLOOR, weight)
-        components = standard["components_"]
+            return closed_form(moments, n_components, NOISE_FLOOR * scale**2)
+        moments = moments.divided(torch.from_numpy(scale))
+        components = closed_form(moments, n_components, NOISE_FLOOR)["components_"]
         unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
         return {
             "components_": components * scale,
@@ -168,7 +168,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if not by_moments:
             how = masks, self.batch_size, floor, problem.weight
             return GaussianRows(as_view(problem.X, problem.device), n_dims, *how), point
-        moments = _moments(problem)
+        moments = _moments(problem.X, problem.device, problem.weight)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         posed = GaussianMoments(moments, n_masks, n_dims, masks, floor)
         # the mean of the rows maximises the score of every mask
@@ -264,14 +264,13 @@ class ClosedForm(Solver):
         self._point = _point(problem.fitted, problem.device)
 
     def step(self):
-        floor, device = self.problem.fitted["_noise_floor"], self.problem.device
-        X, weight = self.problem.X, self.problem.weight
-        mean = Gaussian.start_location(X, weight)
-        solution = closed_form(X, (mean, 1.0), self.n_components, floor, weight)
-        self._point = _point({"_noise_floor": floor, **solution}, device)
+        problem, floor = self.problem, self.problem.fitted["_noise_floor"]
+        moments = _moments(problem.X, problem.device, problem.weight)
+        solution = closed_form(moments, self.n_components, floor)
+        self._point = _point({"_noise_floor": floor, **solution}, problem.device)
         arrays = (np.asarray(array) for array in solution.values())
-        density = density_of(*(as_tensor(array, device) for array in arrays))
-        self.loss_curve.append(-float(density.mean_log_prob(_moments(self.problem))))
+        density = density_of(*(as_tensor(array, problem.device) for array in arrays))
+        self.loss_curve.append(-float(density.mean_log_prob(moments)))
 
     def terminate(self):
         return True
@@ -287,6 +286,6 @@ def _point(fitted, device):
     return Point(as_tensor(coefs, device), as_tensor(np.asarray(log_noise), device))
 
 
-def _moments(problem):
-    rows = as_view(problem.X, problem.device)
-    return moments_of(rows, Weights.of(problem.weight, rows).each)
+def _moments(X, device, weight, mean=None):
+    rows = as_view(X, device)
+    return moments_of(rows, Weights.of(weight, rows).each, mean)

@@ -38,6 +38,14 @@ class Moments(NamedTuple):
         flat = functools.reduce(torch.matmul, self.covariance_factors, V.flatten(0, -2))
         return flat.reshape(V.shape)
 
+    def divided(self, scale):
+        """Return the moments of rows about their mean divided by `scale`, (d,)."""
+        left, *right = self.covariance_factors
+        factors = [left / scale[:, None], *right]
+        factors[-1] = factors[-1] / scale
+        zero = torch.zeros_like(self.mean)
+        return Moments(zero, self.variance / scale**2, tuple(factors))
+
 
 def _n_rows(X):
     return max(1, BLOCK_BYTES // (8 * X.shape[1]))
@@ -48,19 +56,31 @@ def raised(X):
     return X.split(len(X) if X.dtype == torch.float64 else _n_rows(X))
 
 
-def moments_of(X, weight=None):
-    """Return the moments of complete rows X, (n, d); weight : weights of mean 1."""
+def moments_of(X, weight=None, mean=None):
+    """Return the moments of rows X, (n, d).
+
+    weight : weights of mean 1. mean : that of the present entries of each column, which
+    replaces gaps; None if rows are complete.
+    """
     if weight is None:
         weight = torch.ones(len(X), dtype=torch.float64, device=X.device)
-    parts = weight.split([len(block) for block in raised(X)])
-    total = sum(w @ b.double() for w, b in zip(parts, raised(X), strict=True))
-    mean, share = total / len(X), weight[:, None] / len(X)
+    has_gaps = mean is not None
+    if not has_gaps:
+        parts = weight.split([len(block) for block in raised(X)])
+        total = sum(w @ b.double() for w, b in zip(parts, raised(X), strict=True))
+        mean = total / len(X)
+
+    def centred(block):
+        block = block - mean
+        return block.nan_to_num_() if has_gaps else block
+
+    share = weight[:, None] / len(X)
     if 2 * len(X) < X.shape[1]:
-        centred = share.sqrt() * (X - mean)
-        return Moments(mean, (centred**2).sum(0), (centred.T, centred))
+        factor = share.sqrt() * centred(X)
+        return Moments(mean, (factor**2).sum(0), (factor.T, factor))
     n_rows = _n_rows(X)
-    blocks = zip(X.split(n_rows), share.split(n_rows), strict=True)
-    covariance = sum((b - mean).T @ (s * (b - mean)) for b, s in blocks)
+    blocks = zip(map(centred, X.split(n_rows)), share.split(n_rows), strict=True)
+    covariance = sum(block.T @ (each * block) for block, each in blocks)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 

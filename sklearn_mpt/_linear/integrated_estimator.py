@@ -10,13 +10,14 @@ from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin
+from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
 from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
+from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
     LONG_SLOPE,
@@ -321,14 +322,13 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
     size = np.sqrt(mean_information(information, spread))
     slopes = np.where(spread, slope.numpy() / size, np.nan)
-    units = np.zeros(len(intercept)), 1.0
-    start = closed_form(slopes, units, n_components, 0, weight)
-    components = start["components_"] / size
+    rows = torch.from_numpy(slopes)
+    mean = rows.new_zeros(rows.shape[1])
+    moments = moments_of(rows, Weights.of(weight, rows).each, mean)
+    components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))
-    components *= _varies(X, likelihood)
-    more = np.zeros((n_components - len(components), len(intercept)))
-    return np.concatenate([components, more])
+    return components * _varies(X, likelihood)
 
 
 def mean_information(information, spread):
