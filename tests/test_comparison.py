@@ -15,6 +15,10 @@ from sklearn_mpt import (
     MPTProbabilisticPCA,
     MPTScorer,
     compare_lml,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+    order_log_prob,
 )
 
 
@@ -31,7 +35,8 @@ def no_joint(slope):
         visible = np.where(mask, 0.0, X)
         mean = slope * visible.sum(axis=1, keepdims=True) / (~mask).sum().clip(1)
         weight = 1 + np.cos(3 * np.arange(X.shape[1]))
-        return np.where(mask, -weight * (X - mean) ** 2, 0.0)
+        log_prob = -weight * (X - mean) ** 2 + 0.5 * np.log(weight / np.pi)
+        return np.where(mask, log_prob, 0.0)
 
     return conditional
 
@@ -78,6 +83,138 @@ def test_a_density_and_a_probability_do_not_compare():
     assert_allclose(compare_lml([items, binary], X).lml_diff, 0, atol=1e-3)
     assert compare_lml([gaussian, ppca, PCA(1).fit(X)], X).names
     assert compare_lml([binary, normal(1.0)], X).names  # which does not say
+
+
+def test_a_foreign_density_beside_probabilities_is_warned_of():
+    X = np.random.default_rng(0).integers(0, 2, (20, 3)).astype(float)
+    items = MPTItemResponse.from_items(
+        discrimination=np.ones(3), difficulty=np.zeros(3)
+    )
+    message = r"'items' gives probabilities of .* columns \[0, 1, 2\].*such as 'kde'"
+    with pytest.warns(UserWarning, match=message):
+        compare_lml({"kde": KernelDensity().fit(X), "items": items}, X)
+
+
+def test_names_that_are_equal_as_strings_are_refused():
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(ValueError, match=r"must differ as strings, got \[1, '1'\]"):
+        compare_lml({1: normal(1.0), "1": normal(2.0)}, X)
+
+
+def measures_of(functions):
+    good = normal(1.0)
+    return [
+        lambda X: compare_lml([*functions, good], X, n_orders=2, random_state=0),
+        lambda X: mpt_curve(functions[0], X, n_masks=2),
+        lambda X: lml_samples(functions[0], X, n_orders=2),
+        lambda X: feature_contributions(functions[0], X, n_orders=2),
+        lambda X: order_log_prob(functions[0], X, "left_to_right"),
+    ]
+
+
+def only_for(shape, function):
+    """The function, of masks of one shape alone."""
+
+    def conditional(X, mask):
+        if mask.ndim != shape:
+            raise TypeError("another shape")
+        return function(X, mask)
+
+    return conditional
+
+
+@pytest.mark.parametrize("shape", [1, 2])
+@pytest.mark.parametrize("n_features", [2, 3, 6])
+def test_functions_that_take_true_for_visible_are_refused(shape, n_features):
+    X = np.random.default_rng(0).normal(size=(20, n_features))
+    inverted = only_for(shape, lambda X, mask: normal(1.0)(X, ~mask))
+    for measure in measures_of([inverted]):
+        with pytest.raises(ValueError, match="does the function take True for visible"):
+            measure(X)
+
+
+@pytest.mark.parametrize("shape", [1, 2])
+def test_functions_that_read_other_hidden_values_are_refused(shape):
+    X = np.random.default_rng(0).normal(size=(20, 4))
+
+    def mean_of_all(X, mask):
+        mean = 0.5 * X.mean(axis=1, keepdims=True)
+        return np.where(mask, stats.norm.logpdf(X, mean), 0.0)
+
+    for measure in measures_of([only_for(shape, mean_of_all)]):
+        with pytest.raises(ValueError, match=r"hidden values of .* changed"):
+            measure(X)
+
+
+BINARY = np.random.default_rng(0).integers(0, 2, (20, 4)).astype(float)
+
+
+@pytest.mark.parametrize(
+    ("X", "scale"),
+    [
+        (np.random.default_rng(0).normal(size=(20, 4)), 0.01),
+        (np.random.default_rng(0).normal(size=(20, 1)), 0.01),
+        (BINARY, 0.01),
+        (BINARY.astype(int), 0.01),
+        (np.random.default_rng(0).poisson(3.0, (20, 4)), 0.1),
+    ],
+)
+def test_functions_that_read_the_value_that_they_score_are_warned_of(X, scale):
+    def peeks(X, mask):
+        return np.where(mask, stats.norm.logpdf(X, X, scale), 0.0)
+
+    for measure in measures_of([peeks]):
+        with pytest.warns(UserWarning, match="is computed from the hidden value"):
+            measure(X)
+
+
+def test_probabilities_that_read_the_value_that_they_score_are_warned_of():
+    certain = lambda X, mask: np.where(mask, np.log(0.99), 0.0)  # noqa: E731
+    with pytest.warns(UserWarning, match="computed from the hidden value"):
+        compare_lml([certain, certain], BINARY)
+
+
+NARROW = {
+    "narrow": stats.norm(0.2, 1e-4),
+    "uniform": stats.uniform(-3, 6),
+    "on rounded numbers": stats.norm(0.0, 0.01),
+    "heavy tails": stats.cauchy(0, 1e-3),
+    "shares": stats.beta(0.5, 0.5),
+    "amounts": stats.gamma(0.5),
+    "counts": stats.poisson(3.0),
+    "binary": stats.bernoulli(0.3),
+    "binary as numbers": stats.norm(0.5, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("seed", range(3))
+def test_distributions_are_not_taken_for_functions_that_read_values(name, seed):
+    law = NARROW[name]
+    rng = np.random.default_rng(seed)
+    X = law.rvs(size=(30, 3), random_state=rng).astype(float)
+    if "rounded" in name:
+        X = X.round(1)
+    if name == "binary as numbers":
+        X = X.round()
+    log_density = law.logpmf if name in ("counts", "binary") else law.logpdf
+
+    def conditional(X, mask):
+        return np.where(mask, log_density(X), 0.0)
+
+    assert compare_lml([conditional, conditional], X, n_orders=1).names
+
+
+def test_noise_is_not_taken_for_reading_of_hidden_values():
+    rng = np.random.default_rng(0)
+
+    def noisy(X, mask):
+        log_prob = normal(1.0)(X, mask)
+        return log_prob + np.where(mask, 0.01 * rng.normal(size=X.shape), 0.0)
+
+    X = np.random.default_rng(1).normal(size=(20, 4))
+    for measure in measures_of([noisy]):
+        measure(X)
 
 
 def test_principal_components_are_a_density_estimator():

@@ -200,12 +200,12 @@ def test_slopes_of_controls_come_from_the_other_chains():
 def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
     """A variance with f of them, of normal errors, varies by 2 / f of its square.
 
-    Every mask has a score of its own, as good as random; sums over rows make it normal.
+    The score depends on the mask as if it were random; sums over rows make it normal.
     """
     X = np.random.default_rng(0).normal(scale=30, size=(96, 10))
 
     def hashed(X, mask):
-        return np.cos((X * mask).sum(axis=1, keepdims=True)) * mask
+        return (np.cos((X * ~mask).sum(axis=1, keepdims=True)) - 8) * mask
 
     function = shared_masks_only(hashed) if shared else hashed
     options = {"design": design, "n_masks": 5, "mask_sizes": [5]}
@@ -219,7 +219,7 @@ def test_degrees_of_freedom_are_those_of_the_variance(design, shared, degrees):
 @pytest.mark.slow
 def test_neyman_has_no_bias_on_skewed_scores():
     def skewed(X, mask):  # what matters is whether feature 0 is seen
-        return np.where(mask, np.where(mask[0], 0.0, -X), 0.0)
+        return np.where(mask, np.where(mask[0], -10.0, -10 - X), 0.0)
 
     X = np.exp(np.random.default_rng(0).normal(size=(3, 12)) * 2)
     truth = mpt_curve(skewed, X, n_masks=1000, design="independent").lml

@@ -50,7 +50,8 @@ MEASURES = {
 def no_joint(X, mask):
     visible = np.where(mask | np.isnan(X), 0.0, X)
     mean = visible.sum(axis=1, keepdims=True) / X.shape[1]
-    return np.where(mask & ~np.isnan(X), -((X - mean) ** 2), 0.0)
+    log_prob = -((X - mean) ** 2) - 0.5 * np.log(np.pi)
+    return np.where(mask & ~np.isnan(X), log_prob, 0.0)
 
 
 def writes(X, mask):
@@ -365,7 +366,7 @@ def test_an_answer_that_is_no_log_probability_is_named(measure, value, monkeypat
     X[7, 3] = 100
 
     def function(X, mask):
-        return np.where(mask, np.where(X > 50, value, -(X**2)), 0.0)
+        return np.where(mask, np.where(X > 50, value, -(X**2) - 1), 0.0)
 
     models = [function, no_joint] if measure is compare_lml else function
     with pytest.raises(ValueError, match=rf"got {value} at feature 3 of row 7, for th"):

@@ -1,5 +1,6 @@
 """Check that a function is a masked model, as the contract defines it."""
 
+from functools import partial
 from numbers import Number
 from typing import NamedTuple
 
@@ -8,6 +9,12 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._frames import plain
+from sklearn_mpt._measure.consistency import (
+    MOST_VALUES,
+    check_reading,
+    check_same,
+    excessive_integral,
+)
 from sklearn_mpt._measure.contract import (
     CLEARLY,
     Conditional,
@@ -17,17 +24,12 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.masks import draw_masks
 from sklearn_mpt._measure.orders import OrderSpread, order_spread
-from sklearn_mpt._measure.rows import (
-    Rows,
-    as_objects,
-    with_moved_columns,
-    with_value_of_row,
-)
+from sklearn_mpt._measure.pipelines import resolve_model
+from sklearn_mpt._measure.rows import Rows, as_objects, with_value_of_row
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 MAX_ROWS = 50
 TOLERANCE = 1e-6  # of log-probabilities, relative or in nats
-MOST_VALUES = 20  # largest number of values of a discrete column of integers
 SUM_TOLERANCE = 1e-3  # of sums of probabilities, which can be integrals
 DENSITY_TOLERANCE = 0.02  # of the integral of a density, on a grid
 VALUES_PER_MASK = 12  # number of values whose probabilities are added up for a mask
@@ -49,8 +51,9 @@ def check_masked_model(
     and at missing entries. The numbers must be the same in every call and must not
     depend on other rows. :math:`\log p(x_j \mid x_R)` may depend on :math:`x_j` and on
     the visible features R, but not on the values of other hidden features. The
-    probabilities of a discrete column must add up to one over its values. It is not
-    checked that the densities of other columns are normalised.
+    probabilities of a discrete column must add up to one over its values. A
+    density of another column must not integrate to more than one over its range; it is
+    not checked that it integrates to one.
 
     Parameters
     ----------
@@ -116,13 +119,15 @@ def check_masked_model(
     """
     check_int(n_masks, "n_masks")
     check_int(n_orders, "n_orders", least=0)
+    estimator = resolve_model(estimator)
     conditional, rows = Conditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
     discrete = _discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
     n_features = rows.shape[1]
     sizes = [n_features, 1, *rng.integers(1, n_features + 1, n_masks)][:n_masks]
-    for mask in draw_masks(sizes, n_features, rng):
+    masks = list(draw_masks(sizes, n_features, rng))
+    for mask in masks:
         log_prob = _ask(conditional, rows, mask)
         if conditional.refusal is not None:
             raised = conditional.refusal
@@ -134,13 +139,17 @@ def check_masked_model(
         _check_entries(log_prob, rows.targets(mask), mask)
         limit = CLEARLY if conditional.is_single else TOLERANCE
         again = _ask(conditional, rows, mask)
-        _check_same(log_prob, again, mask, "in a second call", limit)
+        check_same(log_prob, again, mask, "in a second call", limit)
         alone = _ask(conditional, rows.slice(0, 1), mask)
-        _check_same(log_prob[:1], alone, mask, "without the other rows", limit)
-        _check_reading(conditional, rows, mask, log_prob, rng, limit)
+        check_same(log_prob[:1], alone, mask, "without the other rows", limit)
+        check_reading(partial(_ask, conditional), rows, mask, log_prob, rng, limit)
         hidden = rng.permutation([j for j in discrete if mask[j]]).astype(int)
         for j in _some_features(hidden.tolist(), discrete):
             _check_sum(conditional, rows, mask, j, discrete[j])
+    for mask in masks:
+        others = [j for j in np.flatnonzero(mask).tolist() if j not in discrete]
+        if others:
+            _check_integral(conditional, rows, mask, int(rng.choice(others)))
     if n_orders < 2 or n_features < 2:
         return None
     few = rows.slice(0, min(10, len(rows)))
@@ -170,40 +179,6 @@ def _check_entries(log_prob, is_target, mask):
             f"{log_prob[i, j]:.6g} instead of 0 at {kind} feature {j} of row {i}, for "
             f"the mask {describe_mask(mask)}."
         )
-
-
-def _check_same(log_prob, other, mask, when, limit, targets=slice(None)):
-    """Check that the log-probabilities of the target features did not change."""
-    limit = limit * np.maximum(1, np.abs(log_prob))
-    wrong = np.zeros(log_prob.shape, dtype=bool)
-    wrong[:, targets] = ~(np.abs(other - log_prob) <= limit)[:, targets]
-    if wrong.any():
-        i, j = np.argwhere(wrong)[0]
-        raise ValueError(
-            "A log-probability may depend on its own value and on the visible features "
-            f"alone: that of feature {j} of row {i} changed from {log_prob[i, j]:.6g} "
-            f"to {other[i, j]:.6g} {when}, for the mask {describe_mask(mask)}."
-        )
-
-
-def _check_reading(conditional, rows, mask, log_prob, rng, limit):
-    """Check that hidden values do not change the log-probabilities of other features.
-
-    Half of the hidden features get the values of another row, then the other half.
-    """
-    hidden = rng.permutation(np.flatnonzero(mask))
-    for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
-        kept = np.setdiff1d(hidden, changed)
-        if len(changed) and len(kept):
-            log_prob_after = _ask(conditional, _move(rows, changed), mask)
-            named = ", ".join(map(str, changed[:10]))
-            when = f"when the hidden values of the features [{named}] changed"
-            _check_same(log_prob, log_prob_after, mask, when, limit, kept)
-
-
-def _move(rows, columns):
-    """Shift the values of some columns by one row."""
-    return Rows.of(with_moved_columns(rows.values, columns))
 
 
 def _discrete_columns(rows, measures):
@@ -285,6 +260,16 @@ def _check_sum(conditional, rows, mask, j, column):
         f"{' and others' if len(values) > 10 else ''}, for the mask "
         f"{describe_mask(mask)}."
     )
+
+
+def _check_integral(conditional, rows, mask, j):
+    """Check that the density of a feature integrates to no more than one."""
+    if integral := excessive_integral(conditional, rows, rows, mask, j):
+        raise ValueError(
+            f"Log-probabilities must be normalised: the density of feature {j} of row "
+            f"0 integrates to {integral:.6g}, for the mask {describe_mask(mask)}. It "
+            "may be computed from the hidden value."
+        )
 
 
 def _some_rows(rows, j, i):

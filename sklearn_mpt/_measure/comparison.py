@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from sklearn.utils import get_tags
 
-from sklearn_mpt._checks import check_int, check_n_jobs, check_real
+from sklearn_mpt._checks import check_int, check_n_jobs, check_real, warn_caller
+from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.contract import (
     check_rows,
     measures_of_columns,
@@ -18,6 +19,7 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.contributions import sums_along_orders
 from sklearn_mpt._measure.curve import degrees_of_sum
 from sklearn_mpt._measure.display import LMLComparisonDisplay
+from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import copy_of
 from sklearn_mpt._seeds import RandomState, draw_seed
 
@@ -261,7 +263,16 @@ def compare_lml(
         If there are fewer than two models or two rows, if a model has other features
         than X, or if the scores of a model have another number of rows or are not
         finite. Also if one model has a density of a column for which another has a
-        probability. This is known for the models of this package only.
+        probability; this is known for the models of this package only. Also if a
+        function scores visible entries instead of hidden ones, or reads the values of
+        other hidden entries.
+
+    Warns
+    -----
+    UserWarning
+        If another density estimator stands beside a model that has probabilities. Also
+        if a density of a function integrates to more than one, on a few rows: it is not
+        normalised, or it is computed from the hidden value.
 
     See Also
     --------
@@ -277,6 +288,12 @@ def compare_lml(
     Log-densities depend on the units of the columns. Compare models of the same rows
     only, and never compare a density with a probability or with a pseudo-log-likelihood
     (``method="pll"``).
+
+    A Pipeline that scales its rows is scored in the units of X: the logarithms of the
+    derivatives of its transforms are added to its log-densities. This is possible for
+    `StandardScaler`, `MinMaxScaler`, `MaxAbsScaler`, `RobustScaler`,
+    `PowerTransformer`, and `FunctionTransformer` of ``np.log``, ``np.log1p`` or
+    ``np.sqrt``; other transforms are refused with a TypeError.
 
     Examples
     --------
@@ -295,7 +312,7 @@ def compare_lml(
     >>> bool(high[1] < 0)
     True
     """
-    named = _name(estimators)
+    named = {name: resolve_model(model) for name, model in _name(estimators).items()}
     X = list(X) if isinstance(X, Iterator) else X
     check_int(n_orders, "n_orders")
     check_n_jobs(n_jobs)
@@ -305,7 +322,10 @@ def compare_lml(
         name: _check_scores(name, _score(name, model, X, options), X)
         for name, model in named.items()
     }
-    _check_measures(named)
+    check_measures(
+        {name: measures_of_columns(model, None) for name, model in named.items()},
+        {name for name, model in named.items() if _is_density_estimator(model)},
+    )
     names = sorted(scores, key=lambda name: -scores[name].mean())
     ordered = [scores[name] for name in names]
     differences = [values - ordered[0] for values in ordered]
@@ -339,7 +359,13 @@ def _name(estimators):
         raise ValueError(
             f"estimators must be at least two models, got {len(estimators)}."
         )
-    return {str(name): model for name, model in estimators.items()}
+    named = {str(name): model for name, model in estimators.items()}
+    if len(named) < len(estimators):
+        raise ValueError(
+            "The names of estimators must differ as strings, got "
+            f"{[plain(name) for name in estimators]}."
+        )
+    return named
 
 
 def _score(name, model, X, options):
@@ -354,13 +380,20 @@ def _score(name, model, X, options):
             f"{name!r} must be a density estimator with score_samples, or have "
             f"conditional_log_prob(X, mask) or be such a function, got {model!r}."
         )
-    return sums_along_orders(model, check_rows(model, X), **options)[0]
+    rows = check_rows(model, X)
+    return sums_along_orders(model, rows, **options, is_compared=True)[0]
 
 
-def _check_measures(named):
-    """Raise an error if one model has a density of a column, another a probability."""
-    known = [(name, measures_of_columns(model, 0)) for name, model in named.items()]
-    known = [(name, measures) for name, measures in known if measures]
+def check_measures(measures_of, density_estimators):
+    """Raise an error if one model has a density of a column, another a probability.
+
+    measures_of : for each name, the measures of columns, or None if they are not known.
+    density_estimators : names of models that, if their measures are not known, probably
+    give densities; a warning says so if others give probabilities.
+    """
+    known = [(name, measures) for name, measures in measures_of.items() if measures]
+    if unknown := [name for name in density_estimators if not measures_of[name]]:
+        _warn_of_probabilities(sorted(unknown), known)
     for name, measures in known[1:]:
         other, first = known[0]
         for j, pair in enumerate(zip(first, measures, strict=False)):
@@ -370,6 +403,19 @@ def _check_measures(named):
                     f"column {j} has a {pair[0]} in {other!r} and a {pair[1]} in "
                     f"{name!r}. Give both models the same kind of likelihood there."
                 )
+
+
+def _warn_of_probabilities(density_estimators, known):
+    for name, measures in known:
+        columns = [j for j, measure in enumerate(measures) if measure == "probability"]
+        if columns:
+            warn_caller(
+                f"{name!r} gives probabilities of the values of the columns "
+                f"{columns[:10]}{' and others' if len(columns) > 10 else ''}. Density "
+                f"estimators such as {density_estimators[0]!r} usually give densities, "
+                "which have units and must not be compared with probabilities."
+            )
+            return
 
 
 def _check_features(name, n_features, X):

@@ -236,9 +236,14 @@ def _gaps(rows, i):
 
 
 def measures_of_columns(model, n_features):
-    """Return the result of the model's `_measures_of_columns`; without it, Nones."""
+    """Return the result of the model's `_measures_of_columns`.
+
+    Without it, return a None for each feature, or None if `n_features` is None.
+    """
     ask = getattr(model, "_measures_of_columns", None)
-    return [None] * n_features if ask is None else ask()
+    if ask is not None:
+        return ask()
+    return None if n_features is None else [None] * n_features
 
 
 def mean_masked_scores(model, rows, masks):
@@ -348,7 +353,7 @@ def takes_row_masks(conditional, rows):
     the test cannot detect a function that uses one mask for all rows; this happens if
     the hidden features do not depend on the visible ones.
     """
-    rows = _complete_rows(Rows.of(rows))
+    rows = complete_rows(Rows.of(rows))
     n_rows, n_features = rows.shape
     if n_rows < 2 or n_features < 2:
         return False
@@ -394,7 +399,7 @@ def _commute(conditional, rows):
     This is tested on up to four rows and three pairs of features: one pair given
     nothing, one given half of the features, one given all others.
     """
-    rows = _complete_rows(Rows.of(rows))
+    rows = complete_rows(Rows.of(rows))
     n_features = rows.shape[1]
     order = np.random.default_rng(1).permutation(n_features)
     for t in sorted({0, (n_features - 1) // 2, n_features - 2}):
@@ -411,7 +416,7 @@ def _commute(conditional, rows):
     return True
 
 
-def _complete_rows(rows):
+def complete_rows(rows):
     """Return the four rows with the fewest missing entries."""
     if rows.missing is None:
         return rows.slice(0, min(4, len(rows)))

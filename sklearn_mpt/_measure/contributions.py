@@ -11,6 +11,7 @@ from sklearn.utils import gen_batches
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
+from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     Conditional,
     chain_log_prob,
@@ -21,6 +22,7 @@ from sklearn_mpt._measure.contract import (
     wants_row_orders,
 )
 from sklearn_mpt._measure.masks import count_orders, draw_order
+from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -107,6 +109,7 @@ def lml_samples(
     """
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
+    estimator = resolve_model(estimator)
     ask = ragged_hook(estimator, "_lml_along_orders")
     arguments = (X, int(n_orders), random_state, n_jobs)
     value, error = ask(*arguments) if ask else _lml_of_rows(estimator, *arguments)
@@ -119,11 +122,14 @@ def _lml_of_rows(estimator, X, *options):
     return sums.mean(axis=0), std_error_of_mean(sums, n_all)
 
 
-def sums_along_orders(estimator, rows, n_orders, random_state, n_jobs):
+def sums_along_orders(
+    estimator, rows, n_orders, random_state, n_jobs, is_compared=False
+):
     """Return log-probabilities (n_orders, n_samples), and the number of all orders.
 
     The latter is infinity if there are many.
     """
+    check_hidden_values(estimator, rows, is_compared)
     n_features = rows.shape[1]
     seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
     n_all = count_orders(n_features)
@@ -306,6 +312,7 @@ def feature_contributions(
     check_bool(as_explanation, "as_explanation")
     check_bool(return_std, "return_std")
     check_int(n_orders, "n_orders")
+    estimator = resolve_model(estimator)
     ask = ragged_hook(estimator, "_token_contributions")
     arguments = (X, int(n_orders), random_state, n_jobs)
     parts = ask(*arguments) if ask else _contributions_of_rows(estimator, *arguments)
@@ -325,6 +332,7 @@ class Contributions(NamedTuple):
 
 def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     rows = check_rows(estimator, X)
+    check_hidden_values(estimator, rows)
     n_pairs = (n_orders + 1) // 2
     seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
     per_row = wants_row_orders(Conditional(estimator), rows)

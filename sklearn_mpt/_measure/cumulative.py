@@ -1,11 +1,13 @@
 """Evidence of a model and its prior, by cross-validation of all sizes."""
 
+import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.special import softmax
@@ -19,8 +21,12 @@ from sklearn_mpt._checks import (
     check_real,
     check_verbose,
 )
+from sklearn_mpt._measure.comparison import check_measures
+from sklearn_mpt._measure.contract import measures_of_columns
 from sklearn_mpt._measure.contributions import std_error_of_mean
 from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
+from sklearn_mpt._measure.pipelines import check_pipeline, resolve_model
+from sklearn_mpt._measure.rows import as_objects, missing_entries
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -47,6 +53,11 @@ class CumulativeCV:
     draw : tuple, default=()
         Identifies the random orders: results with the same `draw` have the same orders
         and are compared in pairs.
+    target : str, default=""
+        Identifies the values whose probabilities are scored: "X" or "y", and a digest.
+    measures : tuple of str or None, default=None
+        For each column that is scored, "density", "probability" or "density and
+        probability". None if it is not known.
 
     Attributes
     ----------
@@ -85,6 +96,8 @@ class CumulativeCV:
     block_scores: np.ndarray
     n_samples: int
     draw: tuple = ()
+    target: str = ""
+    measures: tuple[str, ...] | None = None
 
     @property
     def scores(self) -> np.ndarray:
@@ -256,7 +269,8 @@ def cumulative_cv_score(
     Raises
     ------
     TypeError
-        If the estimator has no predictive probabilities.
+        If the estimator has no predictive probabilities, or if a transform of a
+        Pipeline has no known derivative.
     ValueError
         If an argument is not allowed, or a predictive probability is NaN or infinity.
 
@@ -269,8 +283,8 @@ def cumulative_cv_score(
     -----
     For classifiers the first `n_start` rows of each order include all classes; rows are
     exchanged if necessary. The standard error is that over orders and does not include
-    the sampling of rows. In a Pipeline that rescales rows before a density estimator,
-    the units of the densities change with every fit: do not compare such scores.
+    the sampling of rows. A Pipeline that scales rows before a density estimator is
+    scored in the units of X, as in :func:`compare_lml`.
 
     References
     ----------
@@ -312,18 +326,39 @@ def cumulative_cv_score(
     if is_classes:
         orders = [_with_all_classes(order, np.asarray(y), start) for order in orders]
     ends = [*n_seen[1:], n_samples]
-    scores = Parallel(n_jobs=n_jobs, verbose=int(verbose))(
+    results = Parallel(n_jobs=n_jobs, verbose=int(verbose))(
         delayed(_score_block)(score, estimator, X, y, order[:first], order[first:end])
         for order in orders
         for first, end in zip(n_seen, ends, strict=True)
     )
+    scores, measures = zip(*results, strict=True)
     block_scores = np.array(scores).reshape(n_orders, len(n_seen))
     draw = seed, n_orders, n_samples, tuple(n_seen), is_classes
-    return CumulativeCV(np.array(n_seen), block_scores, n_samples, draw)
+    target = f"X {_digest(X)}" if score is _log_density else f"y {_digest(y)}"
+    return CumulativeCV(
+        np.array(n_seen), block_scores, n_samples, draw, target, measures[0]
+    )
+
+
+def _digest(values):
+    """Return a digest of numbers, rounded to single precision, or of other values.
+
+    It is the same for an array and for a DataFrame.
+    """
+    values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
+    try:
+        numbers = np.where(missing_entries(values), np.nan, values)
+        with np.errstate(over="ignore"):
+            content = (numbers.astype(np.float32) + np.float32(0)).tobytes()
+    except (ValueError, TypeError):  # not numbers
+        content = repr(values.tolist()).encode()
+    shape = values.shape if values.ndim > 1 else (len(values), 1)
+    return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
 def _scoring_of(estimator, y):
     """Return the function that computes log predictive probabilities of rows."""
+    check_pipeline(estimator)
     kind = _kind(estimator)
     if y is None or kind == "density_estimator":
         if hasattr(estimator, "score_samples") and kind != "outlier_detector":
@@ -360,7 +395,7 @@ def _predicts_std(estimator):
 
 
 def _log_density(model, X, y):
-    return model.score_samples(X)
+    return resolve_model(model).score_samples(X)
 
 
 def _log_proba(model, X, y):
@@ -428,7 +463,10 @@ def _with_all_classes(order, y, n_start):
 
 
 def _score_block(score, estimator, X, y, seen, block):
-    """Fit a clone to the rows `seen`; return the sum of the scores of a block."""
+    """Fit a clone to the rows `seen`, and score a block.
+
+    Returns the sum of the scores of its rows, and the measures of the columns.
+    """
     part = [None if v is None else _safe_indexing(v, seen) for v in (X, y)]
     later = [None if v is None else _safe_indexing(v, block) for v in (X, y)]
     model = clone(estimator)
@@ -445,7 +483,14 @@ def _score_block(score, estimator, X, y, seen, block):
             f"The log predictive probability of row {block[wrong]} is {scores[wrong]} "
             f"after a fit to {len(seen)} rows."
         )
-    return scores.sum()
+    return scores.sum(), _measures(score, model)
+
+
+def _measures(score, model):
+    if score is _log_density:
+        measures = measures_of_columns(resolve_model(model), None)
+        return None if measures is None else tuple(measures)
+    return ("probability",) if score is _log_proba else ("density",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -595,7 +640,15 @@ def compare_evidence(
         If a result is not a `CumulativeCV`.
     ValueError
         If there are fewer than two models, their rows do not agree, or `prior` does
-        not name the same models with positive weights.
+        not name the same models with positive weights. Also if some results are for X
+        and some for y, or for other values of them, and if one model has densities
+        where another has probabilities.
+
+    Warns
+    -----
+    UserWarning
+        If a density estimator that is not of this package stands beside a model that
+        has probabilities.
 
     See Also
     --------
@@ -632,6 +685,7 @@ def compare_evidence(
             "The models must be scored on the same rows, with the same number of rows "
             f"before the first; (n_start, n_samples) are {sorted(rows)}."
         )
+    _check_targets(results)
     weights = _check_prior(prior, results)
     names = sorted(results, key=lambda name: -results[name].log_evidence)
     draws = {results[name].draw for name in names}
@@ -645,6 +699,27 @@ def compare_evidence(
     own_prior = None if weights is None else np.array([weights[n] for n in names])
     names = [str(name) for name in names]
     return EvidenceComparison(names, np.stack(scores), is_paired, own_prior)
+
+
+def _check_targets(results):
+    """Refuse results for other values, and densities beside probabilities."""
+    targets = {name: r.target for name, r in results.items() if r.target}
+    if len({target[0] for target in targets.values()}) > 1:
+        kinds = {name: target[0] for name, target in targets.items()}
+        raise ValueError(
+            "The models must score the same values: the evidence is that of X, or of y "
+            f"given X, got {kinds}."
+        )
+    if len(set(targets.values())) > 1:
+        raise ValueError(
+            "The models must score the same values, in the same order of the rows; the "
+            f"tables (or targets) of {list(targets)} differ."
+        )
+    density_estimators = {
+        name for name, target in targets.items() if target.startswith("X")
+    }
+    measures = {name: result.measures for name, result in results.items()}
+    check_measures(measures, density_estimators)
 
 
 def _check_prior(prior, results):

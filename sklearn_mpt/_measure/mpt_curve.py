@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice, check_int, check_n_jobs
 from sklearn_mpt._measure import designs
+from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     Conditional,
     check_rows,
@@ -15,6 +16,7 @@ from sklearn_mpt._measure.contract import (
     takes_row_masks,
 )
 from sklearn_mpt._measure.curve import MPTCurve
+from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 DESIGNS = ["auto", "chain", "balanced", "independent"]
@@ -130,10 +132,12 @@ def mpt_curve(
     >>> paper.lml_std_error > 1000 * curve.lml_std_error
     True
     """
+    estimator = resolve_model(estimator)
     if ask := ragged_hook(estimator, "_masked_score_curve"):
         _check_ragged(mask_sizes, design, allocation)
         return ask(X, n_masks, random_state, n_jobs)
     rows = check_rows(estimator, X)
+    check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")

@@ -9,6 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
+from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import check_rows, own_setting, ragged_hook
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
@@ -19,6 +20,7 @@ from sklearn_mpt._measure.contributions import (
 )
 from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
+from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, column_names, copy_of
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -114,8 +116,10 @@ def order_log_prob(
     True
     """
     check_bool(return_std, "return_std")
+    model = resolve_model(model)
     _refuse_texts(model, "order_log_prob", "MPTScorer(method='ordered', order=...)")
     rows = check_rows(model, X)
+    check_hidden_values(model, rows)
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
         seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
@@ -446,6 +450,7 @@ def order_spread(
     check_int(n_orders, "n_orders", least=2)
     if tolerance is not None:
         check_real(tolerance, "tolerance", "neither")
+    model = resolve_model(model)
     _refuse_texts(model, "order_spread", "MPTScorer.score_samples(return_std=True)")
     rows = check_rows(model, X)
     if count_orders(rows.shape[1]) < 2:

@@ -1,0 +1,211 @@
+"""Quick checks that a function scores hidden entries and does not read them."""
+
+from functools import partial
+
+import numpy as np
+
+from sklearn_mpt._checks import warn_caller
+from sklearn_mpt._measure.contract import (
+    CLEARLY,
+    Conditional,
+    complete_rows,
+    describe_mask,
+)
+from sklearn_mpt._measure.rows import Rows, with_moved_columns
+
+MOST_VALUES = 20  # largest number of values of a discrete column
+MOST_INTEGERS = 200  # largest range of integers whose probabilities are added up
+TESTED_FEATURES = 3  # hidden features whose densities are integrated
+GRID = 33  # number of points of the first grid
+MOST_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
+RESOLVED = 0.02  # relative change of an integral by halvings
+NORMALISED = 1.1  # largest integral of a density, with errors of the grid
+WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
+OVER_NOISE = 10  # changes that are so many times those of repeated calls are no noise
+
+
+def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:
+    r"""Check on four rows that a model scores hidden entries without reading them.
+
+    Models with a method ``chain_log_prob`` are not checked, as their scores do not come
+    from calls with masks. Nothing is said if a call fails: the real calls follow.
+
+    is_compared : whether scores are compared with those of other models. If not, the
+    constant of a density may be left out.
+
+    Raises
+    ------
+    ValueError
+        If only visible entries are scored, or if a log-probability depends on values of
+        other hidden features.
+
+    Warns
+    -----
+    UserWarning
+        If a density integrates to more than one, as it does where
+        :math:`\log p(x_j \mid x_R)` is computed from the hidden value :math:`x_j`.
+    """
+    if hasattr(model, "chain_log_prob"):
+        return
+    conditional, few = Conditional(model), complete_rows(rows)
+    n_features = rows.shape[1]
+    half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
+    masks = [half, np.ones(n_features, dtype=bool)]
+    ask = partial(_attempt, conditional)
+    log_prob = [ask(few, mask) for mask in masks]
+    _check_side(few, masks, log_prob)
+    for mask, result in zip(masks, log_prob, strict=True):
+        if result is not None:
+            check_reading(ask, few, mask, result, np.random.default_rng(0))
+    most = NORMALISED if is_compared else WITHOUT_CONSTANT
+    for j in np.flatnonzero(half)[:TESTED_FEATURES].tolist():
+        if integral := excessive_integral(conditional, rows, few, half, j, most):
+            warn_caller(
+                f"The density of feature {j} integrates to {integral:.3g}, for the "
+                f"mask {describe_mask(half)}: it is not normalised, or it is computed "
+                "from the hidden value. Its log-probabilities cannot be compared with "
+                "those of other models. check_masked_model has more checks."
+            )
+            return
+
+
+def _attempt(conditional, rows, mask):
+    """Return a copy of the result, or None if the call fails or is not of numbers."""
+    try:
+        log_prob = np.array(conditional(rows, mask))
+    except Exception:  # the user's function; a real error appears in the next call
+        return None
+    return None if np.isnan(log_prob[rows.targets(mask)]).any() else log_prob
+
+
+def _check_side(rows, masks, log_prob):
+    """Refuse a function that scores visible entries and no hidden one."""
+    if any(result is None for result in log_prob):
+        return
+    pairs = list(zip(masks, log_prob, strict=True))
+    hidden = [result[rows.targets(mask)] for mask, result in pairs]
+    visible = [result[rows.targets(~mask)] for mask, result in pairs]
+    if np.any(np.concatenate(visible)) and not np.any(np.concatenate(hidden)):
+        raise ValueError(
+            "mask is True where an entry is hidden, and log-probabilities of hidden "
+            "entries are needed. All of them are 0, and those of visible entries are "
+            "not: does the function take True for visible? Pass ~mask to it."
+        )
+
+
+def check_reading(ask, rows, mask, log_prob, rng, limit=None):
+    """Check that hidden values do not change the log-probabilities of other features.
+
+    Half of the hidden features get the values of another row, then the other half.
+
+    ask : function from rows and a mask to log-probabilities, or None if there are none.
+    limit : smallest change that is refused, relative or in nats. None is the change
+    that rounding in single precision or the noise of repeated calls can make.
+    """
+    hidden = rng.permutation(np.flatnonzero(mask))
+    for changed in (hidden[: len(hidden) // 2], hidden[len(hidden) // 2 :]):
+        kept = np.setdiff1d(hidden, changed)
+        if len(changed) and len(kept):
+            moved = Rows.of(with_moved_columns(rows.values, changed))
+            after = ask(moved, mask)
+            if after is None:
+                continue
+            allowed = CLEARLY if limit is None else limit
+            if limit is None and _change(log_prob, after, kept).max() > CLEARLY:
+                again = ask(rows, mask)
+                noise = 0.0 if again is None else _change(log_prob, again, kept).max()
+                allowed = max(CLEARLY, OVER_NOISE * noise)
+            named = ", ".join(map(str, changed[:10]))
+            when = f"when the hidden values of the features [{named}] changed"
+            check_same(log_prob, after, mask, when, allowed, kept)
+
+
+def _change(log_prob, other, targets=slice(None)):
+    """Return differences, relative or in nats, of shape (n_samples, n_targets)."""
+    one, two = log_prob[:, targets], other[:, targets]
+    with np.errstate(invalid="ignore"):  # -inf may stand on both sides
+        change = np.abs(two - one) / np.maximum(1, np.abs(one))
+    return np.where(one == two, 0.0, np.nan_to_num(change, nan=np.inf))
+
+
+def check_same(log_prob, other, mask, when, limit, targets=slice(None)):
+    """Check that the log-probabilities of the target features did not change."""
+    change = np.zeros(log_prob.shape)
+    change[:, targets] = _change(log_prob, other, targets)
+    if (change > limit).any():
+        i, j = np.argwhere(change > limit)[0]
+        raise ValueError(
+            "A log-probability may depend on its own value and on the visible features "
+            f"alone: that of feature {j} of row {i} changed from {log_prob[i, j]:.6g} "
+            f"to {other[i, j]:.6g} {when}, for the mask {describe_mask(mask)}."
+        )
+
+
+def excessive_integral(conditional, rows, few, mask, j, most=NORMALISED):
+    """Return the integral of the density of a hidden feature if it is above `most`.
+
+    Otherwise 0.0: also if the probabilities of the values of a discrete column add up
+    to one or less, if X is not an array of numbers, and if a call fails.
+
+    rows : their column j has the values to integrate over. few : rows of which the
+    first gives the visible features.
+    """
+    if not isinstance(rows.values, np.ndarray) or rows.values.dtype.kind not in "biuf":
+        return 0.0
+    column = rows.values[:, j]
+    levels = np.unique(column[~np.isnan(column)])
+    if len(levels) < 2:
+        return 0.0
+    low, high = levels[[0, -1]].astype(np.float64)
+
+    def density(values):
+        repeated = np.repeat(few.values[:1], len(values), axis=0)
+        repeated = repeated.astype(np.result_type(repeated, values), copy=False)
+        repeated[:, j] = values
+        log_prob = np.asarray(conditional(Rows.of(repeated), mask))[:, j]
+        with np.errstate(over="ignore"):
+            return np.exp(np.nan_to_num(log_prob, nan=-np.inf, posinf=-np.inf))
+
+    is_whole = np.all(levels == np.round(levels)) and high - low <= MOST_INTEGERS
+    is_discrete = is_whole or len(levels) <= MOST_VALUES
+    if is_whole:
+        levels = np.arange(low, high + 1).astype(column.dtype)
+    try:
+        if is_discrete and density(levels).sum() <= NORMALISED:
+            return 0.0
+        total = _integral(density, *_range(low, high, is_discrete))
+    except Exception:  # the user's function may refuse these values
+        return 0.0
+    return total if total > most else 0.0
+
+
+def _range(low, high, is_discrete):
+    """Return bounds to integrate between, beyond the values that a column has.
+
+    Formulas of densities need not hold for numbers that cannot be: negative amounts, or
+    shares above one.
+    """
+    is_share = 0 <= low and high <= 1 and not is_discrete
+    beyond = high - low
+    start = max(low - beyond, 0.0) if low >= 0 else low - beyond
+    end = min(high + beyond, 0.0) if high <= 0 else high + beyond
+    return start, min(end, 1.0) if is_share else end
+
+
+def _integral(density, low, high):
+    """Integrate on a grid that is halved where most of the integral is.
+
+    It ends as soon as the integral is below one, or no longer changes.
+    """
+    points = np.linspace(low, high, GRID)
+    values, total = density(points), np.inf
+    for _ in range(MOST_HALVINGS):
+        parts = np.diff(points) * (values[1:] + values[:-1]) / 2
+        before, total = total, parts.sum()
+        if total <= NORMALISED or abs(total - before) <= RESOLVED * total:
+            break
+        where = np.flatnonzero(parts > RESOLVED * total / GRID)
+        middles = (points[where] + points[where + 1]) / 2
+        points = np.insert(points, where + 1, middles)
+        values = np.insert(values, where + 1, density(middles))
+    return float(total)

@@ -1,0 +1,224 @@
+"""Pipelines of scikit-learn as models of the rows that they take.
+
+A density estimator after a scaler has log-densities of scaled rows. Those of the rows
+themselves have other units: by the change of variables, the logarithm of the derivative
+of the transform is added for each feature.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+from sklearn.base import BaseEstimator
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    PowerTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._measure.contract import masked_score, measures_of_columns
+from sklearn_mpt._measure.rows import as_numbers
+
+# Logarithms of derivatives
+FUNCTIONS: Mapping = {
+    None: np.zeros_like,
+    np.log: lambda X: -np.log(X),
+    np.log1p: lambda X: -np.log1p(X),
+    np.sqrt: lambda X: -np.log(2 * np.sqrt(X)),
+}
+
+
+def _over_scale(scaler, X):
+    return 0.0 if scaler.scale_ is None else -np.log(scaler.scale_)
+
+
+def _times_scale(scaler, X):
+    return np.log(scaler.scale_)
+
+
+def _of_power(power, X):
+    bends = power.lambdas_ - 1
+    if power.method == "box-cox":
+        log_slope = bends * np.log(X)
+    else:
+        log_slope = bends * np.sign(X) * np.log1p(np.abs(X))
+    return log_slope + _over_scale(power._scaler, X) if power.standardize else log_slope
+
+
+def _of_function(transformer, X):
+    return FUNCTIONS[transformer.func](X)
+
+
+# Transforms of each feature by itself; subclasses can transform in another way.
+LOG_SLOPES = {
+    StandardScaler: _over_scale,
+    MaxAbsScaler: _over_scale,
+    RobustScaler: _over_scale,
+    MinMaxScaler: _times_scale,
+    PowerTransformer: _of_power,
+    FunctionTransformer: _of_function,
+}
+
+
+def resolve_model(model: object) -> object:
+    """Return the model that a search or a Pipeline has fitted, in the units of X.
+
+    Raises NotFittedError if an estimator says that it is not fitted, and TypeError for
+    a Pipeline with other transforms than those of `LOG_SLOPES`.
+    """
+    if isinstance(model, FrozenEstimator):
+        return resolve_model(model.estimator)
+    if isinstance(model, BaseEstimator) and hasattr(model, "best_estimator_"):
+        return resolve_model(model.best_estimator_)
+    if hasattr(model, "__sklearn_is_fitted__"):
+        check_is_fitted(model)
+    if not isinstance(model, Pipeline):
+        return model
+    check_pipeline(model)
+    return PipelineModel(model) if _transformers(model) else resolve_model(model[-1])
+
+
+def check_pipeline(model: object) -> None:
+    """Refuse a Pipeline, fitted or not, whose transforms have no known derivatives."""
+    if isinstance(model, Pipeline):
+        for name, transformer in _transformers(model):
+            if not _has_log_slope(transformer):
+                raise TypeError(
+                    f"The step {name!r} of a Pipeline, {transformer!r}, has no known "
+                    "derivative, so densities after it cannot be given in the units "
+                    "of X. Known are StandardScaler, MinMaxScaler without clip, "
+                    "MaxAbsScaler, RobustScaler, PowerTransformer, and "
+                    "FunctionTransformer of np.log, np.log1p or np.sqrt. Transform X "
+                    "before, and compare models of the same transformed rows."
+                )
+
+
+def _transformers(pipeline):
+    """Return names and transformers of the steps before the last one that do any."""
+    return [
+        (name, step)
+        for name, step in pipeline.steps[:-1]
+        if step is not None and step != "passthrough"
+    ]
+
+
+def _has_log_slope(transformer):
+    if type(transformer) is FunctionTransformer:
+        return transformer.func in FUNCTIONS and not transformer.kw_args
+    return type(transformer) in LOG_SLOPES and not getattr(transformer, "clip", False)
+
+
+def _last_has(name):
+    return available_if(lambda self: hasattr(self.model, name))
+
+
+class PipelineModel:
+    """A fitted Pipeline as a masked model and a density of the rows that it takes.
+
+    It has those methods of the contract that the last step has.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Its transforms have known derivatives.
+    """
+
+    def __init__(self, pipeline):
+        self.pipeline = pipeline
+        self.transformers = _transformers(pipeline)
+        self.model = resolve_model(pipeline[-1])
+
+    def __repr__(self):
+        return repr(self.pipeline)
+
+    @property
+    def n_features_in_(self):
+        return self.pipeline.n_features_in_
+
+    @property
+    def feature_names_in_(self):
+        return self.pipeline.feature_names_in_
+
+    @property
+    def random_state(self):
+        return getattr(self.model, "random_state", None)
+
+    @property
+    def n_jobs(self):
+        return getattr(self.model, "n_jobs", None)
+
+    def __sklearn_tags__(self):
+        return get_tags(self.model)
+
+    @_last_has("_measures_of_columns")
+    def _measures_of_columns(self):
+        return measures_of_columns(self.model, None)
+
+    def _transform(self, X):
+        """Return the rows after all transforms, and the logarithms of derivatives.
+
+        The latter are an array of shape (n_samples, n_features), 0 where X is missing.
+        """
+        log_slope = np.zeros(np.shape(X))
+        for _, transformer in self.transformers:
+            numbers = as_numbers(X) if is_into_dataframe(X) else X
+            numbers = np.asarray(numbers, dtype=np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_slope += LOG_SLOPES[type(transformer)](transformer, numbers)
+            log_slope[np.isnan(numbers)] = 0.0
+            X = transformer.transform(X)
+        for j, measure in enumerate(measures_of_columns(self.model, len(log_slope.T))):
+            if measure == "probability":  # which has no units
+                log_slope[:, j] = 0.0
+            elif measure == "density and probability" and log_slope[:, j].any():
+                raise ValueError(
+                    f"Column {j} has probabilities of some values and densities of "
+                    f"others, which a Pipeline cannot transform: {self.pipeline!r}."
+                )
+        return X, log_slope
+
+    @_last_has("score_samples")
+    def score_samples(self, X, **options):
+        X, log_slope = self._transform(X)
+        scores = self.model.score_samples(X, **options)
+        if isinstance(scores, tuple):  # with standard errors
+            return scores[0] + log_slope.sum(axis=1), *scores[1:]
+        return np.asarray(scores) + log_slope.sum(axis=1)
+
+    @_last_has("conditional_log_prob")
+    def conditional_log_prob(self, X, mask):
+        X, log_slope = self._transform(X)
+        log_prob = np.asarray(self.model.conditional_log_prob(X, mask))
+        return log_prob + np.where(mask, log_slope, 0.0)
+
+    @_last_has("mean_masked_scores")
+    def mean_masked_scores(self, X, masks):
+        X, log_slope = self._transform(X)
+        scores = np.asarray(self.model.mean_masked_scores(X, masks))
+        mean = np.where(masks, log_slope.mean(axis=0), 0.0)
+        return scores + masked_score(mean, masks)
+
+    @_last_has("mean_chain_scores")
+    def mean_chain_scores(self, X, orders):
+        X, log_slope = self._transform(X)
+        orders = np.asarray(orders)
+        rows = np.broadcast_to(log_slope, (len(orders), *log_slope.shape))
+        each = orders if orders.ndim == 3 else orders[:, None]
+        following = np.take_along_axis(rows, each, axis=2).mean(axis=1)
+        left = following[:, ::-1].cumsum(axis=1)[:, ::-1]
+        left = left / np.arange(left.shape[1], 0, -1)
+        scores = np.asarray(self.model.mean_chain_scores(X, orders))
+        return scores + np.stack([left, following])
+
+    @_last_has("chain_log_prob")
+    def chain_log_prob(self, X, orders):
+        X, log_slope = self._transform(X)
+        return np.asarray(self.model.chain_log_prob(X, orders)) + log_slope

@@ -1,0 +1,253 @@
+"""Pipelines are scored in the units of the rows that they take."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.mixture import GaussianMixture
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+
+from sklearn_mpt import (
+    MPTLinearVAE,
+    MPTMixture,
+    MPTProbabilisticPCA,
+    check_masked_model,
+    compare_evidence,
+    compare_lml,
+    cumulative_cv_score,
+    feature_contributions,
+    lml_samples,
+    mpt_curve,
+    order_log_prob,
+)
+from sklearn_mpt._measure.contract import (
+    loop_over_masks,
+    mean_chain_scores,
+    mean_masked_scores,
+)
+from sklearn_mpt._measure.pipelines import resolve_model
+
+TRANSFORMERS = {
+    "standard": StandardScaler(),
+    "mean alone": StandardScaler(with_std=False),
+    "range": MinMaxScaler((-1, 3)),
+    "largest": MaxAbsScaler(),
+    "quartiles": RobustScaler(),
+    "yeo-johnson": PowerTransformer(),
+    "yeo-johnson, raw": PowerTransformer(standardize=False),
+    "box-cox": PowerTransformer(method="box-cox"),
+    "log": FunctionTransformer(np.log),
+    "log1p": FunctionTransformer(np.log1p),
+    "sqrt": FunctionTransformer(np.sqrt),
+    "nothing": FunctionTransformer(),
+}
+
+
+def positive_rows():
+    z = np.random.default_rng(0).normal(size=(40, 1))
+    noise = np.random.default_rng(1).normal(size=(40, 4))
+    return np.exp(0.5 * z + 0.5 * noise) * [0.1, 1, 10, 100]
+
+
+def without_chains(model):
+    return lambda X, mask: model.conditional_log_prob(X, mask)
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_derivatives_are_those_of_differences(name):
+    X = positive_rows()
+    pipe = make_pipeline(TRANSFORMERS[name], GaussianMixture()).fit(X)
+    step = 1e-6 * X
+    slope = (pipe[0].transform(X + step) - pipe[0].transform(X - step)) / (2 * step)
+    expected = pipe[-1].score_samples(pipe[0].transform(X)) + np.log(slope).sum(axis=1)
+    assert_allclose(resolve_model(pipe).score_samples(X), expected, rtol=1e-6)
+
+
+def test_negative_numbers_have_derivatives_too():
+    X = np.random.default_rng(0).normal(size=(40, 3)) ** 3
+    pipe = make_pipeline(PowerTransformer(), StandardScaler(), GaussianMixture()).fit(X)
+    scaled, step = pipe[:-1], 1e-7
+    slope = (scaled.transform(X + step) - scaled.transform(X - step)) / (2 * step)
+    expected = pipe[-1].score_samples(scaled.transform(X)) + np.log(slope).sum(axis=1)
+    assert_allclose(resolve_model(pipe).score_samples(X), expected, rtol=1e-5)
+
+
+def test_a_scaler_changes_no_score_of_a_model_that_scales_with_it():
+    """A Gaussian with a full covariance is the same model in any units."""
+    X = positive_rows()
+    models = {
+        "alone": GaussianMixture(reg_covar=0).fit(X),
+        "scaled": make_pipeline(StandardScaler(), GaussianMixture(reg_covar=0)).fit(X),
+        "frozen": FrozenEstimator(
+            make_pipeline(
+                RobustScaler(), "passthrough", GaussianMixture(reg_covar=0)
+            ).fit(X)
+        ),
+        "searched": GridSearchCV(
+            make_pipeline(StandardScaler(), GaussianMixture(reg_covar=0)),
+            {"gaussianmixture__n_components": [1]},
+            cv=2,
+        ).fit(X),
+    }
+    assert_allclose(compare_lml(models, X).lml_diff, 0, atol=1e-8)
+    scores = [
+        cumulative_cv_score(model, X, n_start=30, steps=2, n_orders=1, random_state=0)
+        for name, model in models.items()
+        if name != "frozen"
+    ]
+    assert_allclose([score.log_evidence for score in scores], scores[0].log_evidence)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("kind", ["array", "frame"])
+def test_all_methods_of_the_contract_agree(gaps, kind):
+    X = positive_rows()
+    if gaps:
+        X[np.random.default_rng(2).random(X.shape) < 0.2] = np.nan
+    rows = pd.DataFrame(X, columns=list("abcd")) if kind == "frame" else X
+    pipe = make_pipeline(
+        PowerTransformer(), MPTProbabilisticPCA(2, init="pca", max_iter=0)
+    ).fit(rows)
+    model = resolve_model(pipe)
+    rng = np.random.default_rng(3)
+    masks = rng.random((3, 4)) < 0.5
+    masks[0] = True
+    orders = np.stack([rng.permutation(4) for _ in range(2)])
+    row_orders = rng.permuted(np.tile(np.arange(4), (2, len(X), 1)), axis=2)
+    if kind == "array":
+        expected = loop_over_masks(model, X, masks)
+        assert_allclose(mean_masked_scores(model, X, masks), expected)
+        for each in (orders, row_orders):
+            loops = mean_chain_scores(without_chains(model), X, each)
+            assert_allclose(mean_chain_scores(model, X, each), loops)
+    scores = model.score_samples(rows)
+    assert_allclose(lml_samples(pipe, rows, n_orders=2, random_state=0), scores)
+    assert_allclose(lml_samples(model.conditional_log_prob, rows, n_orders=1), scores)
+    assert_allclose(mpt_curve(pipe, rows, random_state=0).lml, scores.mean())
+    assert_allclose(order_log_prob(pipe, rows, "left_to_right"), scores)
+    parts = feature_contributions(pipe, rows, n_orders=2, random_state=0)
+    assert_allclose(parts.sum(axis=1), scores)
+    assert (parts[np.isnan(X)] == 0).all()
+    assert check_masked_model(pipe, rows, n_orders=2).p_value > 0.05
+
+
+def test_probabilities_have_no_units():
+    X = (positive_rows() > 1).astype(float)[:, 1:3]
+    plain = MPTMixture(2, likelihood="bernoulli", random_state=0).fit(X)
+    pipe = make_pipeline(
+        MinMaxScaler(), MPTMixture(2, likelihood="bernoulli", random_state=0)
+    ).fit(X)
+    assert_allclose(compare_lml([plain, pipe], X).lml_diff, 0, atol=1e-12)
+
+
+def test_values_with_probabilities_and_densities_are_not_transformed():
+    X = np.maximum(positive_rows() - 1, 0.0)[:, 1:]
+    model = MPTLinearVAE(
+        1, likelihood=["zero_lognormal"] * 3, max_iter=2, random_state=0
+    )
+    pipe = make_pipeline(StandardScaler(with_mean=False), model)
+    with pytest.warns(ConvergenceWarning):
+        pipe.fit(X)
+    with pytest.raises(ValueError, match="probabilities of some values and densities"):
+        mpt_curve(pipe, X)
+
+
+@pytest.mark.parametrize(
+    "transformer",
+    [
+        PCA(2),
+        QuantileTransformer(n_quantiles=5),
+        MinMaxScaler(clip=True),
+        FunctionTransformer(np.arcsinh),
+    ],
+)
+def test_transforms_without_a_known_derivative_are_refused(transformer):
+    X = positive_rows()
+    pipe = make_pipeline(transformer, GaussianMixture()).fit(X)
+    message = "has no known derivative"
+    with pytest.raises(TypeError, match=message):
+        compare_lml({"a": pipe, "b": GaussianMixture().fit(X)}, X)
+    with pytest.raises(TypeError, match=message):
+        cumulative_cv_score(pipe, X)
+    with pytest.raises(TypeError, match=message):
+        mpt_curve(pipe, X)
+
+
+UNFITTED = {
+    "ppca": MPTProbabilisticPCA(),
+    "linear": MPTLinearVAE(likelihood="from_dtype"),
+    "mixture": MPTMixture(),
+    "pipeline": make_pipeline(StandardScaler(), MPTProbabilisticPCA()),
+    "frozen": FrozenEstimator(MPTProbabilisticPCA()),
+}
+FUNCTIONS = {
+    "mpt_curve": mpt_curve,
+    "lml_samples": lml_samples,
+    "feature_contributions": feature_contributions,
+    "check_masked_model": check_masked_model,
+    "compare_lml": lambda model, X: compare_lml([model, model], X),
+    "order_log_prob": lambda model, X: order_log_prob(model, X, "left_to_right"),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("name", UNFITTED)
+def test_models_that_are_not_fitted_say_so(name, function):
+    with pytest.raises(NotFittedError):
+        FUNCTIONS[function](UNFITTED[name], positive_rows())
+
+
+def test_a_search_that_is_not_fitted_says_so():
+    search = GridSearchCV(GaussianMixture(), {"n_components": [1, 2]})
+    with pytest.raises(NotFittedError):
+        compare_lml([search, search], positive_rows())
+
+
+def test_evidence_of_other_things_does_not_compare():
+    X = positive_rows()
+    y = X[:, 0]
+    options = {"n_start": 10, "steps": 2, "n_orders": 2, "random_state": 0}
+    of_x = cumulative_cv_score(GaussianMixture(), X, **options)
+    of_frame = cumulative_cv_score(
+        MPTProbabilisticPCA(2, objective="lml"), pd.DataFrame(X), **options
+    )
+    assert compare_evidence({"array": of_x, "frame": of_frame}).names
+    other = cumulative_cv_score(GaussianMixture(), X + 1, **options)
+    with pytest.raises(ValueError, match=r"tables \(or targets\) of \['a', 'b'\]"):
+        compare_evidence({"a": of_x, "b": other})
+    few = cumulative_cv_score(BayesianRidge(), X[:, 1:3], y, **options)
+    all_columns = cumulative_cv_score(BayesianRidge(), X, y, **options)
+    assert compare_evidence({"few": few, "all": all_columns}).is_paired
+    with pytest.raises(ValueError, match="'regressor': 'y', 'density': 'X'"):
+        compare_evidence({"regressor": few, "density": of_x})
+    classes = (y > 0.1).astype(int)
+    classifier = cumulative_cv_score(LogisticRegression(), X, classes, **options)
+    regressor = cumulative_cv_score(BayesianRidge(), X, classes, **options)
+    with pytest.raises(ValueError, match="probability in 'a' and a density in 'b'"):
+        compare_evidence({"a": classifier, "b": regressor})
+
+
+def test_evidence_of_probabilities_warns_of_foreign_densities():
+    X = (positive_rows() > 1).astype(float)[:, 1:3]
+    options = {"n_start": 10, "steps": 1, "n_orders": 2, "random_state": 0}
+    model = MPTMixture(2, likelihood="bernoulli", random_state=0)
+    results = {
+        "mixture": cumulative_cv_score(model, X, **options),
+        "gaussian": cumulative_cv_score(GaussianMixture(), X, **options),
+    }
+    with pytest.warns(UserWarning, match=r"columns \[0, 1\].*such as 'gaussian'"):
+        compare_evidence(results)
