@@ -6,7 +6,7 @@ entry is missing if it is NaN, None, NA or null.
 
 import datetime
 from decimal import Decimal
-from numbers import Real
+from numbers import Integral, Real
 from typing import NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -47,6 +47,35 @@ def column_names(X):
     if _is_pandas(X):
         return [plain(name) for name in X.columns]
     return _frame(X).columns if is_into_dataframe(X) else list(range(np.shape(X)[1]))
+
+
+def column_place(key, names, parameter):
+    """Return the place of the column that a key of a dict names.
+
+    names : names of all columns. parameter : name of the dict, for messages.
+    """
+    key = plain(key)
+    is_bool = isinstance(key, bool)  # True equals 1
+    places = [
+        j
+        for j, name in enumerate(names)
+        if name == key and isinstance(name, bool) == is_bool
+    ]
+    is_place = isinstance(key, Integral) and not is_bool
+    if not places and is_place and -1 < key < len(names):
+        places = [int(key)]
+    if not places:
+        raise ValueError(
+            f"{parameter} names a column {key!r}, which X does not have. Its "
+            f"columns are {names[:20]}."
+        )
+    if len(places) > 1:
+        raise ValueError(
+            f"{parameter} names a column {key!r}, and X has {len(places)} of that "
+            f"name, at {places[:20]}. Name them by these numbers, or give a sequence "
+            "with an entry for each column."
+        )
+    return places[0]
 
 
 def with_distinct_names(X):
@@ -166,7 +195,7 @@ def columns_of(X, is_wanted=None, places=None):
         Takes the narwhals dtype of a DataFrame's column; returns whether to read it.
         None reads all.
     places : sequence of int
-        Which columns of a DataFrame to read, in order. None reads all.
+        Which columns to read, in order. None reads all.
     """
     if is_into_dataframe(X):
         frame, names = frame_of(X), column_names(X)
@@ -179,8 +208,28 @@ def columns_of(X, is_wanted=None, places=None):
             named = (column for column in named if is_wanted(column[1].dtype))
         return [_of_series(*column) for column in named]
     X = np.asarray(X, dtype=None if np.asarray(X).dtype.kind in "fiub" else object)
-    missing = X != X
-    return [Column(j, X[:, j], missing[:, j], None) for j in range(X.shape[1])]
+    missing = missing_in_array(X)
+    places = range(X.shape[1]) if places is None else places
+    return [Column(j, X[:, j], missing[:, j], None) for j in places]
+
+
+def missing_in_array(X):
+    """Return where the entries of an array are NaN, None or NA."""
+    if X.dtype.kind in "biuSU":
+        return np.zeros(X.shape, dtype=bool)
+    if X.dtype.kind == "O":
+        return np.frompyfunc(is_missing, 1, 1)(X).astype(bool)
+    return X != X
+
+
+def is_missing(value):
+    """Return whether a Python object is NaN, None or NA."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):
+        # Comparing pandas' NA with itself gives NA, which has no bool; nor has an array
+        # of several entries, which is not missing.
+        return np.ndim(value) == 0
 
 
 def numbers_of(X):
@@ -194,8 +243,9 @@ def numbers_of(X):
     """
     frame = frame_of(X)
     native, dtypes = frame.to_native(), frame.schema.items()
+    is_pandas = hasattr(native, "iloc")  # which takes a name True as a mask
     arrays = {
-        j: native[name].to_numpy()
+        j: (native.iloc[:, j] if is_pandas else native[name]).to_numpy()
         for j, (name, dtype) in enumerate(dtypes)
         if _is_plain(dtype)
     }

@@ -14,6 +14,11 @@ def spawn_seeds(random_state, n_seeds):
     return np.random.SeedSequence(entropy.tolist()).spawn(n_seeds)
 
 
+def check_seed(random_state):
+    """Refuse what is no random state, without drawing from it."""
+    _generator(random_state)
+
+
 def draw_seed(random_state):
     """Draw one integer from a scikit-learn random state."""
     return int(_generator(random_state).randint(2**31 - 1))

@@ -116,7 +116,7 @@ def test_modes_change_no_number(name, mode):
     [
         (["ordinal", "partial_credit", "gaussian"], MPTLinearVAE(random_state=0)),
         (["categorical", "poisson", "gaussian"], MPTMixture(2, random_state=0)),
-        (None, MPTImputer(budget=3, random_state=0)),
+        (None, MPTImputer(max_models=3, random_state=0)),
     ],
 )
 def test_the_default_device_changes_no_number_of_tables(kinds, model):

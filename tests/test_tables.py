@@ -7,9 +7,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._frames import columns_of
-from sklearn_mpt._tables.filling import Storage, fill_gaps
-from sklearn_mpt._tables.table_coding import Coding, kinds_of
+from sklearn_mpt._tables.kinds import kinds_of
+from sklearn_mpt._tables.reader import TableReader
 
 KINDS = ["gaussian", "bernoulli", "categorical", "poisson"]
 
@@ -55,20 +54,19 @@ def test_tables_of_polars_are_read_as_those_of_pandas(frame):
         schema_overrides={"level": polars.Categorical, "visits": polars.Int64},
     )
     assert kinds_of("from_dtype", other) == kinds_of("from_dtype", frame)
-    coding, twin = Coding.of(KINDS, with_gaps(frame)), Coding.of(KINDS, other)
-    assert_array_equal(coding.encode(with_gaps(frame)), twin.encode(other))
-    rows = np.nan_to_num(coding.encode(with_gaps(frame)))
-    storage = [Storage.of(column) for column in columns_of(other)]
-    filled = fill_gaps(other, rows, [s._asdict() for s in storage], coding.categories)
+    reader, twin = TableReader.of(with_gaps(frame), KINDS), TableReader.of(other, KINDS)
+    rows = reader.encode(with_gaps(frame))
+    assert_array_equal(rows, twin.encode(other))
+    filled = twin.fill(other, np.nan_to_num(rows), np.isnan(rows))
     assert filled.schema == other.schema
     assert filled.null_count().sum_horizontal().item() == 0
 
 
 def test_codes_decode_to_what_they_come_from(frame):
-    coding = Coding.of(KINDS, frame)
-    decoded = coding.decode(coding.encode(frame))
+    reader = TableReader.of(frame, KINDS)
+    decoded = reader.decode(reader.encode(frame))
     assert decoded[:, 2].tolist() == frame["level"].tolist()
-    assert coding.categories[2].tolist() == ["high", "low", "mid"]
+    assert reader.categories[2].tolist() == ["high", "low", "mid"]
 
 
 def test_training_by_masks_reaches_the_likelihood_of_a_table(fitted, frame):
@@ -231,7 +229,7 @@ def test_posterior_is_that_of_a_grid(fitted, frame):
     mean, covariance = fitted.posterior(rows)
     z = np.linspace(-6, 6, 2001)
     log_joint = np.zeros((5, len(z))) - 0.5 * z**2
-    codes = Coding.of(KINDS, frame).encode(rows)
+    codes = TableReader.of(frame, KINDS).encode(rows)
     locations = z[:, None] * fitted.components_ + fitted.intercept_
     log_category = (
         locations[:, 2:5] - np.logaddexp.reduce(locations[:, 2:5], 1)[:, None]

@@ -1,132 +1,317 @@
-"""Shifts of values that are filled in, and categories that did not occur in `fit`."""
+"""Which entries of a table are to be filled in, and limits of what fills them."""
 
 from collections.abc import Mapping
-from numbers import Integral
-from typing import NamedTuple
+from numbers import Real
+from typing import NamedTuple, Self
 
+import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
-from numpy.typing import ArrayLike
+from sklearn.utils import check_array
 
-from sklearn_mpt._frames import column_names, columns_of, plain, with_columns
-from sklearn_mpt._measure.rows import missing_entries
+from sklearn_mpt._frames import (
+    array_of_objects,
+    column_place,
+    columns_of,
+    fill_masked,
+    is_missing,
+    missing_in_array,
+    no_numbers,
+    plain,
+    readable_numbers,
+    with_columns,
+)
+from sklearn_mpt._tables.filling import Storage
+from sklearn_mpt._tables.kinds import CATEGORIES
+from sklearn_mpt._tables.reader import TableReader
+
+KINDS_WITHOUT_NUMBERS = {None, "bernoulli", *CATEGORIES}
 
 
-class Shift(NamedTuple):
-    """Shifts that are added to numbers that are filled in.
+def as_table(X, estimator, min_samples=1):
+    """Return X as a DataFrame, an array of floats, or an array of objects.
 
-    by_column : dict from indices of columns to shifts other than 0.
+    min_samples : smallest number of rows. estimator : for messages.
     """
-
-    by_column: dict[int, float]
-
-    @classmethod
-    def of(cls, delta: Mapping | ArrayLike | None, X):
-        """Read the parameter `delta`, for rows X."""
-        if delta is None:
-            return cls({})
-        names = column_names(X)
-        if isinstance(delta, Mapping):
-            shifts = {_place_of(name, names): by for name, by in delta.items()}
-        else:
-            array = np.asarray(delta)
-            if array.shape != (len(names),):
-                raise ValueError(
-                    f"delta must have a shift for each of {len(names)} columns, got "
-                    f"shape {array.shape}."
-                )
-            shifts = dict(enumerate(array.tolist()))
-        return cls({j: _number(by, names[j]) for j, by in shifts.items() if by != 0})
-
-    def of_gaps(self, filled, X):
-        """Return `filled` with the entries shifted that are missing in X."""
-        if not self.by_column:
-            return filled
-        gaps = missing_entries(X)
-        if not is_into_dataframe(filled):
-            for j, by in self.by_column.items():
-                filled[gaps[:, j], j] += by
-            return filled
-        columns = columns_of(filled)
-        series = [
-            _shifted(columns[j], gaps[:, j], by)
-            for j, by in self.by_column.items()
-            if gaps[:, j].any()
-        ]
-        return with_columns(filled, series)
+    shape = {"ensure_min_samples": min_samples, "estimator": estimator}
+    if is_into_dataframe(X):
+        check_array(np.broadcast_to(0.0, np.shape(X)), **shape)
+        return X
+    X = fill_masked(X)
+    if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
+        X = np.array(X, dtype=object)
+    X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X", **shape)
+    if X.dtype.kind in "OUT":
+        X = X.astype(object)
+        missing = missing_in_array(X)
+        if no_numbers(X[~missing]):
+            return X
+        X = np.where(missing, np.nan, X).astype(np.float64)
+    return check_array(
+        readable_numbers(X),
+        dtype=[np.float64, np.float32],
+        ensure_all_finite=False,
+        input_name="X",
+        **shape,
+    )
 
 
-def _shifted(column, gaps, by):
-    dtype = column.series.dtype
-    if not dtype.is_numeric():
-        raise ValueError(
-            f"delta shifts column {column.name!r}, which holds {column.dtype}, no "
-            "numbers."
-        )
-    values = column.numbers()
-    values[gaps] += by
-    if dtype.is_integer():
-        values = np.rint(values).astype(np.int64)
-    return column.series_of(values.tolist(), column.dtype)
+def with_gaps(X, missing_values):
+    """Return a table in which entries that equal `missing_values` are missing."""
+    if is_missing(missing_values):
+        return X
+    columns = columns_of(X)
+    return _with_missing(
+        X,
+        {
+            j: gaps
+            for j, column in enumerate(columns)
+            if (gaps := _equal(column, missing_values)).any()
+        },
+    )
 
 
-def _place_of(name, names):
-    name = plain(name)
-    places = [j for j, other in enumerate(names) if other == name]
-    if not places and isinstance(name, Integral) and -1 < name < len(names):
-        places = [int(name)]
-    if len(places) != 1:
-        raise ValueError(
-            f"delta names a column {name!r}, which X does not have, or more than once. "
-            f"Its columns are {names[:20]}."
-        )
-    return places[0]
-
-
-def _number(by, name):
-    try:
-        by = float(by)
-    except (TypeError, ValueError):
-        by = np.nan
-    if not np.isfinite(by):
-        raise ValueError(f"delta of column {name!r} must be a finite number.")
-    return by
+def _equal(column, value):
+    types = str if isinstance(value, str) else Real
+    equal = [isinstance(v, types) and v == value for v in column.values.tolist()]
+    return np.array(equal, dtype=bool) & ~column.missing
 
 
 def without_unknown(X, categories):
-    """Return rows in which unknown categories are replaced by missing entries.
+    """Replace unknown categories by missing entries.
 
     categories : list with the known categories of each column, or None for columns of
-    other kinds; None if there are no categories.
+    other kinds.
+
+    Returns
+    -------
+    X : DataFrame or ndarray
+    unknown : dict from indices of columns to lists of unknown categories
     """
-    if categories is None:
+    places = [j for j, known in enumerate(categories) if known is not None]
+    gaps, unknown = {}, {}
+    for j, column in zip(places, columns_of(X, places=places), strict=True):
+        known = set(categories[j].tolist())
+        is_known = [_is_in(value, known) for value in column.values.tolist()]
+        strange = ~np.array(is_known, dtype=bool) & ~column.missing
+        if strange.any():
+            gaps[j] = strange
+            unknown[j] = sorted({str(plain(v)) for v in column.values[strange]})
+    return _with_missing(X, gaps), unknown
+
+
+def _is_in(value, known):
+    try:
+        return value in known
+    except TypeError:  # it cannot be hashed, so it is no category
+        return False
+
+
+def _with_missing(X, gaps):
+    """Return a table with more missing entries.
+
+    gaps : dict from indices of columns to arrays of bool.
+    """
+    if not gaps:
         return X
     if not is_into_dataframe(X):
-        return _array_without_unknown(X, categories)
-    series = []
-    for column, known in zip(columns_of(X), categories, strict=True):
-        unknown = _unknown(column, known)
-        if unknown.any():
-            values = column.values.copy()
-            values[unknown | column.missing] = None
-            series.append(column.series_of(values.tolist(), column.dtype))
+        X = np.array(X)
+        for j, rows in gaps.items():
+            X[rows, j] = np.nan
+        return X
+    series, places = [], list(gaps)
+    for j, column in zip(places, columns_of(X, places=places), strict=True):
+        values = column.values.astype(object)
+        values[gaps[j] | column.missing] = None
+        series.append(column.series_of(values.tolist(), _nullable(column)))
     return with_columns(X, series)
 
 
-def _array_without_unknown(X, categories):
-    X = np.array(X)
-    for j, (column, known) in enumerate(zip(columns_of(X), categories, strict=True)):
-        unknown = _unknown(column, known)
-        if unknown.any():
-            if X.dtype.kind in "iub":
-                X = X.astype(np.float64)
-            X[unknown, j] = np.nan
-    return X
+def _nullable(column):
+    """Return the dtype of a column, or the pandas dtype like it that has gaps."""
+    dtype = column.dtype
+    if not column.is_pandas or not isinstance(dtype, np.dtype):
+        return dtype
+    if dtype.kind == "b":
+        return "boolean"
+    if dtype.kind in "iu":
+        return str(dtype).replace("int", "Int").replace("u", "U")
+    return dtype
 
 
-def _unknown(column, known):
-    if known is None:
-        return np.zeros(len(column.values), dtype=bool)
-    levels = set(known.tolist())
-    strange = [value not in levels for value in column.values.tolist()]
-    return np.array(strange, dtype=bool) & ~column.missing
+class Adjustments(NamedTuple):
+    """What is added to numbers that are filled in, and their bounds.
+
+    shift, low, high : of each column, (d,).
+    """
+
+    shift: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, delta, min_value, max_value, reader: TableReader, names) -> Self:
+        """Read the parameters; the error lists all problems.
+
+        names : of the columns.
+        """
+        problems, found = [], []
+        for parameter, value, default in (
+            ("delta", delta, 0.0),
+            ("min_value", min_value, -np.inf),
+            ("max_value", max_value, np.inf),
+        ):
+            try:
+                found.append(_of_columns(parameter, value, default, reader, names))
+            except (TypeError, ValueError) as error:
+                problems.append(str(error))
+        if not problems:
+            wrong = np.flatnonzero(found[1] > found[2])
+            problems = [
+                f"min_value {found[1][j]} is above max_value {found[2][j]} in column "
+                f"{names[j]!r}."
+                for j in wrong
+            ]
+        if problems:
+            raise ValueError(" ".join(problems))
+        return cls(*found)
+
+    @property
+    def places(self):
+        """Indices of the columns that they may change."""
+        is_free = np.isinf(self.low) & np.isinf(self.high)
+        return np.flatnonzero((self.shift != 0) | ~is_free).tolist()
+
+    def apply(self, filled, gaps, reader: TableReader):
+        """Return a table that was filled in, with its former gaps adjusted.
+
+        gaps : bool, shape (n, d).
+        """
+        places = [j for j in self.places if gaps[:, j].any()]
+        if not places:
+            return filled
+        rows = reader.encode(filled, places)
+        rows = np.clip(rows + self.shift, self.low, self.high)
+        return reader.fill(filled, rows, gaps & np.isin(np.arange(len(gaps.T)), places))
+
+
+def _of_columns(parameter, value, default, reader, names):
+    """Return a parameter's number for each column; `default` where it has none."""
+    found = np.full(len(names), default)
+    if value is None:
+        return found
+    if isinstance(value, Mapping):
+        given = {column_place(key, names, parameter): by for key, by in value.items()}
+    elif np.ndim(value) == 0:
+        number = _number(value, parameter)
+        is_number = [_is_of_numbers(reader, j) for j in range(len(names))]
+        return np.where(is_number, number, default)
+    else:
+        array = np.asarray(value)
+        if array.shape != found.shape:
+            raise ValueError(
+                f"{parameter} must have a number for each of {len(names)} columns, got "
+                f"shape {array.shape}."
+            )
+        given = dict(enumerate(array.tolist()))
+    for j, by in given.items():
+        number = _number(by, f"{parameter} of column {names[j]!r}", default)
+        if number != default and not _takes_number(reader, j, parameter):
+            raise ValueError(
+                f"{parameter} of column {names[j]!r}: the column holds no numbers."
+            )
+        found[j] = number
+    return found
+
+
+def _takes_number(reader, j, parameter):
+    is_shift_of_days = parameter == "delta" and reader.storage[j]["days"]
+    return is_shift_of_days or _is_of_numbers(reader, j)
+
+
+def _is_of_numbers(reader, j):
+    is_number = reader.kinds[j] not in KINDS_WITHOUT_NUMBERS
+    return is_number and not reader.storage[j]["days"]
+
+
+def _number(value, name, infinite=np.nan):
+    """Return a finite number, or the infinite one that is allowed."""
+    try:
+        number = np.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError):
+        number = np.nan
+    if not np.isfinite(number) and number != infinite:
+        raise ValueError(f"{name} must be a finite number, got {plain(value)!r}.")
+    return number
+
+
+def check_kind_of_table(X, reader, names):
+    """Refuse an array of numbers where `fit` saw columns of other values.
+
+    names : of the columns.
+    """
+    if is_into_dataframe(X) or X.dtype == object:
+        return
+    others = [
+        names[j]
+        for j, storage in enumerate(reader.storage)
+        if storage["library"] and _holds_other_values(reader, j)
+    ]
+    if others:
+        raise ValueError(
+            "X is an array of numbers, but MPTImputer was fitted to a DataFrame whose "
+            f"column(s) {', '.join(map(repr, others[:10]))} hold other values. Give it "
+            "a DataFrame with the columns of fit."
+        )
+
+
+def _holds_other_values(reader, j):
+    if reader.kinds[j] is None:
+        return False
+    known = reader.categories[j]
+    return bool(reader.storage[j]["days"]) or (
+        known is not None and known.dtype.kind not in "fiub"
+    )
+
+
+def with_indicators(X, indicators, names):
+    """Return a table with columns of booleans added on its right.
+
+    indicators : bool, shape (n, m). names : of these columns, (m,).
+    """
+    if not is_into_dataframe(X):
+        return np.hstack([X, indicators])
+    if hasattr(X, "assign"):
+        return X.assign(**dict(zip(names, indicators.T, strict=True)))
+    frame = nw.from_native(X, eager_only=True)
+    made = [
+        nw.new_series(name, values.tolist(), nw.Boolean, backend=frame.implementation)
+        for name, values in zip(names, indicators.T, strict=True)
+    ]
+    return frame.with_columns(*made).to_native()
+
+
+def keep_columns(X, kept):
+    """Return the columns of a table that are True in `kept`, (d,)."""
+    if all(kept):
+        return X
+    if hasattr(X, "iloc"):
+        return X.iloc[:, np.flatnonzero(kept)]
+    if not is_into_dataframe(X):
+        return X[:, kept]
+    frame = nw.from_native(X, eager_only=True)
+    names = [name for name, is_kept in zip(frame.columns, kept, strict=True) if is_kept]
+    return frame.select(names).to_native()
+
+
+def with_zeros(reader: TableReader, places) -> TableReader:
+    """Return a reader that fills empty columns of numbers with 0, as scikit-learn does.
+
+    places : indices of the empty columns.
+    """
+    categories = list(reader.categories)
+    for j in places:
+        storage = Storage(**reader.storage[j])
+        if storage.holds in ("numbers", "integers"):
+            categories[j] = array_of_objects([0])
+    return reader._replace(categories=categories)

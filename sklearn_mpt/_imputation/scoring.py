@@ -8,17 +8,22 @@ N_PARTS = 4  # parts of the columns of a row; one part is hidden at a time
 SEED = 0
 
 
-def hidden_score(model, X):
+def hidden_score(model, X, columns=None):
     """Return the mean log-probability of all present entries, hidden part by part.
 
     The columns of each row are divided into parts at random, always in the same way.
+
+    columns : indices of the columns whose entries are hidden; None is all.
     """
     rows = Rows.of(X)
     n_rows, n_features = rows.shape
     keys = np.random.default_rng(SEED).random((n_rows, n_features))
-    part = keys.argsort(axis=1).argsort(axis=1) % min(N_PARTS, n_features)
+    columns = np.arange(n_features) if columns is None else columns
+    n_parts = min(N_PARTS, len(columns))
+    part = np.full(rows.shape, -1)
+    part[:, columns] = keys[:, columns].argsort(axis=1).argsort(axis=1) % n_parts
     total = count = 0
-    for turn in range(min(N_PARTS, n_features)):
+    for turn in range(n_parts):
         mask = part == turn
         targets = rows.targets(mask)
         if targets.any():

@@ -20,7 +20,7 @@ NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models ou
 PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
-# Budget "auto" in seconds of a typical core: the smallest; for a column; and for each
+# max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
 # entry of a column and other column. It is less than half the time of missForest. The
 # number of columns is the geometric mean of those with and without indicators, at most
 # so many for each column, as the time of missForest does not grow with categories.
@@ -104,8 +104,8 @@ def hide(rows, rng):
     return hidden
 
 
-def search(rows, layout, units, weight, budget, rng):
-    """Try candidates until the budget is spent.
+def search(rows, layout, units, weight, max_seconds, max_models, rng):
+    """Try candidates until `max_seconds` or `max_models` are spent.
 
     The next candidate is that with the largest expected gain for its cost: a candidate
     is expected to gain as much as the one before it in its path gained.
@@ -137,7 +137,7 @@ def search(rows, layout, units, weight, budget, rng):
     paths = candidate_paths(layout, size, int(rng.integers(2**31)))
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
-    allowance = Allowance.of(budget, counted, n_masks)
+    allowance = Allowance.of(max_seconds, max_models, counted, n_masks)
     trials, weights = [], np.empty(0)
     last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
@@ -281,7 +281,7 @@ def _value(trials, weights):
 
 
 class Allowance(NamedTuple):
-    """The rest of a budget.
+    """What is left of the limits for the choice of models.
 
     candidates : number of models. cost : seconds of a typical core for one fit of each
     model, by formula. deadline : reading of the processor clock. n_masks : number of
@@ -294,15 +294,18 @@ class Allowance(NamedTuple):
     n_masks: int = 1
 
     @classmethod
-    def of(cls, budget, size, n_masks):
-        if budget == "auto":
+    def of(cls, max_seconds, max_models, size, n_masks):
+        candidates = np.inf if max_models is None else max_models
+        is_free = max_seconds == "auto" and max_models is not None
+        if max_seconds is None or is_free:
+            return cls(candidates)
+        if max_seconds == "auto":
             width = np.sqrt(size.n_columns * size.n_indicators)
             of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
             each = of_column + AUTO_ENTRY * size.n_rows * width
-            return cls(cost=max(LEAST_AUTO, width * each))
-        if isinstance(budget, int | np.integer):
-            return cls(candidates=budget)
-        return cls(deadline=time.process_time() + budget, n_masks=n_masks)
+            return cls(candidates, cost=max(LEAST_AUTO, width * each))
+        deadline = time.process_time() + max_seconds
+        return cls(candidates, deadline=deadline, n_masks=n_masks)
 
     def admits(self, candidate):
         if self.candidates < 1 or candidate.cost > self.cost:

@@ -4,7 +4,6 @@ import warnings
 from typing import Self
 
 import numpy as np
-from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
@@ -14,9 +13,10 @@ from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.selection import expected, mixed, search, with_levels
-from sklearn_mpt._linear.vae import MPTLinearVAE
+from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
+from sklearn_mpt._tables.reader import TableReader
 
 REFIT_EPOCHS = 10
 # Training on, for rows drawn with replacement. Fits that stop too early stay too
@@ -33,8 +33,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     Parameters
     ----------
-    budget : "auto", int or float, default="auto"
-        Limit for the choice of models; see `MPTImputer`.
+    reader : TableReader
+        Kinds and categories of the columns. Columns without a kind are not modelled.
+    max_seconds : "auto", float or None, default="auto"
+        Processor time for the choice of models; see `MPTImputer`.
+    max_models : int, default=None
+        Largest number of models that are tried.
     warm_start : bool, default=False
         Whether `fit` trains the chosen models on, without a new choice.
     random_state : int, RandomState instance or None, default=None
@@ -60,12 +64,16 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def __init__(
         self,
+        reader: TableReader,
         *,
-        budget: str | float = "auto",
+        max_seconds: str | float | None = "auto",
+        max_models: int | None = None,
         warm_start: bool = False,
         random_state: RandomState = None,
     ):
-        self.budget = budget
+        self.reader = reader
+        self.max_seconds = max_seconds
+        self.max_models = max_models
         self.warm_start = warm_start
         self.random_state = random_state
 
@@ -75,14 +83,21 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """Choose models and fit them; with `warm_start`, train the chosen ones on."""
         X, sample_weight = rows_that_count(X, sample_weight)
         is_refit = self.warm_start and hasattr(self, "estimators_")
+        numbers = self._numbers(X)
         if not is_refit:
-            self._learn_table(X)
-        rows = self._read(X)
+            self._learn_units(numbers)
+        rows = self._units.without(numbers)
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
             trials, weights = search(
-                rows, self._layout, self._units, sample_weight, self.budget, rng
+                rows,
+                self._layout,
+                self._units,
+                sample_weight,
+                self.max_seconds,
+                self.max_models,
+                rng,
             )
             self._keep(trials, weights)
         of = with_levels(rows, sample_weight, self._layout)
@@ -95,24 +110,28 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             ]
         return self
 
-    def _learn_table(self, X):
-        """Learn kinds, categories and dtypes of columns, and the units of numbers."""
-        likelihood = "from_dtype" if is_into_dataframe(X) else "gaussian"
-        how = {"noise": "per_feature", "init": "pca", "max_iter": 0}
-        reader = MPTLinearVAE(1, likelihood=likelihood, **how)
-        self._reader = reader.fit(X)
-        n_features = reader.n_features_in_
-        kinds = getattr(reader, "likelihoods_", ["gaussian"] * n_features)
-        categories = getattr(reader, "categories_", [None] * n_features)
+    def _learn_units(self, numbers):
+        """Learn the units of the numbers, and how they are transformed."""
+        reader, columns = self.reader, self.reader.modelled
+        kinds = [reader.kinds[j] for j in columns]
+        categories = [reader.categories[j] for j in columns]
         self._layout = Layout.of(kinds, categories)
-        self.likelihoods_, self.categories_ = list(kinds), list(categories)
-        rows = np.asarray(reader._validate_rows(X), dtype=np.float64)
         is_number = np.array([kind == "gaussian" for kind in kinds])
-        powers = Powers.of(rows, is_number)
-        self._units = Units.of(rows, self._layout, powers)
-        self.n_features_in_ = n_features
-        if hasattr(reader, "feature_names_in_"):
-            self.feature_names_in_ = reader.feature_names_in_
+        powers = Powers.of(numbers, is_number)
+        self._units = Units.of(numbers, self._layout, powers)
+        self.n_features_in_ = len(reader.kinds)
+        self.likelihoods_ = list(reader.kinds)
+        self.categories_ = [
+            None if kind is None else known
+            for kind, known in zip(reader.kinds, reader.categories, strict=True)
+        ]
+
+    def _numbers(self, X):
+        """Return the modelled columns as numbers, (n, m)."""
+        return self.reader.encode(X)[:, self.reader.modelled]
+
+    def _read(self, X):
+        return self._units.without(self._numbers(X))
 
     def _keep(self, trials, weights):
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
@@ -122,9 +141,6 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         chosen = [t for t, w in zip(trials, weights, strict=True) if w]
         self.estimators_ = [t.models[0] for t in chosen]
         self.weights_ = weights[weights > 0]
-
-    def _read(self, X):
-        return self._units.without(self._reader._validate_rows(X))
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         """Compute the log-probability of hidden entries given the others of their row.
@@ -139,15 +155,18 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         Returns
         -------
         log_prob : ndarray of shape (n_samples, n_features)
-            In nats; 0.0 where not hidden, or missing.
+            In nats; 0.0 where not hidden, or missing, and in columns without a kind.
         """
         check_is_fitted(self)
-        read = self._reader._validate_rows(X)
-        rows = self._units.without(read)
-        mask = np.broadcast_to(check_mask(mask, *rows.shape), rows.shape)
+        shape, columns = np.shape(X), self.reader.modelled
+        mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
+        numbers = self._numbers(X)
+        rows = self._units.without(numbers)
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
-        log_prob = mixed(np.stack(every), self.weights_) + self._units.log_slope(read)
-        return np.where(mask & ~np.isnan(rows), log_prob, 0.0)
+        found = mixed(np.stack(every), self.weights_) + self._units.log_slope(numbers)
+        log_prob = np.zeros(shape)
+        log_prob[:, columns] = np.where(mask & ~np.isnan(rows), found, 0.0)
+        return log_prob
 
     def impute(
         self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
@@ -168,14 +187,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         Returns
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
-            A copy without gaps.
+            A copy without gaps, except in columns without a kind that were not constant
+            in `fit`.
         """
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
-        read = self._reader._validate_rows(X)
-        rows = self._units.without(read)
+        numbers = self._numbers(X)
+        rows = self._units.without(numbers)
         gaps = np.isnan(rows)
-        filled = np.array(read, dtype=np.float64)
+        filled = numbers.copy()
         some = gaps.any(axis=1)
         if some.any():
             if method == "mean":
@@ -187,9 +207,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 seed = spawn_seeds(state, 1)[0]
                 drawn = self._drawn(rows[some], np.random.default_rng(seed))
                 filled[some] = self._units.restored(drawn)
-        filled = np.where(gaps, filled, read)
-        places = np.flatnonzero(gaps.any(axis=0))
-        return self._reader._as_given(filled.astype(read.dtype), X, places)
+        complete = np.full(np.shape(X), np.nan)
+        complete[:, self.reader.modelled] = np.where(gaps, filled, numbers)
+        return self.reader.fill(X, complete, missing_entries(X))
 
     def _drawn(self, rows, rng):
         """Draw each row from one of the models, by their weights.

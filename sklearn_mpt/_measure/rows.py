@@ -11,6 +11,8 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from narwhals.stable.v2.dependencies import is_into_dataframe
 
+from sklearn_mpt._frames import is_missing, missing_in_array
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -95,19 +97,7 @@ def missing_entries(X):
     if is_into_dataframe(X):
         columns = [_missing_in(series) for series in _frame(X).iter_columns()]
         return np.stack(columns, axis=1) if columns else np.zeros(np.shape(X), bool)
-    X = np.asarray(X)
-    if X.dtype.kind in "biuSU":
-        return np.zeros(X.shape, dtype=bool)
-    if X.dtype.kind == "O":
-        return np.frompyfunc(_is_missing, 1, 1)(X).astype(bool)
-    return X != X
-
-
-def _is_missing(value):
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # comparing pandas' NA with itself gives NA, which has no bool
-        return True
+    return missing_in_array(np.asarray(X))
 
 
 def _missing_in(series):
@@ -125,7 +115,7 @@ def holds_numbers(X):
 def _is_of_numbers(series):
     if series.dtype == nw.Object:
         return all(
-            isinstance(value, Number | np.bool_) or _is_missing(value)
+            isinstance(value, Number | np.bool_) or is_missing(value)
             for value in series.to_list()
         )
     is_number = series.dtype.is_numeric() or series.dtype == nw.Boolean
@@ -146,7 +136,7 @@ def as_numbers(X):
 
 def _numbers(series):
     if series.dtype == nw.Object:
-        entries = [np.nan if _is_missing(v) else v for v in series.to_list()]
+        entries = [np.nan if is_missing(v) else v for v in series.to_list()]
         return np.array(entries, dtype=np.float64)
     if series.dtype.is_float():
         return series.to_numpy()

@@ -11,15 +11,12 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._frames import columns_of, with_distinct_names
+from sklearn_mpt._frames import with_distinct_names
 from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
-from sklearn_mpt._tables.filling import Storage, fill_gaps
-from sklearn_mpt._tables.table_coding import (
-    Coding,
-    check_no_categories,
-    kinds_of,
-)
+from sklearn_mpt._measure.rows import missing_entries
+from sklearn_mpt._tables.kinds import kinds_of
+from sklearn_mpt._tables.reader import TableReader, check_no_categories
 
 OF_NUMBERS = ("gaussian", "bernoulli", "poisson")  # names that need no table
 AS_CATEGORIES = "likelihood='from_dtype' takes strings as categories."
@@ -48,12 +45,16 @@ class TableMPT(BaseMPT):
             return copy.deepcopy(self.likelihood)
         if self._is_of_numbers:
             return LIKELIHOODS[self.likelihood]()
-        coding = Coding(self.likelihoods_, self.categories_)
-        kind = coding.kinds[0]
-        if kind in OF_NUMBERS and set(coding.kinds) == {kind}:
+        reader = self._reader
+        kind = reader.kinds[0]
+        if kind in OF_NUMBERS and set(reader.kinds) == {kind}:
             return LIKELIHOODS[kind]()
         names = getattr(self, "feature_names_in_", None)
-        return Columns(coding.kinds, coding.n_categories, names)
+        return Columns(reader.kinds, reader.n_categories, names)
+
+    @property
+    def _reader(self):
+        return TableReader(self.likelihoods_, self.categories_, self._storage)
 
     def _measures_of_columns(self):
         """Return the measure of each column; see `_measures_of_columns` in contract."""
@@ -83,7 +84,7 @@ class TableMPT(BaseMPT):
             self._learn_columns(X)
         if self._is_of_numbers:
             return X
-        codes = Coding(self.likelihoods_, self.categories_).encode(X)
+        codes = self._reader.encode(X)
         return check_array(
             codes if is_frame else codes.astype(X.dtype, copy=False),
             ensure_all_finite="allow-nan",
@@ -96,16 +97,16 @@ class TableMPT(BaseMPT):
         """Set the attributes by which a new model reads the columns of its rows."""
         self._storage = []
         if not self._is_of_numbers:
-            self.likelihoods_ = kinds_of(self.likelihood, X, self._kinds_taken)
-            self.categories_ = Coding.of(self.likelihoods_, X).categories
-            self._storage = [Storage.of(column)._asdict() for column in columns_of(X)]
+            kinds = kinds_of(self.likelihood, X, self._kinds_taken)
+            reader = TableReader.of(X, kinds)
+            self.likelihoods_, self.categories_, self._storage = reader
 
     def _check_values(self, X):
         if self._is_of_numbers:
             likelihood = self._likelihood()
         else:
-            coding = Coding(self.likelihoods_, self.categories_)
-            likelihood = _columns(tuple(coding.kinds), tuple(coding.n_categories))
+            reader = self._reader
+            likelihood = _columns(tuple(reader.kinds), tuple(reader.n_categories))
         try:
             likelihood.check_rows(X)
         except ValueError:
@@ -130,16 +131,13 @@ class TableMPT(BaseMPT):
                 )
         return X
 
-    def _as_given(self, rows, X=None, places=None):
-        """Return rows of numbers as values of the table, of the type of X if given.
-
-        places : indices of the columns of X with gaps, if they are known.
-        """
+    def _as_given(self, rows, X=None):
+        """Return rows of numbers as values of the table, of the type of X if given."""
         if self._is_of_numbers:
             return rows
         if not is_into_dataframe(X):
-            return Coding(self.likelihoods_, self.categories_).decode(rows)
-        return fill_gaps(X, rows, self._storage, self.categories_, places)
+            return self._reader.decode(rows)
+        return self._reader.fill(X, rows, missing_entries(X))
 
 
 @lru_cache(maxsize=16)  # makes `impute` of single rows faster

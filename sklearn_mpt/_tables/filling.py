@@ -10,7 +10,8 @@ from typing import NamedTuple
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from sklearn_mpt._frames import array_of_objects, columns_of, with_columns
+from sklearn_mpt._frames import array_of_objects
+from sklearn_mpt._tables.days import Days, kind_of_days
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
@@ -24,7 +25,7 @@ class Storage(NamedTuple):
 
     holds : str
         Kind of values that the dtype stores: BOOLEANS, INTEGERS, NUMBERS, STRINGS,
-        LEVELS (of a categorical dtype), or OBJECTS (any values).
+        LEVELS (of a categorical dtype), DATES, DURATIONS, or OBJECTS (any values).
     numbers : str
         Kind of numbers in the column, if it is read as numbers: BOOLEANS, INTEGERS,
         NUMBERS, or LEVELS if the dtype stores its levels only.
@@ -38,6 +39,8 @@ class Storage(NamedTuple):
         Whether the categorical dtype is ordered.
     is_whole : bool
         Whether all floats are whole numbers, as pandas stores integers with gaps.
+    days : tuple
+        Fields of the `Days` of dates and time differences; empty for other columns.
     """
 
     holds: str = NUMBERS
@@ -48,12 +51,13 @@ class Storage(NamedTuple):
     levels: np.ndarray | None = None
     is_ordered: bool = False
     is_whole: bool = False
+    days: tuple = ()
 
     @classmethod
     def of(cls, column):
         """Return the storage of a column that `columns_of` has read."""
         if column.series is None:
-            return cls()
+            return cls() if column.values.dtype != object else cls()._of_objects(column)
         kind = column.series.dtype
         dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
         found = cls(library=column.backend.__name__, dtype=dtype)
@@ -67,8 +71,26 @@ class Storage(NamedTuple):
         if kind.is_float():
             present = column.numbers()[~column.missing]
             return found._replace(is_whole=bool((present == np.rint(present)).all()))
-        holds = STRINGS if kind == nw.String and dtype != "object" else OBJECTS
-        return found._replace(holds=holds, numbers=_numbers_among(column))
+        if kind == nw.String and dtype != "object":
+            return found._replace(holds=STRINGS, numbers=_numbers_among(column))
+        return found._of_objects(column)
+
+    def _of_objects(self, column):
+        holds = kind_of_days(column)
+        if not holds:
+            return self._replace(holds=OBJECTS, numbers=_numbers_among(column))
+        is_object = self.dtype in ("", "object", "Object")
+        days = tuple(Days.of(column, holds))
+        return self._replace(holds=OBJECTS if is_object else holds, days=days)
+
+    def encode(self, column, of_strings):
+        """Return a column of numbers, dates or time differences as floats.
+
+        of_strings : end of the error message for strings.
+        """
+        if self.days:
+            return Days(*self.days).encode(column)
+        return column.numbers(of_strings)
 
     def _of_levels(self, dtype):
         levels = getattr(dtype, "categories", None)
@@ -85,6 +107,11 @@ class Storage(NamedTuple):
         """Return whether both dtypes are the same and store the same values."""
         same = (self.library, self.dtype) == (other.library, other.dtype)
         return same and self.holds != LEVELS
+
+    def takes_days_of(self, fitted):
+        """Return whether this dtype stores dates or time differences of another."""
+        is_pandas = self.library == fitted.library and "64" in self.dtype
+        return self.is_like(fitted) or (is_pandas and self.holds == fitted.holds)
 
     def takes_numbers_of(self, fitted):
         """Return whether this dtype stores all numbers that may fill gaps.
@@ -156,46 +183,67 @@ def _bounds(dtype):
     return -(2 ** (n_bits - 1)), 2 ** (n_bits - 1) - 1
 
 
-def fill_gaps(X, rows, storage, categories, places=None):
-    """Fill the gaps of a DataFrame.
+def filled_series(column, numbers, gaps, storage, categories):
+    """Return the series of a column of a DataFrame with its gaps filled.
 
     Parameters
     ----------
-    X : DataFrame of shape (n_samples, n_features)
-    rows : ndarray of shape (n_samples, n_features)
-        Completed rows as numbers; categories as codes.
-    storage : list of dict
-        Fields of the `Storage` of each column in `fit`.
-    categories : list of ndarray or None
-        Categories of each column in the order of their codes; None for numbers.
-    places : sequence of int
-        Columns with gaps, if they are known.
+    column : Column
+    numbers : ndarray of shape (n_samples,)
+        The completed column as numbers; categories as codes.
+    gaps : ndarray of bool, of shape (n_samples,)
+        The entries to fill.
+    storage : Storage
+        That of the column in `fit`.
+    categories : ndarray or None
+        Categories in the order of their codes; None for numbers.
 
     Returns
     -------
-    X : DataFrame of shape (n_samples, n_features)
-        A column with gaps keeps its dtype if that can store all values that may fill
-        its gaps. Otherwise it gets the dtype of `fit`. If that cannot store the present
-        values, the library chooses a dtype.
+    series : series of the library of the column
+        It keeps its dtype if that can store all values that may fill its gaps.
+        Otherwise it gets the dtype of `fit`. If that cannot store the present values,
+        the library chooses a dtype.
     """
-    filled = []
-    places = range(len(storage)) if places is None else places
-    for j, column in zip(places, columns_of(X, places=places), strict=True):
-        if column.missing.any():
-            fill = _with_numbers if categories[j] is None else _with_categories
-            fitted = Storage(**storage[j])
-            filled.append(fill(column, rows[:, j], fitted, categories[j]))
-    return with_columns(X, filled)
+    column = column._replace(missing=gaps)
+    if categories is not None:
+        return _with_categories(column, numbers, storage, categories)
+    fill = _with_days if storage.days else _with_numbers
+    return fill(column, numbers, storage)
+
+
+def filled_array(X, j, numbers, gaps, storage, categories):
+    """Fill the gaps of column j of an array in place; see `filled_series`."""
+    if categories is not None:
+        values = categories[numbers[gaps].astype(int)].tolist()
+    elif X.dtype != object:
+        values = numbers[gaps]
+    elif storage.days:
+        values = Days(*storage.days).decode(numbers[gaps], None)
+    else:
+        values = _as_values(numbers[gaps], storage)
+    X[gaps, j] = array_of_objects(values) if X.dtype == object else values
 
 
 def _with_categories(column, codes, fitted, categories):
-    values = categories[codes.astype(int)].tolist()
+    known = ~np.isnan(codes)
+    entries = column.values.astype(object)
+    entries[known] = array_of_objects(categories[codes[known].astype(int)].tolist())
     if Storage.of(column).takes_categories_of(fitted, categories.tolist()):
-        return column.series_of(_merged(column, values), column.dtype)
-    return column.series_of(values, _dtype_of(fitted, column, categories.tolist()))
+        return column.series_of(_merged(column, entries), column.dtype)
+    dtype = _dtype_of(fitted, column, categories.tolist())
+    return column.series_of(entries.tolist(), dtype)
 
 
-def _with_numbers(column, numbers, fitted, _):
+def _with_days(column, days, fitted):
+    values = Days(*fitted.days).decode(days, column.backend)
+    entries = _merged(column, values)
+    if Storage.of(column).takes_days_of(fitted):
+        return column.series_of(entries, column.dtype)
+    return column.series_of(entries, _dtype_of(fitted, column, entries))
+
+
+def _with_numbers(column, numbers, fitted):
     given = Storage.of(column)
     values = _as_values(numbers, fitted)
     if given.takes_numbers_of(fitted):
@@ -214,7 +262,8 @@ def _with_numbers(column, numbers, fitted, _):
 def _merged(column, values):
     """Return the present entries, with `values` where entries are missing."""
     entries = column.values.astype(object)
-    entries[column.missing] = array_of_objects(values)[column.missing]
+    values = values if isinstance(values, np.ndarray) else array_of_objects(values)
+    entries[column.missing] = values[column.missing]
     return entries.tolist()
 
 

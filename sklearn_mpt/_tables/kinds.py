@@ -1,12 +1,9 @@
-"""Conversion of tables to arrays of numbers, and back.
+"""Kinds of the columns of a table, and the categories of those that have any.
 
-A table is a DataFrame or an array. Categories become codes 0..C-1, in the order of
-their values; True and False become 1 and 0.
+A table is a DataFrame or an array.
 """
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
-from typing import NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -18,20 +15,22 @@ from sklearn_mpt._frames import (
     WORDS,
     array_of_objects,
     column_names,
+    column_place,
     columns_of,
-    frame_of,
     no_numbers,
-    numbers_of,
     plain,
     words_for,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._tables.days import kind_of_days
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
 FROM_DTYPE, AUTO = "from_dtype", "auto"
 LEAST_IDS = 20  # a column of at least so many distinct values is taken as names of rows
 MOST_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
+KINDS_OF_OBJECTS = {"numbers": "gaussian", "booleans": "bernoulli"}
+EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
 
 
 def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
@@ -39,37 +38,40 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
 
     allowed : kinds that the model takes.
     """
-    names = column_names(X)
-    choices = [*allowed, FROM_DTYPE, AUTO]
-    if isinstance(likelihood, str):
-        check_choice(likelihood, "likelihood", choices)
-        wanted = [likelihood] * len(names)
-    elif isinstance(likelihood, Mapping):
-        wanted = _from_mapping(likelihood, names, choices)
-    elif not isinstance(likelihood, Sequence):
-        raise TypeError(
-            "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
-            f"got {plain(likelihood)!r}."
-        )
-    elif len(likelihood) != len(names):
-        raise ValueError(
-            f"likelihood has {len(likelihood)} names, for {len(names)} columns of X."
-        )
-    else:
-        wanted = list(likelihood)
-        for name, kind in zip(names, likelihood, strict=True):
-            check_choice(kind, f"likelihood of column {name!r}", choices)
+    wanted = wanted_kinds(likelihood, column_names(X), allowed)
     if not {FROM_DTYPE, AUTO} & set(wanted):
-        return [str(kind) for kind in wanted]
+        return wanted
     if FROM_DTYPE in wanted and not is_into_dataframe(X):
         raise TypeError(
             "likelihood='from_dtype' takes a DataFrame, whose columns have dtypes, got "
             f"{type(X).__name__}. Give the names of the kinds instead, or 'auto'."
         )
     return [
-        _kind_of_column(str(kind), column, allowed)
+        _kind_of_column(kind, column, allowed)
         for kind, column in zip(wanted, columns_of(X), strict=True)
     ]
+
+
+def wanted_kinds(likelihood, names, allowed):
+    """Return what the parameter `likelihood` says for each of the columns `names`."""
+    choices = [*allowed, FROM_DTYPE, AUTO]
+    if isinstance(likelihood, str):
+        check_choice(likelihood, "likelihood", choices)
+        return [str(likelihood)] * len(names)
+    if isinstance(likelihood, Mapping):
+        return _from_mapping(likelihood, names, choices)
+    if not isinstance(likelihood, Sequence):
+        raise TypeError(
+            "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
+            f"got {plain(likelihood)!r}."
+        )
+    if len(likelihood) != len(names):
+        raise ValueError(
+            f"likelihood has {len(likelihood)} names, for {len(names)} columns of X."
+        )
+    for name, kind in zip(names, likelihood, strict=True):
+        check_choice(kind, f"likelihood of column {name!r}", choices)
+    return [str(kind) for kind in likelihood]
 
 
 def _from_mapping(likelihood, names, choices):
@@ -80,7 +82,7 @@ def _from_mapping(likelihood, names, choices):
             check_choice(kind, "likelihood of the other columns (...)", choices)
             others = str(kind)
             continue
-        place = _place_of(key, names)
+        place = column_place(key, names, "likelihood")
         check_choice(kind, f"likelihood of column {names[place]!r}", choices)
         if place in wanted:
             raise ValueError(
@@ -97,15 +99,95 @@ def _kind_of_column(wanted, column, allowed):
     kind = "gaussian"
     if column.series is not None:
         kind = _kind_from_dtype(column, wanted)
-    if kind == "ordinal" and kind not in allowed:
-        kind = "categorical"
-    if column.series is not None:
         _check_no_id(column, kind, wanted)
+    return _allowed_kind(wanted, kind, column, allowed)
+
+
+def _allowed_kind(wanted, kind, column, allowed):
+    """Return a kind that the model takes; for "auto", that of the values of numbers."""
+    if kind == "ordinal" and kind not in allowed:
+        return "categorical"
     if kind != "gaussian" or wanted == FROM_DTYPE:
         return kind
     values = column.numbers(AS_CATEGORIES)
     present = values[~column.missing]
     return kind_of_values(present, allowed, are_codes=column.series is None)
+
+
+def kind_or_obstacle(wanted, column, allowed):
+    """Return the kind of a column, or why it has none: (kind, "") or (None, why)."""
+    obstacle = _obstacle_of_values(column)
+    if obstacle or wanted not in (FROM_DTYPE, AUTO):
+        return (None, obstacle) if obstacle else (wanted, "")
+    if kind_of_days(column):
+        return "gaussian", ""
+    obstacle = _obstacle_of_dtype(column)
+    if obstacle:
+        return None, obstacle
+    kind = _kind_from_dtype(column, wanted)
+    if kind == "categorical":
+        obstacle = _obstacle_of_names(column)
+        return (None, obstacle) if obstacle else (kind, "")
+    return _allowed_kind(wanted, kind, column, allowed), ""
+
+
+def _obstacle_of_values(column):
+    present = column.present
+    if not len(present):
+        return EMPTY
+    if present.dtype.kind in "fiub":
+        if not np.isfinite(present).all():
+            return "infinite values"
+        return ONE_VALUE if (present == present[0]).all() else ""
+    try:
+        distinct = set(present.tolist())
+    except TypeError:
+        return f"entries of type {type(present[0]).__name__}"
+    if {np.inf, -np.inf} & distinct:
+        return "infinite values"
+    return ONE_VALUE if len(distinct) == 1 else ""
+
+
+def _obstacle_of_dtype(column):
+    """Say why a column with several values cannot be modelled; "" if it can."""
+    dtype = None if column.series is None else column.series.dtype
+    if isinstance(dtype, nw.Datetime):
+        return "dates with a time zone"
+    is_known = dtype is None or isinstance(
+        dtype, nw.Boolean | nw.String | nw.Categorical | nw.Enum | nw.Object
+    )
+    if not is_known and (not dtype.is_numeric() or isinstance(dtype, nw.Decimal)):
+        shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
+        return f"dtype {shown}"
+    kinds = sorted({kind_of_value(value) for value in column.present})
+    if len(kinds) > 1:
+        return f"{' and '.join(kinds)} mixed"
+    words = words_for(column.present) - {"strings"}
+    is_object = dtype is None or isinstance(dtype, nw.Object)
+    return " and ".join(sorted(words)) if is_object else ""
+
+
+def _obstacle_of_names(column):
+    """Say how many distinct strings there are, if most of them occur only once."""
+    values = column.present.tolist()
+    n_distinct = len(set(values))
+    if len(values) < LEAST_IDS or 2 * n_distinct <= len(values):
+        return ""
+    what = "numbers as strings" if are_numbers(values) else "names, ids or free text"
+    return f"{n_distinct} distinct strings among {len(values)}: {what}"
+
+
+def are_numbers(values):
+    """Return whether most of the distinct values are strings that read as numbers."""
+    distinct = {value for value in values if isinstance(value, str)}
+    return 2 * sum(map(_is_number, distinct)) > len(set(values))
+
+
+def _is_number(string):
+    try:
+        return bool(np.isfinite(float(string)))
+    except ValueError:
+        return False
 
 
 def _check_no_id(column, kind, wanted):
@@ -128,28 +210,10 @@ def _check_no_id(column, kind, wanted):
         )
 
 
-def _place_of(key, names):
-    """Return the place of the column that a key of the dict `likelihood` names."""
-    key = plain(key)
-    places = [j for j, name in enumerate(names) if name == key]
-    if not places and isinstance(key, Integral) and -1 < key < len(names):
-        places = [int(key)]
-    if not places or isinstance(key, bool):
-        raise ValueError(
-            f"likelihood names a column {key!r}, which X does not have. Its "
-            f"columns are {names[:20]}."
-        )
-    if len(places) > 1:
-        raise ValueError(
-            f"likelihood names a column {key!r}, and X has {len(places)} of that name, "
-            f"at {places[:20]}. Name them by these numbers, or give a sequence with "
-            "a name for each column."
-        )
-    return places[0]
-
-
 def _kind_from_dtype(column, wanted=FROM_DTYPE):
     """Return the kind for the dtype of a column; `wanted` is for messages."""
+    if column.series is None:
+        return _kind_of_objects(column.present)
     dtype = column.series.dtype
     if dtype == nw.Boolean:
         return "bernoulli"
@@ -161,12 +225,23 @@ def _kind_from_dtype(column, wanted=FROM_DTYPE):
         return "categorical"
     if isinstance(dtype, nw.Object):
         _check_objects(column, wanted)
-        return "categorical"
+        return _kind_of_objects(column.present)
     what = no_numbers(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
         f"Column {column.name!r} has dtype {shown}, for which likelihood={wanted!r} "
         f"has no kind{f': {what} are not taken' if what else ''}. {ADVICE}"
+    )
+
+
+def _kind_of_objects(values):
+    if values.dtype != object:
+        return "gaussian"
+    kinds = {kind_of_value(value) for value in values}
+    return (
+        KINDS_OF_OBJECTS.get(kinds.pop(), "categorical")
+        if len(kinds) == 1
+        else "categorical"
     )
 
 
@@ -190,66 +265,12 @@ def _check_objects(column, wanted):
         )
 
 
-class Coding(NamedTuple):
-    """Coding of a table as an array of numbers.
-
-    kinds : kind of each column. categories : array of the categories of each column, or
-    None.
-    """
-
-    kinds: list
-    categories: list
-
-    @classmethod
-    def of(cls, kinds, X):
-        """Make the coding of a table, with its categories."""
-        categories = [
-            CATEGORIES[kind](column) if kind in CATEGORIES else None
-            for kind, column in zip(kinds, columns_of(X), strict=True)
-        ]
-        return cls(kinds, categories)
-
-    @property
-    def n_categories(self):
-        return [1 if known is None else len(known) for known in self.categories]
-
-    def encode(self, X):
-        """Return an array of floats, NaN where missing."""
-        codes = np.empty(np.shape(X))
-        places = range(codes.shape[1])
-        if is_into_dataframe(X):
-            X = frame_of(X)
-            numbers = numbers_of(X)
-            for j, array in numbers.items():
-                codes[:, j] = array
-            places = [
-                j for j in places if j not in numbers or self.categories[j] is not None
-            ]
-        for j, column in zip(places, columns_of(X, places=places), strict=True):
-            known = self.categories[j]
-            is_number = known is None
-            codes[:, j] = (
-                column.numbers(AS_CATEGORIES) if is_number else _codes(column, known)
-            )
-        return codes
-
-    def decode(self, codes):
-        """Return an array of values; of objects, if categories are not numbers."""
-        columns = [
-            codes[:, j] if known is None else known[codes[:, j].astype(int)]
-            for j, known in enumerate(self.categories)
-        ]
-        if all(column.dtype.kind in "fiub" for column in columns):
-            return np.column_stack(columns).astype(codes.dtype)
-        return np.column_stack([column.astype(object) for column in columns])
-
-
 def _categories(column):
     """Return the distinct values of a column, in order."""
     present = column.present
-    if column.series is None:
+    if column.series is None and present.dtype != object:
         _check_codes(column, present)
-    kinds = {_kind_of_value(value) for value in present}
+    kinds = {kind_of_value(value) for value in present}
     if len(kinds) > 1:
         raise TypeError(
             f"Column {column.name!r} mixes {' and '.join(sorted(kinds))}: categories "
@@ -289,12 +310,12 @@ def _levels(column):
     """
     if column.series is not None and is_ordered(column):
         levels = list(column.dtype.categories)
-    elif column.series is None:
+    elif column.series is None and column.values.dtype != object:
         _check_codes(column, column.present)
         codes = column.present.astype(np.float64)
         levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
     else:
-        strange = {_kind_of_value(v) for v in column.present} - {"numbers", "booleans"}
+        strange = {kind_of_value(v) for v in column.present} - {"numbers", "booleans"}
         if strange:
             raise TypeError(
                 f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
@@ -356,42 +377,9 @@ def _check_codes(column, present):
         )
 
 
-def _kind_of_value(value):
+def kind_of_value(value):
     if isinstance(value, bool | np.bool_):
         return "booleans"
     if isinstance(value, str):
         return "strings"
     return "numbers" if isinstance(value, int | float | np.number) else "objects"
-
-
-def _codes(column, categories):
-    place = {value: code for code, value in enumerate(categories.tolist())}
-    values = column.values.tolist()
-    try:
-        codes = np.array([place.get(value, -1) for value in values], dtype=np.float64)
-    except TypeError as error:
-        raise TypeError(
-            f"Column {column.name!r} holds objects that are no categories: {error}."
-        ) from error
-    codes[column.missing] = np.nan
-    unseen = {plain(v) for v, code in zip(values, codes, strict=True) if code == -1}
-    if unseen:
-        raise ValueError(
-            f"Column {column.name!r} has categories that were not in fit: "
-            f"{sorted(unseen, key=str)[:5]}; it had {categories[:20].tolist()}."
-        )
-    return codes
-
-
-def check_no_categories(X):
-    """Raise an error if a column of a DataFrame holds categories, even of numbers."""
-    for column in columns_of(X, is_wanted=_is_of_categories):
-        if len(column.present):
-            raise ValueError(
-                f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
-                "likelihood='from_dtype' takes it as categories."
-            )
-
-
-def _is_of_categories(dtype):
-    return isinstance(dtype, nw.Categorical | nw.Enum)

@@ -1,0 +1,107 @@
+"""Dates and time differences as numbers of days, and back.
+
+Dates become days since the first date that `fit` saw, time differences become days.
+"""
+
+from typing import NamedTuple, Self
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from sklearn_mpt._frames import words_for
+
+DATES, DURATIONS = "dates", "durations"
+MICROSECONDS = 1, 1_000, 10**6, 60 * 10**6, 3600 * 10**6, 86400 * 10**6
+"""Lengths of the steps to which dates are rounded: microsecond, ..., day."""
+DAY = MICROSECONDS[-1]
+DTYPES = {DATES: "M8[us]", DURATIONS: "m8[us]"}
+YEARS = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
+NANOSECONDS = -(2**63) // 1000 + 1, (2**63 - 1) // 1000  # what 64 bits hold
+
+
+class Days(NamedTuple):
+    """How dates or time differences of a column are coded as days.
+
+    holds : DATES or DURATIONS. entry : name of the type of its entries as Python
+    objects. origin : date that is day 0. step : what all dates are apart is a multiple
+    of it. least, largest : bounds of the dtype. All are in microseconds.
+    """
+
+    holds: str
+    entry: str
+    origin: int
+    step: int
+    least: int
+    largest: int
+
+    @classmethod
+    def of(cls, column, holds) -> Self:
+        """Read a column whose dates or time differences are of kind `holds`."""
+        present = _microseconds(column, holds)[~column.missing]
+        origin = int(present.min(initial=2**62)) if holds == DATES else 0
+        apart = int(np.gcd.reduce(present - origin)) if len(present) else 0
+        step = max(length for length in MICROSECONDS if apart % length == 0)
+        names = {type(value).__name__ for value in column.present}
+        entry = names.pop() if len(names) == 1 else "datetime"
+        bounds = NANOSECONDS if "ns" in _unit(column) else YEARS
+        return cls(holds, entry, origin, step, *bounds)
+
+    def encode(self, column):
+        """Return the numbers of days, NaN where missing."""
+        if not len(column.present):
+            return np.full(len(column.values), np.nan)
+        if kind_of_days(column) != self.holds:
+            raise ValueError(
+                f"Column {column.name!r} holds no {self.holds}, which it held in fit."
+            )
+        days = (_microseconds(column, self.holds) - self.origin) / DAY
+        return np.where(column.missing, np.nan, days)
+
+    def decode(self, days, library):
+        """Return a list of dates or time differences, those nearest to `days`.
+
+        library : module of the DataFrame library, or None.
+        """
+        steps = np.rint(np.asarray(days, dtype=np.float64) * (DAY / self.step))
+        exact = np.clip(
+            steps * self.step + self.origin, float(self.least), float(self.largest)
+        )
+        whole = np.clip(exact.astype(np.int64), self.least, self.largest)
+        values = whole.astype(DTYPES[self.holds])
+        if self.entry in ("Timestamp", "Timedelta"):
+            make = getattr(library, self.entry, lambda value: value.item())
+            return [make(value) for value in values]
+        if self.entry in ("datetime64", "timedelta64"):
+            return list(values)
+        return values.astype("M8[D]" if self.entry == "date" else values.dtype).tolist()
+
+
+def kind_of_days(column):
+    """Return DATES, DURATIONS or, for all other columns and time zones, ""."""
+    dtype = None if column.series is None else column.series.dtype
+    if isinstance(dtype, nw.Datetime):
+        return "" if dtype.time_zone else DATES
+    if isinstance(dtype, nw.Date):
+        return DATES
+    if isinstance(dtype, nw.Duration):
+        return DURATIONS
+    if dtype is None or isinstance(dtype, nw.Object):
+        words = words_for(column.present)
+        if len(words) == 1 and words <= {DATES, DURATIONS} and not _has_zones(column):
+            return words.pop()
+    return ""
+
+
+def _has_zones(column):
+    return any(getattr(value, "tzinfo", None) for value in column.present.tolist())
+
+
+def _microseconds(column, holds):
+    """Return whole microseconds; arbitrary where missing."""
+    entries = column.values.copy()
+    entries[column.missing] = None
+    return np.array(entries.tolist(), dtype=DTYPES[holds]).astype(np.int64)
+
+
+def _unit(column):
+    return "us" if column.series is None else str(column.dtype)

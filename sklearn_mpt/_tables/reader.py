@@ -1,0 +1,243 @@
+"""Conversion of tables to arrays of numbers, and back into the form that came.
+
+A table is a DataFrame or an array. Categories become codes 0..C-1, in the order of
+their values; True and False become 1 and 0; dates and time differences become days.
+"""
+
+from typing import NamedTuple, Self
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+
+from sklearn_mpt._frames import (
+    array_of_objects,
+    column_names,
+    columns_of,
+    frame_of,
+    numbers_of,
+    plain,
+    with_columns,
+)
+from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._tables.filling import Storage, filled_array, filled_series
+from sklearn_mpt._tables.kinds import (
+    AS_CATEGORIES,
+    CATEGORIES,
+    ONE_VALUE,
+    kind_or_obstacle,
+    wanted_kinds,
+)
+
+
+class TableReader(NamedTuple):
+    """How the columns of a table are read, and how their gaps are filled.
+
+    All of it is learned from the table of `fit`.
+
+    Parameters
+    ----------
+    kinds : list of (str or None)
+        Name of the likelihood of each column. None for columns without one, which are
+        read as gaps, and are not changed unless they have a constant in `categories`.
+    categories : list of (ndarray or None)
+        Categories of each column in the order of their codes; the value of a column
+        without a kind that is constant; None for others.
+    storage : list of dict
+        Fields of the `Storage` of each column.
+    """
+
+    kinds: list[str | None]
+    categories: list[np.ndarray | None]
+    storage: list[dict]
+
+    @classmethod
+    def of(cls, X, kinds) -> Self:
+        """Learn the categories and dtypes of a table whose columns have these kinds.
+
+        Dates are read as numbers only by `learn`.
+        """
+        columns = columns_of(X)
+        categories = [_categories(*each) for each in zip(kinds, columns, strict=True)]
+        storage = [Storage.of(column)._replace(days=()) for column in columns]
+        return cls(list(kinds), categories, [each._asdict() for each in storage])
+
+    @classmethod
+    def learn(cls, X, likelihood, allowed=tuple(LIKELIHOODS)) -> tuple[Self, dict]:
+        """Learn a table; columns without a kind are left out, with the reason.
+
+        likelihood : parameter of the estimator. allowed : kinds that its models take.
+
+        Returns
+        -------
+        reader : TableReader
+        reasons : dict from indices of columns without a kind to why they have none
+
+        Raises
+        ------
+        ValueError
+            If columns have values that the kind named for them does not take. The
+            message lists all of them.
+        """
+        wanted = wanted_kinds(likelihood, column_names(X), allowed)
+        columns, found, reasons, problems = columns_of(X), cls([], [], []), {}, []
+        for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
+            kind, obstacle = kind_or_obstacle(want, column, allowed)
+            storage = Storage.of(column)
+            try:
+                categories = _categories(kind, column)
+                if kind is not None and categories is None:
+                    _check_numbers(storage.encode(column, AS_CATEGORIES), kind, column)
+            except (TypeError, ValueError) as error:
+                problems.append(str(error))
+                continue
+            if obstacle:
+                reasons[j] = obstacle
+            if obstacle == ONE_VALUE:
+                categories = array_of_objects(column.present[:1].tolist())
+            found.kinds.append(kind)
+            found.categories.append(categories)
+            found.storage.append(storage._asdict())
+        if problems:
+            raise ValueError(" ".join(problems))
+        return found, reasons
+
+    @property
+    def n_categories(self):
+        return [1 if known is None else len(known) for known in self.categories]
+
+    @property
+    def modelled(self):
+        """Indices of the columns that have a kind."""
+        return np.flatnonzero([kind is not None for kind in self.kinds])
+
+    def encode(self, X, places=None):
+        """Return an array of floats, NaN where missing and in columns without a kind.
+
+        places : columns to read, by default all that have a kind; others are NaN.
+        """
+        given, codes = X, np.full(np.shape(X), np.nan)
+        places = self.modelled.tolist() if places is None else places
+        if is_into_dataframe(X):
+            X = frame_of(X)
+            numbers = {
+                j: array
+                for j, array in numbers_of(X).items()
+                if self.categories[j] is None and not self.storage[j]["days"]
+            }
+            for j in places:
+                if j in numbers:
+                    codes[:, j] = numbers[j]
+            places = [j for j in places if j not in numbers]
+        for j, column in zip(places, columns_of(X, places=places), strict=True):
+            known = self.categories[j]
+            if known is None:
+                storage = Storage(**self.storage[j])
+                codes[:, j] = storage.encode(column, AS_CATEGORIES)
+            else:
+                codes[:, j] = _codes(column, known)
+        _check_finite(codes, given)
+        return codes
+
+    def decode(self, codes):
+        """Return an array of values; of objects, if categories are not numbers."""
+        columns = [
+            codes[:, j] if known is None else known[codes[:, j].astype(int)]
+            for j, known in enumerate(self.categories)
+        ]
+        if all(column.dtype.kind in "fiub" for column in columns):
+            return np.column_stack(columns).astype(codes.dtype)
+        return np.column_stack([column.astype(object) for column in columns])
+
+    def fill(self, X, rows, gaps):
+        """Return a copy of a table with its gaps filled, in the form that it has.
+
+        Parameters
+        ----------
+        X : DataFrame or ndarray of shape (n_samples, n_features)
+        rows : ndarray of shape (n_samples, n_features)
+            Completed rows as numbers. Columns without a kind are ignored; those that
+            were constant in `fit` are filled with their constant.
+        gaps : ndarray of bool, of shape (n_samples, n_features)
+            The entries to fill.
+        """
+        is_constant = [
+            kind is None and known is not None
+            for kind, known in zip(self.kinds, self.categories, strict=True)
+        ]
+        rows = np.where(gaps & is_constant, 0.0, rows)
+        rows[:, is_constant] = np.where(gaps[:, is_constant], 0.0, np.nan)
+        places = np.union1d(self.modelled, np.flatnonzero(is_constant))
+        places = places[gaps[:, places].any(axis=0)].tolist()
+        if not is_into_dataframe(X):
+            return self._fill_array(X, rows, gaps, places)
+        filled = [
+            filled_series(
+                column, rows[:, j], gaps[:, j], Storage(**self.storage[j]), categories
+            )
+            for j, column in zip(places, columns_of(X, places=places), strict=True)
+            for categories in [self.categories[j]]
+        ]
+        return with_columns(X, filled)
+
+    def _fill_array(self, X, rows, gaps, places):
+        X = np.array(X)
+        for j in places:
+            storage = Storage(**self.storage[j])
+            filled_array(X, j, rows[:, j], gaps[:, j], storage, self.categories[j])
+        return X
+
+
+def _categories(kind, column):
+    return CATEGORIES[kind](column) if kind in CATEGORIES else None
+
+
+def _check_numbers(numbers, kind, column):
+    """Raise an error for numbers that a kind does not take."""
+    likelihood = LIKELIHOODS[kind].of_columns(1, 1)
+    rows = numbers[:, None]
+    likelihood.check_columns(rows, [column.name])
+
+
+def _check_finite(codes, X):
+    infinite = np.flatnonzero(np.isinf(codes).any(axis=0))
+    if len(infinite):
+        names = column_names(X)
+        raise ValueError(
+            f"X has infinite values in column(s) {[names[j] for j in infinite[:10]]}: "
+            "it contains infinity where numbers are needed. Replace them, by NaN if "
+            "they are missing values."
+        )
+
+
+def _codes(column, categories):
+    place = {value: code for code, value in enumerate(categories.tolist())}
+    values = column.values.tolist()
+    try:
+        codes = np.array([place.get(value, -1) for value in values], dtype=np.float64)
+    except TypeError as error:
+        raise TypeError(
+            f"Column {column.name!r} holds objects that are no categories: {error}."
+        ) from error
+    codes[column.missing] = np.nan
+    unseen = {plain(v) for v, code in zip(values, codes, strict=True) if code == -1}
+    if unseen:
+        raise ValueError(
+            f"Column {column.name!r} has categories that were not in fit: "
+            f"{sorted(unseen, key=str)[:5]}; it had {categories[:20].tolist()}."
+        )
+    return codes
+
+
+def check_no_categories(X):
+    """Raise an error if a column of a DataFrame holds categories, even of numbers."""
+    for column in columns_of(X, is_wanted=_is_of_categories):
+        if len(column.present):
+            raise ValueError(
+                f"Column {column.name!r} holds {column.series.dtype}, not numbers; "
+                "likelihood='from_dtype' takes it as categories."
+            )
+
+
+def _is_of_categories(dtype):
+    return isinstance(dtype, nw.Categorical | nw.Enum)
