@@ -1,11 +1,15 @@
 """Texts that come one after the other: blocks, a cache on disk, frames of tokens."""
 
 import itertools
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from text_models import (
     TEXTS,
     JointModel,
@@ -117,6 +121,64 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"its file a\.safetensors holds none"):
         letters().iter_scores(["a"], cache=tmp_path)
+
+
+@pytest.mark.parametrize("change", [np.nan, np.inf, 3.0, "no checksum"])
+def test_a_file_whose_numbers_were_changed_is_refused(tmp_path, change):
+    list(letters().iter_scores(all_texts(), cache=tmp_path))
+    (path,) = tmp_path.iterdir()
+    with safe_open(path, "numpy") as file:
+        metadata = file.metadata()
+    stored = load_file(path)
+    if change == "no checksum":
+        metadata = None
+    else:
+        stored["log_prob"][3] *= change
+    save_file(stored, path, metadata)
+    with pytest.raises(ValueError, match=f"The file {path.name} of the cache does not"):
+        letters().iter_scores(all_texts(), cache=tmp_path)
+
+
+def test_what_is_no_folder_of_scores_is_named(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    for place in (path, path / "inner"):
+        with pytest.raises(
+            ValueError, match=r"cache must be a folder, but .*file.* is"
+        ):
+            letters().iter_scores(["a"], cache=place)
+    (tmp_path / "b.safetensors").mkdir()
+    with pytest.raises(ValueError, match=r"b\.safetensors in it is a folder"):
+        letters().iter_scores(["a"], cache=tmp_path)
+    with pytest.raises(TypeError, match="cache must be the path of a folder, got 3"):
+        letters().iter_scores(["a"], cache=3)
+
+
+def test_threads_share_a_folder(tmp_path):
+    scorer = letters()
+    expected = scorer.score_samples(all_texts())
+
+    def work(_):
+        scores = scorer.iter_scores(all_texts(), cache=tmp_path, block_size=3)
+        return [score.log_prob for score in scores]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(4)):
+            assert_allclose(found, expected)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}
+
+
+def test_scores_are_yielded_before_a_full_disk_is_reported(tmp_path):
+    folder = tmp_path / "cache"
+    scorer = letters()
+    scores = scorer.iter_scores(all_texts(), cache=folder, block_size=4)
+    found = [next(scores).log_prob for _ in range(4)]
+    shutil.rmtree(folder)
+    found += [next(scores).log_prob for _ in range(4)]
+    assert_allclose(found, scorer.score_samples(all_texts()[:8]))
+    with pytest.raises(OSError, match="cache") as caught:
+        next(scores)
+    assert "texts 4 to 7 were yielded, but are not in" in caught.value.__notes__[0]
 
 
 def test_bad_texts_are_refused_with_their_block():

@@ -6,22 +6,30 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_int
+from sklearn_mpt._text.identity import HASH_BYTES, hash_of
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.scores import Texts
 from sklearn_mpt._text.scoring import followed
-from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.texts import check_texts, show
 from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
-KEY_BYTES = 16
+COLUMNS = {"log_prob": np.float64, "std_error": np.float64, "n_tokens": np.int64}
+# Parameters that have no effect on scores after `fit`, but for rounding.
+WITHOUT_EFFECT = {
+    *("model", "tokenizer", "revision", "local_files_only", "trust_remote_code"),
+    *("batch_tokens", "device", "n_jobs", "verbose", "random_state", "mask_rates"),
+}
 
 
 class TextScore(NamedTuple):
@@ -70,10 +78,12 @@ class StreamingMixin:
             Number of texts that are read and scored together.
         cache : str or path, default=None
             Folder for the scores, which is created if necessary. The scores of each
-            block are written to a safetensors file. Texts whose scores are in the
-            folder are not scored again, in whatever order and blocks they come. Several
-            scorers can share a folder: their scores are distinguished by hashes of the
-            model, tokenizer, method and seed.
+            block are written to a safetensors file with a checksum. Texts whose scores
+            are in the folder are not scored again, in whatever order and blocks they
+            come. Several scorers, threads and processes can share a folder: scores are
+            distinguished by a hash of the model (its weights, buffers, configuration,
+            adapters, and the code and versions of its classes), the tokenizer, method
+            and seed.
         length_log_prob : callable or array-like of int, default=None
             As in `score_samples`.
 
@@ -87,8 +97,12 @@ class StreamingMixin:
         Raises
         ------
         TypeError, ValueError
-            As in `score_samples`, with a note that names the block; or if a file in the
-            folder is not a cache of scores.
+            As in `score_samples`, with a note that names the block; or if `cache` is
+            not a folder, or a file in it holds no scores, or other ones than were
+            written.
+        OSError
+            If scores cannot be written to the folder, as on a full disk. The scores of
+            the block are yielded first.
         """
         check_is_fitted(self)
         check_int(block_size, "block_size")
@@ -107,6 +121,7 @@ class StreamingMixin:
         return iter(followed(scored, total) if self.verbose else scored)
 
     def _score_block_of(self, block, start, store, length_log_prob):
+        failure = None
         try:
             texts = check_texts(block)
             known = store.find(texts) if store is not None else {}
@@ -116,7 +131,7 @@ class StreamingMixin:
                 values = scores.totals()[0], scores.std_errors(), scores.n_tokens()
                 known |= dict(zip(missing, zip(*values, strict=True), strict=True))
                 if store is not None:
-                    store.add(missing, values)
+                    failure = store.add(missing, values)
         except Exception as error:
             stop = start + len(block) - 1
             error.add_note(
@@ -129,19 +144,30 @@ class StreamingMixin:
         for text, added in zip(texts, term, strict=True):
             log_prob, error, n_tokens = known[text]
             yield TextScore(text, float(log_prob + added), float(error), int(n_tokens))
+        if failure is not None:
+            stop = start + len(block) - 1
+            failure.add_note(
+                f"The scores of texts {start} to {stop} were yielded, but are not in "
+                "the cache."
+            )
+            raise failure
 
     def _identity(self):
         """Return a hash of the model and of all settings that affect scores."""
         language_model, tokenizer = self._open_again()
-        digest = hashlib.blake2b(digest_size=KEY_BYTES)
-        draw, model = self._draw(), language_model.model
-        how = draw, self.max_length_, self.overflow, __version__, type(model).__name__
-        digest.update(repr((*how, _describe(tokenizer))).encode())
-        for name, tensor in model.state_dict().items():
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            bits = tensor.detach().cpu().contiguous().reshape(-1)
-            digest.update(bits.view(torch.uint8).numpy().data if len(bits) else b"")
-        return digest.digest()
+        params = self.get_params(deep=False)
+        settings = {k: v for k, v in params.items() if k not in WITHOUT_EFFECT}
+        fitted = {
+            name: value
+            for name, value in vars(self).items()
+            if name.endswith("_") and name not in params
+        }
+        return hash_of(
+            (__version__, torch.__version__, transformers.__version__),
+            (settings, fitted, self._draw()),
+            _describe(tokenizer),
+            language_model.model,
+        )
 
 
 def _describe(tokenizer):
@@ -180,9 +206,8 @@ class Cache:
     """
 
     def __init__(self, folder, identity):
-        self.folder = Path(folder)
+        self.folder = _make_folder(folder)
         self.identity = identity
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.found = {}
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             self._read(path)
@@ -193,37 +218,74 @@ class Cache:
         return {text: self.found[k] for text, k in keys.items() if k in self.found}
 
     def add(self, texts, values):
-        """Write the log-probabilities, errors and numbers of tokens of texts."""
-        keys = [self._key(text) for text in texts]
-        tensors = {  # save_file requires contiguous arrays
-            "keys": np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(
-                -1, KEY_BYTES
-            ),
-            "log_prob": np.ascontiguousarray(values[0], dtype=np.float64),
-            "std_error": np.ascontiguousarray(values[1], dtype=np.float64),
-            "n_tokens": np.ascontiguousarray(values[2], dtype=np.int64),
+        """Write the log-probabilities, errors and numbers of tokens of texts.
+
+        Returns the error if they cannot be written.
+        """
+        keys = b"".join(self._key(text) for text in texts)
+        tensors = {
+            name: np.ascontiguousarray(column, dtype=dtype)  # as safetensors requires
+            for (name, dtype), column in zip(COLUMNS.items(), values, strict=True)
         }
-        name = hashlib.blake2b(b"".join(keys), digest_size=KEY_BYTES).hexdigest()
+        tensors["keys"] = np.frombuffer(keys, dtype=np.uint8).reshape(-1, HASH_BYTES)
+        name = hashlib.blake2b(keys, digest_size=HASH_BYTES).hexdigest()
         path = self.folder / f"{name}{SUFFIX}"
-        part = path.with_suffix(f".{os.getpid()}.part")
-        save_file(tensors, part)
-        os.replace(part, path)  # so a file is whole, or not there
+        part = path.with_suffix(f".{uuid4().hex}.part")  # of this thread alone
+        try:
+            part.write_bytes(save(tensors, {"checksum": _checksum(tensors)}))
+            os.replace(part, path)  # so a file is whole, or not there
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            return error
+        return None
 
     def _read(self, path):
+        if path.is_dir():
+            raise ValueError(
+                f"cache must be a folder of scores, but {path.name} in it is a folder. "
+                "Remove it, or take another folder."
+            )
         try:
-            tensors = load_file(path)
-            columns = [tensors[k] for k in ("log_prob", "std_error", "n_tokens")]
-            keys = tensors["keys"].tobytes()
-        except (SafetensorError, KeyError) as error:
+            with safe_open(path, "numpy") as file:
+                tensors = {name: file.get_tensor(name) for name in (*COLUMNS, "keys")}
+                checksum = (file.metadata() or {}).get("checksum")
+        except SafetensorError as error:
             raise ValueError(
                 f"cache must be a folder of scores, but its file {path.name} holds "
                 "none. Remove it, or take another folder."
             ) from error
-        for i, values in enumerate(zip(*columns, strict=True)):
-            self.found[keys[KEY_BYTES * i : KEY_BYTES * (i + 1)]] = values
+        if checksum != _checksum(tensors):
+            raise ValueError(
+                f"The file {path.name} of the cache does not hold the scores that were "
+                "written to it: its checksum is another one, or it has none. Remove "
+                "it, and its texts are scored again."
+            )
+        keys = tensors["keys"].tobytes()
+        for i, values in enumerate(zip(*map(tensors.get, COLUMNS), strict=True)):
+            self.found[keys[HASH_BYTES * i : HASH_BYTES * (i + 1)]] = values
 
     def _key(self, text):
-        digest = hashlib.blake2b(self.identity, digest_size=KEY_BYTES)
+        digest = hashlib.blake2b(self.identity, digest_size=HASH_BYTES)
         for part in (text,) if isinstance(text, str) else text:
             digest.update(b"%d:" % len(part.encode()) + part.encode())
         return digest.digest()
+
+
+def _make_folder(folder):
+    """Return the path of the folder, which is created if necessary."""
+    if not isinstance(folder, str | os.PathLike):
+        raise TypeError(f"cache must be the path of a folder, got {show(folder)}.")
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(
+            f"cache must be a folder, but {str(folder)!r}, or a part of this path, is "
+            "a file."
+        ) from error
+    return folder
+
+
+def _checksum(tensors):
+    """Hash names, shapes and numbers of arrays."""
+    return hash_of(tensors).hex()
