@@ -155,6 +155,15 @@ def test_em_is_that_of_scikit_learn(kind):
     assert_allclose(ours.covariances_, again.covariances_, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["aic", "bic"])
+def test_criteria_count_a_row_of_weight_two_twice(name):
+    X = load_iris().data
+    criterion = getattr(MPTMixture(2, random_state=0).fit(X), name)
+    weight = np.arange(len(X)) % 3
+    repeated = X.repeat(weight, axis=0)
+    assert_allclose(criterion(X, weight), criterion(repeated), rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [*KINDS, "low_rank"])
 def test_training_by_masks_ends_where_em_does(kind):
     X = load_iris().data

@@ -13,6 +13,7 @@ from sklearn_mpt._items import limited_information as limited
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.information import population_scores
 from sklearn_mpt._latent.density import own_mode
+from sklearn_mpt._measure.information_criteria import akaike, bayesian
 
 
 class LikelihoodRatio(NamedTuple):
@@ -147,7 +148,7 @@ class ModelFitMixin(FittedItems):
             -2 times the log-likelihood, plus 2 for each parameter.
         """
         value = self.log_likelihood(X, sample_weight, groups=groups)
-        return -2 * value + 2 * self._n_parameters
+        return akaike(value, self._n_parameters)
 
     def bic(
         self,
@@ -171,7 +172,7 @@ class ModelFitMixin(FittedItems):
         """
         value = self.log_likelihood(X, sample_weight, groups=groups)
         n_rows = np.shape(X)[0] if sample_weight is None else np.sum(sample_weight)
-        return float(-2 * value + np.log(n_rows) * self._n_parameters)
+        return bayesian(value, self._n_parameters, n_rows)
 
     def likelihood_ratio_test(
         self,

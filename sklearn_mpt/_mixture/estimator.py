@@ -10,10 +10,16 @@ from scipy.linalg import solve_triangular
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.utils._param_validation import StrOptions
 
-from sklearn_mpt._checks import COUNT, POSITIVE_OR_0, warn_caller
+from sklearn_mpt._checks import (
+    COUNT,
+    POSITIVE_OR_0,
+    check_sample_weight,
+    warn_caller,
+)
 from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._mixture.covariances import compressed, covariance_shape, expanded
 from sklearn_mpt._mixture.density import Classes, Layout, MixtureDensity
@@ -295,36 +301,44 @@ class MPTMixture(TableMPT):
             density, lambda x: density.log_responsibility(x).exp(), X, dtype=X.dtype
         )
 
-    def bic(self, X: ArrayLike) -> float:
+    def bic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the Bayesian information criterion on X; lower is better.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Rows; NaN marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
 
         Returns
         -------
         bic : float
-            -2 times the log-likelihood, plus log(n_samples) for each parameter.
+            -2 times the log-likelihood, plus for each parameter the logarithm of the
+            number of rows, or of the sum of their weights.
         """
         log_prob = self.score_samples(X)
-        return float(-2 * log_prob.sum() + self._n_parameters() * np.log(len(log_prob)))
+        weight = check_sample_weight(sample_weight, log_prob)
+        return bayesian(weight @ log_prob, self._n_parameters(), weight.sum())
 
-    def aic(self, X: ArrayLike) -> float:
+    def aic(self, X: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Compute the Akaike information criterion on X; lower is better.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
             Rows; NaN marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weight of each row; None is 1.
 
         Returns
         -------
         aic : float
             -2 times the log-likelihood, plus 2 for each parameter.
         """
-        return float(-2 * self.score_samples(X).sum() + 2 * self._n_parameters())
+        log_prob = self.score_samples(X)
+        weight = check_sample_weight(sample_weight, log_prob)
+        return akaike(weight @ log_prob, self._n_parameters())
 
     def _n_parameters(self):
         """Return the number of free parameters."""
