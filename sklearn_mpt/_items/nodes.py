@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+
 RADIUS = 6.5  # radius of the grid, in standard deviations of z
 # Spacings in standard deviations of the narrowest posterior, by number of dimensions.
 TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
@@ -36,9 +38,7 @@ class Population(NamedTuple):
     def log_density(self, z):
         """Return the log-density of z in each group at nodes; (g, s)."""
         unit = (z - self.mean[:, None]) / self.deviation[:, None]
-        constant = self.deviation.log().sum(1) + 0.5 * z.shape[1] * math.log(
-            2 * math.pi
-        )
+        constant = self.deviation.log().sum(1) + 0.5 * z.shape[1] * LOG_2PI
         return -0.5 * (unit**2).sum(2) - constant[:, None]
 
 

@@ -14,6 +14,8 @@ import torch
 from scipy.special import roots_hermitenorm
 from scipy.stats import norm, qmc, t
 
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+
 N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
@@ -45,7 +47,7 @@ def gaussian_around(mean, precision_root):
 
 
 def standard_normal_log_prob(z):
-    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * math.log(2 * math.pi)
+    return -0.5 * (z**2).sum(-1) - 0.5 * z.shape[-1] * LOG_2PI
 
 
 def gaussian_log_prob(z, posterior):
@@ -57,7 +59,7 @@ def gaussian_log_prob(z, posterior):
 def log_peak(posterior):
     """Return the log density at the mean; (n,)."""
     log_det = posterior.precision_root.diagonal(dim1=1, dim2=2).log().sum(1)
-    return log_det - 0.5 * posterior.mean.shape[1] * math.log(2 * math.pi)
+    return log_det - 0.5 * posterior.mean.shape[1] * LOG_2PI
 
 
 def moments(z):

@@ -53,6 +53,11 @@ def _are_same(low, high, dtype):
     return high - low <= SAME * eps * np.maximum(np.abs(low), np.abs(high))
 
 
+def normal_log_prob(squared_error, variance):
+    """Return the log-density of a normal distribution, given squared errors."""
+    return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
+
+
 class Gaussian(OfScale):
     """Features with Gaussian noise, given their means.
 
@@ -146,8 +151,7 @@ class Gaussian(OfScale):
         return {"noise_variance_": self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
-        variance = self.scatter
-        return -0.5 * (LOG_2PI + variance.log() + (X - location) ** 2 / variance)
+        return normal_log_prob((X - location) ** 2, self.scatter)
 
     def pair_log_prob(self, X, observed, location):
         variance = self.scatter

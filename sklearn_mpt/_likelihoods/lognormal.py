@@ -1,7 +1,5 @@
 """Positive amounts whose logarithms have Gaussian noise; their locations are means."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -13,8 +11,8 @@ from sklearn_mpt._likelihoods.amounts import (
     positive_part_is_constant,
 )
 from sklearn_mpt._likelihoods.base import OfScale
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 
-LOG_2PI = math.log(2 * math.pi)
 VARIANCE_FLOOR = 1e-7  # of a logarithm in single precision
 
 
@@ -66,7 +64,7 @@ class Lognormal(OfScale):
 
     def entry_log_prob(self, X, location):
         logs = log_of(X)
-        return normal_log_prob(logs, location, self.scatter) - logs
+        return normal_log_prob((logs - location) ** 2, self.scatter) - logs
 
     def pair_log_prob(self, X, observed, location):
         logs = log_of(X)
@@ -96,10 +94,6 @@ class Lognormal(OfScale):
     def draw(self, location, uniform):
         noise = self.scatter.sqrt() * torch.special.ndtri(uniform)
         return (location + noise).clamp(max=LARGEST_LOG).exp()
-
-
-def normal_log_prob(values, location, variance):
-    return -0.5 * (LOG_2PI + variance.log() + (values - location) ** 2 / variance)
 
 
 def normal_pairs(values, observed, location, variance):

@@ -7,6 +7,7 @@ import torch
 from scipy.stats import poisson
 
 from sklearn_mpt._likelihoods.base import Likelihood, totals
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 # Rates are capped at the exponential of this, so that none is infinite. Beyond,
 # log-probabilities are linear in the location.
@@ -100,7 +101,7 @@ def _least_cost(X):
     large = X.clamp(min=SMALLEST_BY_SERIES)
     u = 1 / large
     series = u * (1 / 12 - u**2 * (1 / 360 - u**2 / 1260))
-    by_series = 0.5 * (math.log(2 * math.pi) + large.log()) + series
+    by_series = 0.5 * (LOG_2PI + large.log()) + series
     small = X.clamp(max=SMALLEST_BY_SERIES)
     exact = torch.lgamma(small + 1) + small - torch.xlogy(small, small)
     return torch.where(X < SMALLEST_BY_SERIES, exact, by_series)

@@ -19,11 +19,8 @@ from sklearn_mpt._likelihoods.amounts import (
     positive_part_is_constant,
 )
 from sklearn_mpt._likelihoods.base import OfScale, totals
-from sklearn_mpt._likelihoods.lognormal import (
-    VARIANCE_FLOOR,
-    normal_log_prob,
-    normal_pairs,
-)
+from sklearn_mpt._likelihoods.gaussian import normal_log_prob
+from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, normal_pairs
 
 FEW = 2  # with fewer positive amounts the noise variance starts at 1
 
@@ -91,7 +88,8 @@ class ZeroLognormal(OfScale):
     def entry_log_prob(self, X, location):
         chance, mean = _two(location)
         logs, is_positive = log_of(X), X > 0
-        density = logsigmoid(chance) + normal_log_prob(logs, mean, self.scatter) - logs
+        of_log = normal_log_prob((logs - mean) ** 2, self.scatter)
+        density = logsigmoid(chance) + of_log - logs
         return torch.where(is_positive, density, logsigmoid(-chance))
 
     def pair_log_prob(self, X, observed, location):

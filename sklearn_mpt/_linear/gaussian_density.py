@@ -20,14 +20,12 @@ K x K precisions and in rank-one updates. If that is too much, slower computatio
 used, whose errors grow with the square root.
 """
 
-import math
-
 import torch
 
 from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 
-LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # size of a tensor over places, components and features
 ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches
 # Largest ratio of a feature's variance to the noise for which scores have an error of
@@ -77,10 +75,6 @@ def _observed(X, hidden=None):
 
 def _residual(X, observed, mean):
     return torch.nan_to_num(X - mean) * observed
-
-
-def _log_density(squared_error, variance):
-    return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
 
 
 def _finite(log_prob):
@@ -154,7 +148,7 @@ class LinearGaussian(LatentDensity):
         # gradient NaN.
         residual = torch.nan_to_num(X) - self.mean - z @ self.components
         variance = self.noise_variance + ((root @ self.components) ** 2).sum(1)
-        log_prob = _log_density(residual**2, variance)
+        log_prob = normal_log_prob(residual**2, variance)
         return torch.where(mask & ~torch.isnan(X), _finite(log_prob), 0.0)
 
     def latent_moments(self, X):
@@ -241,7 +235,7 @@ class LinearGaussian(LatentDensity):
         u_x, second = _second_moment_about(self.mean, moments, V_seen)
         u_u = u_x @ V_seen.mT
         error = second + (V * (u_u @ V - 2 * u_x)).sum(1)
-        log_prob = _log_density(error, self.noise_variance + (V**2).sum(1))
+        log_prob = normal_log_prob(error, self.noise_variance + (V**2).sum(1))
         return (log_prob * masks).sum(1) / masks.sum(1)
 
 
@@ -354,7 +348,7 @@ def _by_moments(second, order, model):
         seen = torch.arange(n_features, device=W.device) < places[:, None]
         quadratic = (products * seen[:, None]) @ W.T
         error = second.diagonal() + (p * (quadratic @ p - 2 * products)).sum(1)
-        blocks.append(_along(_log_density(error, variance), places))
+        blocks.append(_along(normal_log_prob(error, variance), places))
     return torch.cat(blocks, 1)
 
 
@@ -401,7 +395,7 @@ def _score_rows(X, order, model):
     covariance = _identity(W).repeat(len(X), 1, 1)
     scores = error.new_empty(n_features, 2, len(X))
     for t in range(n_features):
-        log_prob = _log_density(error**2, variance).mul_(present)
+        log_prob = normal_log_prob(error**2, variance).mul_(present)
         scores[t, 0] = log_prob.sum(1) / (n_features - t)
         scores[t, 1] = log_prob[:, 0]
         # A missing feature does not change the posterior.

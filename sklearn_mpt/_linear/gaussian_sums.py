@@ -13,14 +13,13 @@ written out, as they are a few products of matrices. The cost is O(n d k^2).
 """
 
 import functools
-import math
 from typing import NamedTuple
 
 import torch
 
 from sklearn_mpt._latent.natural_gradient import Curvature, Point, Sums, law_of
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
-LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**22  # size of a block of rows in double precision
 LARGEST_RATIO = 1e4  # of a conditional variance, computed as a difference, to the noise
 LEAST = 1e-12  # smallest ratio of a conditional variance to the noise

@@ -5,16 +5,15 @@ as inputs of the net. From outputs of the net, `width` parameters for each colum
 computes log-probabilities, expected values and draws. Numbers are standardised.
 """
 
-import math
 from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods import likelihood_of
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
 
-LOG_2PI = math.log(2 * math.pi)
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
 WIDTH_FLOOR = 3e-3

@@ -11,7 +11,6 @@ block of its precision at the unobserved entries is factorised once for all rows
 the same gaps.
 """
 
-import math
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,9 +20,9 @@ import torch
 
 from sklearn_mpt._latent.density import FLOAT_BYTES, Density
 from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._measure.contract import masked_score
 
-LOG_2PI = math.log(2 * math.pi)
 LEAST_VARIANCE = 1e-300
 BLOCK_BYTES = 2**25
 # Sizes up to which matrices are copied for every row: for each pattern, and in all.
@@ -283,7 +282,7 @@ class MixtureDensity(Density):
         gaussian, layout = given.gaussian, self.layout
         residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.classes.means
         error, variance = residual - gaussian.deviation, gaussian.variance
-        log_prob = -0.5 * (error**2 / variance + variance.log() + LOG_2PI)
+        log_prob = normal_log_prob(error**2, variance)
         everywhere = X.new_zeros(len(X), len(self.classes.weights), X.shape[1])
         everywhere[..., layout.gaussian] = log_prob
         everywhere[..., layout.others] = given.entries
