@@ -33,8 +33,9 @@ from sklearn_mpt._items.nodes import MAX_DIMS
 from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.rotation import ROTATIONS
 from sklearn_mpt._items.start import first_slopes, shares
-from sklearn_mpt._items.training import LONG_SLOPE, ItemSolver, Objective
+from sklearn_mpt._items.training import ItemSolver, Objective
 from sklearn_mpt._latent.base import BaseMPT
+from sklearn_mpt._latent.priors import LONG_SLOPE
 from sklearn_mpt._seeds import RandomState
 
 

@@ -25,6 +25,7 @@ import torch
 
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
 from sklearn_mpt._latent.fit_loop import Solver
+from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
 from sklearn_mpt._latent.quadrature import total_and_shares
 
 MEMORY = 15  # number of pairs of steps and changes of the gradient that are kept
@@ -34,10 +35,6 @@ LARGEST_SCALE = 10.0  # largest factor of the direction that the last step gives
 RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
 LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
 TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
-# Without a prior, slopes are free up to this length, and a normal prior with this
-# standard deviation keeps the excess small.
-LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
-UNSEEN = 0.5  # number of people who are counted for an answer that nobody gave
 SLOW, POWER = 10, 0.6  # steps on parts of a stream fall as (1 + t / SLOW)^-POWER
 
 
@@ -265,19 +262,6 @@ class Objective:
         gradient[of_deviation] = deviations[chosen[1]]
         metric = (count / deviation**2)[chosen[0]], (2 * count)[chosen[1]]
         return torch.cat(metric)
-
-
-def slope_penalty(slopes, deviation):
-    """Return gradient, curvature and value of minus the log prior of slopes (j, k)."""
-    free = 0.0
-    if deviation is None:
-        deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
-    length = torch.linalg.norm(slopes, dim=1, keepdim=True)
-    excess = (length - free).clamp(min=0)
-    precision = deviation**-2
-    pull = precision * excess / length.clamp(min=1e-300) * slopes
-    curvature = precision * (length >= free)
-    return pull, curvature, 0.5 * precision * float((excess**2).sum())
 
 
 def _of_block(block, curve, counts, z):

@@ -13,6 +13,7 @@ from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
+from sklearn_mpt._latent.priors import LONG_SLOPE
 from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
@@ -20,7 +21,6 @@ from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_a
 from sklearn_mpt._linear.gaussian_sums import moments_of
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
 from sklearn_mpt._linear.integrated_training import (
-    LONG_SLOPE,
     MANY_FEATURES,
     LikelihoodRows,
     Training,

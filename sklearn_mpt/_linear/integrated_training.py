@@ -15,6 +15,7 @@ import torch
 from sklearn_mpt._latent.ascent import IDLE
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
+from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
@@ -63,11 +64,6 @@ STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeat
 MAX_BATCH, MAX_COPIES = 2**16, 32
 MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
 MAX_ENUMERATED = 2**10  # largest number of pairs of a distinct row and a mask
-UNSEEN = 0.5  # observations added to each level that no row has
-# Without `slope_prior`, slopes have no prior up to this length (change of a location
-# per unit of z). The excess has a normal prior with this standard deviation, because
-# slopes of features that separate the rows would be infinite.
-LONG_SLOPE, LONG_SLOPE_DEVIATION = 10.0, 1.0
 # With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
 # falls less than the second are errors of nodes, which move with the posteriors.
 IDLE_SAMPLED, JITTER = 1.0, 0.1
@@ -217,22 +213,15 @@ class IntegratedRows:
         """
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
-        deviation, free = self.training.slope_prior, 0.0
-        if deviation is None:
-            deviation, free = LONG_SLOPE_DEVIATION, LONG_SLOPE
-        of_row = 1 / (self.weights.total * deviation**2)
         slopes = point.coefs[:, :-1]
-        length = torch.linalg.norm(slopes, dim=1, keepdim=True)
-        excess = (length - free).clamp(min=0)
-        pull = torch.zeros_like(point.coefs)
-        pull[:, :-1] = excess / length.clamp(min=1e-300) * slopes
+        pull, curvature, penalty = slope_penalty(slopes, self.training.slope_prior)
+        share = sums.n_rows / self.weights.total
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
-        diagonal[:, :-1] += sums.n_rows * of_row * (length >= free)
-        gradient = sums.gradient.coefs - sums.n_rows * of_row * pull
-        sums = sums.lowered(
-            self.given.log_scale + 0.5 * of_row * float((excess**2).sum())
-        )
-        coefs = gradient * self.varies[:, None]
+        diagonal[:, :-1] += share * curvature
+        coefs = sums.gradient.coefs.clone()
+        coefs[:, :-1] -= share * pull
+        sums = sums.lowered(self.given.log_scale + penalty / self.weights.total)
+        coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
     def _with_unseen(self, sums, point):
