@@ -561,6 +561,16 @@ def test_rotation_finds_simple_structure():
         assert_allclose(correlation, np.eye(2), atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["varimax", "quartimax", "oblimin"])
+def test_the_longest_rotated_column_comes_first(method):
+    rng = np.random.default_rng(0)
+    slopes = rng.uniform(0.5, 2, size=(8, 2))
+    for _ in range(10):  # rounding does not choose between orders
+        found, _ = rotated(slopes + 1e-7 * rng.normal(size=slopes.shape), method)
+        lengths = np.linalg.norm(found, axis=0)
+        assert lengths[0] > lengths[1]
+
+
 def test_fixed_items_by_difficulty_are_those_by_intercept():
     slopes, difficulty = [0.8, 1.5], [[-1.0, 0.5], [-0.2, 0.9]]
     for name in ("graded", "gpcm"):

@@ -36,9 +36,10 @@ def principal_axes(slopes):
 def rotated(slopes, method, near=None):
     """Return rotated slopes (d, k), and correlations of the factors (k, k).
 
-    Columns with a negative sum change their sign.
+    Columns with a negative sum change their sign. The longest comes first: several
+    orders of the columns have the same criterion.
 
-    near : T at which the search starts; None starts from several.
+    near : T at which the search starts, whose order is kept; None starts from several.
     """
     k = slopes.shape[1]
     if near is None or method is None:
@@ -51,6 +52,9 @@ def rotated(slopes, method, near=None):
         else:
             transform = _project(loadings, near, method)[1]
     found = slopes @ np.linalg.inv(transform).T
+    if near is None:
+        order = (found**2).sum(axis=0).argsort()[::-1]
+        found, transform = found[:, order], transform[:, order]
     sign = np.where(found.sum(axis=0) < 0, -1.0, 1.0)
     found, transform = found * sign, transform * sign
     return found, transform.T @ transform
