@@ -587,21 +587,17 @@ def positive_definite(rng, lowest):
     return q @ torch.diag(torch.linspace(lowest, 1, 5).double()) @ q.T
 
 
-def as_point(x):
-    return Point(x[:4].view(2, 2), x[4:])
-
-
-def test_corrected_steps_find_the_maximum_of_a_quadratic_function():
+@pytest.mark.parametrize("largest_scale", [1.0, 10.0])
+def test_corrected_steps_find_the_maximum_of_a_quadratic_function(largest_scale):
     rng = np.random.default_rng(0)
     curvature, goal = positive_definite(rng, 0.05), torch.tensor(rng.normal(size=5))
-    x, memory = torch.zeros(5).double(), QuasiNewton()
+    x, memory = torch.zeros(5).double(), QuasiNewton(largest_scale)
     gradient = curvature @ (goal - x)
     for _ in range(16):
-        step = memory.direction(as_point(gradient), lambda g: g)
-        step = torch.cat([step.coefs.flatten(), step.own])
+        step = memory.direction(gradient, lambda g: g)
         before, x = gradient, x + step
         gradient = curvature @ (goal - x)
-        memory.add(*map(as_point, (step, before, gradient)))
+        memory.add(step, before, gradient)
     assert (x - goal).norm() < 1e-4 * goal.norm()
     uncorrected = torch.linalg.matrix_power(torch.eye(5) - curvature, 16) @ goal
     assert uncorrected.norm() > 0.1 * goal.norm()
@@ -611,16 +607,14 @@ def test_corrected_steps_find_the_maximum_of_a_quadratic_function():
 def test_steps_along_a_ray_without_a_maximum_grow_forward(rise):
     rng = np.random.default_rng(1)
     gradient, memory = torch.tensor(rng.normal(size=5)), QuasiNewton()
-    before, now = as_point(gradient), as_point(rise * gradient)
-    memory.add(before, before, now)  # a full step, with the unit information
-    step = memory.direction(now, lambda g: g)
-    assert_allclose(step.coefs, now.coefs / LEAST_FALL)
-    assert_allclose(step.own, now.own / LEAST_FALL)
+    memory.add(gradient, gradient, rise * gradient)  # a full step of unit information
+    step = memory.direction(rise * gradient, lambda g: g)
+    assert_allclose(step, rise * gradient / LEAST_FALL)
 
 
 def test_steps_against_the_gradient_are_not_remembered():
-    memory, gradient = QuasiNewton(), as_point(torch.ones(5).double())
-    memory.add(gradient.times(-1.0), gradient, gradient)
+    memory, gradient = QuasiNewton(), torch.ones(5).double()
+    memory.add(-gradient, gradient, gradient)
     assert len(memory) == 0
 
 

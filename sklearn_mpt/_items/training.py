@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
+from sklearn_mpt._latent.acceleration import QuasiNewton
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
 from sklearn_mpt._latent.quadrature import total_and_shares
 
-MEMORY = 15  # number of pairs of steps and changes of the gradient that are kept
 LONGEST = 2.0  # largest change of a parameter in a step
 ARMIJO, N_HALVINGS = 1e-4, 20
-LARGEST_SCALE = 10.0  # largest factor of the direction that the last step gives
+LARGEST_SCALE = 10.0  # of full steps by the last one; see `QuasiNewton`
 RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
 LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
 TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
@@ -312,7 +312,7 @@ class ItemSolver(Solver):
         self.point = point
         self.tol = tol * len(point)
         self.loss_curve = []
-        self._pairs = []
+        self._memory = QuasiNewton(LARGEST_SCALE)
         self._n_steps = n_before
         self._is_over = False
         self._now = None
@@ -336,7 +336,7 @@ class ItemSolver(Solver):
         direction = shortened(items, self._direction(now))
         slope = float(now.gradient @ direction)
         if not slope > 0:
-            self._pairs = []
+            self._memory = QuasiNewton(LARGEST_SCALE)
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
@@ -352,14 +352,12 @@ class ItemSolver(Solver):
             found = None
         n_rows = self.objective.answers.total
         if found is None:
-            self._is_over = not self._pairs
-            self._pairs = []
+            self._is_over = not self._memory
+            self._memory = QuasiNewton(LARGEST_SCALE)
             self.loss_curve.append(-now.value / n_rows)
             return
         moved = size * direction
-        change = now.gradient - found.gradient
-        if float(moved @ change) > 1e-10 * float(moved.norm() * change.norm()):
-            self._pairs = [*self._pairs, (moved, change)][-MEMORY:]
+        self._memory.add(moved, now.gradient, found.gradient)
         self.point = self.point + moved
         gained = found.value - now.value
         self._now = found
@@ -373,24 +371,10 @@ class ItemSolver(Solver):
         return self._is_over
 
     def _direction(self, now):
-        """Return the direction, by the two-loop recursion of limited-memory BFGS."""
-        q, factors = now.gradient.clone(), []
-        for moved, change in reversed(self._pairs):
-            rho = 1 / float(moved @ change)
-            alpha = rho * float(moved @ q)
-            q -= alpha * change
-            factors.append((rho, alpha))
-        direction = solve_metric(self.objective, now, q)
-        if self._pairs:
-            moved, change = self._pairs[-1]
-            scaled = float(change @ solve_metric(self.objective, now, change))
-            ratio = float(moved @ change) / max(scaled, 1e-300)
-            direction *= min(max(1.0, ratio), LARGEST_SCALE)
-        for (moved, change), (rho, alpha) in zip(
-            self._pairs, reversed(factors), strict=True
-        ):
-            direction += moved * (alpha - rho * float(change @ direction))
-        return direction
+        """Return the full step, corrected by the last ones."""
+        return self._memory.direction(
+            now.gradient, lambda gradient: solve_metric(self.objective, now, gradient)
+        )
 
     def step_on_part(self):
         """Take one step of EM on a part of a stream; step sizes fall."""

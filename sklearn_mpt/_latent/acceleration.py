@@ -21,28 +21,41 @@ References
    functions", Mathematical Programming 14, 1978.
 """
 
+import torch
+
 MEMORY = 10  # number of steps that are remembered
 LEAST_FALL = 0.2
 
 
 class QuasiNewton:
-    """The last steps of an ascent, and the falls of the gradient along them."""
+    """The last steps of an ascent, and the falls of the gradient along them.
 
-    def __init__(self):
+    Points, gradients and steps are flat tensors, (p,).
+
+    Parameters
+    ----------
+    largest_scale : float
+        Full steps are multiplied by a factor from 1 to this number: by how much the
+        last step says that they are too short. 1 suits full steps that also change the
+        law of z, and so are not too short everywhere.
+    """
+
+    def __init__(self, largest_scale=1.0):
+        self.largest_scale = largest_scale
         self._pairs = []
 
     def __len__(self):
         return len(self._pairs)
 
     def add(self, moved, before, now):
-        """Add a step, and the gradients before and after it, which are `Point`."""
-        fall, expected = before.plus(now, -1.0), before
-        product, least = moved.dot(fall), LEAST_FALL * moved.dot(expected)
+        """Add a step, and the gradients before and after it."""
+        fall, expected = before - now, before
+        product, least = float(moved @ fall), LEAST_FALL * float(moved @ expected)
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
-            share = (moved.dot(expected) - least) / (moved.dot(expected) - product)
-            fall = expected.times(1 - share).plus(fall, share)
+            share = (moved @ expected - least) / (moved @ expected - product)
+            fall = torch.lerp(expected, fall, share)
         self._pairs = [*self._pairs, (moved, fall)][-MEMORY:]
 
     def direction(self, gradient, divide):
@@ -52,9 +65,13 @@ class QuasiNewton:
         """
         shares = []
         for moved, fall in reversed(self._pairs):
-            shares.append(moved.dot(gradient) / moved.dot(fall))
-            gradient = gradient.plus(fall, -shares[-1])
+            shares.append((moved @ gradient) / (moved @ fall))
+            gradient = gradient - shares[-1] * fall
         step = divide(gradient)
+        if self._pairs and self.largest_scale > 1:
+            moved, fall = self._pairs[-1]
+            ratio = float(moved @ fall) / float(fall @ divide(fall))
+            step = min(max(1.0, ratio), self.largest_scale) * step
         for (moved, fall), share in zip(self._pairs, reversed(shares), strict=True):
-            step = step.plus(moved, share - fall.dot(step) / moved.dot(fall))
+            step = step + (share - (fall @ step) / (moved @ fall)) * moved
         return step

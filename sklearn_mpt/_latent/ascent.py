@@ -266,8 +266,8 @@ class Ascent(Solver):
     def _remember(self, move):
         """Add the last step to those that correct the information."""
         before, last, _ = self._last
-        moved = self.point.plus(before, -1.0)
-        self._memory.add(moved, last.gradient, move.gradient)
+        moved = self.point.flat() - before.flat()
+        self._memory.add(moved, last.gradient.flat(), move.gradient.flat())
 
     def _advance(self, move):
         """Take a step; correct it by the last ones if there is no noise."""
@@ -278,12 +278,15 @@ class Ascent(Solver):
         self._last = before, move, size
         self._n_steps += 1
         if self.problem.accelerates and size == 1 and self._memory:
-            step = self._memory.direction(
-                move.gradient,
-                lambda g: with_change_of_law(g, before, move.information),
-            )
+
+            def divided(gradient):
+                gradient = before.with_flat(gradient)
+                return with_change_of_law(gradient, before, move.information).flat()
+
+            step = self._memory.direction(move.gradient.flat(), divided)
             longest = LONGER * self.problem.longest
-            self.point = apply(before, corrected(move, step, longest), 1.0, floor)
+            step = corrected(move, before.with_flat(step), longest)
+            self.point = apply(before, step, 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
 
     def _overshot(self, move):

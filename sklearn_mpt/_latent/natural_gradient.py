@@ -48,6 +48,14 @@ class Point(NamedTuple):
     def is_finite(self):
         return all(bool(part.isfinite().all()) for part in self)
 
+    def flat(self):
+        return torch.cat([part.flatten() for part in self])
+
+    def with_flat(self, values):
+        """Return a point of the same shapes with these values, flat."""
+        coefs, own = values.split([part.numel() for part in self])
+        return Point(coefs.view_as(self.coefs), own.view_as(self.own))
+
 
 class Blocks(NamedTuple):
     """Own parameters that belong to one feature, and are solved for with its location.
