@@ -22,10 +22,12 @@ from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.powers import Powers
-from sklearn_mpt._imputation.selection import (
-    MOST_INDICATORS,
-    Allowance,
+from sklearn_mpt._imputation.selection import MOST_INDICATORS, Allowance
+from sklearn_mpt._imputation.weights import (
+    Hidden,
     few_models,
+    log_prob_weights,
+    mean_weights,
     mixed,
     stacking_weights,
 )
@@ -90,10 +92,46 @@ def test_models_are_chosen_by_entries_that_are_hidden(wine):
 def test_few_models_are_mixed_and_independent_columns_are_among_them():
     rng = np.random.default_rng(0)
     columns, model = rng.normal(-1.5, 0.1, 200), rng.normal(-1.0, 0.1, 200)
-    weights = few_models([columns, model - 0.5, model, model - 1e-3])
-    assert_allclose(weights.sum(), 1)
-    assert_array_equal(weights > 0, [True, False, True, False])
-    assert weights[2] > 0.9
+    hidden = hidden_entries([columns, model - 0.5, model, model - 1e-3])
+    assert_array_equal(few_models(hidden), [0, 2])
+    assert log_prob_weights(hidden.take([0, 2]))[1, 0] > 0.9
+
+
+def hidden_entries(log_probs, columns=None, errors=None):
+    log_probs = np.stack(log_probs)
+    columns = np.zeros(log_probs.shape[1], int) if columns is None else columns
+    errors = np.zeros(log_probs.shape) if errors is None else np.stack(errors)
+    is_number = np.full(columns.max() + 1, errors.any())
+    return Hidden(columns, is_number, log_probs, errors)
+
+
+def test_a_model_has_weight_in_the_columns_that_it_predicts():
+    """Each of two models predicts one column; a third column has one hidden entry."""
+    columns = np.repeat([0, 1, 2], [300, 300, 1])
+    alone = np.full(601, -1.0)
+    first = np.where(columns == 0, -0.2, -1.8)
+    second = np.where(columns == 1, -0.2, -1.8)
+    hidden = hidden_entries([alone, first, second], columns)
+    weights = log_prob_weights(hidden)
+    assert_allclose(weights.sum(axis=0), 1)
+    assert weights[1, 0] > 0.9
+    assert weights[2, 1] > 0.9
+    common = stacking_weights(hidden.log_prob)
+    assert_allclose(weights[:, 2], common, atol=0.1)
+
+
+def test_weights_of_means_minimise_the_squared_error():
+    """Of two models with independent errors they are inverse to the variances."""
+    rng = np.random.default_rng(0)
+    noise = np.array([1.0, 0.4, 0.8])[:, None] * rng.normal(size=(3, 20_000))
+    columns = np.arange(20_000) % 2
+    hidden = hidden_entries(np.zeros((3, 20_000)), columns, noise)
+    weights = mean_weights(hidden)
+    precision = 1 / np.array([1.0, 0.4, 0.8]) ** 2
+    assert_allclose(weights[:, 0], precision / precision.sum(), atol=0.03)
+    worse = np.array([0.5, 0.9, 0.4])[:, None]
+    weights = mean_weights(hidden._replace(error=worse * noise[:1]))
+    assert_allclose(weights[1], 0, err_msg="worse than independent columns")
 
 
 def test_weights_of_models_maximise_the_log_probability_of_hidden_entries():
@@ -140,7 +178,7 @@ def test_conditionals_of_a_mix_are_mixed(wine):
     """In the units of the columns, which models do not see."""
     X = wine[0][:, [0, 2, 3]]  # which are not skewed
     model = MPTImputer(max_models=4, random_state=0).fit(X).estimator_
-    model.weights_ = np.full(len(model.estimators_), 1 / len(model.estimators_))
+    model.weights_ = np.full_like(model.weights_, 1 / len(model.estimators_))
     mask = np.random.default_rng(1).random(X.shape) < 0.3
     hidden = mask & ~np.isnan(X)
     rows = (X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0)
@@ -303,6 +341,7 @@ def test_conditionals_of_powers_are_densities_with_the_expected_values():
     table = pd.DataFrame(rows[:, :3], columns=list("abc")).assign(yes=rows[:, 3] > 0)
     model = MPTImputer(max_models=7, random_state=0).fit(table).estimator_
     assert_array_equal(model._units.powers.columns, [0, 1])
+    model.mean_weights_ = model.weights_
     for j, name in enumerate("abc"):
         mask, middle = np.arange(4) == j, rows[0, j]
         grid = middle + np.sinh(np.linspace(-7, 7, 4001))
@@ -365,7 +404,8 @@ def test_independent_columns_are_normal_densities_and_frequencies():
     X = np.array([[1.0, 0], [2.0, 1], [4.0, 1], [np.nan, np.nan]])
     weight = np.array([1.0, 1, 2, 5])
     layout = Layout(["gaussian", "categorical"], np.array([0, 3]))
-    model = IndependentColumns(layout).fit(X, sample_weight=weight)
+    units = Units.of(np.nan_to_num(X) * 0, layout)
+    model = IndependentColumns(layout, units).fit(X, sample_weight=weight)
     mean, variance = 11 / 4, (1 + 4 + 32) / 4 - (11 / 4) ** 2
     frequency = np.array([1.5, 3.5, 0.5]) / 5.5
     found = model.conditional_log_prob(X, np.ones(X.shape, bool))
@@ -373,7 +413,7 @@ def test_independent_columns_are_normal_densities_and_frequencies():
     assert_allclose(found[:3, 0], density, rtol=1e-5)
     assert_allclose(found[:3, 1], np.log(frequency[[0, 1, 1]]))
     assert_array_equal(found[3], 0)
-    filled, (log_probs,) = model.expected(X, layout, [1], Units.of(X * 0, layout))
+    filled, (log_probs,) = model.expected(X, layout, [1], units)
     assert_allclose(filled[3, 0], mean)
     assert_allclose(log_probs[3], np.log(frequency))
     drawn = model.draw(np.full((4000, 2), np.nan), random_state=0)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._imputation.coded import CodedModel
@@ -74,11 +75,12 @@ class Size(NamedTuple):
         return OVERHEAD + n_steps * (STEP + step)
 
 
-def candidate_paths(layout, size, seed):
+def candidate_paths(layout, units, size, seed):
     """Return lists of candidates. The first list has independent columns."""
     has_codes = len(layout.coded) > 0
     how = Settings(layout, size, seed)
-    first = Candidate("columns alone", OVERHEAD, lambda _: IndependentColumns(layout))
+    alone = IndependentColumns(layout, units)
+    first = Candidate("columns alone", OVERHEAD, lambda _: clone(alone))
     paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
     if has_codes:
         return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]

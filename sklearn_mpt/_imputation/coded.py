@@ -74,7 +74,7 @@ class CodedModel(BaseEstimator):
                 log_prob[some, : found.shape[1]] = found
         numbers = units.restored(filled)
         numbers[:, powers] = of_powers
-        return numbers, np.split(log_prob, counts.cumsum()[:-1], axis=1)
+        return numbers, np.split(log_prob, counts.cumsum(), axis=1)[:-1]
 
     def draw(self, X, random_state=None):
         rng = np.random.default_rng(random_state)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.layout import Layout
+from sklearn_mpt._imputation.layout import Layout, Units
 
 LEAST_VARIANCE = 1e-6  # added to the variance of each number
 PRIOR_COUNT = 0.5  # added to the count of each category
@@ -19,10 +19,13 @@ class IndependentColumns(BaseEstimator):
     ----------
     layout : Layout
         Kinds of the columns of coded rows.
+    units : Units
+        Units of their numbers, whose means are filled in.
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(self, layout: Layout, units: Units):
         self.layout = layout
+        self.units = units
 
     def go_on(self, **params) -> Self:
         """Return self, because `fit` has no starting values."""
@@ -31,9 +34,11 @@ class IndependentColumns(BaseEstimator):
     def fit(self, X, y=None, sample_weight=None) -> Self:
         weight = np.ones(len(X)) if sample_weight is None else sample_weight
         weight = np.where(np.isnan(X), 0.0, weight[:, None])
+        numbers = np.nan_to_num(self.units.restored(X))
         X = np.nan_to_num(X)
         total = np.maximum(weight.sum(axis=0), np.finfo(np.float64).tiny)
         self.means_ = (weight * X).sum(axis=0) / total
+        self.means_of_numbers_ = (weight * numbers).sum(axis=0) / total
         square = (weight * (X - self.means_) ** 2).sum(axis=0) / total
         self.variances_ = square + LEAST_VARIANCE
         self._log_probs = {}
@@ -53,8 +58,7 @@ class IndependentColumns(BaseEstimator):
 
     def expected(self, X, layout, columns, units):
         log_probs = [np.tile(self._log_probs[j], (len(X), 1)) for j in columns]
-        numbers = units.expected(self.means_[None], np.sqrt(self.variances_)[None])
-        return np.tile(numbers, (len(X), 1)), log_probs
+        return np.tile(self.means_of_numbers_, (len(X), 1)), log_probs
 
     def draw(self, X, random_state=None):
         rng = np.random.default_rng(random_state)

@@ -55,7 +55,8 @@ class GaussianIndicators(BaseEstimator):
         \frac{N(y_c; m, V)}{N(y_c; \mu, \Sigma)},
 
     which is linear discriminant analysis [1]_. Ordered categories have indicators for
-    whether the code is above each level.
+    whether the code is above each level. Numbers that are coded have themselves as
+    their only indicator.
 
     Parameters
     ----------
@@ -84,6 +85,10 @@ class GaussianIndicators(BaseEstimator):
             gaussian = Layout(["gaussian"] * coded.shape[1], np.zeros(coded.shape[1]))
             self.units_ = Units.of(coded, gaussian)
         self.model.fit(self.units_.without(coded), sample_weight=sample_weight)
+        self._frequencies = {
+            j: _frequencies(X[:, j], len(values), sample_weight)
+            for j, values in self.layout.values.items()
+        }
         self._blocks = self._blocks_of_columns()
         return self
 
@@ -153,7 +158,7 @@ class GaussianIndicators(BaseEstimator):
             column = np.zeros((self.layout.n_categories[j], len(self.layout.kinds)))
             column[:, j] = np.arange(len(column))
             vertices = self._coded(column)[:, place]
-            frequencies = mean[place]
+            frequencies = self._frequencies.get(j, mean[place])
             if self._is_cumulative[j]:
                 frequencies = -np.diff(frequencies, prepend=1.0, append=0.0)
             units = Units(self.units_.shift[place], self.units_.scale[place])
@@ -169,13 +174,18 @@ class GaussianIndicators(BaseEstimator):
     @cached_property
     def _is_cumulative(self):
         is_bool = self.layout.n_categories == 2
-        return self.layout.ordered | is_bool
+        return (self.layout.ordered | is_bool) & ~self._is_number
+
+    @cached_property
+    def _is_number(self):
+        return self.layout.numbers
 
     @cached_property
     def _widths(self):
         """Number of indicators of each column; 1 for numbers."""
         counts = self.layout.n_categories
-        return np.maximum(np.where(self._is_cumulative, counts - 1, counts), 1)
+        widths = np.where(self._is_cumulative, counts - 1, counts)
+        return np.where(self._is_number, 1, widths)
 
     @cached_property
     def _sources(self):
@@ -191,8 +201,20 @@ class GaussianIndicators(BaseEstimator):
         return np.arange(len(self._sources)) - self._starts[self._sources]
 
     def _coded(self, X):
-        wide, levels = np.asarray(X, dtype=np.float64)[:, self._sources], self._levels
+        X = np.array(X, dtype=np.float64)
+        for j, values in self.layout.values.items():
+            present = ~np.isnan(X[:, j])
+            X[present, j] = values[X[present, j].astype(int)]
+        wide, levels = X[:, self._sources], self._levels
         is_above = self._is_cumulative[self._sources]
         indicators = np.where(is_above, wide > levels, wide == levels)
-        is_code = (self.layout.n_categories > 0)[self._sources]
+        is_code = ~self._is_number[self._sources]
         return np.where(is_code & ~np.isnan(wide), indicators, wide)
+
+
+def _frequencies(codes, count, sample_weight):
+    """Return the shares of codes among present entries; (count,)."""
+    present = ~np.isnan(codes)
+    weight = None if sample_weight is None else sample_weight[present]
+    found = np.bincount(codes[present].astype(int), weight, count)
+    return found / found.sum()

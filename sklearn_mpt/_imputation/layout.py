@@ -1,29 +1,35 @@
 """Kinds and units of the columns of coded rows, and probabilities of their categories.
 
 Coded rows are arrays of floats, NaN where missing. Categories are codes 0, 1, 2, ...;
-numbers are power transforms where columns are skewed, and standardised.
+numbers of few values are codes, too, and others are power transforms where columns are
+skewed, and standardised.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from sklearn_mpt._imputation.powers import NO_POWERS, Powers
 from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
+from sklearn_mpt._tables.kinds_of_values import MOST_LEVELS, ROWS_PER_LEVEL
 
 ORDERED = ("ordinal", "partial_credit")
 LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
+LEAST_STEP = 1e-9  # smallest step between values, relative to the range of the column
 
 
 class Layout(NamedTuple):
     """Kinds of the columns of coded rows.
 
     kinds : names of likelihoods. n_categories : number of categories of each column; 0
-    for columns without codes.
+    for columns without codes. values : the numbers that codes stand for, in increasing
+    order, of the columns of numbers that are coded; by the index of the column.
     """
 
     kinds: list[str]
     n_categories: np.ndarray
+    values: Mapping[int, np.ndarray] = {}
 
     @classmethod
     def of(cls, kinds, categories):
@@ -33,10 +39,31 @@ class Layout(NamedTuple):
         ]
         return cls(list(kinds), np.array(counts))
 
+    def with_levels(self, rows) -> Self:
+        """Return the layout in which numbers of few values are ordered codes.
+
+        rows : shape (n, d), NaN where missing.
+        """
+        kinds, counts, values = list(self.kinds), self.n_categories.copy(), {}
+        for j in np.flatnonzero(self.numbers):
+            levels = levels_of(rows[~np.isnan(rows[:, j]), j])
+            if levels is not None:
+                values[int(j)] = levels
+                counts[j] = len(levels)
+                kinds[j] = "bernoulli" if len(levels) == 2 else "ordinal"
+        return Layout(kinds, counts, values)
+
     @property
     def coded(self):
         """Indices of the columns that hold codes."""
         return np.flatnonzero(self.n_categories)
+
+    @property
+    def numbers(self):
+        """Whether each column holds numbers, coded or not."""
+        numbers = self.n_categories == 0
+        numbers[list(self.values)] = True
+        return numbers
 
     @property
     def ordered(self):
@@ -60,15 +87,30 @@ class Layout(NamedTuple):
         ]
 
 
-class Units(NamedTuple):
-    """How numbers are coded: power transforms, less a shift, over a scale.
+def levels_of(numbers):
+    """Return the values of a column, if they are few and each is frequent, else None.
 
-    shift, scale : of each column; 0 and 1 for columns that are not Gaussian.
+    There are then at least `ROWS_PER_LEVEL` rows for each value on average.
+    """
+    values = np.unique(numbers)
+    if not 2 <= len(values) <= min(MOST_LEVELS, len(numbers) / ROWS_PER_LEVEL):
+        return None
+    if np.diff(values).min() < LEAST_STEP * np.ptp(values):
+        return None
+    return values
+
+
+class Units(NamedTuple):
+    """How numbers are coded: power transforms, less a shift, over a scale; or levels.
+
+    shift, scale : of each column; 0 and 1 for columns that are not Gaussian. values :
+    those of the `Layout`.
     """
 
     shift: np.ndarray
     scale: np.ndarray
     powers: Powers = NO_POWERS
+    values: Mapping[int, np.ndarray] = {}
 
     @classmethod
     def of(cls, rows, layout, powers=NO_POWERS):
@@ -77,16 +119,24 @@ class Units(NamedTuple):
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
         numbers = np.asarray(rows[:, is_number], dtype=np.float64)
         shift[is_number] = np.nanmean(numbers, axis=0)
-        spread = np.nanstd(numbers, axis=0)
-        varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
-        scale[is_number] = np.where(varies, spread, 1.0)
-        return cls(shift, scale, powers)
+        scale[is_number] = spreads(numbers)
+        return cls(shift, scale, powers, layout.values)
 
     def without(self, rows):
-        return (self.powers.transformed(rows) - self.shift) / self.scale
+        """Return coded rows. A number between two levels is coded as the nearest."""
+        coded = (self.powers.transformed(rows) - self.shift) / self.scale
+        for j, values in self.values.items():
+            above = np.searchsorted((values[1:] + values[:-1]) / 2, coded[..., j])
+            coded[..., j] = np.where(np.isnan(coded[..., j]), np.nan, above)
+        return coded
 
     def restored(self, rows):
-        return self.powers.restored(self.shift + self.scale * rows)
+        restored = self.powers.restored(self.shift + self.scale * rows)
+        for j, values in self.values.items():
+            code = np.nan_to_num(restored[..., j]).clip(0, len(values) - 1)
+            number = values[np.rint(code).astype(int)]
+            restored[..., j] = np.where(np.isnan(restored[..., j]), np.nan, number)
+        return restored
 
     def restored_powers(self, numbers):
         """Restore the columns of power transforms alone, (..., m)."""
@@ -95,8 +145,14 @@ class Units(NamedTuple):
         return self.powers.inverse(transforms)
 
     def log_slope(self, rows):
-        """Return the logarithms of the derivatives of coded numbers, (n, d)."""
-        return self.powers.log_slope(rows) - np.log(self.scale)
+        """Return the logarithms of the derivatives of coded numbers, (n, d).
+
+        Probabilities of levels become densities over the step between levels.
+        """
+        log_slope = self.powers.log_slope(rows) - np.log(self.scale)
+        for j, values in self.values.items():
+            log_slope[..., j] = -np.log(np.diff(values).min())
+        return log_slope
 
     def expected(self, mean, std):
         """Return expectations of numbers that are normal when coded, (n, d)."""
@@ -107,6 +163,13 @@ class Units(NamedTuple):
                 WEIGHTS, self.restored_powers(points), 1
             )
         return expected
+
+
+def spreads(numbers):
+    """Return the standard deviation of each column, or 1 if it is constant; (d,)."""
+    spread = np.nanstd(numbers, axis=0)
+    varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
+    return np.where(varies, spread, 1.0)
 
 
 def codes_of(probs, is_ordered):

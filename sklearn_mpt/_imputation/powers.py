@@ -9,6 +9,11 @@ that of Box and Cox of x + 1,
 where x is not negative, and elsewhere less the same of -x with exponent
 :math:`2 - \lambda`.
 
+If the transform were normal, with its mean and variance, then x would have a mean and a
+variance, too. An exponent is taken only if these are about those of the sample, because
+the models predict expectations of x. Otherwise the nearest exponent towards 1 is taken
+with which they are; with 1 they are equal.
+
 .. [1] I.-K. Yeo and R. A. Johnson, "A new family of power transformations to improve
    normality or symmetry", Biometrika 87, 2000.
 """
@@ -18,12 +23,20 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import boxcox1p, inv_boxcox1p
-from scipy.stats import iqr, yeojohnson_llf
+from scipy.stats import iqr, yeojohnson, yeojohnson_llf
+
+from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
 
 # All numbers are transforms of numbers. With exponents outside they are not, and the
 # expectation of what has a normal transform may be infinite.
 LEAST_EXPONENT, LARGEST_EXPONENT = 0.0, 2.0
 LEAST_UNIT = 1e-6  # in half interquartile ranges
+# How far the moments that a transform implies may be from those of the sample: its
+# mean, in standard deviations, and the ratio of the two standard deviations. Logarithms
+# of lognormal numbers pass if their standard deviation is at most 1.5, and three times
+# in four if it is 2.
+MEAN_TOLERANCE, SPREAD_TOLERANCE = 0.25, 2.0
+N_HALVINGS = 8  # of the interval of exponents in which the moments agree
 
 
 class Powers(NamedTuple):
@@ -109,11 +122,35 @@ def _origins_and_units(numbers):
 
 
 def _fit(numbers, origin, unit):
-    """Return the largest log-likelihood, up to a constant, and the transform."""
+    """Return the largest log-likelihood, up to a constant, and the transform.
+
+    It is the largest of exponents whose moments agree with those of the numbers.
+    """
     numbers = (numbers - origin) / unit
     best = minimize_scalar(
         lambda exponent: -yeojohnson_llf(exponent, numbers),
         bounds=(LEAST_EXPONENT, LARGEST_EXPONENT),
         method="bounded",
-    )
-    return -best.fun - len(numbers) * np.log(unit), origin, unit, best.x
+    ).x
+    if not _moments_agree(numbers, best):
+        apart, best = best, 1.0
+        for _ in range(N_HALVINGS):
+            middle = (apart + best) / 2
+            if _moments_agree(numbers, middle):
+                best = middle
+            else:
+                apart = middle
+    value = yeojohnson_llf(best, numbers) - len(numbers) * np.log(unit)
+    return value, origin, unit, best
+
+
+def _moments_agree(numbers, exponent):
+    """Return whether normal transforms imply about the mean and the spread there is."""
+    transforms = yeojohnson(numbers, exponent)
+    at_nodes = transforms.mean() + transforms.std() * NODES
+    powers = Powers(np.array([0]), np.zeros(1), np.ones(1), np.array([exponent]))
+    implied = powers.inverse(at_nodes[:, None])[:, 0]
+    mean = WEIGHTS @ implied
+    spread = np.sqrt(WEIGHTS @ (implied - mean) ** 2) / numbers.std()
+    is_near = abs(mean - numbers.mean()) < MEAN_TOLERANCE * numbers.std()
+    return is_near and 1 / SPREAD_TOLERANCE < spread < SPREAD_TOLERANCE

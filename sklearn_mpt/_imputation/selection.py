@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
-from sklearn_mpt._imputation.layout import Layout, Units, codes_of
+from sklearn_mpt._imputation.layout import Layout, Units, codes_of, spreads
+from sklearn_mpt._imputation.weights import Hidden, few_models, mixed
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
 # Entries are hidden several times, until there are so many, at most so often. Few
@@ -16,9 +17,6 @@ ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
 FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
-NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
-PRIOR_ENTRIES = 1.0  # entries added to each model when weights are computed
-N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
 # entry of a column and other column. It is less than half the time of missForest. The
@@ -35,6 +33,7 @@ class Trial(NamedTuple):
     name: str
     models: list  # one for each mask
     log_prob: np.ndarray  # log-probability of each hidden entry
+    error: np.ndarray  # of each hidden number, in standard deviations; else 0
     rmse: float  # error of numbers, in standard deviations of their columns
     wrong: float  # share of wrong categories
     steps: float  # mean number of steps between predicted and true ordered categories
@@ -46,8 +45,8 @@ class Table(NamedTuple):
     """The rows, and the entries that are hidden in turn.
 
     numbers : the rows before they were coded, in standard deviations of the columns.
-    scale : standard deviations. log_slope : logarithms of the derivatives of coded
-    numbers by these `numbers`.
+    scale : standard deviations; 1 for categories. log_slope : logarithms of the
+    derivatives of coded numbers by these `numbers`.
     """
 
     rows: np.ndarray
@@ -61,18 +60,34 @@ class Table(NamedTuple):
     @classmethod
     def of(cls, rows, layout, units, masks):
         numbers = units.restored(rows)
-        scale = Units.of(numbers, layout).scale
+        scale = np.where(layout.numbers, spreads(numbers), 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
         return cls(rows, layout, units, masks, numbers / scale, scale, log_slope)
 
+    @property
+    def columns(self):
+        """The column of each hidden entry."""
+        return np.concatenate([np.nonzero(mask)[1] for mask in self.masks])
+
     def log_prob(self, model, hidden):
         """Return the log-probabilities of entries that are hidden from a model."""
-        log_prob = model.conditional_log_prob(self.rows, hidden) + self.log_slope
-        return log_prob[hidden]
+        log_prob = model.conditional_log_prob(self.rows, hidden)
+        log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
+        return (log_prob + log_slope)[hidden]
 
     def filled(self, model, hidden):
+        """Return rows filled in by a model; numbers in standard deviations."""
         gaps = np.where(hidden, np.nan, self.rows)
-        return expected([model], [1.0], gaps, self.layout, self.units) / self.scale
+        numbers, log_probs = expectations(model, gaps, self.layout, self.units)
+        for j, log_prob in log_probs.items():
+            if not self.layout.numbers[j]:
+                numbers[:, j] = codes_of(np.exp(log_prob), self.layout.ordered[j])
+        return numbers / self.scale
+
+    def hidden(self, trials):
+        log_prob = np.stack([trial.log_prob for trial in trials])
+        error = np.stack([trial.error for trial in trials])
+        return Hidden(self.columns, self.layout.numbers, log_prob, error)
 
 
 def with_levels(rows, weight, layout):
@@ -113,9 +128,10 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     Returns
     -------
     trials : list of Trial
-    weights : ndarray of shape (n_trials,)
-        Weights that nearly maximise the log-probability of the hidden entries; most are
-        0.
+    kept : ndarray of int
+        Indices of the trials whose models are mixed.
+    weights : Weights
+        Weights of these models for each column.
     """
     if len(rows) > MOST_ROWS:
         some = rng.permutation(len(rows))[:MOST_ROWS]
@@ -134,11 +150,11 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     widths = np.maximum(widths, 1)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = Size(*rows.shape, int(widths.sum()), n_patterns)
-    paths = candidate_paths(layout, size, int(rng.integers(2**31)))
+    paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
     allowance = Allowance.of(max_seconds, max_models, counted, n_masks)
-    trials, weights = [], np.empty(0)
+    trials, value = [], 0.0
     last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
     start = time.process_time()
     while any(paths):
@@ -154,16 +170,17 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
             continue
         now = time.process_time()
         seconds, start = now - start, now
-        value = _value(trials, weights)
         trials.append(trial._replace(seconds=seconds))
-        weights = stacking_weights([t.log_prob for t in trials])
-        trials[-1] = trials[-1]._replace(gain=_value(trials, weights) - value)
+        before_it, value = value, table.hidden(trials).best_value()
+        trials[-1] = trials[-1]._replace(gain=value - before_it)
         smaller = before or trials[0]
         gains[i] = trial.log_prob.mean() - smaller.log_prob.mean()
         last[i] = trial
         if gains[i] <= LEAST_GAIN:
             paths[i] = []
-    return trials, few_models([t.log_prob for t in trials])
+    hidden = table.hidden(trials)
+    kept = few_models(hidden)
+    return trials, kept, hidden.take(kept).weights()
 
 
 def _try(candidate, before, train, table, is_first):
@@ -182,78 +199,57 @@ def _try(candidate, before, train, table, is_first):
             pairs = list(zip(models, table.masks, strict=True))
             log_prob = np.concatenate([table.log_prob(*pair) for pair in pairs])
             filled = np.vstack([table.filled(*pair) for pair in pairs])
-            errors = _errors(filled, table)
+            error, *errors = _errors(filled, table)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         if is_first:
             raise
         return None
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
-    return Trial(candidate.name, models, log_prob, *errors, 0.0, 0.0)
+    return Trial(candidate.name, models, log_prob, error, *errors, 0.0, 0.0)
 
 
 def _errors(filled, table):
-    """Return rmse of numbers, share of wrong categories, and steps of ordered ones."""
+    """Return errors of numbers, and their summaries of all hidden entries.
+
+    These are the rmse of numbers, the share of wrong categories, and the mean number of
+    steps of ordered ones.
+    """
     hidden, layout = np.vstack(table.masks), table.layout
     numbers = np.tile(table.numbers, (len(table.masks), 1))
-    of_numbers = hidden & (layout.n_categories == 0)
-    error = (filled - numbers)[of_numbers]
-    rmse = np.sqrt(np.mean(error**2)) if error.size else np.nan
-    return rmse, *category_errors(filled, numbers, hidden, layout)
+    error = np.where(layout.numbers, filled - numbers, 0.0)[hidden]
+    of_numbers = error[np.broadcast_to(layout.numbers, hidden.shape)[hidden]]
+    rmse = np.sqrt(np.mean(of_numbers**2)) if of_numbers.size else np.nan
+    return error, rmse, *category_errors(filled, numbers, hidden, layout)
 
 
 def category_errors(filled, rows, hidden, layout):
     distance = np.abs(filled - rows)
-    of_codes = hidden & (layout.n_categories > 0)
-    of_steps = hidden & layout.ordered
+    of_codes = hidden & ~layout.numbers
+    of_steps = of_codes & layout.ordered
     wrong = np.mean(distance[of_codes] > 0.5) if of_codes.any() else np.nan
     steps = np.mean(distance[of_steps]) if of_steps.any() else np.nan
     return wrong, steps
 
 
-def stacking_weights(log_probs):
-    """Return the weights whose mixture has the largest mean log-probability.
+def expectations(model, rows, layout, units):
+    """Return what a model expects in the gaps of coded rows.
 
-    `PRIOR_ENTRIES` entries that only this model explains are added to each model.
+    Returns
+    -------
+    numbers : ndarray of shape (n, d)
+        Expected numbers in the units of the table, arbitrary in columns of categories
+        and where `rows` are present.
+    log_probs : dict of ndarrays
+        Log-probabilities of the codes of each coded column with gaps, (n, n_codes).
     """
-    log_probs = np.stack(log_probs)
-    likelihood = np.exp(log_probs - log_probs.max(axis=0))
-    weights = np.full(len(log_probs), 1 / len(log_probs))
-    for _ in range(N_WEIGHT_STEPS):
-        before = weights
-        count = weights * (likelihood @ (1 / (weights @ likelihood))) + PRIOR_ENTRIES
-        weights = count / count.sum()
-        if np.abs(weights - before).max() < WEIGHT_TOL:
-            break
-    return weights
-
-
-def few_models(log_probs):
-    """Return weights of few models that lose at most `NEGLIGIBLE`; others have 0.
-
-    The model that gains most is added repeatedly. The first, independent columns, is
-    always among them: its small weight bounds what a wrong prediction costs.
-    """
-    log_probs = np.stack(log_probs)
-    full = mixed(log_probs, stacking_weights(log_probs)).mean()
-    everywhere, kept, value = np.zeros(len(log_probs)), [0], log_probs[0].mean()
-    everywhere[0] = 1.0
-    while value < full - NEGLIGIBLE and len(kept) < len(log_probs):
-        trials = []
-        for more in np.setdiff1d(np.arange(len(log_probs)), kept).tolist():
-            some = log_probs[[*kept, more]]
-            weights = stacking_weights(some)
-            trials.append((mixed(some, weights).mean(), more, weights))
-        value, more, weights = max(trials, key=lambda trial: trial[0])
-        kept.append(more)
-        everywhere[kept] = weights
-    return everywhere
-
-
-def mixed(log_probs, weights):
-    """Return log-probabilities of a mixture; (n_models, ...) -> (...)."""
-    shares = np.log(weights).reshape(-1, *[1] * (np.ndim(log_probs) - 1))
-    return np.logaddexp.reduce(log_probs + shares)
+    gaps = np.isnan(rows)
+    columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
+    numbers, log_probs = model.expected(rows, layout, columns, units)
+    for j, log_prob in zip(columns, log_probs, strict=True):
+        if j in layout.values:
+            numbers[:, j] = np.exp(log_prob) @ layout.values[j]
+    return numbers, dict(zip(columns.tolist(), log_probs, strict=True))
 
 
 def expected(models, weights, rows, layout, units):
@@ -261,23 +257,23 @@ def expected(models, weights, rows, layout, units):
 
     The result is in the units of the table: expected numbers, medians of ordered
     categories, and the most probable of others.
+
+    weights : `Weights`.
     """
-    gaps = np.isnan(rows)
-    columns = layout.coded[gaps[:, layout.coded].any(axis=0)]
-    found = [model.expected(rows, layout, columns, units) for model in models]
-    numbers = np.tensordot(weights, [numbers for numbers, _ in found], 1)
-    filled = np.where(gaps, numbers, units.restored(rows))
-    for i, j in enumerate(columns):
-        log_prob = mixed(np.stack([log_probs[i] for _, log_probs in found]), weights)
+    found = [expectations(model, rows, layout, units) for model in models]
+    gaps, filled = np.isnan(rows), units.restored(rows)
+    each = np.stack([numbers for numbers, _ in found])
+    # a model without a weight may expect what is not finite
+    useful = weights.mean[:, None] > 0
+    numbers = (weights.mean[:, None] * np.where(useful, each, 0.0)).sum(axis=0)
+    filled = np.where(gaps, numbers, filled)
+    for j in layout.coded[
+        ~layout.numbers[layout.coded] & gaps[:, layout.coded].any(axis=0)
+    ]:
+        log_prob = mixed(np.stack([of[j] for _, of in found]), weights.log_prob[:, j])
         codes = codes_of(np.exp(log_prob), layout.ordered[j])
         filled[:, j] = np.where(gaps[:, j], codes, rows[:, j])
     return filled
-
-
-def _value(trials, weights):
-    if not trials:
-        return 0.0
-    return float(mixed(np.stack([t.log_prob for t in trials]), weights).mean())
 
 
 class Allowance(NamedTuple):

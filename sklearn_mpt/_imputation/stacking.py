@@ -12,7 +12,8 @@ from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.powers import Powers
-from sklearn_mpt._imputation.selection import expected, mixed, search, with_levels
+from sklearn_mpt._imputation.selection import expected, search, with_levels
+from sklearn_mpt._imputation.weights import Weights, mixed
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
@@ -90,7 +91,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
-            trials, weights = search(
+            found = search(
                 rows,
                 self._layout,
                 self._units,
@@ -99,7 +100,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 self.max_models,
                 rng,
             )
-            self._keep(trials, weights)
+            self._keep(*found)
         of = with_levels(rows, sample_weight, self._layout)
         how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
@@ -115,8 +116,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         reader, columns = self.reader, self.reader.modelled
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
-        self._layout = Layout.of(kinds, categories)
-        is_number = np.array([kind == "gaussian" for kind in kinds])
+        self._layout = Layout.of(kinds, categories).with_levels(numbers)
+        is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
         powers = Powers.of(numbers, is_number)
         self._units = Units.of(numbers, self._layout, powers)
         self.n_features_in_ = len(reader.kinds)
@@ -133,14 +134,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _read(self, X):
         return self._units.without(self._numbers(X))
 
-    def _keep(self, trials, weights):
+    def _keep(self, trials, kept, weights):
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
-        self.selection_ = table | {"weight": weights}
-        chosen = [t for t, w in zip(trials, weights, strict=True) if w]
-        self.estimators_ = [t.models[0] for t in chosen]
-        self.weights_ = weights[weights > 0]
+        table["weight"] = np.zeros(len(trials))
+        table["weight"][kept] = weights.log_prob.mean(axis=1)
+        self.selection_ = table
+        self.estimators_ = [trials[i].models[0] for i in kept]
+        self.weights_, self.mean_weights_ = weights
 
     def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
         """Compute the log-probability of hidden entries given the others of their row.
@@ -163,7 +165,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         numbers = self._numbers(X)
         rows = self._units.without(numbers)
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
-        found = mixed(np.stack(every), self.weights_) + self._units.log_slope(numbers)
+        found = mixed(np.stack(every), self.weights_[:, None])
+        found = found + self._units.log_slope(numbers)
         log_prob = np.zeros(shape)
         log_prob[:, columns] = np.where(mask & ~np.isnan(rows), found, 0.0)
         return log_prob
@@ -200,8 +203,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if some.any():
             if method == "mean":
                 how = self._layout, self._units
-                models = self.estimators_, self.weights_
-                filled[some] = expected(*models, rows[some], *how)
+                weights = Weights(self.weights_, self.mean_weights_)
+                filled[some] = expected(self.estimators_, weights, rows[some], *how)
             else:
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
@@ -212,18 +215,28 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return self.reader.fill(X, complete, missing_entries(X))
 
     def _drawn(self, rows, rng):
-        """Draw each row from one of the models, by their weights.
+        """Draw the missing entries of rows; each from one of the models, by weights.
+
+        Entries of a row that are drawn from the same model are drawn together, and
+        models draw in turn, given what is drawn already. One uniform number for each
+        row chooses the models of its entries, so that they are the same model if
+        weights do not differ between columns.
 
         Independent columns, the first, are left out: rows drawn from them would weaken
         the dependence of columns, and bias slopes of regressions towards zero.
         """
         shares = self.weights_.copy()
-        if len(shares) > 1:
-            shares[0] = 0.0
-        which = rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
-        drawn = np.empty(rows.shape)
-        for k, model in enumerate(self.estimators_):
-            if (which == k).any():
+        others = shares[1:].sum(axis=0) > 0
+        shares[0, others] = 0.0
+        edges = (shares / shares.sum(axis=0)).cumsum(axis=0)
+        which = (rng.random((len(rows), 1, 1)) > edges[:-1].T).sum(axis=2)
+        drawn = rows.copy()
+        gaps = np.isnan(rows)
+        for k in rng.permutation(len(self.estimators_)):
+            entries = gaps & (which == k)
+            some = entries.any(axis=1)
+            if some.any():
                 seed = int(rng.integers(2**31))
-                drawn[which == k] = model.draw(rows[which == k], random_state=seed)
+                found = self.estimators_[k].draw(drawn[some], random_state=seed)
+                drawn[some] = np.where(entries[some], found, drawn[some])
         return drawn

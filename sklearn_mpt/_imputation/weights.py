@@ -1,0 +1,191 @@
+r"""Weights of models for each column, from their predictions of hidden entries.
+
+There are two kinds of weights, because a table is described and filled in. Those of
+log-probabilities maximise the log-probability of the hidden entries of a column under
+the mixture of the models [1]_, [2]_. Those of means minimise the squared error of the
+mixture of their expectations of a column of numbers [3]_. In both, the hidden entries
+of a column count beside `PSEUDO_ENTRIES` entries that are like those of all columns, so
+that a column with few hidden entries has nearly the weights of the whole table.
+
+.. [1] Y. Yao, A. Vehtari, D. Simpson and A. Gelman, "Using stacking to average Bayesian
+   predictive distributions", Bayesian Analysis 13, 2018.
+.. [2] Y. Yao, G. Pirš, A. Vehtari and A. Gelman, "Bayesian hierarchical stacking: some
+   models are (somewhere) useful", Bayesian Analysis 17, 2022.
+.. [3] J. M. Bates and C. W. J. Granger, "The combination of forecasts", Operational
+   Research Quarterly 20, 1969.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+PRIOR_ENTRIES = 1.0  # entries added to each model when common weights are computed
+PSEUDO_ENTRIES = 10.0  # entries of all columns that are added to those of a column
+N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
+NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
+
+
+class Weights(NamedTuple):
+    """Weights of models for each column; each (n_models, d), columns add up to 1.
+
+    log_prob : of conditionals. mean : of expectations, for columns of numbers.
+    """
+
+    log_prob: np.ndarray
+    mean: np.ndarray
+
+    def take(self, models):
+        return Weights(self.log_prob[models], self.mean[models])
+
+    def of_columns(self, columns):
+        """Return the weights of some columns, by indices or bool."""
+        return Weights(self.log_prob[:, columns], self.mean[:, columns])
+
+
+class Hidden(NamedTuple):
+    """The hidden entries, and what models predict of them.
+
+    columns : the column of each entry, (n_entries,). log_prob : log-probabilities of
+    entries, (n_models, n_entries). error : errors of expectations, in standard
+    deviations of the column, 0 for entries that are not numbers.
+    """
+
+    columns: np.ndarray
+    is_number: np.ndarray  # whether each column holds numbers, (d,)
+    log_prob: np.ndarray
+    error: np.ndarray
+
+    def take(self, models):
+        return self._replace(log_prob=self.log_prob[models], error=self.error[models])
+
+    def summed(self, entries):
+        """Return the sums of (k, n_entries) over the entries of each column; (k, d)."""
+        n = len(self.is_number)
+        return np.stack([np.bincount(self.columns, row, n) for row in entries])
+
+    @property
+    def count(self):
+        return np.bincount(self.columns, minlength=len(self.is_number))
+
+    def weights(self):
+        return Weights(log_prob_weights(self), mean_weights(self))
+
+    def best_value(self):
+        """Return the mean log-probability of the mixture with the best weights."""
+        weights = log_prob_weights(self)
+        return float(mixed(self.log_prob, weights[:, self.columns]).mean())
+
+    def value(self, weights):
+        """Return what weights are worth, in nats per hidden entry; larger is better.
+
+        That is the mean log-probability of the mixture, and of the normal distribution
+        with the squared error that its expectations have in each column of numbers.
+        """
+        log_prob = mixed(self.log_prob, weights.log_prob[:, self.columns]).mean()
+        error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
+        count = self.count
+        square = self.summed([error**2])[0] + PSEUDO_ENTRIES * np.mean(error**2)
+        log_error = 0.5 * np.log(
+            square / (count + PSEUDO_ENTRIES) + np.finfo(float).tiny
+        )
+        share = np.where(self.is_number, count, 0) / len(self.columns)
+        return log_prob, -share @ log_error
+
+
+def stacking_weights(log_probs):
+    """Return the weights whose mixture has the largest mean log-probability.
+
+    `PRIOR_ENTRIES` entries that only this model explains are added to each model.
+    """
+    log_probs = np.stack(log_probs)
+    likelihood = np.exp(log_probs - log_probs.max(axis=0))
+    weights = np.full(len(log_probs), 1 / len(log_probs))
+    for _ in range(N_WEIGHT_STEPS):
+        before = weights
+        count = weights * (likelihood @ (1 / (weights @ likelihood))) + PRIOR_ENTRIES
+        weights = count / count.sum()
+        if np.abs(weights - before).max() < WEIGHT_TOL:
+            break
+    return weights
+
+
+def log_prob_weights(hidden):
+    """Return weights of log-probabilities for each column; (n_models, d)."""
+    common = stacking_weights(hidden.log_prob)[:, None]
+    likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
+    weights = np.repeat(common, len(hidden.is_number), axis=1)
+    total = hidden.count + PSEUDO_ENTRIES
+    for _ in range(N_WEIGHT_STEPS):
+        before = weights
+        shares = weights[:, hidden.columns] * likelihood
+        count = hidden.summed(shares / shares.sum(axis=0))
+        weights = (count + PSEUDO_ENTRIES * common) / total
+        if np.abs(weights - before).max() < WEIGHT_TOL:
+            break
+    return weights
+
+
+def mean_weights(hidden):
+    """Return weights of expectations for each column of numbers; (n_models, d).
+
+    A model whose squared error in a column is larger than that of the first one,
+    independent columns, has no weight there.
+    """
+    error, n_models = hidden.error, len(hidden.error)
+    count = hidden.count
+    products = error[:, None] * error
+    sums = hidden.summed(products.reshape(n_models**2, -1)).T
+    n_numbers = max(1, count[hidden.is_number].sum())
+    common = sums[hidden.is_number].sum(axis=0) / n_numbers
+    weights = np.zeros((n_models, len(count)))
+    weights[0] = 1.0
+    for j in np.flatnonzero(hidden.is_number):
+        matrix = (sums[j] + PSEUDO_ENTRIES * common) / (count[j] + PSEUDO_ENTRIES)
+        matrix = matrix.reshape(n_models, n_models)
+        useful = matrix.diagonal() <= matrix[0, 0]
+        weights[useful, j] = _least_squares_weights(matrix[np.ix_(useful, useful)])
+    return weights
+
+
+def _least_squares_weights(matrix):
+    """Return weights w, not negative, with sum 1 and the smallest w' matrix w."""
+    values, vectors = np.linalg.eigh(matrix)
+    root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
+    # up to a factor of w.
+    system = np.vstack([root, np.ones(len(matrix))])
+    found, _ = nnls(system, np.append(np.zeros(len(root)), 1.0))
+    return found / found.sum()
+
+
+def few_models(hidden):
+    """Return which few models lose at most `NEGLIGIBLE` of the value of all; (k,).
+
+    The model that gains most is added repeatedly. The first, independent columns, is
+    always among them: its small weight bounds what a wrong prediction costs.
+    """
+    full = np.array(hidden.value(hidden.weights()))
+    kept, value = [0], np.array(hidden.take([0]).value(hidden.take([0]).weights()))
+    while (value < full - NEGLIGIBLE).any() and len(kept) < len(hidden.log_prob):
+        best = -np.inf
+        for more in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
+            some = hidden.take([*kept, more])
+            found = np.array(some.value(some.weights()))
+            gain = np.minimum(found, full).sum()
+            if gain > best:
+                best, value, added = gain, found, more
+        kept.append(added)
+    return np.array(kept)
+
+
+def mixed(log_probs, weights):
+    """Return log-probabilities of a mixture; (n_models, ...) -> (...).
+
+    weights : (n_models,), or of a shape that broadcasts to `log_probs`.
+    """
+    weights = np.asarray(weights)
+    if weights.ndim == 1:
+        weights = weights.reshape(-1, *[1] * (np.ndim(log_probs) - 1))
+    with np.errstate(divide="ignore"):
+        return np.logaddexp.reduce(log_probs + np.log(weights))
