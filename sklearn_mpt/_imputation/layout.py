@@ -6,7 +6,7 @@ skewed, and standardised.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,13 +39,13 @@ class Layout(NamedTuple):
         ]
         return cls(list(kinds), np.array(counts))
 
-    def with_levels(self, rows) -> Self:
+    def with_levels(self, rows):
         """Return the layout in which numbers of few values are ordered codes.
 
         rows : shape (n, d), NaN where missing.
         """
         kinds, counts, values = list(self.kinds), self.n_categories.copy(), {}
-        for j in np.flatnonzero(self.numbers):
+        for j in np.flatnonzero(np.array(kinds) == "gaussian"):
             levels = levels_of(rows[~np.isnan(rows[:, j]), j])
             if levels is not None:
                 values[int(j)] = levels

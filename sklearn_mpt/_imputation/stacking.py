@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.selection import expected, search, with_levels
 from sklearn_mpt._imputation.weights import Weights, mixed
@@ -120,6 +121,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
         powers = Powers.of(numbers, is_number)
         self._units = Units.of(numbers, self._layout, powers)
+        self._limits = Limits.of(numbers, self._layout.numbers)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
@@ -204,12 +206,13 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             if method == "mean":
                 how = self._layout, self._units
                 weights = Weights(self.weights_, self.mean_weights_)
-                filled[some] = expected(self.estimators_, weights, rows[some], *how)
+                found = expected(self.estimators_, weights, rows[some], *how)
+                filled[some] = self._limits.clip(found)
             else:
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
                 drawn = self._drawn(rows[some], np.random.default_rng(seed))
-                filled[some] = self._units.restored(drawn)
+                filled[some] = self._limits.existing(self._units.restored(drawn))
         complete = np.full(np.shape(X), np.nan)
         complete[:, self.reader.modelled] = np.where(gaps, filled, numbers)
         return self.reader.fill(X, complete, missing_entries(X))

@@ -1,0 +1,105 @@
+"""Which numbers MPTImputer fills in: limits, levels, grids, moments of transforms."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from sklearn_mpt import MPTImputer
+from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.limits import Limits, decimal_step
+from sklearn_mpt._imputation.powers import Powers
+
+
+def left_skewed_months():
+    counts = [2, 1, 1, 2, 8, 20, 36, 88, 144, 64, 28, 6]
+    month = np.repeat(np.arange(1.0, 13), counts)
+    wind = 40 + 10 * np.random.default_rng(0).normal(size=400)
+    frame = pd.DataFrame({"month": month, "wind": wind})
+    frame.loc[::5, "month"] = np.nan
+    return frame
+
+
+def test_means_and_draws_of_months_are_months():
+    gaps = left_skewed_months()
+    imputer = MPTImputer(max_models=3, random_state=0).fit(gaps)
+    assert imputer.transform(gaps)["month"].between(1, 12).all()
+    drawn = imputer.set_params(method="sample").transform(gaps)["month"]
+    assert drawn.isin(range(1, 13)).all()
+    draws, seen = drawn[gaps["month"].isna()], gaps["month"].dropna()
+    error = seen.std() / np.sqrt(len(draws))
+    assert_allclose(draws.mean(), seen.mean(), atol=3 * error)
+
+
+def test_densities_of_levels_add_up_to_one_over_the_step():
+    gaps = left_skewed_months()
+    gaps["month"] = 10 * gaps["month"]
+    model = MPTImputer(max_models=3, random_state=0).fit(gaps).estimator_
+    asked = gaps.iloc[[0] * 12].assign(month=np.arange(10.0, 130, 10))
+    log_prob = model.conditional_log_prob(asked, np.array([True, False]))[:, 0]
+    assert_allclose(np.exp(log_prob).sum() * 10, 1)
+
+
+def test_numbers_of_few_values_are_coded_and_restored():
+    rng = np.random.default_rng(0)
+    rows = np.column_stack(
+        [
+            rng.integers(1, 5, 100) * 0.5,
+            rng.integers(0, 60, 100),  # too many values
+            rng.choice([-0.04, 0.05], 100),
+            rng.integers(3, size=100),
+        ]
+    )
+    layout = Layout(["gaussian"] * 3 + ["categorical"], np.array([0, 0, 0, 3]))
+    layout = layout.with_levels(rows)
+    assert layout.kinds == ["ordinal", "gaussian", "bernoulli", "categorical"]
+    assert_array_equal(layout.n_categories, [4, 0, 2, 3])
+    units = Units.of(rows, layout)
+    coded = units.without(rows)
+    assert_array_equal(np.unique(coded[:, 0]), [0, 1, 2, 3])
+    assert_allclose(units.restored(coded), rows)
+    between = units.without(np.array([[0.7, 0, 9.0, 0], [np.nan] * 4]))
+    assert_array_equal(between[:, [0, 2]], [[0, 1], [np.nan, np.nan]])
+
+
+def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
+    rows = np.column_stack([[1.0, 2, 6], [-1.0, 0, 3], [0.5, 1.25, np.nan]])
+    limits = Limits.of(rows, np.array([True, True, True]))
+    assert_allclose(limits.low, [0, -1 - rows[:, 1].std(), 0.125])
+    assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
+    found = limits.existing(np.array([[-5.0, 0.4, 0.13], [100.0, 0.6, 0.9]]))
+    assert_allclose(found, [[0, 0, 0.5], [8, 1, 1.25]])
+
+
+def test_steps_of_numbers_with_few_decimals():
+    assert decimal_step(np.array([3.0, 9.0, 21.0])) == 6
+    assert_allclose(decimal_step(np.array([0.1, 0.3, 1.5])), 0.2)
+    assert decimal_step(np.random.default_rng(0).normal(size=50)) == 0
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.5])
+def test_transforms_imply_the_moments_of_the_sample(spread):
+    """Also where the best one, the logarithm, implies a mean that is far too large."""
+    numbers = np.exp(spread * np.random.default_rng(1).normal(size=300))
+    numbers = np.append(numbers, numbers.min() / 50)
+    powers = Powers.of(numbers[:, None], np.array([True]))
+    transforms = powers.transformed(numbers[:, None])[:, 0]
+    normal = np.random.default_rng(0).normal(size=400_000)
+    law = powers.inverse((transforms.mean() + transforms.std() * normal)[:, None])
+    assert_allclose(law.mean(), numbers.mean(), atol=0.3 * numbers.std())
+    assert 0.4 < law.std() / numbers.std() < 2.2
+
+
+def test_heavy_tails_are_not_filled_in_far_outside():
+    """A table with an exact linear relation is extended a little beyond its range."""
+    x = np.arange(40.0)
+    table = pd.DataFrame({"x": x, "y": 2 * x + 0.01 * np.sin(x)})
+    table.loc[[39, 20], "y"] = np.nan
+    filled = MPTImputer(random_state=0).fit_transform(table)["y"]
+    assert_allclose(filled[[39, 20]], [78, 40], atol=0.5)
+    rng = np.random.default_rng(0)
+    heavy = np.exp(2 * rng.normal(size=(200, 3)) + rng.normal(size=(200, 1)))
+    gaps = np.where(rng.random(heavy.shape) < 0.2, np.nan, heavy)
+    filled = MPTImputer(max_models=4, random_state=0).fit_transform(gaps)
+    assert (filled.max(axis=0) <= np.nanmax(gaps, axis=0) + np.nanstd(gaps, 0)).all()
+    assert filled.min() > 0
