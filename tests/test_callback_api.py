@@ -11,8 +11,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import sklearn
-from packaging.requirements import Requirement
+
+pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+
 from sklearn.base import BaseEstimator
 from sklearn.callback import CallbackSupportMixin, FitCallback, with_callbacks
 

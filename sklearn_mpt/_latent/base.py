@@ -3,7 +3,7 @@
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, overload
+from typing import Any, ClassVar, Literal, NamedTuple, Self, overload
 
 import numpy as np
 import torch
@@ -15,11 +15,11 @@ from sklearn.base import (
     DensityMixin,
     TransformerMixin,
 )
-from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_mpt._callbacks import CallbackMixin, in_callback_context
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -51,7 +51,6 @@ from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forge
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
-Method = TypeVar("Method", bound=Callable[..., Any])
 UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
 
 
@@ -87,13 +86,8 @@ class Weights(NamedTuple):
         return cls(each, total)
 
 
-def in_callback_context(method: Method) -> Method:
-    """Apply scikit-learn's `with_callbacks`, and keep the type of the method."""
-    return with_callbacks(method)
-
-
 class BaseMPT(
-    CallbackSupportMixin,
+    CallbackMixin,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     DensityMixin,
@@ -238,7 +232,7 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not go_on, min_samples=2)
-            context = self._init_callback_context(max_subtasks=self.max_iter)
+            context = self._callback_context(self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
