@@ -218,6 +218,7 @@ def test_rows_without_noise_warn():
 
 @pytest.mark.slow
 def test_best_held_out_parameters_are_kept():
+    pytest.importorskip("sklearn.callback")
     X = load_iris().data[:60]
     monitor_rows = X[np.random.default_rng(0).permutation(60)]
     model = quick(hidden_layer_sizes=(64,), max_iter=30, learning_rate=0.05)

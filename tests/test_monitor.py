@@ -8,6 +8,7 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_mpt import LMLMonitor, MPTProbabilisticPCA
 
+pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
 )

@@ -283,6 +283,7 @@ def test_an_interruption_raises_until_training_has_come_far(
     name, was_fitted, warm_start, n_epochs
 ):
     """One epoch, or as many as are waited for, if a fitted model is to be replaced."""
+    pytest.importorskip("sklearn.callback")
     factory, X = MODELS[name][0], few(name)
     model = factory().set_params(warm_start=bool(warm_start))
     if "n_iter_no_change" in model.get_params():

@@ -5,7 +5,7 @@ import itertools
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.modeling_outputs import MaskedLMOutput
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -111,7 +111,7 @@ def make_letter_tokenizer():
     )
 
 
-class JointConfig(PreTrainedConfig):
+class JointConfig(PretrainedConfig):
     model_type = "joint"
     vocab_size = len(LETTERS)
 

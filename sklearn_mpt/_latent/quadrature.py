@@ -5,6 +5,7 @@ Each group estimates every integral, and their differences estimate the error.
 """
 
 import functools
+import inspect
 import itertools
 import math
 from typing import NamedTuple
@@ -27,6 +28,8 @@ TURNS = 30.0  # full turns of the shift for each unit of a row
 # Of averages over a standard normal distribution.
 NODES, WEIGHTS = roots_hermitenorm(16)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
+QMC_PARAMETERS = inspect.signature(qmc.MultivariateNormalQMC).parameters
+GENERATOR = "rng" if "rng" in QMC_PARAMETERS else "seed"  # until scipy 1.14
 
 
 class Posterior(NamedTuple):
@@ -359,7 +362,9 @@ def width_of_last(n_dims):
 def normal_points(n_points, n_dims, seed, n_replicates=N_REPLICATES):
     """Scrambled Sobol points, 2^i, of the standard normal: (n_replicates, 2^i, k)."""
     engines = (
-        qmc.MultivariateNormalQMC(np.zeros(n_dims), rng=np.random.default_rng(child))
+        qmc.MultivariateNormalQMC(
+            np.zeros(n_dims), **{GENERATOR: np.random.default_rng(child)}
+        )
         for child in np.random.SeedSequence(seed).spawn(n_replicates)
     )
     return np.stack([engine.random(n_points) for engine in engines])

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.linalg import solve_triangular
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.utils._param_validation import StrOptions
 
@@ -564,10 +563,10 @@ class MPTMixture(TableMPT):
             means[:, layout.others.numpy()] = mean.numpy()
         kind = self.covariance_type
         roots = np.linalg.cholesky(arrays.covariances)
-        eye = np.eye(arrays.means.shape[1])
-        inverse = np.array(
-            [solve_triangular(root, eye, lower=True).T for root in roots]
-        ).reshape(roots.shape)
+        eye = torch.eye(arrays.means.shape[1], dtype=torch.float64)
+        inverse = torch.linalg.solve_triangular(
+            torch.from_numpy(roots), eye, upper=False
+        ).mT.numpy()
         compact = compressed(arrays.covariances, kind)
         return {
             "weights_": arrays.weights.copy(),
