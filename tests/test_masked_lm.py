@@ -28,15 +28,18 @@ def make_batch(with_mask=True):
 
 
 def by_hand(model, batch):
-    """Log-probabilities of the targets, each row on its own without padding."""
+    """Log-probabilities of the targets, each row on its own.
+
+    Padded rows stay so: not every model ignores padding in all versions.
+    """
     log_prob = []
     for row in range(len(batch)):
-        n_tokens = batch.inputs["attention_mask"][row].sum()
-        ids = torch.tensor(batch.inputs["input_ids"][row : row + 1, :n_tokens])
-        masked = ids.clone()
-        masked[0, batch.hidden[row, :n_tokens]] = MASK
+        inputs = {k: torch.tensor(v[row : row + 1]) for k, v in batch.inputs.items()}
+        ids = inputs["input_ids"]
+        inputs["input_ids"] = ids.clone()
+        inputs["input_ids"][0, batch.hidden[row]] = MASK
         with torch.no_grad():
-            logits = view_of(model)(input_ids=masked).logits[0]
+            logits = view_of(model)(**inputs).logits[0]
         places = batch.target[row].nonzero()[0]
         log_prob += logits.log_softmax(-1)[places, ids[0, places]].tolist()
     return log_prob

@@ -39,7 +39,7 @@ SEQ2SEQ = {
     "encoder_attention_heads": 2,
     "decoder_attention_heads": 2,
 }
-XLM = {**BERT, "emb_dim": 32, "n_layers": 2, "n_heads": 2}
+XLM = {**BERT, "emb_dim": 32, "n_layers": 2, "n_heads": 2, "pad_index": 0}
 REFORMER = {
     "vocab_size": 24,
     "hidden_size": 32,
@@ -106,11 +106,12 @@ REFUSED = {
     "reformer": "the same each time, .* 'lsh' layer .* random hashes",
     "yoso+random": "the same each time, .* with use_expectation=True",
 }
-WITH_IMAGES = {"modernvbert", "ultravbert"}  # their smallest vision parts are large
+# Models of images, whose smallest parts for them are large, and of sounds.
+NOT_OF_TEXTS = {"modernvbert", "ultravbert", "wav2vec2"}
 
 TYPES = sorted(  # of those that the installed transformers has
     kind
-    for kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, *SETTINGS} - WITH_IMAGES
+    for kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, *SETTINGS} - NOT_OF_TEXTS
     if kind.split("+")[0] in MODEL_FOR_MASKED_LM_MAPPING_NAMES
 )
 TEXTS = [
@@ -127,7 +128,10 @@ def build(kind):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         config = model_class.config_class(**SETTINGS.get(kind, BERT))
-        return model_class(config).eval()
+        try:
+            return model_class(config).eval()
+        except ImportError as error:
+            pytest.skip(f"{model_type} needs another package: {error}")
 
 
 @torch.no_grad()
@@ -142,6 +146,8 @@ def pll_by_hand(model, text):
     return total
 
 
+# Old versions of transformers index tensors in a way that new ones of torch deprecate.
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if kind not in REFUSED])
 def test_scores_are_those_of_plain_forwards_of_one_row(kind):
     scorer = MPTScorer(build(kind), make_tokenizer(), method="pll").fit()

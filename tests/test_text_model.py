@@ -131,7 +131,7 @@ def test_corrupt_files_are_an_error_that_names_the_folder(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[:100])
     message = f"{tmp_path}.* could not be loaded as a masked language model"
-    with pytest.raises((OSError, ValueError), match=message):
+    with pytest.raises((OSError, ValueError, ImportError), match=message):
         scorer_of(tmp_path).fit()
 
 
@@ -305,7 +305,11 @@ def test_longest_text_is_what_the_positions_hold(architecture):
     model = make_model(architecture, max_position_embeddings=16)
     scorer = scorer_of(model, make_tokenizer(), method="pll").fit(TEXTS)
     n_unused = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
-    assert scorer.max_length_ == 16 - n_unused.get(architecture, 0)
+    # Old versions of transformers have positions that the rotary ones do not need.
+    n_needless = int(
+        architecture == "esm" and hasattr(model.esm.embeddings, "position_embeddings")
+    )
+    assert scorer.max_length_ == 16 - n_unused.get(architecture, n_needless)
     n_words = scorer.max_length_ - 2
     assert np.isfinite(scorer.score_samples(["the " * n_words])).all()
     with pytest.raises(ValueError, match=f"max_length={scorer.max_length_}"):

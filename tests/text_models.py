@@ -32,9 +32,23 @@ def make_tokenizer(with_pairs=False, **kwargs):
         pair="[CLS] $A [SEP] $B:1 [SEP]:1" if with_pairs else None,
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
+    return framed(backend, **kwargs)
+
+
+def make_empty_tokenizer():
+    """A tokenizer that knows no other tokens than special ones."""
+    vocabulary = {token: index for index, token in enumerate(SPECIAL)}
+    return framed(Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")))
+
+
+def framed(backend, **kwargs):
+    """Make a tokenizer of transformers, with the inputs that version 5 takes."""
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    special = dict(zip(names, SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **{**special, **kwargs})
+    settings = {
+        **dict(zip(names, SPECIAL, strict=True)),
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **{**settings, **kwargs})
 
 
 SIZES = {
@@ -79,7 +93,11 @@ ARCHITECTURES = {
     "electra": ("Electra", {**SIZES, "embedding_size": 8}),
     "mpnet": ("MPNet", SIZES),
     "deberta-v2": ("DebertaV2", {**SIZES, **DEBERTA}),
-    "deberta-v3": ("DebertaV2", {**SIZES, **DEBERTA, "legacy": False}),
+    # Before transformers 5 this head fails if its weights are tied.
+    "deberta-v3": (
+        "DebertaV2",
+        {**SIZES, **DEBERTA, "legacy": False, "tie_word_embeddings": False},
+    ),
     "xlm-roberta": ("XLMRoberta", SIZES),
     "camembert": ("Camembert", SIZES),
     "modernbert": ("ModernBert", {**SIZES, **MODERNBERT}),

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 from inspect import signature
 
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerBase,
+)
 
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._text.diffusion import adapt_module
@@ -26,6 +31,8 @@ UNUSED = re.compile(
 )
 # Inputs that do not reveal a hidden token. Others of a tokenizer are refused.
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+# Parameter of from_pretrained, renamed by transformers 4.56.
+DTYPE = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
 WHAT = "a masked language model with its tokenizer, from safetensors"
 
 
@@ -47,9 +54,9 @@ class Checkpoint:
         model, info = self.source.load(
             AutoModelForMaskedLM,
             WHAT,
-            dtype=self.dtype,
             use_safetensors=True,
             output_loading_info=True,
+            **{DTYPE: self.dtype},
         )
         self._check_keys(type(model).__name__, info)
         return model.to(self.device)

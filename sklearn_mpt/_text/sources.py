@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from transformers.utils import cached_file
 from transformers.utils.hub import extract_commit_hash
 
@@ -71,7 +72,8 @@ class Source:
     def load(self, auto_class, what, **kwargs):
         """Return ``auto_class.from_pretrained`` of the name."""
         try:
-            with LOADING:
+            # Random weights that a checkpoint replaces take the global generator.
+            with LOADING, torch.random.fork_rng(devices=[]):
                 return auto_class.from_pretrained(
                     self.name,
                     revision=self.revision,
