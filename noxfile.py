@@ -12,7 +12,9 @@ DIST = Path("dist")
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PINNED = ["-c", "constraints.txt"]
-OLD = ["-W", "ignore::DeprecationWarning"]  # old packages use what is older still
+NIGHTLY = "https://pypi.anaconda.org/scientific-python-nightly-wheels/simple"
+# Old packages use what is older still. Doctests show callbacks, which they lack.
+OLD = ["-W", "ignore::DeprecationWarning", "tests"]
 
 nox.options.sessions = ["lint", "tests-3.11"]
 nox.options.error_on_missing_interpreters = False
@@ -53,9 +55,14 @@ def coverage(session):
 
 @nox.session(python="3.11")
 def lowest(session):
-    """Run the tests with the lowest versions that the package allows."""
-    constraints = ["-c", "constraints-lowest.txt"]
-    install_and_test(session, *constraints, options=OLD)
+    """Run the tests, not the doctests, with the lowest versions that are allowed."""
+    install_and_test(session, "-c", "constraints-lowest.txt", options=OLD)
+
+
+@nox.session(python="3.11")
+def between(session):
+    """Run the tests, not the doctests, with versions between lowest and newest."""
+    install_and_test(session, "-c", "constraints-between.txt", options=OLD)
 
 
 @nox.session(python="3.11")
@@ -68,9 +75,11 @@ def scale(session):
 
 @nox.session(python="3.14")
 def upcoming(session):
-    """Run the tests with the next scikit-learn, whatever bound the package sets."""
+    """Run the tests with the development version of scikit-learn."""
     session.install("-e", ".[test]")
-    session.install("--pre", "--upgrade", "--no-deps", "scikit-learn")
+    only = ["--pre", "--upgrade", "--no-deps", "--index-url", NIGHTLY]
+    session.install(*only, "scikit-learn")
+    session.run("python", "-m", "sklearn_mpt")
     session.run("python", "-m", "pytest", *session.posargs)
 
 

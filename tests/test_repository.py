@@ -60,7 +60,12 @@ def called_sessions(job):
 
 
 def test_there_are_workflows():
-    assert [path.stem for path in WORKFLOWS] == ["release", "tests", "weekly"]
+    assert [path.stem for path in WORKFLOWS] == [
+        "nightly",
+        "release",
+        "tests",
+        "weekly",
+    ]
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -141,6 +146,36 @@ def test_lowest_pins_are_the_lower_bounds():
             bound = Version(bounds[0])
             assert pinned >= bound
             assert pinned.release[:2] == (*bound.release, 0)[:2]
+
+
+def test_pins_in_between_are_between():
+    lowest, newest = read_pins("constraints-lowest.txt"), read_pins("constraints.txt")
+    pins = {
+        name: Version(v) for name, v in read_pins("constraints-between.txt").items()
+    }
+    for requirement in requirements():
+        if requirement.name in pins:
+            assert pins[requirement.name] in requirement.specifier
+    for name in ("numpy", "pandas", "scikit-learn", "scipy", "transformers"):
+        assert Version(lowest[name]) < pins[name] < Version(newest[name])
+
+
+def test_no_package_has_an_upper_bound():
+    operators = {s.operator for r in requirements() for s in r.specifier}
+    assert operators == {">="}
+
+
+def test_the_page_on_installation_lists_the_versions_that_are_tested():
+    page = (ROOT / "doc/install.rst").read_text("utf-8")
+    names = ("lowest", "between")
+    pins = [read_pins(f"constraints-{name}.txt") for name in names]
+    pins.append(read_pins("constraints.txt"))
+    listed = re.findall(r"^``([\w-]+)`` +([\d.]+) +([\d.]+) +([\d.]+)$", page, re.M)
+    assert {"scikit-learn", "torch", "transformers"} <= {row[0] for row in listed}
+    for name, *versions in listed:
+        assert versions == [pin[name] for pin in pins]
+    required = [r.name for r in map(Requirement, PROJECT["dependencies"])]
+    assert set(required) <= {row[0] for row in listed}
 
 
 def test_the_version_is_the_same_everywhere():

@@ -8,8 +8,8 @@ from sklearn_mpt._checks import check_int
 class LMLMonitor:
     """Callback that records the log marginal likelihood during training.
 
-    Register it with ``estimator.set_callbacks(monitor)``. Unlike scikit-learn's
-    ``ScoringMonitor`` it needs no y.
+    Register it with ``estimator.set_callbacks(monitor)``, which needs scikit-learn 1.9
+    or newer. Unlike scikit-learn's ``ScoringMonitor`` it needs no y.
 
     Parameters
     ----------
