@@ -14,6 +14,7 @@ from text_models import (
 )
 
 from sklearn_mpt import MPTScorer
+from sklearn_mpt._text.variants import CONVENTIONS
 
 LOG_JOINT = random_joint(4, seed=3)
 WILD = "a b c a"
@@ -135,6 +136,90 @@ def test_deletions_and_insertions_compare_whole_sequences():
     found = scorer.score_variants(WILD, variants[:1], method="pseudo-perplexity")
     expected = pll.score_samples([*texts[:1]]) - pll.score_samples([WILD])
     assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+def test_a_sequence_has_one_score_however_it_is_written():
+    scorer = make_scorer(n_masks=2)
+    written = ["b2c", "b2del:a1_b2insc", "b2del:b2_c3insc", "b2delinsc", "a c c a"]
+    for method in ("joint", "masked-marginal"):
+        found, errors = scorer.score_variants(
+            WILD, written, method=method, return_std=True
+        )
+        assert_allclose(found, found[0], rtol=0, atol=1e-12)
+        assert_array_equal(errors, 0)
+    longer = scorer.score_variants(WILD, ["b2_c3delinsccb", "a c c b a"])
+    assert longer[0] == longer[1]
+
+
+# Proteins that are longer than the model
+
+
+def test_a_long_protein_is_scored_in_the_window_around_its_mutations():
+    model, tokenizer = make_model().eval(), make_tokenizer()
+    short = MPTScorer(model, tokenizer).fit()
+    long = MPTScorer(model, tokenizer, max_length=7, overflow="stride").fit()
+    words = "the a cat dog sat ran on mat fast happy the".split()
+    wild = " ".join(words)
+    for site, start in ((0, 0), (1, 0), (5, 3), (10, 6)):
+        mutant = words.copy()
+        mutant[site] = "." if site % 2 else "?"
+        window = slice(start, start + 5)
+        for method in ("joint", "masked-marginal", "mutant-marginal"):
+            found = long.score_variants(wild, [" ".join(mutant)], method=method)
+            expected = short.score_variants(
+                " ".join(words[window]), [" ".join(mutant[window])], method=method
+            )
+            assert_allclose(found, expected, rtol=1e-4, err_msg=method)
+
+
+def test_sites_of_later_windows_see_those_before():
+    model, tokenizer = make_model().eval(), make_tokenizer()
+    scorer = MPTScorer(model, tokenizer, max_length=7, overflow="stride").fit()
+    wild = "the a cat dog sat ran on mat fast happy the".split()
+    mutant = wild.copy()
+    mutant[0], mutant[4], mutant[6] = "?", ".", "fast"  # 6 has a window from 4 to 8
+    first = scorer.score_variants(" ".join(wild[:5]), [" ".join(mutant[:5])])[
+        0
+    ]  # what fits into one window is scored together
+    hidden = np.arange(4, 9) == 6
+    parts = [" ".join(words[4:9]) for words in (mutant, wild)]
+    second = [own[2] for own in scorer.conditional_log_prob(parts, [hidden, hidden])]
+    found = scorer.score_variants(" ".join(wild), [" ".join(mutant)])
+    assert_allclose(found, first + second[0] - second[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", CONVENTIONS)
+def test_long_proteins_have_every_method(method):
+    marginal = np.log([0.5, 0.3, 0.2])
+    table = sum(np.ix_(*[marginal] * 5))
+    scorer = make_scorer(torch_tensor(table), max_length=5, overflow="stride")
+    wild, variants = "a b c a b c a b c", ["a1b:c9a", "a4c:b5a", "a b c a b c a b c"]
+    found = scorer.score_variants(wild, variants, method=method)
+    expected = [marginal[1] - marginal[2], marginal[2] - marginal[1], 0]
+    assert_allclose(found, expected, rtol=0, atol=1e-10)
+    if method in ("joint", "pseudo-perplexity"):
+        deleted = scorer.score_variants(wild, ["b5del"], method=method)
+        assert_allclose(deleted, -marginal[1], atol=1e-10)
+    alone = MPTScorer(scorer.model, scorer.tokenizer, max_length=5).fit()
+    with pytest.raises(ValueError, match="set overflow='stride', or cut it"):
+        alone.score_variants(wild, variants, method=method)
+
+
+# What is no variant
+
+
+@pytest.mark.parametrize("word", ["WT", "NA", "wt", "nan", "None"])
+def test_a_word_in_the_place_of_a_sequence_is_refused(word):
+    message = rf"variants\[1\] is '{word}', which would be read as the sequence"
+    with pytest.raises(ValueError, match=message):
+        make_scorer().score_variants(WILD, ["a1b", word])
+
+
+@pytest.mark.parametrize("text", ["a", " ".join("abcabcabc")])
+def test_a_sequence_of_quite_another_length_is_warned_of(text):
+    message = rf"1 of 2 variants are whole sequences .* variants\[1\], '{text}', has"
+    with pytest.warns(UserWarning, match=message):
+        make_scorer().score_variants(WILD, ["a1b", text])
 
 
 def test_positions_can_start_elsewhere():

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import check_bool, check_choice, check_int
+from sklearn_mpt._checks import check_bool, check_choice, check_int, warn_caller
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.masks import Draw, Window
 from sklearn_mpt._text.results import difference, std_error
 from sklearn_mpt._text.scoring import Row, predict, score_windows
 from sklearn_mpt._text.texts import show
-from sklearn_mpt._text.windows import tokenize
+from sklearn_mpt._text.windows import fit_windows, take, tokenize
 
 CONVENTIONS = (
     "joint",
@@ -25,56 +25,78 @@ CONVENTIONS = (
     "pseudo-perplexity",
 )
 SUBSTITUTION = re.compile(r"([A-Za-z])(\d+)([A-Za-z])")
-DELETION = re.compile(r"([A-Za-z])(\d+)(?:_([A-Za-z])(\d+))?del")
+DELETION = re.compile(r"([A-Za-z])(\d+)(?:_([A-Za-z])(\d+))?del(?:ins([A-Za-z]+))?")
 INSERTION = re.compile(r"([A-Za-z])(\d+)_([A-Za-z])(\d+)ins([A-Za-z]+)")
 SYNTAX = (
     "'K3R' for a substitution, 'K3R:D7E' for several, 'K3del' or 'K3_D7del' for a "
-    "deletion, 'K3_D4insGG' for an insertion, or a whole sequence"
+    "deletion, 'K3_D4insGG' for an insertion, 'K3_D7delinsGG' for both, or a whole "
+    "sequence"
 )
+NO_SEQUENCES = ("WT", "NA", "NAN", "NONE", "NULL")  # which tables hold in their place
 ROWS_AT_A_TIME = 256  # whose log-probabilities of all tokens are held
 
 
 class Variant(NamedTuple):
     """A variant: its residues, and the sites where it differs from the wild type.
 
-    `sites` is None for insertions and deletions. `scored`, if given, are the sites to
-    score in place of `sites`.
+    `sites` is None if the variant has another length than the wild type.
     """
 
     residues: list[str]
     sites: np.ndarray | None
-    scored: np.ndarray | None = None
-
-    @property
-    def places(self):
-        return self.sites if self.scored is None else self.scored
 
 
 class Protein(NamedTuple):
-    """The tokens of a wild type."""
+    """The tokens of a wild type, and how many of its residues a model takes at a time.
+
+    If it takes fewer than there are, sites are scored in groups that fit into a window.
+    The windows of groups go from left to right, and hold no site of a later group.
+    """
 
     window: Window
     body: np.ndarray  # positions of the residues among the tokens
     ids: dict[str, int]  # token of each residue
+    room: int
 
-    def of(self, variant, index):
-        """Return the window of a variant of the same length, scored at its sites."""
+    def groups(self, sites):
+        """Cut sites into groups, each of which fits into a window."""
+        starts, first = [], -np.inf
+        for i, site in enumerate(sites):
+            if site >= first + self.room:
+                starts.append(i)
+                first = site
+        return np.split(sites, starts[1:])
+
+    def mutated(self, variant):
+        """Return the tokens of a variant of the same length."""
         ids = self.window.inputs["input_ids"].copy()
         ids[self.body] = [self.ids[residue] for residue in variant.residues]
-        return self._view(ids, variant.places, index)
+        return ids
 
-    def at(self, sites, index):
-        """Return the window of the wild type, scored at some sites."""
-        return self._view(self.window.inputs["input_ids"], sites, index)
+    def wild(self):
+        """Return the tokens of the wild type."""
+        return self.window.inputs["input_ids"]
 
-    def _view(self, ids, sites, index):
-        return replace(
-            self.window,
-            text=index,
-            inputs=self.window.inputs | {"input_ids": ids},
-            places=self.body[sites],
-            key=self.window.inputs["input_ids"],  # gives variants the same orders
+    def view(self, ids, sites, index):
+        """Return a window with these tokens, scored at a group of sites."""
+        whole = replace(
+            self.window, text=index, inputs=self.window.inputs | {"input_ids": ids}
         )
+        positions = self._around(sites)
+        return replace(
+            take(whole, positions, self.body[sites]),
+            key=self.wild()[positions],  # gives variants the same orders
+        )
+
+    def _around(self, sites):
+        """Return the positions of the window in whose middle the sites are."""
+        if self.room >= len(self.body):
+            return np.arange(len(self.window))
+        first, last = sites[0], sites[-1]
+        start = first - (self.room - (last - first + 1)) // 2
+        start = np.clip(start, 0, len(self.body) - self.room)
+        added = np.setdiff1d(np.arange(len(self.window)), self.body)
+        return np.union1d(added, self.body[start : start + self.room])
 
 
 class VariantsMixin:
@@ -85,6 +107,7 @@ class VariantsMixin:
     _score_texts: Callable
     _seed: int
     max_length_: int
+    overflow: str
     n_jobs: int | None
     verbose: bool
 
@@ -120,13 +143,14 @@ class VariantsMixin:
         variants : sequence of str
             Mutations of the wild type, with positions counted from `first_position`.
             ``"K3R"`` replaces K at position 3 by R, ``"K3R:D7E"`` is a double mutant,
-            ``"K3del"`` and ``"K3_D7del"`` are deletions, and ``"K3_D4insGG"`` inserts
-            GG. An entry without digits is the whole sequence of a variant; ``""`` is
-            the wild type.
+            ``"K3del"`` and ``"K3_D7del"`` are deletions, ``"K3_D4insGG"`` inserts GG,
+            and ``"K3_D7delinsGG"`` puts GG in the place of residues. An entry without
+            digits is the whole sequence of a variant; ``""`` is the wild type. Only
+            the resulting sequence counts, not how it is written.
         method : str, default="joint"
             One of "joint", "masked-marginal", "wild-type-marginal", "mutant-marginal"
-            and "pseudo-perplexity". Deletions and insertions have no common sites with
-            the wild type. They need "joint", which is then the difference of
+            and "pseudo-perplexity". Variants of another length have no common sites
+            with the wild type. They need "joint", which is then the difference of
             `score_samples`, or "pseudo-perplexity".
         n_orders : int, default=24
             Number of orders of the sites for "joint". 24 are all orders of four sites,
@@ -154,7 +178,14 @@ class VariantsMixin:
             If a variant cannot be read, names a residue that differs from that of the
             wild type, or has a residue that the tokenizer does not know; if the
             tokenizer does not give one token for each residue; if the protein is longer
-            than `max_length_`; or if `method` does not allow deletions and insertions.
+            than `max_length_` and `overflow` is not "stride"; or if `method` does not
+            allow variants of another length.
+
+        Warns
+        -----
+        UserWarning
+            If a whole sequence has less than half or more than twice the length of the
+            wild type.
 
         Notes
         -----
@@ -165,8 +196,13 @@ class VariantsMixin:
         takes all log-ratios from the predictions for x, "mutant-marginal" from those
         for y [1]_. "pseudo-perplexity" is the difference of the pseudo-log-likelihoods
         of the whole sequences. For a model with independent residues, all methods give
-        the same result. For residues in contact, all but "joint" ignore that these must
-        fit each other: two mutations that each break a contact may restore it together.
+        the same result. For a protein longer than `max_length_`, ``overflow="stride"``
+        puts the sites in the middle of a window, and residues outside of it are not
+        seen. Sites that do not fit into one window are scored in groups, from left to
+        right, each in a window of its own.
+
+        For residues in contact, all methods but "joint" ignore that these must fit each
+        other: two mutations that each break a contact may restore it together.
 
         References
         ----------
@@ -186,17 +222,19 @@ class VariantsMixin:
         read = read_variants(variants, residues, first_position, separator)
         results = np.zeros((2, len(read)))
         protein = self._protein(residues, read, separator)
+        is_whole = method == "pseudo-perplexity"
         substituted = [
             i
             for i, each in enumerate(read)
-            if each.sites is not None and each.sites.size
+            if not is_whole and each.sites is not None and each.sites.size
         ]
         if substituted:
             chosen = [read[i] for i in substituted]
             results[:, substituted] = self._at_sites(protein, chosen, method, n_orders)
-        others = [i for i, each in enumerate(read) if each.sites is None]
+        _warn_of_lengths(variants, read, residues)
+        others = [i for i, each in enumerate(read) if is_whole or each.sites is None]
         if others:
-            if method not in ("joint", "pseudo-perplexity"):
+            if method != "joint" and not is_whole:
                 raise ValueError(
                     f"variants[{others[0]}], {show(variants[others[0]])}, has another "
                     f"length than the wild type, and method={method!r} compares "
@@ -224,11 +262,16 @@ class VariantsMixin:
                 f"makes {len(body)} of the {len(residues)} residues of wild. Write "
                 "spaces between the residues if the tokenizer needs them."
             )
-        if len(window) > self.max_length_:
+        if len(window) > self.max_length_ and self.overflow != "stride":
             raise ValueError(
                 f"wild has {len(window)} tokens, more than max_length="
-                f"{self.max_length_}: cut it to the part around the mutations, and "
-                "set first_position."
+                f"{self.max_length_}: set overflow='stride', or cut it to the part "
+                "around the mutations, and set first_position."
+            )
+        room = self.max_length_ - (len(window) - len(body))
+        if room < 1:
+            raise ValueError(
+                f"max_length={self.max_length_} leaves no room for a residue."
             )
         ids = known[0].inputs["input_ids"][known[1]].tolist()
         no_residue = {tokenizer.unk_token_id, tokenizer.mask_token_id}
@@ -243,33 +286,47 @@ class VariantsMixin:
                 f"{', '.join(map(repr, unknown))} have no token of their own: their "
                 "scores would be those of other residues."
             )
-        return Protein(window, body, dict(zip(kinds, ids, strict=True)))
+        window = replace(window, is_maskable=~window.is_fixed)
+        return Protein(window, body, dict(zip(kinds, ids, strict=True)), room)
 
     def _at_sites(self, protein, variants, method, n_orders):
         """Score substitutions; returns log-ratios and errors, (2, n_variants)."""
-        language_model, _ = self._open_again()
+        language_model, tokenizer = self._open_again()
         if method in MARGINALS:
             ratios = MARGINALS[method](language_model, protein, variants)
             return np.stack([ratios, np.zeros(len(ratios))])
-        if method == "pseudo-perplexity":
-            draw, sites = Draw("pll", self._seed, 1), np.arange(len(protein.body))
-            variants = [each._replace(scored=sites) for each in variants]
-        elif method == "masked-marginal":
+        if method == "masked-marginal":
             draw = Draw("mpt", self._seed, 1, np.ones(1))  # all sites of a window
         else:
             draw = Draw("chain", self._seed, n_orders)
-        wilds = {each.places.tobytes(): each.places for each in variants}
-        windows = [protein.of(each, i) for i, each in enumerate(variants)]
-        windows += [protein.at(places, i) for i, places in enumerate(wilds.values())]
-        scores = score_windows(language_model, windows, draw, self.n_jobs, self.verbose)
-        of_wild = dict(zip(wilds, scores[len(variants) :], strict=True))
+        windows, owners = [], []
+        for i, variant in enumerate(variants):
+            for group in protein.groups(variant.sites):
+                for ids in (protein.mutated(variant), protein.wild().copy()):
+                    if method == "masked-marginal":
+                        others = np.setdiff1d(variant.sites, group)
+                        ids[protein.body[others]] = tokenizer.mask_token_id
+                    windows.append(protein.view(ids, group, len(windows)))
+                owners.append(i)
+        scores = self._score_distinct(language_model, windows, draw)
         ratios = np.zeros((2, len(variants)))
-        for i, (each, score) in enumerate(zip(variants, scores, strict=False)):
-            ratio = difference(score, of_wild[each.places.tobytes()])
-            ratios[:, i] = ratio.tokens.sum(), std_error(ratio)
-            if method == "masked-marginal":
-                ratios[0, i] *= len(each.sites)  # tokens are shares of their mean
+        for i, score, of_wild in zip(owners, scores[::2], scores[1::2], strict=True):
+            ratio = difference(score, of_wild)
+            n_shares = len(ratio.tokens) if method == "masked-marginal" else 1
+            ratios[0, i] += ratio.tokens.sum() * n_shares  # tokens share their mean
+            ratios[1, i] = np.hypot(ratios[1, i], std_error(ratio))
         return ratios
+
+    def _score_distinct(self, language_model, windows, draw):
+        """Score windows, of which many may be the same one of the wild type."""
+        arrays = [(w.inputs["input_ids"], w.places, w.key) for w in windows]
+        keys = [tuple(array.tobytes() for array in each) for each in arrays]
+        distinct = list(dict(zip(keys, windows, strict=True)).values())
+        scores = score_windows(
+            language_model, distinct, draw, self.n_jobs, self.verbose
+        )
+        found = dict(zip(dict.fromkeys(keys), scores, strict=True))
+        return [found[key] for key in keys]
 
     def _against_first(self, texts, method, length_log_prob):
         """Score texts less the first; returns log-ratios and errors."""
@@ -281,12 +338,14 @@ class VariantsMixin:
 
 
 def _wild_type_marginals(language_model, protein, variants):
-    everything = protein.at(np.arange(len(protein.body)), 0)
-    table = _log_probs(language_model, [everything])[0]
+    whole = replace(protein.window, places=protein.body)
+    longest = len(whole) - len(protein.body) + protein.room
+    windows = fit_windows([whole], longest, "stride", centred=True)
+    table = np.concatenate(_log_probs(language_model, windows))
+    wild = protein.wild()[protein.body]
     return [
         sum(
-            table[site, protein.ids[each.residues[site]]]
-            - table[site, everything.inputs["input_ids"][protein.body[site]]]
+            table[site, protein.ids[each.residues[site]]] - table[site, wild[site]]
             for site in each.sites
         )
         for each in variants
@@ -294,18 +353,19 @@ def _wild_type_marginals(language_model, protein, variants):
 
 
 def _mutant_marginals(language_model, protein, variants):
-    original, ratios = protein.window.inputs["input_ids"], []
-    for start in range(0, len(variants), ROWS_AT_A_TIME):
+    ratios = np.zeros(len(variants))
+    pairs = [(i, g) for i, v in enumerate(variants) for g in protein.groups(v.sites)]
+    for start in range(0, len(pairs), ROWS_AT_A_TIME):
+        part = pairs[start : start + ROWS_AT_A_TIME]
         windows = [
-            protein.of(each, i)
-            for i, each in enumerate(variants[start : start + ROWS_AT_A_TIME], start)
+            protein.view(protein.mutated(variants[i]), group, i) for i, group in part
         ]
-        for window, table in zip(
-            windows, _log_probs(language_model, windows), strict=True
-        ):
-            rows, places = np.arange(len(table)), window.places
-            mutant = table[rows, window.inputs["input_ids"][places]]
-            ratios.append((mutant - table[rows, original[places]]).sum())
+        tables = _log_probs(language_model, windows)
+        for (i, group), window, table in zip(part, windows, tables, strict=True):
+            mutant = window.inputs["input_ids"][window.places]
+            wild = protein.wild()[protein.body[group]]
+            rows = np.arange(len(table))
+            ratios[i] += (table[rows, mutant] - table[rows, wild]).sum()
     return ratios
 
 
@@ -366,14 +426,36 @@ def _read(variant, index, wild, first_position, separator):
         for mutation in filter(None, text.split(":")):
             _mutate(pieces, seen, mutation, name, wild, first_position)
         residues = [residue for piece in pieces for residue in piece]
-        is_aligned = all(len(piece) == 1 for piece in pieces)
     else:
         residues = text.split() if separator else list(text)
-        is_aligned = len(residues) == len(wild)
-    if not is_aligned:
+        if text.upper() in NO_SEQUENCES and len(residues) != len(wild):
+            raise ValueError(
+                f"{name} is {text!r}, which would be read as the sequence of a protein "
+                f"of {len(residues)} residues, where wild has {len(wild)}. Write '' "
+                "for the wild type, and leave out what is missing."
+            )
+    if len(residues) != len(wild):
         return Variant(residues, None)
     differs = [new != old for new, old in zip(residues, wild, strict=True)]
     return Variant(residues, np.flatnonzero(differs))
+
+
+def _warn_of_lengths(variants, read, wild):
+    """Warn of whole sequences of quite another length, which may be no sequences."""
+    strange = [
+        i
+        for i, (text, variant) in enumerate(zip(variants, read, strict=True))
+        if text.strip() and not any(letter.isdigit() for letter in text)
+        if not len(wild) <= 2 * len(variant.residues) <= 4 * len(wild)
+    ]
+    if strange:
+        first = strange[0]
+        warn_caller(
+            f"{len(strange)} of {len(read)} variants are whole sequences of less than "
+            f"half or more than twice the length of wild, {len(wild)}; variants"
+            f"[{first}], {show(variants[first])}, has {len(read[first].residues)} "
+            "residues. Their scores compare proteins, not mutations."
+        )
 
 
 def _mutate(pieces, seen, mutation, name, wild, first_position):
@@ -398,10 +480,11 @@ def _mutate(pieces, seen, mutation, name, wild, first_position):
         old, position, new = match.groups()
         changed, replacement = [place(old, position)], [new]
     elif match := DELETION.fullmatch(mutation):
-        first, start, last, stop = match.groups()
+        first, start, last, stop, inserted = match.groups()
         begin = place(first, start)
         end = begin if last is None else place(last, stop)
         changed, replacement = list(range(begin, end + 1)), []
+        pieces[begin] = [*pieces[begin], *(inserted or "")]
     elif match := INSERTION.fullmatch(mutation):
         before, start, after, stop, inserted = match.groups()
         left, right = place(before, start), place(after, stop)

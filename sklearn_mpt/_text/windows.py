@@ -221,7 +221,7 @@ def _split(window, max_length, overflow, centred):
     else:
         spans = _spans(len(body), room, centred)
     return [
-        _take(
+        take(
             window,
             np.concatenate([before, body[start : start + room], after]),
             body[scored],
@@ -247,7 +247,8 @@ def _spans(n_tokens, room, centred):
     return [(start, range(*bound)) for start, bound in zip(starts, bounds, strict=True)]
 
 
-def _take(window, positions, scored):
+def take(window, positions, scored):
+    """Return a shorter window of some positions, of which some are scored."""
     is_maskable = window.is_maskable[positions]
     return Window(
         text=window.text,
