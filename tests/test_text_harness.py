@@ -15,6 +15,8 @@ from text_models import (
     make_tokenizer,
     random_joint,
 )
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from sklearn_mpt import MPTScorer
 from sklearn_mpt._text import harness
@@ -119,6 +121,58 @@ def test_a_long_context_is_cut_from_the_left(adapter):
     # [CLS], twice [SEP] and two tokens leave three of the context
     assert_allclose(found[0], scorer.score_samples([("mat ? fast", "a dog")])[0])
     assert found[0] != scorer.score_samples([("? fast", "a dog")])[0]
+
+
+def test_a_continuation_that_fills_the_model_leaves_no_context(adapter):
+    tokenizer = make_tokenizer(with_pairs=True)
+    model = make_model().eval()
+    scorer = MPTScorer(model, tokenizer, max_length=8, method="pll").fit()
+    exact, shorter = "a dog ran fast on", "a dog ran fast"  # with [CLS], [SEP], [SEP]
+    found = adapter(scorer).loglikelihood(ask(("the cat", exact), ("the cat", shorter)))
+    expected = scorer.score_samples([("", exact), ("cat", shorter)])
+    assert_allclose([log_prob for log_prob, _ in found], expected, rtol=1e-5)
+    (text,) = adapter(scorer).generate_until(ask(("the cat", {"max_gen_toks": 5})))
+    assert text == adapter(scorer).generate_until(ask(("", {"max_gen_toks": 5})))[0]
+
+
+def test_what_is_left_of_a_word_may_have_more_tokens(adapter):
+    """Of "abcd" = "ab", "##cd", what is left is "cd" = "c", "##d": too long again."""
+    words = ["[UNK]", "[MASK]", "ab", "##cd", "c", "##d", "d", "a"]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="[UNK]", mask_token="[MASK]"
+    )
+    model = make_model().eval()
+    scorer = MPTScorer(model, tokenizer, max_length=2, method="pll").fit()
+    (found,) = adapter(scorer).loglikelihood(ask(("abcd", "a")))
+    assert_allclose(found[0], scorer.score_samples([("d", "a")])[0])
+
+
+def test_equal_requests_are_drawn_anew(adapter):
+    model = adapter(letters(random_state=0))
+    settings = {"temperature": 1.0, "max_gen_toks": 4}
+    requests = ask(*[("", settings)] * 200, ("a", settings), ("", {**settings}))
+    answers = model.generate_until(requests)
+    drawn = [*answers[:200], answers[-1]]
+    assert len(set(drawn)) > 20
+    assert answers == model.generate_until(requests)
+    # the draws follow the distribution of the model
+    log_joint = random_joint(4)
+    first = log_joint.logsumexp((1, 2, 3)).exp()[0].item()
+    share = sum(text[0] == "a" for text in drawn) / len(drawn)
+    assert abs(share - first) < 4 * (first * (1 - first) / len(drawn)) ** 0.5
+    greedy = model.generate_until(ask(*[("", {"max_gen_toks": 4})] * 3))
+    assert len(set(greedy)) == 1
+
+
+def test_draws_are_not_kept_for_other_equal_requests(adapter):
+    model, kept = adapter(letters()), []
+    model.cache_hook = SimpleNamespace(add_partial=lambda *args: kept.append(args))
+    drawn, greedy = ({"temperature": t, "max_gen_toks": 2} for t in (0.5, 0))
+    _, answer = model.generate_until(ask(("a", drawn), ("a", greedy)))
+    assert kept == [("generate_until", ("a", greedy), answer)]
 
 
 def test_bad_parameters_are_refused(adapter, monkeypatch):

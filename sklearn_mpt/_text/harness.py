@@ -1,7 +1,8 @@
 """An adapter of scorers to the tasks of lm-eval, EleutherAI's evaluation harness."""
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,9 @@ class MPTHarnessLM(LM):
         """
         if not requests:
             return []
-        pairs = list(starmap(self._shortened, (request.args for request in requests)))
+        pairs = list(
+            itertools.starmap(self._shortened, (request.args for request in requests))
+        )
         log_prob = np.asarray(self.scorer.score_samples(pairs)).tolist()
         is_greedy = self.scorer._is_greedy(pairs, self.order)
         answers = list(zip(log_prob, is_greedy, strict=True))
@@ -133,7 +136,8 @@ class MPTHarnessLM(LM):
         requests : sequence of lm_eval.api.instance.Instance
             Whose `args` are (context, settings). Of the settings, `max_gen_toks` is the
             number of tokens that are written; the text ends before the first of the
-            strings `until`; and `temperature` is 0 unless it is given.
+            strings `until`; and `temperature` is 0 unless it is given. Equal requests,
+            such as the repeats of a task, have different draws.
         disable_tqdm : bool, default=False
             Ignored.
 
@@ -141,18 +145,26 @@ class MPTHarnessLM(LM):
         -------
         list of str
         """
-        answers = []
-        for request in requests:
-            context, settings = request.args
-            n_tokens = settings.get("max_gen_toks", self.max_gen_toks)
-            blank = self.scorer._blank(n_tokens)
-            ((fill,),) = self.scorer.fill(
+        equal = defaultdict(list)  # indices of equal requests
+        for index, request in enumerate(requests):
+            equal[repr(request.args)].append(index)
+        answers = [""] * len(requests)
+        for indices in equal.values():
+            context, settings = requests[indices[0]].args
+            temperature = float(settings.get("temperature") or 0.0)
+            blank = self.scorer._blank(settings.get("max_gen_toks", self.max_gen_toks))
+            (fills,) = self.scorer.fill(
                 [self._shortened(context, blank)],
+                len(indices) if temperature else 1,
                 order=self.order,
-                temperature=float(settings.get("temperature") or 0.0),
+                temperature=temperature,
             )
-            answers.append(_cut(self._tokenizer, fill.tokens, settings.get("until")))
-        self._remember("generate_until", requests, answers)
+            for index, fill in zip(indices, itertools.cycle(fills), strict=False):
+                until = settings.get("until")
+                answers[index] = _cut(self._tokenizer, fill.tokens, until)
+            if not temperature:  # lm-eval would take a draw for all equal requests
+                chosen = [requests[indices[0]]], [answers[indices[0]]]
+                self._remember("generate_until", *chosen)
         return answers
 
     @property
@@ -163,17 +175,21 @@ class MPTHarnessLM(LM):
         """Cut a context from the left so that its continuation has room."""
         tokenizer = self._tokenizer
         n_tokens = len(tokenizer("", continuation, verbose=False)["input_ids"])
-        room = self.scorer.max_length_ - n_tokens
-        encoded = tokenizer(
-            context,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
-        offsets = encoded["offset_mapping"]
-        if len(offsets) > room > 0:
-            context = context[offsets[len(offsets) - int(room)][0] :]
-        return context, continuation
+        room = max(0, self.scorer.max_length_ - n_tokens)
+        while True:
+            encoded = tokenizer(
+                context,
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,
+            )
+            starts = [start for start, _ in encoded["offset_mapping"]]
+            n_cut = len(starts) - room
+            if n_cut <= 0:
+                return context, continuation
+            # the rest of a word may be other tokens, hence again
+            starts = [start for start in starts[int(n_cut) :] if start > 0]
+            context = context[starts[0] :] if starts else ""
 
     def _remember(self, name, requests, answers):
         """Hand answers to the cache of lm-eval."""
