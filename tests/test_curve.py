@@ -123,6 +123,14 @@ def test_random_state_defaults_to_that_of_the_estimator(known):
     assert_array_equal(curve.scores, again.scores)
 
 
+def test_a_curve_shows_a_summary_of_itself():
+    curve = MPTCurve(np.array([2, 4]), np.array([-2.0, -4.0]), np.full(2, 0.1), 5)
+    shown = (
+        "<MPTCurve of 2 mask sizes, 2 to 4 of 5: lml=-15 (standard error 0.35) nats>"
+    )
+    assert repr(curve) == shown  # sizes 1 to 3 and 3 to 5 weigh 2.5 each
+
+
 def test_one_mask_per_size_has_no_standard_error(known):
     model, X = known
     curve = mpt_curve(model, X, n_masks=1, mask_sizes=[4, 2])

@@ -20,7 +20,7 @@ from text_models import (
 from tokenizers import AddedToken
 from transformers import EsmTokenizer
 
-from sklearn_mpt import MPTScorer, feature_contributions, lml_samples
+from sklearn_mpt import MPTScorer, feature_contributions, lml_samples, mpt_curve
 from sklearn_mpt._text.masks import METHODS
 
 N_TOKENS = [7, 7, 2, 9, 1]  # of TEXTS
@@ -407,3 +407,9 @@ def test_null_characters_are_left_to_the_tokenizer():
         (part,) = scorer.token_scores(["the\0 cat"])
     assert part.tokens == make_tokenizer().tokenize("the\0 cat")
     assert np.isfinite(part.log_prob).all()
+
+
+def test_the_curve_of_texts_shows_a_summary_of_itself():
+    curve = mpt_curve(MPTScorer(make_model().eval(), make_tokenizer()).fit(), TEXTS)
+    summary = f"<TextCurve of 99 mask sizes, 1 to 99 of 100: lml={curve.lml:.6g} "
+    assert repr(curve).startswith(summary)

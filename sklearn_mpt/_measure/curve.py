@@ -92,7 +92,7 @@ def degrees_of_sum(variances, degrees):
     return variances.sum() ** 2 / spread if spread > 0 else np.inf
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class MPTCurve:
     r"""Mean masked log-probability as a function of the number of hidden features.
 
@@ -158,7 +158,7 @@ class MPTCurve:
     scores: np.ndarray
     std_errors: np.ndarray
     n_features: int
-    noise: MaskNoise | None = field(default=None, kw_only=True, repr=False)
+    noise: MaskNoise | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         check_int(self.n_features, "n_features")
@@ -177,6 +177,14 @@ class MPTCurve:
                     f"{name} must have the shape {sizes.shape} of mask_sizes, got "
                     f"{np.shape(getattr(self, name))}."
                 )
+
+    def __repr__(self):
+        sizes = np.asarray(self.mask_sizes)
+        return (
+            f"<{type(self).__name__} of {len(sizes)} mask sizes, {sizes[0]} to "
+            f"{sizes[-1]} of {self.n_features}: lml={self.lml:.6g} "
+            f"(standard error {self.lml_std_error:.2g}) nats>"
+        )
 
     # Labels of MPTCurveDisplay: x axis, unit of the scores, legend.
     _labels = ("Number of hidden features $m$", "feature", "area = LML")

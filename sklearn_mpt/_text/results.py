@@ -18,7 +18,7 @@ MANY = 10  # windows from which the noise of another design can be told
 COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they known
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextCurve(MPTCurve):
     """Masked scores of texts at mask rates 0.01 to 0.99, averaged over the texts.
 
