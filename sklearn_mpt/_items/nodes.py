@@ -1,8 +1,7 @@
-r"""Nodes of z that all rows share: a grid fine enough for the narrowest posterior.
+r"""Nodes of z for items: a grid over the distributions of z in all groups.
 
-On a grid of spacing h, the integral of a Gaussian with standard deviation s has a
-relative error of :math:`2 \exp(-2 (\pi s / h)^2)`: 5e-9 at h = s, 3e-4 at h = 1.5 s.
-For a logistic curve of slope a the error is about :math:`\exp(-2 \pi^2 / (a h))`.
+For a Gaussian posterior the error is that of `prior_grid`. For a logistic curve of
+slope a it is about :math:`\exp(-2 \pi^2 / (a h))` at the spacing h.
 """
 
 import math
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.prior_grid import coarsened, lattice, spacings
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 RADIUS = 6.5  # radius of the grid, in standard deviations of z
@@ -60,36 +60,32 @@ class Grid(NamedTuple):
 
 def grid_of(steps, population):
     """Return a grid with spacings `steps` over the range of z in all groups."""
-    low = (population.mean - RADIUS * population.deviation).amin(0).tolist()
-    high = (population.mean + RADIUS * population.deviation).amax(0).tolist()
-    axes, places = [], []
-    for h, a, b in zip(steps, low, high, strict=True):
-        count = math.ceil((b - a) / h) + 1
-        middle = 0.5 * (a + b)
-        place = np.arange(count)
-        axes.append(middle + h * (place - (count - 1) / 2))
-        places.append(place)
-    z = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(steps))
-    parity = np.sum(np.meshgrid(*places, indexing="ij"), 0).ravel() % 2
-    if len(steps) > 1:
-        mean = population.mean.mean(0).cpu().numpy()
-        inside = ((z - mean) ** 2).sum(1) <= RADIUS**2
-        z, parity = z[inside], parity[inside]
+    centre, radii = _extent(population)
+    # the outermost nodes are as far from either end
+    shift = [math.ceil(2 * r / h) % 2 / 2 for h, r in zip(steps, radii, strict=True)]
+    z, is_even = lattice(steps, centre, radii, shift)
     like = population.mean
     return Grid(
         torch.from_numpy(z).to(like),
-        torch.from_numpy(parity == 0).to(like.device),
+        torch.from_numpy(is_even).to(like.device),
         float(np.log(steps).sum()),
         tuple(float(h) for h in steps),
     )
 
 
+def _extent(population):
+    """Return centre and half axes of the range of z in all groups, lists (k,)."""
+    low = (population.mean - RADIUS * population.deviation).amin(0)
+    high = (population.mean + RADIUS * population.deviation).amax(0)
+    return (0.5 * (low + high)).tolist(), (0.5 * (high - low)).tolist()
+
+
 def steps_for(items, point, population, ratios):
     """Return spacings that resolve all posteriors, or the finest that memory allows."""
     n_dims = items.n_dims
-    like, ratio = population.mean, ratios[items.n_dims]
-    steps = [WIDEST * ratio * float(d) for d in population.deviation.amin(0)]
-    coarse = grid_of(steps, population).z
+    ratio = ratios[n_dims]
+    widest = WIDEST * ratio * population.deviation.amin(0)
+    coarse = grid_of(widest.tolist(), population).z
     curves = items.curves(point, coarse)
     information = items.information_of_z(curves, point).sum(0).amax(1)
     precision = information + population.deviation.amax(0) ** -2
@@ -99,22 +95,8 @@ def steps_for(items, point, population, ratios):
             own = block.split(point)[1][:, : block.kind.own_slopes]
             slopes[block.items, 0] = own.abs().amax(1)
     steepest = slopes.abs().amax(0)
-    fine = torch.minimum(
-        ratio / precision.sqrt(), STEEPEST * ratio / steepest.clamp(min=1e-3)
-    )
-    steps = torch.minimum(fine, like.new_tensor(steps)).tolist()
+    widest = torch.minimum(widest, STEEPEST * ratio / steepest.clamp(min=1e-3))
+    steps = spacings(precision, ratio, widest).tolist()
     most = min(MOST_NODES[n_dims], MOST_NUMBERS // (len(items) * items.most))
     most = max(most, FEWEST**n_dims if n_dims == 1 else 31**n_dims)
-    count = _n_nodes(steps, population)
-    if count > most:
-        larger = (count / most) ** (1 / n_dims)
-        steps = [larger * h for h in steps]
-    return steps
-
-
-def _n_nodes(steps, population):
-    deviation = population.deviation.amax(0)
-    span = population.mean.amax(0) - population.mean.amin(0) + 2 * RADIUS * deviation
-    box = math.prod(float(s) / h for s, h in zip(span, steps, strict=True))
-    ball = {1: 1.0, 2: math.pi / 4, 3: math.pi / 6}[len(steps)]
-    return ball * box
+    return coarsened(steps, most, _extent(population)[1])

@@ -21,8 +21,6 @@ N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
-RADIUS = 5.5  # of grids over the prior
-RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 EMPTY = 1e-3  # share of the weight below which a part of a mixture moves elsewhere
 TURNS = 30.0  # full turns of the shift for each unit of a row
 # Of averages over a standard normal distribution.
@@ -186,62 +184,6 @@ class PosteriorMixture:
         pooled = torch.logsumexp(share + log_averages, 0)
         part = (share + log_averages - pooled).exp() - share.exp()
         return pooled, CAUTION * math.sqrt(len(logs)) * part.std(0, correction=1)
-
-
-def resolves(r, z, steps, radius):
-    """Return for which rows a grid is fine and wide enough; bool, (n,).
-
-    r : posterior weights of the nodes, (n, s). A posterior must be as wide, given all
-    other components, as the spacing over `RESOLVED`, and may have no more than
-    `AT_EDGE` of its weight near the edge of the grid.
-    """
-    n_dims = len(steps)
-    u = z / z.new_tensor(steps)
-    moments = torch.cat([u, (u[:, :, None] * u[:, None]).flatten(1)], 1)
-    mean, square = (r @ moments).tensor_split([n_dims], 1)
-    covariance = (
-        square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
-    )
-    covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
-    precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
-    is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)
-    return (precision.amax(1) < RESOLVED**2) & (r @ is_edge < AT_EDGE)
-
-
-class PriorGrids:
-    """Two grids over the prior, each between the nodes of the other, for all rows.
-
-    Their mean is a grid twice as fine, whose error their difference exceeds by far, in
-    rows that the first grid resolves.
-
-    grids : tuples of nodes (s, k) and log weights (s,). steps : their spacing. radius :
-        that of the first grid.
-    """
-
-    is_shared, is_random = True, False
-
-    def __init__(self, grids, steps, radius):
-        self.groups = grids
-        self._steps, self._radius = steps, radius
-
-    def unresolved(self, r):
-        """Return which rows the first grid does not resolve; bool, (n,).
-
-        r : posterior weights of its nodes, (n, s).
-        """
-        return ~resolves(r, self.groups[0][0], self._steps, self._radius)
-
-    def place(self, group, posteriors, rows):
-        return Nodes(*group)
-
-    def combine_logs(self, logs):
-        """Log integrals of the groups, of shape (2, n): value and error."""
-        return log_mean_exp(logs, 0), (logs[0] - logs[1]).abs()
-
-    def combine(self, averages, logs):
-        """Posterior averages of the groups, of shape (2, n, d), and error."""
-        share = torch.softmax(logs, 0)[..., None]
-        return (share * averages).sum(0), (averages[0] - averages[1]).abs()
 
 
 def mixture_nodes(normal, posteriors):

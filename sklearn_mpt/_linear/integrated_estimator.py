@@ -13,8 +13,13 @@ from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
 from sklearn_mpt._latent.integration import importance, quadrature, rows_of
+from sklearn_mpt._latent.prior_grid import (
+    PriorGrids,
+    coarsened,
+    count_nodes,
+    prior_grid,
+)
 from sklearn_mpt._latent.priors import LONG_SLOPE
-from sklearn_mpt._latent.quadrature import PriorGrids
 from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
@@ -30,9 +35,6 @@ from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
-    fitting,
-    n_nodes_of,
-    prior_grid,
     spacing,
 )
 from sklearn_mpt._tables.observed_information import (
@@ -280,14 +282,14 @@ def _shared_first(joint, accuracy, is_fine):
     with `is_fine` are not used: conditionals of values that determine z closely might
     have the same error on both grids.
     """
-    n_features, radius = joint.components.shape[1], SCORING_RADII[0]
+    n_features, radii = joint.components.shape[1], SCORING_RADII[:1] * joint.n_dims
     most = min(MAX_SHARED, MAX_TABLE // n_features)
     bounds = [spacing(joint, ratio) for ratio in SCORING_SPACINGS]
-    fit = [n_nodes_of(steps, radius) <= most for steps in bounds]
-    if not fit[0] and (is_fine or n_nodes_of([WIDEST] * joint.n_dims, radius) > most):
+    fit = [count_nodes(steps, radii) <= most for steps in bounds]
+    if not fit[0] and (is_fine or count_nodes([WIDEST] * joint.n_dims, radii) > most):
         return accuracy
     pairs = [
-        _interleaved(fitting(steps, most, radius), joint.components)
+        _interleaved(coarsened(steps, most, radii, WIDEST), joint.components)
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]

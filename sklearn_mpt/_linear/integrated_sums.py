@@ -24,7 +24,8 @@ import torch
 
 from sklearn_mpt._latent.density import Units
 from sklearn_mpt._latent.natural_gradient import Blocks, Curvature, Point, Sums
-from sklearn_mpt._latent.quadrature import RADIUS, resolves, total_and_shares
+from sklearn_mpt._latent.prior_grid import RADIUS, resolves
+from sklearn_mpt._latent.quadrature import total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
     location_points,

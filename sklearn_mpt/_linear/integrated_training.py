@@ -15,6 +15,7 @@ import torch
 from sklearn_mpt._latent.ascent import IDLE
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.integration import rows_of
+from sklearn_mpt._latent.prior_grid import RADIUS, coarsened, count_nodes, prior_grid
 from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
@@ -33,12 +34,10 @@ from sklearn_mpt._linear.integrated_sums import (
 )
 from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
+    WIDEST,
     LinearMap,
     OwnNodes,
     bound_grid,
-    fitting,
-    n_nodes_of,
-    prior_grid,
     spacing,
 )
 from sklearn_mpt._measure.masks import (
@@ -200,7 +199,7 @@ class IntegratedRows:
     def _parts(self, batch, point, joint):
         """Return sums whose total is that of the batch."""
         steps = spacing(joint, self.ratio) if self._may_share else []
-        if steps and n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
+        if steps and self._fits(steps):
             table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
             return self._shared_parts(batch, table)
         return self._own_parts(batch, point, joint)
@@ -223,6 +222,11 @@ class IntegratedRows:
         sums = sums.lowered(self.given.log_scale + penalty / self.weights.total)
         coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
+
+    def _fits(self, steps):
+        """Return whether a shared grid costs no more than nodes around each row."""
+        n_nodes = count_nodes(steps, [RADIUS] * self.n_dims)
+        return n_nodes <= OWN_COST * self.own.n_nodes
 
     def _with_unseen(self, sums, point):
         """Add `UNSEEN` observations, at z = 0, of each level that no row has."""
@@ -344,7 +348,8 @@ class LikelihoodRows(IntegratedRows):
         if self.typical is None:
             return self._own_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.typical.values)
-        steps = fitting(steps, SHARED_COST * self.own.n_nodes)
+        most, radii = SHARED_COST * self.own.n_nodes, [RADIUS] * self.n_dims
+        steps = coarsened(steps, most, radii, WIDEST)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.typical.values
@@ -389,7 +394,7 @@ class EnumeratedRows(IntegratedRows):
     def sums(self, point, batch):
         joint = self.joint(point)
         steps = spacing(joint, self.ratio)
-        if n_nodes_of(steps) <= OWN_COST * self.own.n_nodes:
+        if self._fits(steps):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:

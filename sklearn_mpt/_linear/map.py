@@ -5,8 +5,8 @@ import math
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.prior_grid import spacings
 from sklearn_mpt._latent.quadrature import (
-    RADIUS,
     Posterior,
     gaussian_around,
     grids,
@@ -249,16 +249,14 @@ def spacing(joint, ratio, values=None):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
     values : entries (v, d) at which the information is computed; None is 1.
-    ratio : spacing in standard deviations of the narrowest posterior. The integral of a
-    Gaussian of standard deviation s on a grid of spacing h has a relative error of
-    2 exp(-2 (pi s / h)^2): 3e-3 at h = 1.75 s, 3e-4 at 1.5 s.
+    ratio : spacing in standard deviations of the narrowest posterior.
     """
     axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
     information = _largest_information(joint, z, CORE / N_CELLS, values)
     precision = 1 + (information @ (joint.components**2).T).amax(0)
-    return (ratio / precision.sqrt()).clamp(max=WIDEST).tolist()
+    return spacings(precision, ratio, WIDEST).tolist()
 
 
 def _largest_information(joint, z, radius, values):
@@ -275,34 +273,3 @@ def _largest_information(joint, z, radius, values):
         values = torch.ones_like(ends[0, :1])
     slope, information = joint.likelihood.derivatives(values[:, None, None], ends)
     return information.expand_as(slope).amax((0, 1))
-
-
-def n_nodes_of(steps, radius=RADIUS):
-    """Return the approximate number of nodes of `prior_grid`."""
-    ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)
-    return ball * math.prod(radius / h for h in steps)
-
-
-def fitting(steps, most, radius=RADIUS):
-    """Return the spacing of a grid with about `most` nodes if these are more."""
-    while n_nodes_of(steps, radius) > 1.001 * most and min(steps) < WIDEST:
-        n_free = sum(h < WIDEST for h in steps)
-        factor = (n_nodes_of(steps, radius) / most) ** (1 / n_free)
-        steps = [min(factor * h, WIDEST) for h in steps]
-    return steps
-
-
-def prior_grid(steps, like, radius=RADIUS, shift=0.0):
-    """Return equally spaced nodes in a ball, with log weights of the standard normal.
-
-    shift : offset of the nodes, in steps.
-    """
-    counts = [math.ceil(radius / h) for h in steps]
-    axes = [
-        torch.from_numpy(h * (shift + np.arange(-n - 1, n + 1)))
-        for n, h in zip(counts, steps, strict=True)
-    ]
-    z = torch.cartesian_prod(*axes).reshape(-1, len(steps)).to(like)
-    z = z[(z**2).sum(1) <= radius**2]
-    log_weight = -0.5 * (z**2).sum(1)
-    return z, log_weight - log_weight.logsumexp(0)
