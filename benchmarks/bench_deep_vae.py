@@ -35,6 +35,7 @@ References
 """
 
 import argparse
+import copy
 import itertools
 import os
 import time
@@ -170,7 +171,9 @@ def conditional_row(weighted, chain_trained, X, share):
         (weighted, "encode_decode"),
         (chain_trained, "encode_decode"),
     ):
-        model.set_params(conditional=conditional)
+        model = copy.deepcopy(model)
+        # other conditionals of the same fit
+        model._bound["conditional"] = model.conditional = conditional
         start = time.perf_counter()
         log_prob = model.conditional_log_prob(X, mask)
         elapsed = time.perf_counter() - start

@@ -1,5 +1,6 @@
 """Checks of parameters and arguments; error messages say what is allowed."""
 
+import copy
 import math
 import sys
 import warnings
@@ -228,13 +229,38 @@ def warn_constant(columns, fitted):
         )
 
 
+def bound_parameters(estimator, free):
+    """Return the parameters that must not change after `fit`: all but the free ones.
+
+    Containers are copied, so that changes within them are found, too.
+    """
+    params = estimator.get_params(deep=False)
+    return {name: _frozen(params[name]) for name in params if name not in free}
+
+
+def _frozen(value):
+    containers = list | tuple | dict | np.ndarray
+    return copy.deepcopy(value) if isinstance(value, containers) else value
+
+
+def _is_same(value, other):
+    """Return whether two values of a parameter are equal; NaN is equal to NaN."""
+    if value is other:
+        return True
+    try:
+        np.testing.assert_equal(value, other)
+    except Exception:  # values of users may not compare
+        return False
+    return True
+
+
 def check_bound_parameters(estimator, bound):
     """Refuse parameters that were changed since the model was fitted.
 
     bound : dict from names of parameters to their values in `fit`.
     """
     for name, value in bound.items():
-        if getattr(estimator, name) != value:
+        if not _is_same(getattr(estimator, name), value):
             raise ValueError(
                 f"{name}={plain(getattr(estimator, name))!r} differs from the "
                 f"{plain(value)!r} of the fitted model; clone the estimator to fit "

@@ -180,7 +180,11 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     activation_: str
     noise_variance_: float | np.ndarray
 
-    _bound_parameters = ("likelihood", "decoder", "activation")
+    _free_parameters = (
+        *TableMPT._free_parameters,
+        "hidden_layer_sizes",
+        "n_importance_samples",
+    )
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "decoder": [None, torch.nn.Module, callable],
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
@@ -254,7 +258,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
 
     @property
     def _has_chains(self):
-        return self.conditional == "importance"
+        bound = getattr(self, "_bound", {"conditional": self.conditional})
+        return bound["conditional"] == "importance"
 
     @property
     def _n_features_out(self):

@@ -166,7 +166,6 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         "rotation": [StrOptions({*ROTATIONS}), None],
         "slope_prior": [POSITIVE, None],
     }
-    _bound_parameters = ("model",)
     _group_codes: np.ndarray | None = None  # groups of the rows that `fit` trains on
 
     def __init__(

@@ -203,6 +203,8 @@ class ModelFitMixin(FittedItems):
         ValueError
             If `nested` has no fewer parameters.
         """
+        for model in (self, nested):
+            model._check_is_fitted()
         df = self._n_parameters - nested._n_parameters
         if df <= 0:
             raise ValueError(

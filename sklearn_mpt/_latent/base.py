@@ -29,6 +29,7 @@ from sklearn_mpt._checks import (
     POSITIVE,
     POSITIVE_OR_0,
     VERBOSE,
+    bound_parameters,
     check_bool,
     check_bound_parameters,
     check_choice,
@@ -128,8 +129,27 @@ class BaseMPT(
         "verbose": VERBOSE,
         "n_jobs": N_JOBS,
     }
-    # Parameters that fitted attributes depend on: they must not change after `fit`.
-    _bound_parameters: tuple[str, ...] = ()
+    # Parameters that results of a fitted model do not depend on. All others are
+    # remembered, and a model whose parameters were changed after `fit` refuses to work.
+    _free_parameters: tuple[str, ...] = (
+        "n_components",
+        "mask_rate",
+        "n_masks",
+        "objective",
+        "init",
+        "max_iter",
+        "learning_rate",
+        "batch_size",
+        "tol",
+        "n_iter_no_change",
+        "early_stopping",
+        "validation_fraction",
+        "warm_start",
+        "verbose",
+        "device",
+        "random_state",
+        "n_jobs",
+    )
     _has_chains = True  # whether it offers `mean_chain_scores`
     _of_strings = ADVICE  # end of the error message for a column of strings
 
@@ -308,8 +328,8 @@ class BaseMPT(
         return self
 
     def _new_state(self):
-        bound = {name: getattr(self, name) for name in self._bound_parameters}
         seed = spawn_seeds(self.random_state, 1)[0].generate_state(4)
+        bound = bound_parameters(self, self._free_parameters)
         return {"_seed": seed, "_optimizer_state": {}, "_bound": bound}
 
     def _read_training_rows(self, X, is_new, min_samples):

@@ -141,7 +141,6 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     intercept_: np.ndarray
     noise_variance_: float | np.ndarray
 
-    _bound_parameters = ("likelihood", "noise")
     # If all features are Gaussian, the evidence lower bound is the LML.
     _parameter_constraints: ClassVar[dict] = IntegratedLinear._parameter_constraints | {
         "noise": [StrOptions({"shared", "per_feature"})],

@@ -158,7 +158,11 @@ class MPTMaskedAutoencoder(TableMPT):
     n_mixtures_: int
     orders_: np.ndarray
 
-    _bound_parameters = ("likelihood", "net", "n_mixtures", "n_orders")
+    _free_parameters = (
+        *TableMPT._free_parameters,
+        "hidden_layer_sizes",
+        "dropout",
+    )
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "net": [None, torch.nn.Module, callable],
         "dropout": [AUTO, StrictInterval(Real, 0, 1, closed="left")],

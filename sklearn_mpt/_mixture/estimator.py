@@ -173,7 +173,15 @@ class MPTMixture(TableMPT):
     factors_: np.ndarray
     noise_variances_: np.ndarray
 
-    _bound_parameters = ("likelihood", "covariance_type")
+    _free_parameters = (
+        *TableMPT._free_parameters,
+        "n_init",
+        "init_params",
+        "weights_init",
+        "means_init",
+        "precisions_init",
+        "reg_covar",
+    )
     # classes have no thresholds or dispersions of their own
     _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
