@@ -181,7 +181,7 @@ def test_values_of_parameters_are_compared():
     X, kinds = real_rows(), ["gaussian"] * 5
     model = quiet_fit(MPTLinearVAE(likelihood=kinds, max_iter=1), X)
     kinds[0] = "bernoulli"  # changed in place
-    with pytest.raises(ValueError, match="likelihood=.* differs from the"):
+    with pytest.raises(ValueError, match=r"likelihood=.* differs from the"):
         model.score_samples(X)
     kinds[0] = "gaussian"
     before = model.score_samples(X)
@@ -194,5 +194,5 @@ def test_values_of_parameters_are_compared():
 
 def test_known_items_keep_their_model():
     items = MPTItemResponse.from_items(discrimination=[1.0, 2.0], difficulty=[0.0, 1.0])
-    with pytest.raises(ValueError, match="slope_prior=1.0 differs from the None"):
+    with pytest.raises(ValueError, match=r"slope_prior=1\.0 differs from the None"):
         items.set_params(slope_prior=1.0).abilities([[0, 1]])

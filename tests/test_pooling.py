@@ -60,3 +60,31 @@ def test_bad_estimates_are_refused(given, match):
 def test_bad_levels_are_refused():
     with pytest.raises(ValueError, match="level == 95"):
         pool_estimates([1.0, 2.0], [1.0, 1.0]).interval(95)
+
+
+def test_infinite_degrees_of_freedom_are_those_of_many_rows():
+    estimates, variances = [1.0, 2.0, 1.5], [0.1, 0.2, 0.1]
+    expected = pool_estimates(estimates, variances)
+    assert pool_estimates(estimates, variances, df=np.inf) == expected
+    assert pool_estimates(estimates, variances, df=1e12).df == pytest.approx(
+        expected.df, rel=1e-6
+    )
+    for wrong in (-np.inf, np.nan):
+        with pytest.raises(ValueError, match="df"):
+            pool_estimates(estimates, variances, df=wrong)
+
+
+@pytest.mark.parametrize("df", [None, 10, np.inf])
+def test_estimates_without_variances_vary_between_tables(df):
+    """Their mean has the interval of a sample of that many estimates.
+
+    Student's t of the three, with the variance 1 + 1/3 of one of them.
+    """
+    estimates = np.array([1.0, 2.0, 4.0])
+    pooled = pool_estimates(estimates, np.zeros(3), df)
+    error = estimates.std(ddof=1) * np.sqrt(1 + 1 / 3)
+    low, high = pooled.interval()
+    assert pooled.df == pytest.approx(2)
+    half = stats.t.ppf(0.975, 2) * error
+    assert (low, high) == pytest.approx((7 / 3 - half, 7 / 3 + half))
+    assert pool_estimates([1.0, 1.0], [0.0, 0.0], df).interval() == (1.0, 1.0)

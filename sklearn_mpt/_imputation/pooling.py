@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from sklearn_mpt._checks import check_real
+from sklearn_mpt._checks import FLOATS, check_real
 
 
 class PooledEstimate(NamedTuple):
@@ -71,7 +71,7 @@ def pool_estimates(
     df : float, default=None
         Degrees of freedom that an estimate would have without missing values, such as
         ``n_samples - 2`` for a slope. None means that there are many; with few rows,
-        intervals are then too short.
+        intervals are then too short; so does infinity.
 
     Returns
     -------
@@ -102,6 +102,8 @@ def pool_estimates(
         \nu_{obs} = \frac{df + 1}{df + 3} \, df \, (1 - \lambda).
 
     The fraction of missing information is :math:`(r + 2 / (\nu + 3)) / (1 + r)`.
+    If all `variances` of an estimate are 0, only the variance between tables is left,
+    with m - 1 degrees of freedom.
 
     References
     ----------
@@ -120,6 +122,10 @@ def pool_estimates(
     (0.61, 1.59)
     """
     estimates, within = _checked(estimates, variances)
+    if isinstance(df, FLOATS) and df == np.inf:
+        df = None
+    if df is not None:
+        check_real(df, "df", "neither")
     n = len(estimates)
     mean, within = estimates.mean(axis=0), within.mean(axis=0)
     between = (1 + 1 / n) * estimates.var(axis=0, ddof=1)
@@ -128,8 +134,9 @@ def pool_estimates(
         share = np.where(total > 0, between / total, 0.0)
         degrees = np.where(share > 0, (n - 1) / share**2, np.inf)
         if df is not None:
-            check_real(df, "df", "neither")
             observed = (df + 1) / (df + 3) * df * (1 - share)
+            # without variances within tables their degrees of freedom do not matter
+            observed = np.where(within > 0, observed, np.inf)
             degrees = 1 / (1 / degrees + 1 / observed)
     missing = np.where(share > 0, share + (1 - share) * 2 / (degrees + 3), 0.0)
     parts = mean, np.sqrt(total), degrees, missing

@@ -438,7 +438,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
             The model of the items, as in the class.
         discrimination : array-like of shape (n_items,) or (n_items, n_components), \
                 default=None
-            Slopes; None is one for all.
+            Slopes; None is one for all. Only 1 for "rasch" and "partial_credit" items,
+            where `latent_variance` sets the scale.
         intercept : array-like of shape (n_items,) or (n_items, n_categories - 1), \
                 default=None
             As `intercept_`; NaN beyond the answers of an item.
@@ -462,6 +463,13 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         -------
         model : MPTItemResponse
             A model that works as a fitted one.
+
+        Raises
+        ------
+        ValueError
+            If a value is not allowed, or if an item has no such parameter: slopes other
+            than 1 of "rasch" items, `guessing` of others than "3pl", `category_scores`
+            other than 0, 1, 2, ... of others than "nominal".
 
         Examples
         --------

@@ -47,19 +47,68 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     """
     counts = _counts(names, thresholds)
     items = Items(names, counts, slopes.shape[1])
+    given = {"discrimination": slopes}
+    given["difficulty" if intercept is None else "intercept"] = thresholds
     if intercept is None:
         thresholds = _intercepts(names, slopes, thresholds)
     guessing = _guessing(guessing, len(items))
     scores = np.tile(np.arange(items.most, dtype=float), (len(items), 1))
+    scores[np.arange(items.most) >= counts[:, None]] = np.nan
     if category_scores is not None:
-        scores = np.asarray(category_scores, dtype=float).reshape(len(items), -1)
-    point = items.point(slopes, thresholds, guessing, scores)
+        scores = _scores(category_scores, scores)
+    given |= {"guessing": guessing, "category_scores": scores}
+    # the first score of a nominal item is 0: differences of scores matter alone
+    point = items.point(slopes, thresholds, guessing, scores - scores[:, :1])
     if not items.is_valid(torch.from_numpy(point)):
         raise ValueError(
             "Thresholds of graded items must be in order: intercepts decrease, and "
             "difficulties of positive slopes increase."
         )
+    _check_kept(items.describe(point), given, names)
     return items, point
+
+
+def _check_kept(found, given, names):
+    """Refuse parameters that the models of the items do not have.
+
+    Slopes and scores of nominal items are kept in their product, less that of the first
+    category.
+    """
+    is_nominal = np.array([name == "nominal" for name in names])
+    for of in (found, given):
+        products = of["discrimination"][:, :1] * of["category_scores"]
+        products = products - products[:, :1]
+        of["category_scores"] = np.where(
+            is_nominal[:, None], products, of["category_scores"]
+        )
+        of["discrimination"] = np.where(is_nominal[:, None], 1.0, of["discrimination"])
+    problems = []
+    for name, values in given.items():
+        kept = np.isclose(found[name], values, rtol=1e-6, atol=1e-9, equal_nan=True)
+        wrong = np.flatnonzero(~kept.reshape(len(names), -1).all(axis=1))
+        if len(wrong):
+            j = wrong[0]
+            problems.append(
+                f"{name} of item {j}, which is {names[j]!r}, cannot be "
+                f"{values[j].tolist()}: such an item would have "
+                f"{np.round(found[name][j], 9).tolist()}."
+            )
+    if problems:
+        raise ValueError(" ".join(problems))
+
+
+def _scores(category_scores, default):
+    """Return the scores of categories, NaN beyond those that an item has."""
+    scores = np.asarray(category_scores, dtype=float)
+    if scores.shape != default.shape:
+        raise ValueError(
+            "category_scores must have shape (n_items, n_categories) = "
+            f"{default.shape}, got {scores.shape}."
+        )
+    scores = np.where(np.isnan(default), np.nan, scores)
+    if not np.isfinite(scores[~np.isnan(default)]).all():
+        raise ValueError("category_scores must be finite.")
+    return scores
 
 
 def _counts(names, thresholds):

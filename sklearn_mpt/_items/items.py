@@ -417,11 +417,11 @@ class ItemsMixin(FittedItems):
             Answers; NaN marks missing ones.
         group : array-like of shape (n_samples,)
             Group of each person.
-        anchors : array-like of int, default=None
-            Items with the same parameters in all groups, which are not tested. If
-            given, all other items have separate parameters in each group, except the
-            tested item in the smaller model. If None, all items but the tested one are
-            anchors.
+        anchors : array-like of int, or of bool of shape (n_items,), default=None
+            Indices or a mask of items with the same parameters in all groups, which are
+            not tested. If given, all other items have separate parameters in each
+            group, except the tested item in the smaller model. If None, all items but
+            the tested one are anchors.
         sample_weight : array-like of shape (n_samples,), default=None
             Weight of each row; None is 1.
 
@@ -450,13 +450,7 @@ class ItemsMixin(FittedItems):
                 f"group must have at least two labels, got {labels.tolist()}."
             )
         if anchors is not None:
-            anchors = np.unique(np.asarray(anchors, dtype=int))
-            n_items = rows.shape[1]
-            if len(anchors) == 0 or anchors[0] < 0 or anchors[-1] >= n_items:
-                raise ValueError(
-                    f"anchors must be some of the items 0..{n_items - 1}, got "
-                    f"{anchors.tolist()}."
-                )
+            anchors = _anchors(anchors, rows.shape[1])
         with own_mode():
             return dif_by_likelihood_ratio(
                 self._model_of(vars(self)),
@@ -467,6 +461,25 @@ class ItemsMixin(FittedItems):
                 self._priors,
                 check_device(self.device),
             )
+
+
+def _anchors(anchors, n_items):
+    """Return the indices of anchors, in order, given indices or a mask."""
+    given = np.asarray(anchors)
+    if given.dtype == bool and given.shape == (n_items,):
+        given = np.flatnonzero(given)
+    is_some = given.dtype.kind in "iu" and given.ndim == 1 and 0 < len(given)
+    if not is_some or given.min() < 0 or given.max() >= n_items:
+        raise ValueError(
+            f"anchors must be some of the items 0..{n_items - 1}, or a boolean mask of "
+            f"shape ({n_items},), got {np.asarray(anchors).tolist()}."
+        )
+    found = np.unique(given)
+    if len(found) == n_items:
+        raise ValueError(
+            f"anchors must leave items to test, but all {n_items} are anchors."
+        )
+    return found
 
 
 def _delta(items, point, blocks):
