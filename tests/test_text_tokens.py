@@ -227,19 +227,6 @@ def make_protein_scorer(folder, **kwargs):
     return MPTScorer(model, tokenizer, **{"random_state": 0} | kwargs).fit()
 
 
-def test_slow_tokenizers_know_tokens_but_no_offsets(tmp_path):
-    scorer = make_protein_scorer(tmp_path, method="pll")
-    (part,) = scorer.token_scores(["ACDA"])
-    assert part.tokens == list("ACDA")
-    assert_array_equal(part.offsets, -1)
-    assert part.by_word().tokens == part.pieces == list("ACDA")
-    assert_allclose(part.log_prob.sum(), scorer.score(["ACDA"]))
-    with pytest.raises(ValueError, match=r"pairs need a fast tokenizer, .* EsmTok"):
-        scorer.score_samples([("A", "C")])
-    with pytest.raises(ValueError, match="'pll_word_l2r' needs a fast tokenizer"):
-        scorer.set_params(method="pll_word_l2r").score_samples(["ACDA"])
-
-
 # Chosen tokens
 
 

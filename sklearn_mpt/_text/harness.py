@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_int
 from sklearn_mpt._text.filling import FILL_ORDERS
 from sklearn_mpt._text.scorer import MPTScorer
+from sklearn_mpt._text.slow_tokenizers import starts_of_tokens
 
 try:
     from lm_eval.api.model import LM
@@ -30,7 +31,7 @@ class MPTHarnessLM(LM):
     Parameters
     ----------
     scorer : MPTScorer
-        A fitted scorer with a fast tokenizer. Its `method` says which log-probability
+        A fitted scorer. Its `method` says which log-probability
         is computed. Log-probabilities are conditional on the number of tokens, which
         matters if continuations of different lengths are compared.
     order : {"random", "left_to_right", "confident"}, default="confident"
@@ -177,13 +178,7 @@ class MPTHarnessLM(LM):
         n_tokens = len(tokenizer("", continuation, verbose=False)["input_ids"])
         room = max(0, self.scorer.max_length_ - n_tokens)
         while True:
-            encoded = tokenizer(
-                context,
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                verbose=False,
-            )
-            starts = [start for start, _ in encoded["offset_mapping"]]
+            starts = starts_of_tokens(tokenizer, context)
             n_cut = len(starts) - room
             if n_cut <= 0:
                 return context, continuation

@@ -22,6 +22,7 @@ from sklearn_mpt._text.masked_lm import (
     check_masked_lm,
     view_of,
 )
+from sklearn_mpt._text.slow_tokenizers import has_marks_of_words
 from sklearn_mpt._text.sources import UNREAD, WEIGHTS, Source
 from sklearn_mpt._text.windows import all_special_ids
 
@@ -243,10 +244,12 @@ def check_tokenizer(tokenizer):
 
 def check_words(method, tokenizer):
     """Refuse a method that needs words if the tokenizer does not know them."""
-    if method == "pll_word_l2r" and not tokenizer.is_fast:
+    is_known = tokenizer.is_fast or has_marks_of_words(tokenizer)
+    if method == "pll_word_l2r" and not is_known:
         raise ValueError(
-            "method='pll_word_l2r' needs a fast tokenizer, which knows words; "
-            f"{type(tokenizer).__name__} is not a fast tokenizer."
+            "method='pll_word_l2r' needs tokens that bear marks of words, such as "
+            f"'##', or a fast tokenizer. To {type(tokenizer).__name__}, each token is "
+            "a word: method='pll' is then the same."
         )
 
 

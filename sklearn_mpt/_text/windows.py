@@ -7,6 +7,7 @@ import numpy as np
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.masks import Window
+from sklearn_mpt._text.slow_tokenizers import encode_slowly
 
 
 def longest_input(model, tokenizer, max_length):
@@ -129,15 +130,13 @@ def _is_in(token, window):
 def _encode(tokenizer, texts):
     """Encode texts, or (context, text) pairs."""
     is_pair = not isinstance(texts[0], str)
-    if is_pair and not tokenizer.is_fast:
-        raise ValueError(
-            "(context, text) pairs need a fast tokenizer, which can tell the two "
-            f"parts apart; {type(tokenizer).__name__} is not a fast tokenizer."
-        )
+    columns = [list(part) for part in zip(*texts, strict=True)] if is_pair else [texts]
+    if not tokenizer.is_fast:
+        return encode_slowly(tokenizer, columns)
     return tokenizer(
-        *([list(part) for part in zip(*texts, strict=True)] if is_pair else [texts]),
+        *columns,
         return_special_tokens_mask=True,
-        return_offsets_mapping=tokenizer.is_fast,
+        return_offsets_mapping=True,
         verbose=False,
     )
 
@@ -152,34 +151,18 @@ def _window(encoded, row, index, names, special):
         is_fixed=is_fixed,
         is_maskable=is_maskable,
         places=np.flatnonzero(is_maskable),
-        words=_words(encoded, row, len(is_fixed)),
-        offsets=_offsets(encoded, row, len(is_fixed)),
+        words=np.array([-1 if w is None else w for w in encoded.word_ids(row)], int),
+        offsets=np.array(encoded["offset_mapping"][row], dtype=int),
     )
 
 
 def _is_fixed(encoded, row):
     """Return where tokens were added by the tokenizer or belong to the context."""
     is_fixed = np.array(encoded["special_tokens_mask"][row], dtype=bool)
-    if encoded.is_fast and encoded[row].n_sequences == 2:
+    if encoded[row].n_sequences == 2:
         sequences = np.array(encoded.sequence_ids(row), dtype=float)  # None is NaN
         is_fixed |= sequences != 1
     return is_fixed
-
-
-def _words(encoded, row, n_tokens):
-    """Return the index of the word of each token.
-
-    Without a fast tokenizer, each token is taken as a word.
-    """
-    if not encoded.is_fast:
-        return np.arange(n_tokens)
-    return np.array([-1 if w is None else w for w in encoded.word_ids(row)], dtype=int)
-
-
-def _offsets(encoded, row, n_tokens):
-    if not encoded.is_fast:
-        return np.full((n_tokens, 2), -1)
-    return np.array(encoded["offset_mapping"][row], dtype=int)
 
 
 def fit_windows(windows, max_length, overflow, centred):
