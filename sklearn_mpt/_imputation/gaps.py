@@ -166,12 +166,13 @@ class Adjustments(NamedTuple):
             except (TypeError, ValueError) as error:
                 problems.append(str(error))
         if not problems:
-            wrong = np.flatnonzero(found[1] > found[2])
-            problems = [
-                f"min_value {found[1][j]} is above max_value {found[2][j]} in column "
-                f"{names[j]!r}."
-                for j in wrong
-            ]
+            above = np.flatnonzero(found[1] > found[2])
+            if len(above):
+                problems = [
+                    f"min_value {found[1][above[0]]} is above max_value "
+                    f"{found[2][above[0]]} in column(s) "
+                    f"{[names[j] for j in above[:10]]}."
+                ]
         if problems:
             raise ValueError(" ".join(problems))
         return cls(*found)

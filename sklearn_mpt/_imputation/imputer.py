@@ -36,6 +36,8 @@ from sklearn_mpt._seeds import RandomState, check_seed, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
 from sklearn_mpt._tables.reader import TableReader
 
+KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
+"""Kinds that all models take which are tried; for others, users give a model."""
 LikelihoodNames = str | list | tuple | dict
 Bound = float | dict | ArrayLike | None
 
@@ -68,11 +70,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         of missing information, the variance of pooled estimates is larger by the factor
         1 + f / m than with infinitely many [1]_: by 3% with 10 tables and f = 0.3.
     likelihood : str, sequence of str or dict, default="from_dtype"
-        Kinds of the columns, if `estimator` is None, as for `MPTLinearVAE`: names, a
-        name for each column, or a dict from columns to names. With "from_dtype", dtypes
-        tell the kinds: booleans; categories and strings; ordered categories; numbers,
-        among them objects that are all numbers, dates and time differences. Arrays of
-        floats hold numbers. "auto" chooses the kinds of numbers by their values.
+        Kinds of the columns, if `estimator` is None: a name, a name for each column, or
+        a dict from columns to names; for other columns, dtypes tell the kinds.
+        Names are "gaussian" (numbers), "bernoulli" (0 and 1, or booleans),
+        "categorical", "ordinal" and "partial_credit". With "from_dtype", dtypes tell
+        the kinds: booleans; strings and categories; ordered categories; numbers, among
+        them objects that are all numbers, dates and time differences. Arrays of floats
+        hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli", and whole
+        numbers with few values as "ordinal" if that describes them better.
     min_value, max_value : float, dict or array-like of (n_features,), default=None
         Bounds of the numbers that are filled in; a dict maps columns, by name or
         number, to bounds. One float is for all columns of numbers. None: no bound.
@@ -308,9 +313,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         names, problems = column_names(X), []
         likelihood = self.likelihood if self.estimator is None else "from_dtype"
         try:
-            self._reader, reasons = TableReader.learn(X, likelihood)
+            self._reader, reasons = TableReader.learn(X, likelihood, KINDS)
         except (TypeError, ValueError) as error:
-            self._reader, reasons = TableReader.learn(X, "from_dtype")
+            self._reader, reasons = TableReader.learn(X, "from_dtype", KINDS)
             problems.append(str(error))
         try:
             self._adjustments(X)
@@ -412,7 +417,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             gaps = missing_entries(known)
             filled = adjustments.apply(filled, gaps, self._reader)
         filled = keep_columns(filled, self._is_kept)
-        if not self.add_indicator:
+        if not hasattr(self, "indicator_"):
             return filled
         indicators = self.indicator_.transform(_as_nan(missing_entries(X)))
         names = column_names(with_distinct_names(X))
@@ -434,7 +439,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         check_is_fitted(self)
         names = _check_feature_names_in(self, input_features)
         kept = names[self._is_kept]
-        if not self.add_indicator:
+        if not hasattr(self, "indicator_"):
             return kept
         return np.append(kept, self.indicator_.get_feature_names_out(names))
 
@@ -505,7 +510,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 "MPTImputer has no score with it."
             )
         known = self._without_unknown(self._read(X))
-        columns = self._reader.modelled if self.estimator is None else None
+        is_chosen = hasattr(self, "unmodelled_")  # not the user's estimator
+        columns = self._reader.modelled if is_chosen else None
         return hidden_score(self.estimator_, known, columns)
 
     def __sklearn_tags__(self):

@@ -9,13 +9,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
+from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.limits import Limits
 from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.selection import expected, search, with_levels
 from sklearn_mpt._imputation.weights import Weights, mixed
-from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 from sklearn_mpt._tables.reader import TableReader
@@ -85,7 +85,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """Choose models and fit them; with `warm_start`, train the chosen ones on."""
         X, sample_weight = rows_that_count(X, sample_weight)
         is_refit = self.warm_start and hasattr(self, "estimators_")
-        numbers = self._numbers(X)
+        if not is_refit:
+            self._columns = _in_order(self.reader.modelled, column_names(X))
+        numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
         if not is_refit:
             self._learn_units(numbers)
         rows = self._units.without(numbers)
@@ -114,7 +116,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _learn_units(self, numbers):
         """Learn the units of the numbers, and how they are transformed."""
-        reader, columns = self.reader, self.reader.modelled
+        reader, columns = self.reader, self._columns
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
         self._layout = Layout.of(kinds, categories).with_levels(numbers)
@@ -131,7 +133,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _numbers(self, X):
         """Return the modelled columns as numbers, (n, m)."""
-        return self.reader.encode(X)[:, self.reader.modelled]
+        return self.reader.encode(X)[:, self._columns]
 
     def _read(self, X):
         return self._units.without(self._numbers(X))
@@ -162,7 +164,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             In nats; 0.0 where not hidden, or missing, and in columns without a kind.
         """
         check_is_fitted(self)
-        shape, columns = np.shape(X), self.reader.modelled
+        shape, columns = np.shape(X), self._columns
         mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
         numbers = self._numbers(X)
         rows = self._units.without(numbers)
@@ -197,7 +199,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
-        numbers = self._numbers(X)
+        codes, columns = self.reader.encode(X), self._columns
+        numbers = codes[:, columns]
         rows = self._units.without(numbers)
         gaps = np.isnan(rows)
         filled = numbers.copy()
@@ -213,9 +216,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 seed = spawn_seeds(state, 1)[0]
                 drawn = self._drawn(rows[some], np.random.default_rng(seed))
                 filled[some] = self._limits.existing(self._units.restored(drawn))
-        complete = np.full(np.shape(X), np.nan)
-        complete[:, self.reader.modelled] = np.where(gaps, filled, numbers)
-        return self.reader.fill(X, complete, missing_entries(X))
+        complete = codes.copy()
+        complete[:, columns] = np.where(gaps, filled, numbers)
+        return self.reader.fill(X, complete, self.reader.gaps(X, codes))
 
     def _drawn(self, rows, rng):
         """Draw the missing entries of rows; each from one of the models, by weights.
@@ -243,3 +246,17 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 found = self.estimators_[k].draw(drawn[some], random_state=seed)
                 drawn[some] = np.where(entries[some], found, drawn[some])
         return drawn
+
+
+def _in_order(places, names):
+    """Return indices of columns by their names, so that their order is of no effect."""
+    if len(set(names)) == len(names) and all(isinstance(name, str) for name in names):
+        return np.array(sorted(places, key=lambda j: names[j]), dtype=int)
+    return places
+
+
+def _sorted(rows, weight):
+    """Return rows in the order of their values, so that their order is of no effect."""
+    keys = rows.T[::-1] if weight is None else [weight, *rows.T[::-1]]
+    order = np.lexsort(keys)
+    return rows[order], None if weight is None else weight[order]

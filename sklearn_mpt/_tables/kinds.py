@@ -52,14 +52,17 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
     ]
 
 
-def wanted_kinds(likelihood, names, allowed):
-    """Return what the parameter `likelihood` says for each of the columns `names`."""
+def wanted_kinds(likelihood, names, allowed, others="gaussian"):
+    """Return what the parameter `likelihood` says for each of the columns `names`.
+
+    others : what it says for columns that a dict does not name, by default.
+    """
     choices = [*allowed, FROM_DTYPE, AUTO]
     if isinstance(likelihood, str):
         check_choice(likelihood, "likelihood", choices)
         return [str(likelihood)] * len(names)
     if isinstance(likelihood, Mapping):
-        return _from_mapping(likelihood, names, choices)
+        return _from_mapping(likelihood, names, choices, others)
     if not isinstance(likelihood, Sequence):
         raise TypeError(
             "likelihood must be a name, a sequence of names, a dict or 'from_dtype', "
@@ -74,9 +77,9 @@ def wanted_kinds(likelihood, names, allowed):
     return [str(kind) for kind in likelihood]
 
 
-def _from_mapping(likelihood, names, choices):
+def _from_mapping(likelihood, names, choices, others):
     """Return the entry of the dict for each column, or that of `...` for others."""
-    wanted, others = {}, "gaussian"
+    wanted = {}
     for key, kind in likelihood.items():
         if key is ...:
             check_choice(kind, "likelihood of the other columns (...)", choices)

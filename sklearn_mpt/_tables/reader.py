@@ -24,6 +24,7 @@ from sklearn_mpt._tables.filling import Storage, filled_array, filled_series
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
     CATEGORIES,
+    FROM_DTYPE,
     ONE_VALUE,
     kind_or_obstacle,
     wanted_kinds,
@@ -66,7 +67,8 @@ class TableReader(NamedTuple):
     def learn(cls, X, likelihood, allowed=tuple(LIKELIHOODS)) -> tuple[Self, dict]:
         """Learn a table; columns without a kind are left out, with the reason.
 
-        likelihood : parameter of the estimator. allowed : kinds that its models take.
+        likelihood : parameter of the estimator; dtypes tell the kinds of columns that a
+        dict does not name. allowed : kinds that its models take.
 
         Returns
         -------
@@ -79,7 +81,7 @@ class TableReader(NamedTuple):
             If columns have values that the kind named for them does not take. The
             message lists all of them.
         """
-        wanted = wanted_kinds(likelihood, column_names(X), allowed)
+        wanted = wanted_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
         columns, found, reasons, problems = columns_of(X), cls([], [], []), {}, []
         for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
             kind, obstacle = kind_or_obstacle(want, column, allowed)
@@ -110,6 +112,27 @@ class TableReader(NamedTuple):
     def modelled(self):
         """Indices of the columns that have a kind."""
         return np.flatnonzero([kind is not None for kind in self.kinds])
+
+    @property
+    def constant(self):
+        """Indices of the columns without a kind that have a constant."""
+        pairs = zip(self.kinds, self.categories, strict=True)
+        return np.flatnonzero(
+            [kind is None and known is not None for kind, known in pairs]
+        )
+
+    def gaps(self, X, codes):
+        """Return which entries of a table `fill` can fill in; bool (n, d).
+
+        codes : the table as `encode` returns it.
+        """
+        gaps = np.isnan(codes)
+        gaps[:, [kind is None for kind in self.kinds]] = False
+        places = self.constant.tolist()
+        if places:
+            for j, column in zip(places, columns_of(X, places=places), strict=True):
+                gaps[:, j] = column.missing
+        return gaps
 
     def encode(self, X, places=None):
         """Return an array of floats, NaN where missing and in columns without a kind.
@@ -161,13 +184,10 @@ class TableReader(NamedTuple):
         gaps : ndarray of bool, of shape (n_samples, n_features)
             The entries to fill.
         """
-        is_constant = [
-            kind is None and known is not None
-            for kind, known in zip(self.kinds, self.categories, strict=True)
-        ]
-        rows = np.where(gaps & is_constant, 0.0, rows)
-        rows[:, is_constant] = np.where(gaps[:, is_constant], 0.0, np.nan)
-        places = np.union1d(self.modelled, np.flatnonzero(is_constant))
+        constant = self.constant
+        rows = np.array(rows)
+        rows[:, constant] = np.where(gaps[:, constant], 0.0, np.nan)
+        places = np.union1d(self.modelled, constant)
         places = places[gaps[:, places].any(axis=0)].tolist()
         if not is_into_dataframe(X):
             return self._fill_array(X, rows, gaps, places)
