@@ -108,15 +108,19 @@ def with_levels(rows, weight, layout):
 def hide(rows, rng):
     """Draw entries to hide, at most half of each column and of each row.
 
-    Entries of a row with a single one can be hidden if all rows are like that.
+    At least one is hidden if a column has two. Entries of a row with a single one can
+    be hidden if there are no others.
     """
     known = ~np.isnan(rows)
     keys = np.where(known, rng.random(rows.shape), 2.0)
-    hidden = known & (keys < HIDDEN_SHARE)
-    for axis in (0, 1) if (known.sum(axis=1) > 1).any() else (0,):
-        rank = keys.argsort(axis=axis).argsort(axis=axis)
-        hidden &= rank < known.sum(axis=axis, keepdims=True) // 2
-    return hidden
+    for axes in (0, 1), (0,):
+        allowed = known.copy()
+        for axis in axes:
+            rank = keys.argsort(axis=axis).argsort(axis=axis)
+            allowed &= rank < known.sum(axis=axis, keepdims=True) // 2
+        if allowed.any():
+            break
+    return allowed & (keys <= max(HIDDEN_SHARE, keys[allowed].min(initial=2.0)))
 
 
 def search(rows, layout, units, weight, max_seconds, max_models, rng):
@@ -139,8 +143,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     masks = [hide(rows, rng)]
     if not masks[0].any():
         raise ValueError(
-            "No column of X has two present entries, so none can be hidden to choose "
-            "models. Give MPTImputer a model as `estimator`."
+            "No column of X has two present entries in the rows that count, so none "
+            "can be hidden to choose models. Give MPTImputer a model as `estimator`."
         )
     n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
