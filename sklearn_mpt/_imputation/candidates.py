@@ -17,7 +17,8 @@ from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
-from sklearn_mpt._imputation.layout import Layout
+from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
@@ -31,6 +32,10 @@ STRONGEST, LEAST_STRONGEST = 3.0, 0.01
 SHRINKAGE_OF_MIXTURES = 0.03
 COMPONENTS = 2, 4, 8, 16
 LATENT_DIMENSIONS = 1, 2, 4, 8, 16
+FACTORS = 2, 4, 8, 16
+# What the first model of a path is expected to gain, in nats per hidden entry: of a
+# path of another kind, and of one that varies a kind.
+MAY_GAIN, VARIANT_MAY_GAIN = 0.1, 0.02
 ROWS_PER_COMPONENT = 10
 EM_EPOCHS, GAUSSIAN_EPOCHS, EM_TOL = 15, 8, 5e-4  # a Gaussian needs about 8 steps
 LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
@@ -56,6 +61,16 @@ class Candidate(NamedTuple):
     start: Callable
 
 
+class Path(NamedTuple):
+    """Models of one kind, in the order in which they are tried.
+
+    may_gain : nats per hidden entry that the first one is expected to gain.
+    """
+
+    may_gain: float
+    candidates: list[Candidate]
+
+
 class Size(NamedTuple):
     """Numbers of rows, of columns, of columns with indicators, and of patterns of gaps.
 
@@ -76,93 +91,148 @@ class Size(NamedTuple):
 
 
 def candidate_paths(layout, units, size, seed):
-    """Return lists of candidates. The first list has independent columns."""
-    has_codes = len(layout.coded) > 0
-    how = Settings(layout, size, seed)
+    """Return paths of candidates. The first has independent columns alone."""
+    how = Settings(layout, units, size, seed)
     alone = IndependentColumns(layout, units)
     first = Candidate("columns alone", OVERHEAD, lambda _: clone(alone))
-    paths = [[first], _gaussians(how), _linear(how, has_codes), *_nets(how)]
-    if has_codes:
-        return [*paths, _mixtures(how, "full", layout.kinds.count("gaussian"))]
-    kinds = "full", "tied"
-    return paths + [_mixtures(how, kind, size.n_columns) for kind in kinds]
+    paths = [Path(MAY_GAIN, [first]), Path(MAY_GAIN, _gaussians(how))]
+    paths += [Path(MAY_GAIN, _mixtures(how, kind)) for kind in how.covariance_types]
+    if layout.values:
+        of_codes = _mixtures(how, "full", levels_are_numbers=False)
+        paths.append(Path(MAY_GAIN, of_codes))
+    if len(units.powers.columns):
+        without = _gaussians(how, with_powers=False)
+        paths.append(Path(VARIANT_MAY_GAIN, without))
+    paths.append(Path(VARIANT_MAY_GAIN, _factors(how)))
+    paths.append(Path(VARIANT_MAY_GAIN, _linear(how)))
+    return paths + [Path(MAY_GAIN, net) for net in _nets(how)]
 
 
 class Settings(NamedTuple):
     """Settings that all candidates share."""
 
     layout: Layout
+    units: Units
     size: Size
     seed: int
 
-    def mixture(self, n_components, **params):
+    @property
+    def has_categories(self):
+        return not self.layout.numbers.all()
+
+    @property
+    def covariance_types(self):
+        return ("full",) if self.has_categories else ("full", "tied")
+
+    def mixture(self, n_components, layout, **params):
         how = {
             "objective": "lml",
             "max_iter": EM_EPOCHS,
             "tol": EM_TOL * self.size.n_columns,
             "init_params": "kmeans" if n_components > 1 else "random_from_data",
             "random_state": self.seed,
-            "likelihood": self.layout.likelihood_among(MPTMixture._kinds_taken),
+            "likelihood": layout.likelihood_among(MPTMixture._kinds_taken),
         }
         return CodedModel(MPTMixture(n_components, **how | params))
 
+    def with_indicators(self, **params):
+        """Return a Gaussian of numbers, and of indicators for categories."""
+        layout = self.layout
+        wide = Layout(["gaussian"] * self.size.n_indicators, layout.n_categories)
+        model = self.mixture(1, wide, **params)
+        return GaussianIndicators(layout, model) if len(layout.coded) else model
 
-def _gaussians(how):
+    def levels_as_numbers(self, model):
+        """Return a model of coded rows, given one in which levels are numbers."""
+        return LevelsAsNumbers(self.layout, model) if self.layout.values else model
+
+
+def _gaussians(how, with_powers=True):
     """Return Gaussians with decreasing shrinkage, with indicators for categories."""
-    layout, size = how.layout, how.size
+    size = how.size
 
     def start(before, shrinkage):
         if before is not None:
             return warm(before, reg_covar=shrinkage)
-        if not len(layout.coded):
-            return how.mixture(1, reg_covar=shrinkage)
-        of_numbers = Layout(["gaussian"] * size.n_indicators, layout.n_categories)
-        model = how._replace(layout=of_numbers).mixture(1, reg_covar=shrinkage)
-        return GaussianIndicators(layout, model)
+        model = how.with_indicators(reg_covar=shrinkage)
+        return model if with_powers else WithoutPowers(model, how.units)
 
     cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
+    name = (
+        "Gaussian, shrinkage" if with_powers else "Gaussian without powers, shrinkage"
+    )
     return [
-        Candidate(
-            f"Gaussian, shrinkage {s}", cost, lambda before, s=s: start(before, s)
-        )
+        Candidate(f"{name} {s}", cost, lambda before, s=s: start(before, s))
         for s in SHRINKAGES
         if s <= strongest
     ]
 
 
-def _mixtures(how, kind, n_numbers):
+def _factors(how):
+    """Return Gaussians with increasing numbers of factors."""
+    size, path = how.size, []
+    for k in FACTORS:
+        if 2 * k >= size.n_indicators or k > size.n_rows // 2:
+            break
+        params = {"covariance_type": "low_rank", "n_factors": k}
+        cost = size.em(1, size.n_indicators)
+        path.append(
+            Candidate(
+                f"Gaussian, {k} factors",
+                cost,
+                lambda _, params=params: how.with_indicators(**params),
+            )
+        )
+    return path
+
+
+def _mixtures(how, kind, levels_are_numbers=True):
     """Return mixtures with increasing numbers of components.
 
     Columns that are not numbers are independent in a component.
     """
+    layout, size = how.layout, how.size
+    if levels_are_numbers:
+        layout = layout.without_levels()
+    n_numbers = layout.kinds.count("gaussian")
+    n_others = layout.n_categories.sum()
+    also = ", levels as categories" if not levels_are_numbers else ""
 
     def start(n_components):
-        width = n_components * how.size.n_indicators / how.size.n_rows
+        width = n_components * size.n_indicators / size.n_rows
         shrinkage = SHRINKAGE_OF_MIXTURES * width
-        return how.mixture(n_components, covariance_type=kind, reg_covar=shrinkage)
+        params = {"covariance_type": kind, "reg_covar": shrinkage}
+        model = how.mixture(n_components, layout, **params)
+        return how.levels_as_numbers(model) if levels_are_numbers else model
 
     return [
         Candidate(
-            f"mixture of {k}, {kind}",
-            how.size.em(k, n_numbers, how.size.n_indicators - n_numbers),
+            f"mixture of {k}, {kind}{also}",
+            size.em(k, n_numbers, n_others),
             lambda _, k=k: start(k),
         )
         for k in COMPONENTS
-        if k * ROWS_PER_COMPONENT <= how.size.n_rows
+        if k * ROWS_PER_COMPONENT <= size.n_rows
     ]
 
 
-def _linear(how, is_integrated):
-    size = how.size
+def _linear(how):
+    """Return linear models with increasing numbers of components.
+
+    They are integrated if there are categories, and levels then are ordered.
+    """
+    size, is_integrated = how.size, how.has_categories
+    layout = how.layout if is_integrated else how.layout.without_levels()
 
     def start(before, n_components):
         init = "pca"
         if before is not None:
-            init = _with_directions(before.model, n_components, how.seed)
+            smaller = before if isinstance(before, CodedModel) else before.model
+            init = _with_directions(smaller.model, n_components, how.seed)
         model = MPTLinearVAE(
             n_components,
-            likelihood=how.layout.likelihood,
+            likelihood=layout.likelihood,
             noise="per_feature",
             objective="lml",
             init=init,
@@ -170,7 +240,8 @@ def _linear(how, is_integrated):
             tol=LINEAR_TOL,
             random_state=how.seed,
         )
-        return CodedModel(model)
+        model = CodedModel(model)
+        return model if is_integrated else how.levels_as_numbers(model)
 
     path = []
     for k in LATENT_DIMENSIONS:

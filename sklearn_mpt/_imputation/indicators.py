@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.recoded import draw_codes, frequencies
 from sklearn_mpt._mixture.density import multiply
 
 LEAST = 1e-3  # smallest frequency of a category
@@ -86,7 +87,7 @@ class GaussianIndicators(BaseEstimator):
             self.units_ = Units.of(coded, gaussian)
         self.model.fit(self.units_.without(coded), sample_weight=sample_weight)
         self._frequencies = {
-            j: _frequencies(X[:, j], len(values), sample_weight)
+            j: frequencies(X[:, j], len(values), sample_weight)
             for j, values in self.layout.values.items()
         }
         self._blocks = self._blocks_of_columns()
@@ -113,14 +114,8 @@ class GaussianIndicators(BaseEstimator):
 
     def draw(self, X, random_state=None):
         """Fill in gaps; categories are drawn one column after the other."""
-        X = np.array(X, dtype=np.float64)
-        gaps = np.isnan(X)
         rng = np.random.default_rng(random_state)
-        for j in self.layout.coded[gaps[:, self.layout.coded].any(axis=0)]:
-            rows = gaps[:, j]
-            probs = np.exp(self._given(X[rows], [j])[2][0])
-            level = rng.random((len(probs), 1))
-            X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
+        X = draw_codes(X, self.layout.coded, lambda *of: self._given(*of)[2], rng)
         coded = self.units_.without(self._coded(X))
         wide = self.model.draw(coded, int(rng.integers(2**31)))
         drawn = self.units_.restored(wide)[:, self._starts]
@@ -210,11 +205,3 @@ class GaussianIndicators(BaseEstimator):
         indicators = np.where(is_above, wide > levels, wide == levels)
         is_code = ~self._is_number[self._sources]
         return np.where(is_code & ~np.isnan(wide), indicators, wide)
-
-
-def _frequencies(codes, count, sample_weight):
-    """Return the shares of codes among present entries; (count,)."""
-    present = ~np.isnan(codes)
-    weight = None if sample_weight is None else sample_weight[present]
-    found = np.bincount(codes[present].astype(int), weight, count)
-    return found / found.sum()

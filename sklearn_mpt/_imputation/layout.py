@@ -53,6 +53,13 @@ class Layout(NamedTuple):
                 kinds[j] = "bernoulli" if len(levels) == 2 else "ordinal"
         return Layout(kinds, counts, values)
 
+    def without_levels(self):
+        """Return the layout in which numbers are not coded."""
+        kinds, counts = list(self.kinds), self.n_categories.copy()
+        for j in self.values:
+            kinds[j], counts[j] = "gaussian", 0
+        return Layout(kinds, counts)
+
     @property
     def coded(self):
         """Indices of the columns that hold codes."""

@@ -16,7 +16,6 @@ HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose mod
 ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
-FIRST_GAIN = 0.1  # nats per hidden entry that the first model of a path may gain
 LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
 # entry of a column and other column. It is less than half the time of missForest. The
@@ -126,8 +125,10 @@ def hide(rows, rng):
 def search(rows, layout, units, weight, max_seconds, max_models, rng):
     """Try candidates until `max_seconds` or `max_models` are spent.
 
-    The next candidate is that with the largest expected gain for its cost: a candidate
-    is expected to gain as much as the one before it in its path gained.
+    The next candidate is that with the largest expected gain for its cost. A candidate
+    is expected to gain as much as the one before it in its path gained: the geometric
+    mean of how much better it was than the one before it, and of how much the mixture
+    of all gained.
 
     Returns
     -------
@@ -151,7 +152,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     table = Table.of(rows, layout, units, masks)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
-    widths = np.maximum(widths, 1)
+    widths = np.where(layout.numbers, 1, widths)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = Size(*rows.shape, int(widths.sum()), n_patterns)
     paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
@@ -159,7 +160,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     counted = size._replace(n_indicators=n_counted)
     allowance = Allowance.of(max_seconds, max_models, counted, n_masks)
     trials, value = [], 0.0
-    last, gains = [None] * len(paths), [FIRST_GAIN] * len(paths)
+    gains, paths = map(list, zip(*paths, strict=True))
+    last = [None] * len(paths)
     start = time.process_time()
     while any(paths):
         heads = [i for i, path in enumerate(paths) if path]
@@ -178,10 +180,11 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         before_it, value = value, table.hidden(trials).best_value()
         trials[-1] = trials[-1]._replace(gain=value - before_it)
         smaller = before or trials[0]
-        gains[i] = trial.log_prob.mean() - smaller.log_prob.mean()
+        alone = trial.log_prob.mean() - smaller.log_prob.mean()
         last[i] = trial
-        if gains[i] <= LEAST_GAIN:
+        if max(alone, trials[-1].gain) <= LEAST_GAIN:
             paths[i] = []
+        gains[i] = np.sqrt(np.maximum([alone, trials[-1].gain], LEAST_GAIN).prod())
     hidden = table.hidden(trials)
     kept = few_models(hidden)
     return trials, kept, hidden.take(kept).weights()

@@ -21,7 +21,9 @@ import numpy as np
 from scipy.optimize import nnls
 
 PRIOR_ENTRIES = 1.0  # entries added to each model when common weights are computed
-PSEUDO_ENTRIES = 10.0  # entries of all columns that are added to those of a column
+# Entries like those of all columns that are added to those of a column, for weights of
+# log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
+PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
 N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 
@@ -85,9 +87,9 @@ class Hidden(NamedTuple):
         log_prob = mixed(self.log_prob, weights.log_prob[:, self.columns]).mean()
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
         count = self.count
-        square = self.summed([error**2])[0] + PSEUDO_ENTRIES * np.mean(error**2)
+        square = self.summed([error**2])[0] + PSEUDO_ERRORS * np.mean(error**2)
         log_error = 0.5 * np.log(
-            square / (count + PSEUDO_ENTRIES) + np.finfo(float).tiny
+            square / (count + PSEUDO_ERRORS) + np.finfo(float).tiny
         )
         share = np.where(self.is_number, count, 0) / len(self.columns)
         return log_prob, -share @ log_error
@@ -141,7 +143,7 @@ def mean_weights(hidden):
     weights = np.zeros((n_models, len(count)))
     weights[0] = 1.0
     for j in np.flatnonzero(hidden.is_number):
-        matrix = (sums[j] + PSEUDO_ENTRIES * common) / (count[j] + PSEUDO_ENTRIES)
+        matrix = (sums[j] + PSEUDO_ERRORS * common) / (count[j] + PSEUDO_ERRORS)
         matrix = matrix.reshape(n_models, n_models)
         useful = matrix.diagonal() <= matrix[0, 0]
         weights[useful, j] = _least_squares_weights(matrix[np.ix_(useful, useful)])

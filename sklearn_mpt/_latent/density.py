@@ -169,6 +169,23 @@ class Density(ABC):
         is_sure = (total - 1).abs() < SURE
         return torch.where(is_sure, sums / total, values_at(means))
 
+    def log_prob_at(self, X, columns, points):
+        """Return log-densities of missing numbers at points; (n, number of points).
+
+        columns : columns of numbers, a list. points : arrays with those of each column,
+        in the units of X.
+        """
+        hidden = X.isnan()
+        longest = max(map(len, points))
+        asked = X.repeat(longest, 1, 1)
+        for j, of_column in zip(columns, points, strict=True):
+            last = np.minimum(np.arange(longest), len(of_column) - 1)
+            asked[:, hidden[:, j], j] = X.new_tensor(of_column[last])[:, None]
+        rows, mask = asked.flatten(0, 1), hidden.repeat(longest, 1)
+        log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)
+        pairs = zip(columns, points, strict=True)
+        return torch.cat([log_prob[: len(p), :, j] for j, p in pairs]).T
+
     @abstractmethod
     def draw(self, X, rng):
         """Draw x given the present entries; (n, d)."""

@@ -335,6 +335,18 @@ class MixtureDensity(Density):
         filled[:, self.layout.gaussian] = (share * expected).sum(1)
         return filled
 
+    def log_prob_at(self, X, columns, points):
+        given = self.given(X, ~X.isnan())
+        places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
+        means = self.classes.means + given.gaussian.deviation
+        variances, found = given.gaussian.variance, []
+        for j, of_column in zip(places.tolist(), points, strict=True):
+            error = means.new_tensor(of_column)[:, None] - means[:, None, :, j]
+            log_prob = normal_log_prob(error**2, variances[:, None, :, j])
+            log_prob = log_prob + given.log_responsibility[:, None]
+            found.append(log_prob.logsumexp(2))
+        return torch.cat(found, dim=1)
+
     def average(self, X, columns, function):
         return self._average(self.given(X, ~X.isnan()), columns, function)
 

@@ -1,0 +1,204 @@
+"""Models to which columns are coded differently from how they are coded for others."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+from scipy.special import log_softmax
+from sklearn.base import BaseEstimator
+
+from sklearn_mpt._imputation.coded import CodedModel
+from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.powers import NO_POWERS
+
+
+class LevelsAsNumbers(BaseEstimator):
+    r"""A model to which numbers of few values are numbers, and that predicts levels.
+
+    With the density f of the model, and the frequency :math:`\pi_c` of the level with
+    the value :math:`v_c`,
+
+    .. math:: p(c \mid x_R) \propto \pi_c \, \frac{f(v_c \mid x_R)}{f(v_c)},
+
+    so that columns alone have the frequencies that there are, and each level a
+    probability.
+
+    Parameters
+    ----------
+    layout : Layout
+        Kinds of the columns of coded rows.
+    model : CodedModel
+        A model in which the columns of ``layout.values`` are Gaussian.
+    """
+
+    def __init__(self, layout: Layout, model: CodedModel):
+        self.layout = layout
+        self.model = model
+
+    def go_on(self, **params) -> Self:
+        """Set parameters of the model, and let `fit` start from the last fit."""
+        self.model.go_on(**params)
+        return self
+
+    def fit(self, X, y=None, sample_weight=None) -> Self:
+        if not hasattr(self, "_points"):
+            self._points = _standardised(X, self.layout.values)
+        self.model.fit(self._numbers(X), sample_weight=sample_weight)
+        columns = list(self.layout.values)
+        nothing = np.full((1, X.shape[1]), np.nan)
+        self._log_prior = {
+            j: np.log(frequencies(X[:, j], len(points), sample_weight)) - alone[0]
+            for (j, points), alone in zip(
+                self._points.items(), self._at_levels(nothing, columns), strict=True
+            )
+        }
+        return self
+
+    def conditional_log_prob(self, X, mask):
+        mask = np.broadcast_to(mask, X.shape)
+        hidden = mask & ~np.isnan(X)
+        log_prob = self.model.conditional_log_prob(self._numbers(X), mask)
+        columns = [j for j in self.layout.values if hidden[:, j].any()]
+        found = self._of_levels(np.where(mask, np.nan, X), columns)
+        for j, of_column in zip(columns, found, strict=True):
+            code = np.where(hidden[:, j], X[:, j], 0).astype(int)
+            of_code = of_column[np.arange(len(X)), code]
+            log_prob[:, j] = np.where(hidden[:, j], of_code, 0.0)
+        return log_prob
+
+    def expected(self, X, layout, columns, units):
+        values = self.layout.values
+        others = np.array([j for j in columns if j not in values], dtype=int)
+        levels = [j for j in columns if j in values]
+        plain = layout.without_levels()
+        numbers, found = self.model.expected(self._numbers(X), plain, others, units)
+        log_probs = dict(zip(others.tolist(), found, strict=True))
+        log_probs |= dict(zip(levels, self._of_levels(X, levels), strict=True))
+        return numbers, [log_probs[j] for j in columns]
+
+    def draw(self, X, random_state=None):
+        """Fill in gaps; levels are drawn one column after the other."""
+        rng = np.random.default_rng(random_state)
+        X = draw_codes(X, self.layout.values, self._of_levels, rng)
+        drawn = self.model.draw(self._numbers(X), int(rng.integers(2**31)))
+        return np.where(np.isnan(X), drawn, X)
+
+    def _of_levels(self, X, columns):
+        """Return the log-probabilities of the levels of columns; list of (n, C)."""
+        found = self._at_levels(X, columns)
+        return [
+            log_softmax(log_density + self._log_prior[j], axis=1)
+            for j, log_density in zip(columns, found, strict=True)
+        ]
+
+    def _at_levels(self, X, columns):
+        """Return the log-densities of the model at the levels; list of (n, C)."""
+        if not columns:
+            return []
+        points = [self._points[j] for j in columns]
+        found = self.model.of_density(
+            lambda x, density: density.log_prob_at(x, columns, points), self._numbers(X)
+        )
+        return np.split(found, np.cumsum([len(p) for p in points])[:-1], axis=1)
+
+    def _numbers(self, X):
+        """Return rows with standardised numbers in place of codes."""
+        X = np.array(X, dtype=np.float64)
+        for j, points in self._points.items():
+            present = ~np.isnan(X[:, j])
+            X[present, j] = points[X[present, j].astype(int)]
+        return X
+
+
+class WithoutPowers(BaseEstimator):
+    """A model to which numbers are standardised, without power transforms.
+
+    Parameters
+    ----------
+    model : estimator
+        A model of coded rows.
+    units : Units
+        How numbers are coded for others.
+    """
+
+    def __init__(self, model: BaseEstimator, units: Units):
+        self.model = model
+        self.units = units
+
+    def go_on(self, **params) -> Self:
+        """Set parameters of the model, and let `fit` start from the last fit."""
+        self.model.go_on(**params)
+        return self
+
+    def fit(self, X, y=None, sample_weight=None) -> Self:
+        if not hasattr(self, "_plain"):
+            columns = self.units.powers.columns
+            numbers = self.units.restored_powers(X[:, columns])
+            shift, scale = self.units.shift.copy(), self.units.scale.copy()
+            shift[columns] = np.nanmean(numbers, axis=0)
+            scale[columns] = np.nanstd(numbers, axis=0)
+            self._plain = self.units._replace(
+                shift=shift, scale=scale, powers=NO_POWERS
+            )
+        self.model.fit(self._recoded(X), sample_weight=sample_weight)
+        return self
+
+    def conditional_log_prob(self, X, mask):
+        log_prob = self.model.conditional_log_prob(self._recoded(X), mask)
+        asked = np.broadcast_to(mask, X.shape) & ~np.isnan(X)
+        numbers = self.units.restored(X)
+        slope = self._plain.log_slope(numbers) - self.units.log_slope(numbers)
+        return np.where(asked, log_prob + slope, log_prob)
+
+    def expected(self, X, layout, columns, units):
+        return self.model.expected(self._recoded(X), layout, columns, self._plain)
+
+    def draw(self, X, random_state=None):
+        drawn = self.model.draw(self._recoded(X), random_state)
+        columns = self.units.powers.columns
+        numbers = self._plain.shift + self._plain.scale * drawn
+        coded = self.units.powers.transformed(numbers)
+        coded = (coded - self.units.shift) / self.units.scale
+        drawn[:, columns] = coded[:, columns]
+        return np.where(np.isnan(X), drawn, X)
+
+    def _recoded(self, X):
+        X, columns = np.array(X, dtype=np.float64), self.units.powers.columns
+        numbers = self.units.restored_powers(X[:, columns])
+        shift, scale = self._plain.shift[columns], self._plain.scale[columns]
+        X[:, columns] = (numbers - shift) / scale
+        return X
+
+
+def frequencies(codes, count, sample_weight=None):
+    """Return the shares of codes among present entries; (count,)."""
+    present = ~np.isnan(codes)
+    weight = None if sample_weight is None else sample_weight[present]
+    found = np.bincount(codes[present].astype(int), weight, count)
+    return found / found.sum()
+
+
+def draw_codes(X, columns, log_probs_of, rng):
+    """Return rows with codes drawn in the gaps of columns, one after the other.
+
+    log_probs_of : function of rows and a list of columns; returns a list of
+    log-probabilities of codes, (n, n_codes).
+    """
+    X = np.array(X, dtype=np.float64)
+    gaps = np.isnan(X)
+    for j in columns:
+        rows = gaps[:, j]
+        if rows.any():
+            probs = np.exp(log_probs_of(X[rows], [j])[0])
+            level = rng.random((len(probs), 1)) * probs.sum(axis=1, keepdims=True)
+            X[rows, j] = (probs.cumsum(axis=1) < level).sum(axis=1)
+    return X
+
+
+def _standardised(X, values: Mapping[int, np.ndarray]):
+    """Return the values of codes in standard deviations of their column, in a dict."""
+    points = {}
+    for j, of_codes in values.items():
+        numbers = of_codes[X[~np.isnan(X[:, j]), j].astype(int)]
+        points[j] = (of_codes - numbers.mean()) / numbers.std()
+    return points
