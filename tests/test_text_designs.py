@@ -1,5 +1,6 @@
 """The choice between orders and independent masks, by texts that `fit` is given."""
 
+import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
@@ -9,6 +10,7 @@ import torch
 from text_models import JointModel, all_texts, make_letter_tokenizer, random_joint
 
 from sklearn_mpt import MPTScorer
+from sklearn_mpt._text.designs import N_TOKENS
 
 LONG = [" ".join("a" * n_tokens) for n_tokens in range(8, 16)]
 
@@ -68,18 +70,48 @@ def test_scores_do_not_depend_on_the_other_texts_of_a_call():
 
 @pytest.mark.parametrize(
     ("settings", "texts"),
-    [
-        ({}, None),
-        ({}, LONG[:3]),
-        ({}, ["a", "b", "c", "a"]),
-        ({"max_length": 7}, LONG),
-        ({"design": "chain"}, LONG),
-        ({"method": "pll"}, LONG),
-    ],
+    [({}, None), ({"design": "chain"}, LONG), ({"method": "pll"}, LONG)],
 )
 def test_nothing_is_measured(settings, texts):
     scorer = make_scorer(Moody(), **settings).fit(texts)
     assert (scorer.design_, scorer.design_variances_) == ("chain", None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts", "n_known"),
+    [
+        ({}, LONG[:3], 3),
+        ({}, ["a", "b", "c", "a"], 0),
+        ({"max_length": 7}, LONG, 0),
+    ],
+)
+def test_too_few_texts_to_measure_are_warned_of(settings, texts, n_known):
+    with pytest.warns(UserWarning, match=f"needs 4 different texts .* has {n_known}"):
+        scorer = make_scorer(Moody(), **settings).fit(texts)
+    assert (scorer.design_, scorer.design_variances_) == ("chain", None)
+
+
+@pytest.mark.parametrize("n_tokens", [70, 300])
+def test_long_texts_are_measured_within_the_budget(n_tokens):
+    counts = []
+
+    class Counting(Moody):
+        def forward(self, input_ids):
+            counts.append(input_ids.numel())
+            return super().forward(input_ids)
+
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abc"), n_tokens)) for _ in range(20)]
+    scorer = make_scorer(Counting()).fit()
+    spent = sum(counts)
+    scorer = make_scorer(Counting()).fit(texts)
+    assert scorer.design_ == "independent"
+    assert 0.5 * N_TOKENS < sum(counts) - 2 * spent <= N_TOKENS
+
+
+def test_documents_are_measured_by_their_parts():
+    scorer = make_scorer(Moody(), max_length=6, overflow="split").fit(LONG[:2])
+    assert scorer.design_variances_ is not None
 
 
 def test_a_design_that_there_is_not():

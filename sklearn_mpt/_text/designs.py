@@ -1,53 +1,167 @@
-"""Choice between the designs of masks for "mpt", by the variance of some scores."""
+"""What `fit` finds out about the variance over masks from some of its texts."""
+
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from sklearn_mpt._text.masks import DESIGNS, Draw
+from sklearn_mpt._text.moderation import FEWEST, Moderation, find_moderation
 from sklearn_mpt._text.scoring import score_windows
+from sklearn_mpt._text.windows import fit_windows
 
 N_DRAWS = 4  # orders, or masks of each size
-N_TEXTS = (4, 32)  # fewest and most texts to measure
-N_TOKENS = 2**17  # at most, in all rows
+MOST_TEXTS = 32
+ROOM = 8  # texts that have room; longer ones are cut
+N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 a score
 
 
-def choose_design(language_model, windows, seed, n_jobs):
-    """Return the design with the smaller variance, and the variance with each.
+class Measured(NamedTuple):
+    """What texts tell of the designs; `variances` and `moderation` may be None."""
 
-    Without enough texts, the design is "chain", and the variances are None.
+    design: str
+    variances: dict | None
+    moderation: Moderation | None
+
+
+def measure_designs(language_model, windows, seed, n_orders, n_jobs):
+    """Measure both designs of "mpt", and take the one with the smaller variance.
+
+    Without enough texts, the design is "chain". n_orders : number of orders in a group
+    whose variance is to be known.
     """
-    windows = _pick(windows, seed)
-    if len(windows) < N_TEXTS[0]:
-        return "chain", None
-    (chain, noise), (others, noise_of_others) = (
-        _score(language_model, windows, Draw("mpt", seed, N_DRAWS, design=d), n_jobs)
-        for d in DESIGNS
-    )
-    # the spread of four orders alone gives a variance that is often too small
+    windows = pick(windows, seed, 3 * N_DRAWS)
+    if len(windows) < FEWEST:
+        return Measured("chain", None, None)
+    orders, masks = (Draw("mpt", seed, N_DRAWS, design=design) for design in DESIGNS)
+    groups = Groups.of(language_model, windows, orders, range(2), n_jobs)
+    others = score_windows(language_model, windows, masks, n_jobs)
+    totals = np.array([score.parts.sum() for score in others])
+    independent = np.mean([np.sum(score.contrasts**2) for score in others])
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        difference = np.mean((chain - others) ** 2) - noise_of_others.mean()
+        squares = np.mean((groups.totals.mean(axis=1) - totals) ** 2)
     variances = {
-        "chain": float((noise.mean() + max(difference, 0)) / 2),
-        "independent": float(noise_of_others.mean()),
+        "chain": _variance_of_groups(groups.variance(), squares, independent),
+        "independent": float(independent),
     }
-    is_worse = variances["independent"] < variances["chain"]
-    return "independent" if is_worse else "chain", variances
+    if variances["independent"] < variances["chain"]:
+        return Measured("independent", variances, None)
+    if 1 < n_orders < N_DRAWS:
+        orders = replace(orders, n_masks=n_orders)
+        groups = Groups.of(language_model, windows, orders, range(2), n_jobs)
+    more = range(2, 2 + n_groups(windows))
+    groups = groups.join(Groups.of(language_model, windows, orders, more, n_jobs))
+    return Measured("chain", variances, groups.moderation())
 
 
-def _pick(windows, seed):
-    """Pick random windows of more than one token, until they are many or long."""
-    picked, n_tokens = [], 0
-    for index in np.random.default_rng(seed).permutation(len(windows)):
-        window = windows[index]
-        n_tokens += 2 * N_DRAWS * len(window.places) * len(window)
-        if len(picked) == N_TEXTS[1] or n_tokens > N_TOKENS:
-            break
-        if len(window.places) > 1:
-            picked.append(window)
-    return picked
+def measure_orders(language_model, windows, draw, n_jobs):
+    """Return the `Moderation` of scores along orders; None without enough texts."""
+    windows = pick(windows, draw.seed, 2 * draw.n_masks)
+    if draw.n_masks == 1 or len(windows) < FEWEST:  # one order has no spread
+        return None
+    groups = range(max(2, n_groups(windows)))
+    return Groups.of(language_model, windows, draw, groups, n_jobs).moderation()
 
 
-def _score(language_model, windows, draw, n_jobs):
-    """Return the scores of windows, and their variances over masks."""
-    scores = score_windows(language_model, windows, draw, n_jobs)
-    parts = [(s.parts.sum(), np.sum(s.contrasts**2)) for s in scores]
-    return np.transpose(parts)
+def pick(windows, seed, n_draws):
+    """Pick texts of more than one token: of `MOST_TEXTS` random ones, the shortest.
+
+    Their rows for `n_draws` orders are to have at most `N_TOKENS` tokens. Long texts
+    are cut, so that `ROOM` texts have room.
+    """
+    order = np.random.default_rng(seed).permutation(len(windows))
+    found = [windows[i] for i in order if len(windows[i].places) > 1][:MOST_TEXTS]
+    budget = N_TOKENS / n_draws
+    found = [_cut(window, budget / ROOM) for window in found]
+    costs = _costs(found)
+    shortest = np.argsort(costs, kind="stable")
+    n_picked = np.searchsorted(np.cumsum(costs[shortest]), budget, side="right")
+    return [found[i] for i in shortest[:n_picked]]
+
+
+def n_groups(windows):
+    """Return the number of groups of orders for errors: more for fewer texts."""
+    wanted = -(-MOST_TEXTS // len(windows))
+    n_draws = N_TOKENS // _costs(windows).sum()
+    return int(min(wanted, n_draws // N_DRAWS))
+
+
+def _costs(windows):
+    """Return the number of tokens of the rows of one order, (n_windows,)."""
+    return np.array([len(window.places) * len(window) for window in windows])
+
+
+def _cut(window, budget):
+    """Cut a window whose rows of one order have more tokens than the budget."""
+    n_fixed = int(window.is_fixed.sum())
+    n_places = int((np.sqrt(n_fixed**2 + 4 * budget) - n_fixed) / 2)
+    if len(window.places) * len(window) <= budget:
+        return window
+    return fit_windows([window], n_fixed + max(2, n_places), "split", False)[0]
+
+
+class Groups(NamedTuple):
+    """Scores of texts by several groups of orders.
+
+    totals, variances, scales : ndarray of shape (n_texts, n_groups). `variances` take
+    the orders of a group as independent; `scales` are in proportion to usual variances.
+    """
+
+    draw: Draw
+    totals: np.ndarray
+    variances: np.ndarray
+    scales: np.ndarray
+
+    @classmethod
+    def of(cls, language_model, windows, draw, indices, n_jobs):
+        """Score the groups with these indices; the first is that of `draw`."""
+        table = np.zeros((3, len(windows), len(indices)))
+        for column, index in enumerate(indices):
+            rng = np.random.default_rng([draw.seed, *b"group", index])
+            seed = int(rng.integers(2**31)) if index else draw.seed
+            own = replace(draw, seed=seed)
+            scores = score_windows(language_model, windows, own, n_jobs)
+            for row, (window, score) in enumerate(zip(windows, scores, strict=True)):
+                noise = own.noise_of(window, score)
+                table[:, row, column] = score.parts.sum(), *noise
+        return cls(draw, *table)
+
+    def join(self, others):
+        """Return these groups and others of the same texts."""
+        pairs = zip(self[1:], others[1:], strict=True)
+        return Groups(self.draw, *(np.hstack(pair) for pair in pairs))
+
+    def moderation(self):
+        """Return the `Moderation` of the draw; None without enough texts."""
+        scales, is_antithetic = self.scales.mean(axis=1), self.draw.is_antithetic
+        return find_moderation(
+            self.totals, self.variances, scales, self.draw.n_masks, is_antithetic
+        )
+
+    def variance(self):
+        """Return the mean over texts of the variance of the score by one group."""
+        found = self.moderation()
+        if found is not None:
+            return found.factor_of_sums * self.variances.mean()
+        with np.errstate(invalid="ignore"):  # from tokens of probability 0
+            return self.totals.var(axis=1, ddof=1).mean()
+
+
+def _variance_of_groups(own, squares, independent):
+    """Estimate the variance of a group of orders from two estimates, by likelihood.
+
+    own : its estimate from the groups alone. squares : mean square of the difference of
+    the mean of two groups and the score by independent masks, whose variance is
+    `independent`. The estimates are about independent.
+    """
+    if not (np.isfinite([own, squares, independent]).all() and own > 0):
+        return float(own)
+
+    def minus_log_likelihood(log_variance):
+        variance = np.exp(log_variance)
+        both = variance / 2 + independent
+        return np.log(variance) + own / variance + np.log(both) + squares / both
+
+    bounds = np.log(own) - 10, np.log(own + 2 * squares) + 1
+    return float(np.exp(minimize_scalar(minus_log_likelihood, bounds=bounds).x))

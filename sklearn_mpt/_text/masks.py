@@ -22,6 +22,7 @@ from sklearn_mpt._text.estimates import (
     count_orders,
     sum_tokens,
 )
+from sklearn_mpt._text.moderation import Moderation
 from sklearn_mpt._text.texts import show
 
 PERCENT = np.arange(1, 100)
@@ -49,7 +50,8 @@ class Draw:
     """Settings of a draw of masks: method, seed, number, rates and design.
 
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
-    given rates have independent masks, whatever `design` is.
+    given rates have independent masks, whatever `design` is. `moderation` is what texts
+    of `fit` told of the variances; None if nothing is known.
     """
 
     method: str
@@ -59,6 +61,24 @@ class Draw:
     design: str = "independent"
     order: str = "left_to_right"
     block_size: int = 1
+    moderation: Moderation | None = None
+
+    @property
+    def is_antithetic(self):
+        """Whether orders come in groups whose errors partly cancel."""
+        return self.method == "mpt" and self._method is DESIGNS["chain"]
+
+    def noise_of(self, window, score):
+        """Return two numbers for `Moderation`: an estimate of variance, and a scale.
+
+        The estimate takes orders as independent. The scale is in proportion to what the
+        variance usually is: to that of independent masks, which the spread of the means
+        at each size tells with more degrees of freedom, or to the number of tokens.
+        """
+        variance = np.sum(score.cautious**2)
+        if self.is_antithetic:
+            return variance, np.sum(score.size_contrasts**2)
+        return variance, len(window.places) / self.n_masks
 
     @property
     def is_adaptive(self):

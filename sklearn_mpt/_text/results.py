@@ -121,20 +121,39 @@ class TextScores:
         """Return standard errors of the totals over masks, (n_texts,).
 
         They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
-        interval.
+        interval. If texts of `fit` told of the variances, they are moderated by these.
         """
-        noise = defaultdict(list)
+        noise, error_of = defaultdict(list), self._moderated_error
+        if self.draw.moderation is None or self.draw.n_masks == 1:
+            error_of = _std_error_of_windows
         for window, score in self._pairs():
-            noise[window.text].append((score, 1))
+            noise[window.text].append((window, score))
         errors = np.zeros(len(self.first))
         for text, scores in noise.items():
-            errors[text] = _std_error(scores)
+            errors[text] = error_of(scores)
         return errors[self.first]
+
+    def _moderated_error(self, scores):
+        noise = [self.draw.noise_of(window, score) for window, score in scores]
+        found, n_masks = self.draw.moderation, self.draw.n_masks
+        variances, freedom = found.moderate(*np.transpose(noise), n_masks)
+        of_sum = degrees_of_sum(variances, np.full(len(variances), freedom))
+        return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
 
     def std_error_of_sum(self):
         """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
-        return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
+        found, n_masks = self.draw.moderation, self.draw.n_masks
+        if found is None or n_masks == 1:
+            return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
+        variances = np.array(
+            [
+                counts[window.text] ** 2 * np.sum(self._contrasts(score) ** 2)
+                for window, score in self._pairs()
+            ]
+        )
+        of_sum = degrees_of_sum(variances, np.full(len(variances), n_masks - 1))
+        return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""
@@ -212,14 +231,23 @@ class TextScores:
 
     def noise_of_terms(self, weights):
         """Return the weighted noise of the terms of all texts; each term has a row."""
-        n_draws = max((score.contrasts.shape[1] for score in self.scores), default=0)
+        of_windows = [self._contrasts(score) for score in self.scores]
+        n_draws = max((own.shape[1] for own in of_windows), default=0)
         blocks, degrees = [np.zeros((n_draws, 0))], []
-        for window, score in self._pairs():
-            own = weights[window.text] * score.contrasts.T
+        for window, contrasts in zip(self.windows, of_windows, strict=True):
+            own = weights[window.text] * contrasts.T
             blocks.append(_pad(own, n_draws))
             degrees += [len(own) - 1] * own.shape[1]
         contrasts = np.hstack(blocks).T
         return MaskNoise(contrasts, np.array(degrees), False, self._identity())
+
+    def _contrasts(self, score):
+        """Return contrasts whose squares give nearly unbiased variances."""
+        found = self.draw.moderation
+        if found is None or self.draw.n_masks == 1:
+            return score.contrasts
+        factor = found.factor_of(self.draw.n_masks, found.factor_of_sums)
+        return np.sqrt(factor) * score.cautious
 
     def _columns(self, rates, n_places):
         """Return the indices of the mask sizes of a window at these rates."""
@@ -374,6 +402,10 @@ def difference(score, other):
 def std_error(score):
     """Standard error of one `WindowScores`, so large that 1.96 of them cover 95%."""
     return _std_error([(score, 1)])
+
+
+def _std_error_of_windows(scores):
+    return _std_error([(score, 1) for _, score in scores])
 
 
 def _std_error(scores):

@@ -9,14 +9,20 @@ from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE
+from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, warn_caller
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.designs import choose_design
+from sklearn_mpt._text.designs import (
+    N_DRAWS,
+    Measured,
+    measure_designs,
+    measure_orders,
+)
 from sklearn_mpt._text.filling import FillingMixin
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw, check_rates
+from sklearn_mpt._text.moderation import FEWEST
 from sklearn_mpt._text.scores import (
     Texts,
     TextScoresMixin,
@@ -25,7 +31,12 @@ from sklearn_mpt._text.scores import (
 from sklearn_mpt._text.streaming import StreamingMixin
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.variants import VariantsMixin
-from sklearn_mpt._text.windows import longest_input, tokenize, warn_of_unknown
+from sklearn_mpt._text.windows import (
+    fit_windows,
+    longest_input,
+    tokenize,
+    warn_of_unknown,
+)
 
 DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 OVERFLOWS = ("error", "truncate", "stride", "split")
@@ -85,7 +96,7 @@ class MPTScorer(
         How masks are drawn for "mpt". "chain": tokens become visible one after the
         other in random orders. "independent": masks of each size are drawn
         independently. Both have the same expectation and cost. "auto": the one with
-        less variance for up to 32 of the texts passed to `fit`; "chain" without texts.
+        less variance for some of the texts passed to `fit`; "chain" without texts.
     batch_tokens : int, default=4096
         Number of tokens in one forward pass, with padding; halved if memory runs out.
     max_length : int, default=None
@@ -127,8 +138,9 @@ class MPTScorer(
     design_ : {"chain", "independent"}
         How masks are drawn for "mpt".
     design_variances_ : dict of str to float, or None
-        The variance over masks of the score of a text, in squared nats, for each
-        design; the mean over the texts that `fit` scored. None if it scored none.
+        The variance over masks of the score of a text by 4 orders, or 4 masks of each
+        size, in squared nats; the mean over the texts that `fit` scored, the longest of
+        which are cut. None if no design was chosen.
 
     See Also
     --------
@@ -229,10 +241,12 @@ class MPTScorer(
         Parameters
         ----------
         X : iterable of str or of (str, str) tuples, default=None
-            Texts like those that will be scored. A warning is given if most of the
-            words of most of the first 100 are unknown to the tokenizer. If `design` is
-            "auto" and `method` "mpt", some are scored to choose the design; otherwise
-            nothing is learned from them.
+            Texts like those that will be scored, four or more. If `design` is "auto"
+            and `method` "mpt", some are scored to choose the design. Where scores are
+            means over orders, some are scored to find out how much variances differ
+            between texts, for the standard errors. Otherwise nothing is learned from
+            them. A warning is given if most of the words of most of the first 100 are
+            unknown to the tokenizer.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -249,6 +263,18 @@ class MPTScorer(
             time; if weights are missing, left over, not finite or on the device "meta",
             or predictions are NaN; if the tokenizer has no mask token, none but special
             tokens or more tokens than the model; or if a parameter is not allowed.
+
+        Warns
+        -----
+        UserWarning
+            If a design is to be chosen, and less than four texts have two or more
+            tokens and fit into the model.
+
+        Notes
+        -----
+        Of up to 32 random texts, the shortest are scored: as many as take at most
+        262,144 tokens in all inputs of the model for the choice, and as many again for
+        the errors. Longer texts are cut so that eight have room, at about 50 tokens.
         """
         with all_or_nothing(self):
             self._load(X)
@@ -270,18 +296,43 @@ class MPTScorer(
         self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
-        self.design_, self.design_variances_ = self._choose_design(
-            language_model, tokenizer, texts
-        )
+        found = self._measure(language_model, tokenizer, texts)
+        self.design_, self.design_variances_ = found.design, found.variances
+        self._moderations = {self.method: found.moderation}
 
-    def _choose_design(self, language_model, tokenizer, texts):
-        if self.design != "auto":
-            return self.design, None
-        if texts is None or self.method != "mpt":
-            return "chain", None
+    def _measure(self, language_model, tokenizer, texts):
+        """Measure the variance over masks of some texts, if orders may be drawn."""
+        design = "chain" if self.design == "auto" else self.design
+        is_along_orders = self.method == "chain" or (self.method, design) == (
+            "mpt",
+            "chain",
+        )
+        if texts is None or not is_along_orders:
+            return Measured(design, None, None)
+        windows = self._windows_that_fit(language_model, tokenizer, texts)
+        n_orders = min(N_DRAWS, count_masks(self.n_masks, is_chain=True))
+        if self.method == "chain" or self.design == "chain":
+            draw = Draw(self.method, self._seed, n_orders, design=design)
+            found = measure_orders(language_model, windows, draw, self.n_jobs)
+            return Measured(design, None, found)
+        found = measure_designs(
+            language_model, windows, self._seed, n_orders, self.n_jobs
+        )
+        if found.variances is None:
+            n_known = sum(len(window.places) > 1 for window in windows)
+            warn_caller(
+                f"design='auto' needs {FEWEST} different texts of two or more tokens "
+                f"that fit into the model to measure the designs, and X has {n_known}. "
+                "So design_ is 'chain', as without texts. Pass more texts, or set "
+                "design to 'chain' or 'independent'."
+            )
+        return found
+
+    def _windows_that_fit(self, language_model, tokenizer, texts):
         windows, _ = tokenize(tokenizer, texts, language_model.input_names)
-        windows = [window for window in windows if len(window) <= self.max_length_]
-        return choose_design(language_model, windows, self._seed, self.n_jobs)
+        if self.overflow == "error":
+            return [each for each in windows if len(each) <= self.max_length_]
+        return fit_windows(windows, self.max_length_, "split", False)
 
     def transform(self, X: Texts) -> np.ndarray:
         """Compute the mean log-probability of a hidden token at each mask rate.

@@ -41,6 +41,7 @@ class TextScoresMixin:
     _open_again: Callable
     design_: str
     overflow: str
+    _moderations: dict
 
     def score_samples(
         self,
@@ -75,9 +76,11 @@ class TextScoresMixin:
             `length_log_prob` adds that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
-            so that plus or minus 1.96 standard errors is a 95% interval. Zero if the
-            method is not random, NaN if it is and `n_masks` is 1: one draw tells
-            nothing of its error. Only if `return_std` is True.
+            so that plus or minus 1.96 standard errors is a 95% interval. If scores are
+            means over orders and `fit` had texts, their variances moderate that of each
+            text; without, errors are wider. Zero if the method is not random, NaN if
+            it is and `n_masks` is 1: one draw tells nothing of its error. Only if
+            `return_std` is True.
 
         Raises
         ------
@@ -339,6 +342,7 @@ class TextScoresMixin:
             design=self.design_,
             order=self.order,
             block_size=self.block_size,
+            moderation=self._moderations.get(method),
         )
 
     def _error_of_sum(self, scores, is_wanted):
