@@ -318,9 +318,9 @@ def test_longest_text_is_what_the_positions_hold(architecture):
 
 def test_max_length_is_the_least_of_model_tokenizer_and_parameter():
     short = make_tokenizer(model_max_length=9)
-    assert scorer_of(make_model(), short).fit(TEXTS).max_length_ == 9
+    assert scorer_of(make_model(), short).fit().max_length_ == 9
     scorer = scorer_of(make_model(), short, max_length=11)
-    assert scorer.fit(TEXTS).max_length_ == 11
+    assert scorer.fit().max_length_ == 11
     for max_length in (2, 513):
         with pytest.raises(ValueError, match=rf"lie in 3\.\.512, .* got {max_length}"):
             scorer.set_params(max_length=max_length).fit(TEXTS)

@@ -3,22 +3,23 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import stats
 from scipy.special import polygamma
 
 pytest.importorskip("transformers")
 
 from test_text_estimates import chain, inconsistent, score_of, truth_of, window_of
-from text_models import TEXTS, make_model, make_tokenizer
+from text_models import make_model, make_tokenizer
 
-from sklearn_mpt import MPTScorer
+from sklearn_mpt import MPTScorer, mpt_curve
 from sklearn_mpt._text.designs import Groups
 from sklearn_mpt._text.masks import Draw
 from sklearn_mpt._text.moderation import (
     Moderation,
-    factor_of_ratios,
     find_moderation,
     inverse_trigamma,
     prior_of_variances,
+    scale_of_ratios,
 )
 from sklearn_mpt._text.results import TextScores
 
@@ -51,13 +52,18 @@ def test_the_prior_of_equal_variances_is_certain():
 
 
 def test_the_factor_is_that_of_the_ratios():
-    ratios = 0.3 * np.random.default_rng(0).f(2, 9, size=20_000)
-    factor, freedom = factor_of_ratios(ratios, 2, 9)
-    assert_allclose(factor, 0.3, rtol=0.03)
-    few = np.random.default_rng(1).f(2, 9, size=(400, 10))
-    spread = np.var([np.log(factor_of_ratios(row, 2, 9)[0]) for row in few])
-    assert_allclose(factor_of_ratios(few[0], 2, 9)[1], 2 / spread, rtol=0.25)
-    assert freedom == pytest.approx(2 * 20_000 * 9 / 13)
+    ratios = np.sqrt(0.3) * np.random.default_rng(0).standard_t(6, size=5000)
+    factor, freedom = scale_of_ratios(ratios, 50.0)
+    assert_allclose([factor, freedom], [0.3, 6.0], rtol=0.15)
+    assert scale_of_ratios(ratios, 5.0)[1] == pytest.approx(5, rel=0.01)
+    assert scale_of_ratios(np.zeros(8), 5.0) == (0.0, 5.0)
+
+
+def test_how_well_the_factor_is_known():
+    """By its spread over samples, for Student's t with eight degrees of freedom."""
+    rng = np.random.default_rng(0)
+    logs = [np.log(scale_of_ratios(rng.standard_t(8, 60), 8.0)[0]) for _ in range(60)]
+    assert_allclose(np.var(logs), 2 / (60 * 8 / 11), rtol=0.5)
 
 
 @pytest.mark.parametrize("n_orders", [2, 3, 4, 6, 8, 9])
@@ -70,29 +76,30 @@ def test_factors_of_other_numbers_of_orders(n_orders):
     variance = covariance.mean()
     within = (np.trace(covariance) - n_orders * variance) / (n_orders - 1) / n_orders
     of_four = (1 + 3 * r) / (1 - r)
-    found = Moderation(of_four, of_four, 10.0, 4, 1.0, 5.0, 48.0)
+    found = Moderation(1.0, 5.0, of_four, of_four, 8.0, 40.0, 4)
     assert_allclose(found.factor_of(n_orders, of_four), variance / within)
 
 
 def test_moderated_intervals_cover():
-    """Their width is that of Student's t with the degrees of both sources."""
+    """Variances as in limma, and orders of a group that partly cancel."""
     rng = np.random.default_rng(0)
-    n_texts, n_groups = 60, 3
+    n_texts, n_groups = 24, 4
+    shape, scales = (n_texts, n_groups), np.ones((n_texts, n_groups))
     hits, widths = [], []
-    for _ in range(100):
-        true = np.full(2 * n_texts, 2.0) * 6.0 / rng.chisquare(6.0, 2 * n_texts)
-        within = true[:, None] / 0.4 * rng.chisquare(3, (2 * n_texts, n_groups)) / 3
-        totals = np.sqrt(true[:, None]) * rng.normal(size=within.shape)
-        seen, new = slice(n_texts), slice(n_texts, None)
-        scales = np.ones(n_texts)
-        found = find_moderation(totals[seen], within[seen], scales, 4, True)
-        variances, freedom = found.moderate(within[new, 0], scales, 4)
-        assert freedom > 6
-        reach = 1.96 * np.sqrt(variances)
-        hits.append(np.abs(totals[new, 0]) <= reach * 1.15)
-        widths.append(reach / np.sqrt(true[new]))
-    assert 0.93 < np.mean(hits) < 0.98
-    assert np.median(widths) < 1.3 * 1.96
+    for _ in range(60):
+        true = 2.0 * 6.0 / rng.chisquare(6.0, (2 * n_texts, 1))
+        within = true / 0.4 * rng.chisquare(3, (2 * n_texts, n_groups)) / 3
+        totals = np.sqrt(true) * rng.normal(size=within.shape)
+        old, new = slice(n_texts), slice(n_texts, None)
+        found = find_moderation(totals[old], within[old], scales, 4, True)
+        variances = found.moderate(within[new], scales, 4)
+        enlarged = stats.t.ppf(0.975, found.with_factor(found.freedom)) / 1.96
+        errors = enlarged * np.sqrt(variances)
+        hits.append(np.abs(totals[new]) <= 1.96 * errors)
+        widths.append(errors / np.sqrt(true[new]))
+        assert errors.shape == shape
+    assert 0.93 < np.mean(hits) < 0.97
+    assert np.median(widths) < 1.35
 
 
 def moderation_of(tables, windows):
@@ -161,21 +168,20 @@ def test_the_error_of_one_order_stays_unknown():
 
 
 def test_the_error_of_a_curve_is_that_of_the_sum():
-    from sklearn_mpt import mpt_curve
-
+    texts = SENTENCES[:5]
     scorer = MPTScorer(make_model(), make_tokenizer()).fit(SENTENCES)
-    curve = mpt_curve(scorer, SENTENCES[:5])
-    _, variances = scorer._score_texts(SENTENCES[:5], scorer._draw()).totals()
-    assert curve.lml_std_error > 0
-    alone = mpt_curve(MPTScorer(make_model(), make_tokenizer()).fit(), SENTENCES[:5])
+    curve = mpt_curve(scorer, texts)
+    scores = scorer._score_texts(texts, scorer._draw())
+    factor = scorer._moderations["mpt"].factor_of_sums
+    variance = factor * sum(np.sum(score.cautious**2) for score in scores.scores)
+    assert_allclose(np.sum(curve.text_noise.contrasts**2), variance / 25)
+    alone = mpt_curve(MPTScorer(make_model(), make_tokenizer()).fit(), texts)
     assert curve.lml == alone.lml
-    assert curve.lml_std_error < alone.lml_std_error
-    assert len(variances) == 5
 
 
 def test_texts_without_enough_tokens_tell_nothing():
     totals, variances = np.zeros((5, 2)), np.zeros((5, 2))
     variances[:3] = 1.0
-    assert find_moderation(totals, variances, np.ones(5), 4, True) is None
-    assert find_moderation(totals[:4], variances[:4] + 1, np.ones(4), 4, True)
-    assert len(TEXTS) == 5
+    ones = np.ones((5, 2))
+    assert find_moderation(totals, variances, ones, 4, True) is None
+    assert find_moderation(totals, variances + 1, ones, 4, True).factor == 0

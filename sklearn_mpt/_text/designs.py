@@ -134,10 +134,8 @@ class Groups(NamedTuple):
 
     def moderation(self):
         """Return the `Moderation` of the draw; None without enough texts."""
-        scales, is_antithetic = self.scales.mean(axis=1), self.draw.is_antithetic
-        return find_moderation(
-            self.totals, self.variances, scales, self.draw.n_masks, is_antithetic
-        )
+        draw, arrays = self.draw, (self.totals, self.variances, self.scales)
+        return find_moderation(*arrays, draw.n_masks, draw.is_antithetic)
 
     def variance(self):
         """Return the mean over texts of the variance of the score by one group."""

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_int, check_real
 from sklearn_mpt._seeds import RandomState, draw_seed
+from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import Texts
 from sklearn_mpt._text.scoring import Row, predict
 from sklearn_mpt._text.texts import check_texts
@@ -34,6 +35,7 @@ class Fill(NamedTuple):
 class FillingMixin:
     """Draw tokens in the place of mask tokens."""
 
+    _joiner: str | None
     _open_again: Callable
     max_length_: int
     random_state: RandomState
@@ -84,9 +86,9 @@ class FillingMixin:
         """
         check_is_fitted(self)
         check_int(n_samples, "n_samples")
-        texts = check_texts(X)
+        texts = check_texts(X, self._joiner)
         language_model, tokenizer = self._open_again()
-        windows, first = tokenize(tokenizer, texts, language_model.input_names)
+        windows, first = windows_of(tokenizer, texts, language_model.input_names)
         by_text = {window.text: window for window in windows}
         windows = [by_text[index] for index in first]
         for index, window in enumerate(windows):
@@ -152,8 +154,9 @@ class FillingMixin:
 
     def _is_greedy(self, texts, order):
         """Return whether filling in the most probable tokens restores each text."""
+        texts = check_texts(texts, self._joiner)
         language_model, tokenizer = self._open_again()
-        windows, first = tokenize(tokenizer, texts, language_model.input_names)
+        windows, first = windows_of(tokenizer, texts, language_model.input_names)
         hidden = []
         for window in windows:
             ids = window.inputs["input_ids"].copy()

@@ -25,12 +25,13 @@ References
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 FEWEST = 4  # texts: their spread has a posterior mean if there are so many
 MOST_FREEDOM = 1e6  # of the prior; more is as good as infinite
-EM_STEPS = 100  # each halves the error, or better
+LEAST_FREEDOM = 4.0  # of Student's t, below which its kurtosis is infinite
 
 
 @dataclass(frozen=True)
@@ -39,30 +40,30 @@ class Moderation:
 
     Parameters
     ----------
-    factor : float
-        The variance of the mean of a group of orders, in units of the estimate that
-        takes its orders as independent; for a usual text.
-    factor_of_sums : float
-        The same for sums over texts, in which texts with large variances count more.
-    factor_freedom : float
-        Degrees of freedom with which it is known; inf for orders that are independent.
-    group : int
-        Number of orders in a group.
     prior : float
         The usual variance, in units of the scale of a text.
     prior_freedom : float
         Degrees of freedom of the prior.
-    most_freedom : float
-        Degrees of freedom of all estimates from which the prior was found.
+    factor : float
+        The variance of the mean of a group of orders, in units of the moderated one
+        that takes its orders as independent; for a usual text.
+    factor_of_sums : float
+        The same for sums over texts, in which texts with large variances count more.
+    freedom : float
+        Degrees of freedom of Student's t of a score divided by its moderated error.
+    factor_freedom : float
+        Degrees of freedom with which the factor is known; inf for independent orders.
+    group : int
+        Number of orders in a group.
     """
 
-    factor: float
-    factor_of_sums: float
-    factor_freedom: float
-    group: int
     prior: float
     prior_freedom: float
-    most_freedom: float
+    factor: float
+    factor_of_sums: float
+    freedom: float
+    factor_freedom: float
+    group: int
 
     def factor_of(self, n_orders, factor):
         r"""Return one of the factors for another number of orders than that of a group.
@@ -79,7 +80,7 @@ class Moderation:
         return variance * (n_orders - 1) / (1 - variance)
 
     def moderate(self, variances, scales, n_orders):
-        """Return the moderated variances and their degrees of freedom.
+        """Return the moderated variances.
 
         Parameters
         ----------
@@ -91,15 +92,11 @@ class Moderation:
 
         Returns
         -------
-        moderated : ndarray of shape (n,)
-        freedom : float
-            Without the uncertainty of the factor, which all texts share.
+        ndarray of shape (n,)
         """
-        own, prior = n_orders - 1, self.prior_freedom
-        usual = np.where(variances > 0, self.prior * scales, 0.0)
-        moderated = (prior * usual + own * variances) / (prior + own)
-        freedom = min(prior + own, self.most_freedom)
-        return self.factor_of(n_orders, self.factor) * moderated, freedom
+        prior = self.prior, self.prior_freedom
+        moderated = _moderate(variances, scales, *prior, n_orders - 1)
+        return self.factor_of(n_orders, self.factor) * moderated
 
     def with_factor(self, freedom):
         """Return degrees of freedom with the uncertainty of the factor."""
@@ -116,7 +113,7 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
         Scores by each group.
     variances : ndarray of shape (n_texts, n_groups)
         Variances of these, as if the orders of a group were independent.
-    scales : ndarray of shape (n_texts,)
+    scales : ndarray of shape (n_texts, n_groups)
     n_orders : int
         Number of orders in a group.
     is_antithetic : bool
@@ -127,47 +124,56 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
     Moderation or None
         None if less than `FEWEST` texts have a variance.
     """
-    pooled = variances.mean(axis=1)
-    is_random = np.isfinite(pooled) & (pooled > 0) & (scales > 0)
+    pooled, scale = variances.mean(axis=1), scales.mean(axis=1)
+    is_random = np.isfinite(pooled) & (pooled > 0) & (scale > 0)
     if is_random.sum() < FEWEST:
         return None
-    totals, pooled, scales = totals[is_random], pooled[is_random], scales[is_random]
+    totals, variances, scales = (
+        each[is_random] for each in (totals, variances, scales)
+    )
+    pooled, scale = pooled[is_random], scale[is_random]
     n_texts, n_groups = totals.shape
-    freedom = n_groups * (n_orders - 1)
-    prior, prior_freedom = prior_of_variances(pooled / scales, freedom)
+    own = n_orders - 1
+    prior, prior_freedom = prior_of_variances(pooled / scale, n_groups * own)
+    freedom = min(prior_freedom + own, n_texts * n_groups * own)
     factor, of_sums, factor_freedom = 1.0, 1.0, np.inf
     if is_antithetic:
         between = totals.var(axis=1, ddof=1)
         of_sums = between.sum() / pooled.sum()
-        ratios = between / pooled
-        factor, factor_freedom = factor_of_ratios(ratios, n_groups - 1, freedom)
-    return Moderation(
-        float(factor),
-        float(of_sums),
-        float(factor_freedom),
-        n_orders,
-        float(prior),
-        float(prior_freedom),
-        float(freedom * n_texts),
-    )
+        moderated = _moderate(variances, scales, prior, prior_freedom, own)
+        # each group against the mean of the others
+        deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
+        ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
+        factor, freedom = scale_of_ratios(ratios, freedom)
+        n = n_texts * (n_groups - 1)
+        factor_freedom = n * freedom / (freedom + 3)  # Fisher information
+    numbers = prior, prior_freedom, factor, of_sums, freedom, factor_freedom
+    return Moderation(*map(float, numbers), n_orders)
 
 
-def factor_of_ratios(ratios, freedom, other_freedom):
-    """Estimate the factor from ratios of two variances, one of each text.
+def _moderate(variances, scales, prior, prior_freedom, freedom):
+    usual = np.where(variances > 0, prior * scales, 0.0)
+    return (prior_freedom * usual + freedom * variances) / (prior_freedom + freedom)
 
-    They have the factor times an F distribution with these degrees of freedom. EM finds
-    the maximum of the likelihood.
+
+def scale_of_ratios(ratios, most_freedom):
+    """Fit Student's t around 0 to ratios of deviations and their errors.
+
+    Its degrees of freedom say how much the errors, too, are in error: `most_freedom`
+    would be right if variances within and between groups were in one proportion.
 
     Returns
     -------
     factor, freedom : float
-        The degrees of freedom are those of the Fisher information.
+        The squared scale and the degrees of freedom, of the largest likelihood.
     """
-    factor, both = ratios.mean(), freedom + other_freedom
-    for _ in range(EM_STEPS if factor > 0 else 0):
-        weights = both / (other_freedom + freedom * ratios / factor)
-        factor = np.mean(weights * ratios)
-    return factor, freedom * len(ratios) * other_freedom / (both + 2)
+    if not ratios.any():
+        return 0.0, most_freedom
+    freedom, _, scale = stats.t.fit(ratios, floc=0)
+    allowed = float(np.clip(freedom, min(LEAST_FREEDOM, most_freedom), most_freedom))
+    if allowed != freedom:
+        _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
+    return scale**2, allowed
 
 
 def prior_of_variances(variances, freedom):

@@ -12,6 +12,7 @@ from sklearn_mpt._checks import check_real, warn_caller
 from sklearn_mpt._measure.curve import MaskNoise, MPTCurve, degrees_of_sum
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, Draw
+from sklearn_mpt._text.texts import scored_text
 
 ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
 MANY = 10  # windows from which the noise of another design can be told
@@ -136,8 +137,8 @@ class TextScores:
     def _moderated_error(self, scores):
         noise = [self.draw.noise_of(window, score) for window, score in scores]
         found, n_masks = self.draw.moderation, self.draw.n_masks
-        variances, freedom = found.moderate(*np.transpose(noise), n_masks)
-        of_sum = degrees_of_sum(variances, np.full(len(variances), freedom))
+        variances = found.moderate(*np.transpose(noise), n_masks)
+        of_sum = degrees_of_sum(variances, np.full(len(variances), found.freedom))
         return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
 
     def std_error_of_sum(self):
@@ -285,7 +286,7 @@ class TokenScores:
     Parameters
     ----------
     text : str
-        The text; the second part of a (context, text) pair.
+        The text; the second of a (context, text) pair, or the scored part of a text.
     tokens : list of str of length n_tokens
         The scored tokens, as the tokenizer writes them.
     offsets : ndarray of shape (n_tokens, 2)
@@ -384,7 +385,7 @@ def _token_scores(text, parts, tokenizer):
     n_draws = max(len(score.token_contrasts) for _, score in parts)
     contrasts = [score.token_contrasts for _, score in parts]
     return TokenScores(
-        text=text if isinstance(text, str) else text[1],
+        text=scored_text(text),
         tokens=tokenizer.convert_ids_to_tokens(ids.tolist()),
         offsets=join(lambda window: window.offsets),
         words=join(lambda window: window.words),

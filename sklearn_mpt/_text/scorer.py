@@ -23,18 +23,18 @@ from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw, check_rates
 from sklearn_mpt._text.moderation import FEWEST
+from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import (
     Texts,
     TextScoresMixin,
     count_masks,
 )
 from sklearn_mpt._text.streaming import StreamingMixin
-from sklearn_mpt._text.texts import check_texts
+from sklearn_mpt._text.texts import check_texts, whole_text
 from sklearn_mpt._text.variants import VariantsMixin
 from sklearn_mpt._text.windows import (
     fit_windows,
     longest_input,
-    tokenize,
     warn_of_unknown,
 )
 
@@ -97,6 +97,10 @@ class MPTScorer(
         other in random orders. "independent": masks of each size are drawn
         independently. Both have the same expectation and cost. "auto": the one with
         less variance for some of the texts passed to `fit`; "chain" without texts.
+    joiner : str, default=None
+        What stands between the context and the text of a pair. None: the tokenizer
+        joins them as two sequences. A str, such as ">>" for reactions: they are one
+        text with it in between. The context and the joiner are visible and not scored.
     batch_tokens : int, default=4096
         Number of tokens in one forward pass, with padding; halved if memory runs out.
     max_length : int, default=None
@@ -179,6 +183,7 @@ class MPTScorer(
         "n_masks": [COUNT, AUTO],
         "method": [StrOptions({*METHODS})],
         "design": [AUTO, StrOptions({*DESIGNS})],
+        "joiner": [str, None],
         "order": [StrOptions({*ORDERS})],
         "block_size": [COUNT],
         "batch_tokens": [COUNT],
@@ -203,6 +208,7 @@ class MPTScorer(
         order: str = "left_to_right",
         block_size: int = 4,
         design: str = "auto",
+        joiner: str | None = None,
         batch_tokens: int = 4096,
         max_length: int | None = None,
         overflow: str = "error",
@@ -223,6 +229,7 @@ class MPTScorer(
         self.order = order
         self.block_size = block_size
         self.design = design
+        self.joiner = joiner
         self.batch_tokens = batch_tokens
         self.max_length = max_length
         self.overflow = overflow
@@ -282,13 +289,14 @@ class MPTScorer(
 
     def _load(self, X):
         self._validate_params()
-        texts = None if X is None else check_texts(X)
+        self._joiner = self.joiner
+        texts = None if X is None else check_texts(X, self._joiner)
         self._rates = check_rates(self.mask_rates)
         self._seed = draw_seed(self.random_state)
         language_model, tokenizer = self._open()
         check_words(self.method, tokenizer)
         if texts is not None:
-            warn_of_unknown(tokenizer, texts)
+            warn_of_unknown(tokenizer, [whole_text(text) for text in texts])
         model = language_model.model
         self.max_length_ = longest_input(model, tokenizer, self.max_length)
         self.n_parameters_ = sum(tensor.numel() for tensor in model.parameters())
@@ -329,7 +337,7 @@ class MPTScorer(
         return found
 
     def _windows_that_fit(self, language_model, tokenizer, texts):
-        windows, _ = tokenize(tokenizer, texts, language_model.input_names)
+        windows, _ = windows_of(tokenizer, texts, language_model.input_names)
         if self.overflow == "error":
             return [each for each in windows if len(each) <= self.max_length_]
         return fit_windows(windows, self.max_length_, "split", False)

@@ -19,6 +19,7 @@ from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import METHODS, Draw
+from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.results import (
     TextScores,
     TokenScores,
@@ -26,13 +27,13 @@ from sklearn_mpt._text.results import (
     text_curve,
 )
 from sklearn_mpt._text.scoring import score_windows
-from sklearn_mpt._text.texts import check_texts
-from sklearn_mpt._text.windows import fit_windows, tokenize, warn_of_no_words
+from sklearn_mpt._text.texts import check_texts, scored_text
+from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
 FEWEST_AGAIN = 16  # windows with a second draw, for the error of a sum
 UNITS = ("token", "character", "byte")
-Texts = Iterable[str] | Iterable[tuple[str, str]]
+Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
 
 class TextScoresMixin:
@@ -41,6 +42,7 @@ class TextScoresMixin:
     _open_again: Callable
     design_: str
     overflow: str
+    _joiner: str | None
     _moderations: dict
 
     def score_samples(
@@ -136,7 +138,9 @@ class TextScoresMixin:
         """
         check_is_fitted(self)
         language_model, tokenizer = self._open_again()
-        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        windows, first = windows_of(
+            tokenizer, self._check_texts(X), language_model.input_names
+        )
         counts = np.zeros(len(first), dtype=int)
         for window in windows:
             counts[window.text] = len(window.places)
@@ -176,7 +180,7 @@ class TextScoresMixin:
         """
         check_is_fitted(self)
         check_bool(as_frame, "as_frame")
-        texts = check_texts(X)
+        texts = self._check_texts(X)
         scores = self._score_texts(texts, self._draw())
         parts = scores.tokens(texts, self._open_again()[1])
         return frame_of_tokens(parts) if as_frame else parts
@@ -307,7 +311,7 @@ class TextScoresMixin:
         check_is_fitted(self)
         check_choice(unit, "unit", UNITS)
         check_bool(return_std, "return_std")
-        texts = check_texts(X)
+        texts = self._check_texts(X)
         if unit != "token" and self.overflow == "truncate":
             longest = self.count_tokens(texts)
         scores = self._score_texts(texts, self._draw())
@@ -321,14 +325,15 @@ class TextScoresMixin:
                 "some; set overflow to 'stride' or 'split', or unit to 'token'."
             )
         else:
-            n_units = sum(
-                _count(unit, t if isinstance(t, str) else t[1]) for t in texts
-            )
+            n_units = sum(_count(unit, scored_text(text)) for text in texts)
         with np.errstate(invalid="ignore", divide="ignore"):
             per_nat = 1 / (np.log(2) * np.float64(n_units))
             bits = -scores.totals()[0].sum() * per_nat
             error = self._error_of_sum(scores, return_std) * per_nat
         return (float(bits), float(error)) if return_std else float(bits)
+
+    def _check_texts(self, X):
+        return check_texts(X, self._joiner)
 
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
@@ -381,7 +386,9 @@ class TextScoresMixin:
     def _score_hidden(self, X, mask):
         """Score one row for each text, in which its whole mask is hidden."""
         language_model, tokenizer = self._open_again()
-        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        windows, first = windows_of(
+            tokenizer, self._check_texts(X), language_model.input_names
+        )
         by_text = {window.text: window for window in windows}
         windows = [by_text[index] for index in first]
         masks = check_masks(mask, windows, self.max_length_)
@@ -398,7 +405,7 @@ class TextScoresMixin:
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):
         """Compute what `feature_contributions` returns for texts."""
-        texts = check_texts(X)
+        texts = self._check_texts(X)
         scores = self._score_along_orders(texts, n_orders, random_state, n_jobs)
         parts = scores.tokens(texts, self._open_again()[1])
         return Contributions(
@@ -420,7 +427,9 @@ class TextScoresMixin:
     def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer)
-        windows, first = tokenize(tokenizer, check_texts(X), language_model.input_names)
+        windows, first = windows_of(
+            tokenizer, self._check_texts(X), language_model.input_names
+        )
         warn_of_no_words(tokenizer, windows)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)

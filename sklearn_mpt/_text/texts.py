@@ -1,16 +1,29 @@
-"""Checks of texts, and short representations of values for error messages."""
+"""Checks of texts, and short representations of values for error messages.
+
+A text is a str, a (context, text) pair of str, or a part of a text: a (text, start,
+stop) tuple, of which the characters from start to stop are scored.
+"""
 
 from collections.abc import Mapping
+from numbers import Integral
 from reprlib import Repr
 
 import numpy as np
+from narwhals.stable.v2.dependencies import is_into_dataframe
+
+from sklearn_mpt._frames import frame_of
 
 SHORT = Repr()
 SHORT.maxstring = SHORT.maxother = 80
+KINDS = {1: "str", 2: "pair", 3: "part"}
 
 
-def check_texts(texts):
-    """Return the texts as a list of str, or of (context, text) tuples of str."""
+def check_texts(texts, joiner=None):
+    """Return the texts as a list of str, pairs or parts.
+
+    With a `joiner`, pairs are returned as parts of ``context + joiner + text``.
+    """
+    texts = rows_of(texts)
     if isinstance(texts, str | bytes) or not hasattr(texts, "__iter__"):
         raise TypeError(
             "texts must be a list of str, one for each text, got a single "
@@ -21,31 +34,67 @@ def check_texts(texts):
             "texts must be a list of str, or another sequence with an order, got a "
             f"{type(texts).__name__}."
         )
-    if len(getattr(texts, "shape", (0,))) != 1:
-        raise ValueError(
-            "texts must be one-dimensional, a list or a column of str, got shape "
-            f"{texts.shape}."
-        )
     # a pair may be a list, as JSON has no tuples
     texts = [_check_text(text, index) for index, text in enumerate(texts)]
     if not texts:
         raise ValueError("texts must hold at least one text, got none.")
     for index, text in enumerate(texts):
-        if type(text) is not type(texts[0]):
+        if _kind(text) != _kind(texts[0]):
             raise TypeError(
-                "texts must be all str or all (context, text) pairs, but texts[0] is "
-                f"a {_kind(texts[0])} and texts[{index}] a {_kind(text)}."
+                "texts must be all str, all (context, text) pairs or all (text, start, "
+                f"stop) parts, but texts[0] is a {_kind(texts[0])} and texts[{index}] "
+                f"a {_kind(text)}."
             )
-    return texts
+    if joiner is None or _kind(texts[0]) != "pair":
+        return texts
+    return [_join(context, joiner, text) for context, text in texts]
+
+
+def rows_of(texts):
+    """Return the rows of a DataFrame or array with two or three columns as tuples."""
+    if is_into_dataframe(texts):
+        n_columns, rows = texts.shape[1], lambda: frame_of(texts).rows()
+    elif len(getattr(texts, "shape", (0,))) == 2:
+        n_columns, rows = texts.shape[1], texts.tolist
+    elif len(getattr(texts, "shape", (0,))) != 1:
+        n_columns = 0
+    else:
+        return texts
+    if n_columns not in (2, 3):
+        raise ValueError(
+            "texts must be a list or a column of str; or have two columns, of contexts "
+            "and texts, or three, of texts and where their scored parts start and "
+            f"stop. Got shape {texts.shape}."
+        )
+    return [tuple(row) for row in rows()]
+
+
+def _join(context, joiner, text):
+    whole = context + joiner + text
+    return whole, len(whole) - len(text), len(whole)
+
+
+def whole_text(text):
+    """Return the text that a part belongs to; others are returned unchanged."""
+    return text[0] if _kind(text) == "part" else text
+
+
+def scored_text(text):
+    """Return the characters of a text, a pair or a part that are scored."""
+    if isinstance(text, str):
+        return text
+    return text[1] if len(text) == 2 else text[0][text[1] : text[2]]
 
 
 def _check_text(text, index):
-    parts = text if _is_pair(text) else (text,)
-    for part in parts:
-        if not isinstance(part, str):
+    parts = text if isinstance(text, tuple | list) and len(text) in (2, 3) else (text,)
+    is_part = len(parts) == 3 and all(map(_is_int, parts[1:]))
+    for part in parts[:1] if is_part else parts:
+        if not isinstance(part, str) or (len(parts) == 3 and not is_part):
             raise TypeError(
-                f"texts[{index}] must be a str, or a (context, text) pair, got "
-                f"{show(text)} of type {type(text).__name__}.{_advice(part)}"
+                f"texts[{index}] must be a str, or (context, text), or (text, start, "
+                f"stop) with two ints, got {show(text)} of type {type(text).__name__}."
+                f"{_advice(part)}"
             )
         try:
             part.encode()
@@ -55,7 +104,22 @@ def _check_text(text, index):
                 "a surrogate pair, which is no character. Decode the text with "
                 "errors='replace' to have it replaced."
             ) from error
-    return tuple(map(str, parts)) if _is_pair(text) else str(text)
+    if is_part:
+        return _check_part(*parts, index)
+    return tuple(map(str, parts)) if len(parts) == 2 else str(text)
+
+
+def _is_int(value):
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _check_part(text, start, stop, index):
+    if not 0 <= start <= stop <= len(text):
+        raise ValueError(
+            f"texts[{index}] must be a (text, start, stop) part with 0 <= start <= "
+            f"stop <= {len(text)}, the length of its text, got {start} and {stop}."
+        )
+    return str(text), int(start), int(stop)
 
 
 def _advice(part):
@@ -78,9 +142,5 @@ def show(value):
     return SHORT.repr(value)
 
 
-def _is_pair(text):
-    return isinstance(text, tuple | list) and len(text) == 2
-
-
 def _kind(text):
-    return "str" if isinstance(text, str) else "pair"
+    return KINDS[1 if isinstance(text, str) else len(text)]

@@ -1,0 +1,57 @@
+"""Windows of texts, of pairs and of parts of texts."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from sklearn_mpt._text.texts import scored_text, whole_text
+from sklearn_mpt._text.windows import tokenize
+
+
+def windows_of(tokenizer, texts, input_names):
+    """Return one window of any length for each distinct text, pair or part.
+
+    In the window of a part, all tokens outside of it are visible context. Also returns,
+    for each text, the index of the first that equals it.
+    """
+    wholes = [whole_text(text) for text in texts]
+    windows, first_whole = tokenize(tokenizer, wholes, input_names)
+    if wholes == texts:
+        return windows, first_whole
+    by_text = {window.text: window for window in windows}
+    first = {}
+    for index, text in enumerate(texts):
+        first.setdefault(text, index)
+    parts = [
+        _part(by_text[first_whole[index]], text, index, tokenizer)
+        for text, index in first.items()
+    ]
+    return parts, np.array([first[text] for text in texts])
+
+
+def _part(window, part, index, tokenizer):
+    """Return the window in which the tokens of a part are scored.
+
+    A token belongs to the part that holds its first character that is no white space,
+    so it belongs to one of several parts that make up a text.
+    """
+    text, start, stop = part
+    offsets = window.offsets
+    if (offsets < 0).any():
+        raise ValueError(
+            "Parts of texts need a tokenizer that knows where its tokens are in the "
+            f"text; {type(tokenizer).__name__} does not. Use a fast tokenizer."
+        )
+    pieces = [text[begin:end] for begin, end in offsets]
+    n_spaces = [len(piece) - len(piece.lstrip()) for piece in pieces]
+    begins = offsets[:, 0] + n_spaces
+    is_fixed = window.is_fixed | (begins < start) | (begins >= stop)
+    is_maskable = window.is_maskable & ~is_fixed
+    return replace(
+        window,
+        text=index,
+        is_fixed=is_fixed,
+        is_maskable=is_maskable,
+        places=np.flatnonzero(is_maskable),
+        offsets=np.clip(offsets - start, 0, len(scored_text(part))),
+    )

@@ -1,0 +1,166 @@
+"""Parts of texts given the rest: by offsets, by a joiner, and pairs in two columns."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+
+pytest.importorskip("transformers")
+
+import pandas as pd
+import polars as pl
+from text_models import (
+    JointModel,
+    make_letter_tokenizer,
+    make_model,
+    make_tokenizer,
+    random_joint,
+)
+
+from sklearn_mpt import MPTScorer, compare_lml, mpt_curve
+
+METHODS = ["mpt", "pll", "chain", "ordered"]
+PAIRS = [("the cat", "sat on the mat"), ("a dog", "ran fast ."), ("the mat", "dogs")]
+TEXT = "the cat sat on the mat ."
+
+
+def make_scorer(**kwargs):
+    return MPTScorer(make_model(), make_tokenizer(with_pairs=True), **kwargs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_parts_are_scored_given_the_rest(method):
+    """By the exact conditionals of a joint distribution of letters."""
+    log_joint = random_joint(4)
+    scorer = MPTScorer(
+        JointModel(log_joint), make_letter_tokenizer(), method=method, n_masks=4
+    ).fit()
+    text, letters = "a c b a", (0, 2, 1, 0)
+    middle, end = scorer.score_samples([(text, 2, 5), (text, 4, 7)])
+    if method == "pll":
+        axes = [(1,), (2,)], [(2,), (3,)]
+    else:
+        axes = [(1, 2)], [(2, 3)]
+    for found, groups in ((middle, axes[0]), (end, axes[1])):
+        total = 0.0
+        for group in groups:
+            seen = tuple(
+                slice(None) if i in group else letter
+                for i, letter in enumerate(letters)
+            )
+            table = log_joint[seen]
+            own = tuple(letters[i] for i in group)
+            total += float(table[own] - table.logsumexp(list(range(table.ndim))))
+        assert_allclose(found, total, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_joiner_makes_one_text_of_a_pair(method):
+    scorer = make_scorer(method=method, n_masks=2, joiner=" on ").fit()
+    context, text = PAIRS[1]
+    whole = f"{context} on {text}"
+    part = (whole, len(whole) - len(text), len(whole))
+    joined, given = scorer.score_samples([PAIRS[1]]), scorer.score_samples([part])
+    assert_array_equal(joined, given)
+    assert joined != make_scorer(method=method, n_masks=2).fit().score_samples(
+        PAIRS[1:2]
+    )
+    (tokens,) = scorer.token_scores([PAIRS[1]])
+    assert (tokens.text, tokens.tokens) == (text, ["ran", "fast", "."])
+    assert tokens.offsets.tolist() == [[0, 3], [4, 8], [9, 10]]
+    assert tokens.pieces == ["ran ", "fast ", "."]
+    assert scorer.count_tokens([PAIRS[1]]).tolist() == [3]
+
+
+def test_parts_that_make_up_a_text_share_its_tokens():
+    scorer = make_scorer(method="pll").fit()
+    cuts = [0, 3, 9, 14, len(TEXT)]  # at spaces, and within words
+    parts = [(TEXT, a, b) for a, b in pairwise(cuts)]
+    found = scorer.token_scores(parts)
+    tokens = [token for part in found for token in part.tokens]
+    (whole,) = scorer.token_scores([TEXT])
+    assert tokens == whole.tokens
+    scores = np.concatenate([part.log_prob for part in found])
+    assert_allclose(scores, whole.log_prob, rtol=1e-5)
+    assert_allclose(scorer.score_samples(parts).sum(), scorer.score_samples([TEXT])[0])
+
+
+def test_the_whole_text_as_a_part():
+    scorer = make_scorer().fit()
+    whole = scorer.score_samples([(TEXT, 0, len(TEXT))])
+    assert_array_equal(whole, scorer.score_samples([TEXT]))
+
+
+def test_an_empty_part_scores_nothing():
+    scorer = make_scorer().fit()
+    assert scorer.score_samples([(TEXT, 4, 4), (TEXT, 4, 7)])[0] == 0.0
+    assert np.isnan(scorer.transform([(TEXT, 3, 3)])).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        np.array,
+        lambda pairs: np.array(pairs, dtype=object),
+        lambda pairs: pd.DataFrame(pairs, columns=["context", "text"]),
+        lambda pairs: pl.DataFrame(pairs, schema=["a", "b"], orient="row"),
+        lambda pairs: [list(pair) for pair in pairs],
+    ],
+)
+def test_pairs_in_two_columns(make):
+    scorer = make_scorer().fit()
+    expected = scorer.score_samples(PAIRS)
+    table = make(PAIRS)
+    assert_array_equal(scorer.score_samples(table), expected)
+    assert len(scorer.token_scores(table)) == len(PAIRS)
+    assert [score.log_prob for score in scorer.iter_scores(table)] == list(expected)
+
+
+def test_parts_in_three_columns():
+    scorer = make_scorer().fit()
+    parts = [(TEXT, 0, 7), (TEXT, 8, 11)]
+    table = pd.DataFrame(parts, columns=["text", "start", "stop"])
+    assert_array_equal(scorer.score_samples(table), scorer.score_samples(parts))
+
+
+def test_missing_texts_in_a_table_are_named():
+    table = pd.DataFrame({"context": ["a", "b"], "text": ["the", None]})
+    with pytest.raises(TypeError, match=r"texts\[1\] .* missing must be dropped"):
+        make_scorer().fit().score_samples(table)
+
+
+def test_measures_of_any_model_take_parts():
+    scorer = make_scorer().fit()
+    parts = [(TEXT, 0, 7), (TEXT, 8, 18)]
+    other = clone(scorer).set_params(method="ordered").fit()
+    table = compare_lml({"a": scorer, "b": other}, parts, random_state=0)
+    assert table.row_lml.shape == (2, 2)
+    curve = mpt_curve(scorer, pd.DataFrame(parts))
+    assert_allclose(curve.lml, scorer.score(parts))
+    bits = scorer.bits_per(parts, "character")
+    assert_allclose(bits, -scorer.score_samples(parts).sum() / np.log(2) / 17)
+
+
+def test_a_part_of_a_text_that_is_too_long():
+    scorer = make_scorer(max_length=6, overflow="stride").fit()
+    with pytest.raises(ValueError, match="no room for text"):
+        scorer.score_samples([(TEXT, 4, 7)])
+
+
+def test_a_joiner_fills_and_fits():
+    scorer = make_scorer(joiner=" ").fit(
+        [(f"the {word}", "sat on the mat") for word in ("cat", "dog", "mat", "dogs")]
+    )
+    assert scorer.design_variances_ is not None
+    ((fill,),) = scorer.fill([("the cat", "[MASK] on the mat")], random_state=0)
+    assert fill.text.startswith("the cat")
+    with pytest.raises(ValueError, match="'joiner' parameter of MPTScorer must be"):
+        make_scorer(joiner=1).fit()
+
+
+def test_the_joiner_of_fit_is_used():
+    scorer = make_scorer(joiner=" ").fit()
+    before = scorer.score_samples(PAIRS)
+    assert_array_equal(scorer.set_params(joiner=None).score_samples(PAIRS), before)
