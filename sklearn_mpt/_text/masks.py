@@ -75,10 +75,13 @@ class Draw:
         variance usually is: to that of independent masks, which the spread of the means
         at each size tells with more degrees of freedom, or to the number of tokens.
         """
+        n_places = len(window.places)
+        if count_orders(n_places) <= self.n_masks:  # all orders are drawn
+            return 0.0, 0.0
         variance = np.sum(score.cautious**2)
         if self.is_antithetic:
             return variance, np.sum(score.size_contrasts**2)
-        return variance, len(window.places) / self.n_masks
+        return variance, n_places / self.n_masks
 
     @property
     def is_adaptive(self):

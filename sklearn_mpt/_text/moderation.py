@@ -86,8 +86,9 @@ class Moderation:
         ----------
         variances : ndarray of shape (n,)
             Variances of means of `n_orders` orders, estimated as if these were
-            independent. 0 means that all orders are drawn, and stays 0.
+            independent.
         scales : ndarray of shape (n,)
+            0 where all orders are drawn.
         n_orders : int
 
         Returns
@@ -152,8 +153,8 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
 
 
 def _moderate(variances, scales, prior, prior_freedom, freedom):
-    usual = np.where(variances > 0, prior * scales, 0.0)
-    return (prior_freedom * usual + freedom * variances) / (prior_freedom + freedom)
+    total = prior_freedom * prior * scales + freedom * variances
+    return total / (prior_freedom + freedom)
 
 
 def scale_of_ratios(ratios, most_freedom):

@@ -59,8 +59,12 @@ class TextScoresMixin:
 
         Parameters
         ----------
-        X : iterable of str or of (str, str) tuples
-            Texts, or (context, text) pairs, of which only the text is scored.
+        X : iterable of str, of (str, str) or of (str, int, int) tuples
+            Texts; (context, text) pairs, of which only the text is scored; or (text,
+            start, stop) parts of texts, of which the characters from `start` to `stop`
+            are scored, given the rest of the text. A token is in the part that holds
+            its first character that is no white space. Pairs may be two columns of a
+            DataFrame or an array, and parts three.
         return_std : bool, default=False
             Whether to return the standard error over masks too.
         length_log_prob : callable or array-like of int, default=None

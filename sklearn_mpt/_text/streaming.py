@@ -20,7 +20,7 @@ from sklearn_mpt._text.identity import HASH_BYTES, hash_of
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.scores import Texts
 from sklearn_mpt._text.scoring import followed
-from sklearn_mpt._text.texts import check_texts, show
+from sklearn_mpt._text.texts import check_texts, rows_of, show
 from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
@@ -35,12 +35,12 @@ WITHOUT_EFFECT = {
 class TextScore(NamedTuple):
     """The score of a text.
 
-    text : the text, or the (context, text) pair. log_prob : log-probability in nats,
-    given the number of tokens unless a length term was added. std_error : standard
-    error over masks. n_tokens : number of scored tokens.
+    text : the text, pair or part. log_prob : log-probability in nats, given the number
+    of tokens unless a length term was added. std_error : standard error over masks.
+    n_tokens : number of scored tokens.
     """
 
-    text: str | tuple[str, str]
+    text: str | tuple[str, str] | tuple[str, int, int]
     log_prob: float
     std_error: float
     n_tokens: int
@@ -108,7 +108,7 @@ class StreamingMixin:
         check_int(block_size, "block_size")
         if isinstance(X, str | bytes) or not hasattr(X, "__iter__"):
             check_texts(X)
-        return self._iter_scores(X, block_size, cache, length_log_prob)
+        return self._iter_scores(rows_of(X), block_size, cache, length_log_prob)
 
     def _iter_scores(self, X, block_size, cache, length_log_prob):
         store = Cache(cache, self._identity()) if cache is not None else None
@@ -266,7 +266,7 @@ class Cache:
 
     def _key(self, text):
         digest = hashlib.blake2b(self.identity, digest_size=HASH_BYTES)
-        for part in (text,) if isinstance(text, str) else text:
+        for part in (text,) if isinstance(text, str) else map(str, text):
             digest.update(b"%d:" % len(part.encode()) + part.encode())
         return digest.digest()
 
