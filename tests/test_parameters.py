@@ -90,6 +90,7 @@ SCORER = {
     "n_masks": COUNT_OR_AUTO,
     "method": NO_NAME,
     "design": NO_NAME,
+    "joiner": [1, True, ["a"]],
     "order": NO_NAME,
     "block_size": COUNT,
     "batch_tokens": COUNT,
