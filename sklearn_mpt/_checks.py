@@ -16,6 +16,9 @@ from sklearn_mpt._frames import plain
 
 INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
+# Rows of so small a weight change no sum, but they would change ranges, categories, and
+# what is drawn.
+LEAST_WEIGHT = 1e-8
 # A warning names the first calling line outside these packages.
 BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
@@ -192,11 +195,14 @@ def check_sample_weight(sample_weight, X):
 
 
 def rows_that_count(X, sample_weight):
-    """Return the rows whose weight is not 0, and their weights; None means all 1."""
+    """Return the rows whose weight is not 0, and their weights; None means all 1.
+
+    Weights below `LEAST_WEIGHT` of the largest are taken as 0.
+    """
     if sample_weight is None:
         return X, None
     weight = check_sample_weight(sample_weight, X)
-    counts = np.flatnonzero(weight)
+    counts = np.flatnonzero(weight > LEAST_WEIGHT * weight.max())
     if len(counts) < len(weight):
         X = _safe_indexing(X, counts)
     return X, weight[counts]

@@ -102,7 +102,7 @@ def hidden_entries(log_probs, columns=None, errors=None):
     columns = np.zeros(log_probs.shape[1], int) if columns is None else columns
     errors = np.zeros(log_probs.shape) if errors is None else np.stack(errors)
     is_number = np.full(columns.max() + 1, errors.any())
-    return Hidden(columns, is_number, log_probs, errors)
+    return Hidden(columns, is_number, log_probs, errors, np.ones(len(columns)))
 
 
 def test_a_model_has_weight_in_the_columns_that_it_predicts():

@@ -15,7 +15,14 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from sklearn_mpt._checks import AUTO, COUNT, POSITIVE, rows_that_count, warn_caller
+from sklearn_mpt._checks import (
+    AUTO,
+    COUNT,
+    POSITIVE,
+    check_sample_weight,
+    rows_that_count,
+    warn_caller,
+)
 from sklearn_mpt._frames import column_names, columns_of, with_distinct_names
 from sklearn_mpt._imputation.gaps import (
     Adjustments,
@@ -30,7 +37,7 @@ from sklearn_mpt._imputation.gaps import (
 from sklearn_mpt._imputation.multiple import bootstrap_fits
 from sklearn_mpt._imputation.scoring import hidden_score
 from sklearn_mpt._imputation.stacking import StackedModels
-from sklearn_mpt._measure.rows import missing_entries
+from sklearn_mpt._measure.rows import digest_of, missing_entries
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, check_seed, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
@@ -248,7 +255,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         y : Ignored
             Not used, present for API consistency by convention.
         sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts in the fit of the estimator, which must take it.
+            What each row counts, in the choice of models, in the units of numbers and
+            in fits: 2 is the row twice, and 0 leaves it out. None is 1. A given
+            `estimator` must take it.
 
         Returns
         -------
@@ -274,6 +283,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             if estimator is not None:
                 _check_takes_weights(estimator, sample_weight)
             X = self._read(X, reset=True)
+            self._training_weight = None
+            if sample_weight is not None:  # for draws of rows of the same table
+                weight = check_sample_weight(sample_weight, X)
+                self._training_weight = digest_of(X), weight
             X, weight = rows_that_count(X, sample_weight)
             reasons, hints = self._learn_table(X)
             if estimator is None:
@@ -443,7 +456,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             return kept
         return np.append(kept, self.indicator_.get_feature_names_out(names))
 
-    def transform_multiple(self, X: ArrayLike) -> list:
+    def transform_multiple(
+        self, X: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> list:
         """Fill the gaps of X in several times, by draws, for standard errors.
 
         Each of the `n_imputations` tables has missing entries drawn from models of its
@@ -459,6 +474,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         ----------
         X : array-like or DataFrame of shape (n_samples, n_features)
             The rows of `fit`, or others like them; NaN or None marks missing entries.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts when rows are drawn; as many are drawn as the weights
+            add up to. None: as in `fit`, if X is the table of `fit`, and else 1.
 
         Returns
         -------
@@ -466,21 +484,48 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             Copies of X without gaps, as `transform` returns them. All gaps are drawn,
             whatever `method` is.
 
+        Warns
+        -----
+        UserWarning
+            If `fit` had weights, `sample_weight` is None, and X is another table.
+
         See Also
         --------
         pool_estimates : Pools what is estimated from each of them.
         """
         check_is_fitted(self)
         X = self._read(X)
+        weight = self._weight_of_rows(X, sample_weight)
         known = self._without_unknown(X)
         seeds = spawn_seeds(self.random_state, self.n_imputations)
         tables = []
         for seed in seeds:
             rng = np.random.default_rng(seed)
-            estimator = bootstrap_fits(self.estimator_, known, rng)
+            estimator = bootstrap_fits(self.estimator_, known, rng, weight)
             draw = int(rng.integers(2**31))
             tables.append(self._filled(estimator, X, known, "sample", draw))
         return tables
+
+    def _weight_of_rows(self, X, sample_weight):
+        """Return what each row counts when rows are drawn; None is 1 for each."""
+        weight = None
+        if sample_weight is not None:
+            weight = check_sample_weight(sample_weight, X)
+        elif self._training_weight is not None:
+            digest, of_fit = self._training_weight
+            if len(of_fit) == len(X) and digest_of(X) == digest:
+                weight = of_fit
+            else:
+                warn_caller(
+                    "fit had sample_weight, but X is not its table, so all rows of X "
+                    "count 1: give their sample_weight to transform_multiple."
+                )
+        if weight is not None and weight.sum() < 2:
+            raise ValueError(
+                "sample_weight counts rows, and must add up to at least 2 for draws of "
+                f"rows, got {weight.sum():.6g}."
+            )
+        return weight
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Compute how well the imputer predicts entries that are known.

@@ -120,13 +120,13 @@ class Units(NamedTuple):
     values: Mapping[int, np.ndarray] = {}
 
     @classmethod
-    def of(cls, rows, layout, powers=NO_POWERS):
+    def of(cls, rows, layout, powers=NO_POWERS, weight=None):
         rows = powers.transformed(rows)
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
         numbers = np.asarray(rows[:, is_number], dtype=np.float64)
-        shift[is_number] = np.nanmean(numbers, axis=0)
-        scale[is_number] = spreads(numbers)
+        shift[is_number] = means(numbers, weight)
+        scale[is_number] = spreads(numbers, weight)
         return cls(shift, scale, powers, layout.values)
 
     def without(self, rows):
@@ -172,9 +172,17 @@ class Units(NamedTuple):
         return expected
 
 
-def spreads(numbers):
+def means(numbers, weight=None):
+    """Return the weighted mean of each column without its gaps; (d,)."""
+    if weight is None:
+        return np.nanmean(numbers, axis=0)
+    counts = np.where(np.isnan(numbers), 0.0, weight[:, None])
+    return (counts * np.nan_to_num(numbers)).sum(axis=0) / counts.sum(axis=0)
+
+
+def spreads(numbers, weight=None):
     """Return the standard deviation of each column, or 1 if it is constant; (d,)."""
-    spread = np.nanstd(numbers, axis=0)
+    spread = np.sqrt(means((numbers - means(numbers, weight)) ** 2, weight))
     varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
     return np.where(varies, spread, 1.0)
 

@@ -10,13 +10,19 @@ from sklearn.utils.validation import has_fit_parameter
 from sklearn_mpt._measure.rows import take
 
 
-def bootstrap_fits(estimator, X, rng):
+def bootstrap_fits(estimator, X, rng, weight=None):
     """Return a copy of a fitted estimator, fitted to rows drawn with replacement.
 
     If it has the parameter `warm_start`, training starts from the existing fit.
+
+    weight : what each row counts, (n,): as many rows are drawn as the sum, rounded.
     """
     n_rows = np.shape(X)[0]
-    drawn = rng.integers(n_rows, size=n_rows)
+    if weight is None:
+        drawn = rng.integers(n_rows, size=n_rows)
+    else:
+        n_drawn = int(np.floor(weight.sum() + 0.5))
+        drawn = rng.choice(n_rows, size=n_drawn, p=weight / weight.sum())
     if "warm_start" in estimator.get_params():
         model = copy.deepcopy(estimator).set_params(warm_start=True)
     else:

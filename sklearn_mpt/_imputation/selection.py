@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
     numbers : the rows before they were coded, in standard deviations of the columns.
     scale : standard deviations; 1 for categories. log_slope : logarithms of the
-    derivatives of coded numbers by these `numbers`.
+    derivatives of coded numbers by these `numbers`. weight : of the rows.
     """
 
     rows: np.ndarray
@@ -55,18 +55,27 @@ class Table(NamedTuple):
     numbers: np.ndarray
     scale: np.ndarray
     log_slope: np.ndarray
+    weight: np.ndarray
 
     @classmethod
-    def of(cls, rows, layout, units, masks):
+    def of(cls, rows, layout, units, masks, weight=None):
         numbers = units.restored(rows)
-        scale = np.where(layout.numbers, spreads(numbers), 1.0)
+        scale = np.where(layout.numbers, spreads(numbers, weight), 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
-        return cls(rows, layout, units, masks, numbers / scale, scale, log_slope)
+        weight = np.ones(len(rows)) if weight is None else weight
+        numbers = numbers / scale
+        return cls(rows, layout, units, masks, numbers, scale, log_slope, weight)
 
     @property
     def columns(self):
         """The column of each hidden entry."""
         return np.concatenate([np.nonzero(mask)[1] for mask in self.masks])
+
+    @property
+    def entry_weight(self):
+        """The weight of the row of each hidden entry."""
+        rows = np.concatenate([np.nonzero(mask)[0] for mask in self.masks])
+        return self.weight[rows]
 
     def log_prob(self, model, hidden):
         """Return the log-probabilities of entries that are hidden from a model."""
@@ -86,7 +95,8 @@ class Table(NamedTuple):
     def hidden(self, trials):
         log_prob = np.stack([trial.log_prob for trial in trials])
         error = np.stack([trial.error for trial in trials])
-        return Hidden(self.columns, self.layout.numbers, log_prob, error)
+        of_entries = log_prob, error, self.entry_weight
+        return Hidden(self.columns, self.layout.numbers, *of_entries)
 
 
 def with_levels(rows, weight, layout):
@@ -149,7 +159,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         )
     n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
-    table = Table.of(rows, layout, units, masks)
+    table = Table.of(rows, layout, units, masks, weight)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
     widths = np.where(layout.numbers, 1, widths)
@@ -180,7 +190,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         before_it, value = value, table.hidden(trials).best_value()
         trials[-1] = trials[-1]._replace(gain=value - before_it)
         smaller = before or trials[0]
-        alone = trial.log_prob.mean() - smaller.log_prob.mean()
+        gained = trial.log_prob - smaller.log_prob
+        alone = np.average(gained, weights=table.entry_weight)
         last[i] = trial
         if max(alone, trials[-1].gain) <= LEAST_GAIN:
             paths[i] = []
@@ -225,18 +236,18 @@ def _errors(filled, table):
     hidden, layout = np.vstack(table.masks), table.layout
     numbers = np.tile(table.numbers, (len(table.masks), 1))
     error = np.where(layout.numbers, filled - numbers, 0.0)[hidden]
-    of_numbers = error[np.broadcast_to(layout.numbers, hidden.shape)[hidden]]
-    rmse = np.sqrt(np.mean(of_numbers**2)) if of_numbers.size else np.nan
-    return error, rmse, *category_errors(filled, numbers, hidden, layout)
+    distance, weight = np.abs(filled - numbers), table.entry_weight
 
+    def mean(values, of_columns):
+        some = np.broadcast_to(of_columns, hidden.shape)[hidden]
+        if not some.any():
+            return np.nan
+        return np.average(values[some], weights=weight[some])
 
-def category_errors(filled, rows, hidden, layout):
-    distance = np.abs(filled - rows)
-    of_codes = hidden & ~layout.numbers
-    of_steps = of_codes & layout.ordered
-    wrong = np.mean(distance[of_codes] > 0.5) if of_codes.any() else np.nan
-    steps = np.mean(distance[of_steps]) if of_steps.any() else np.nan
-    return wrong, steps
+    of_codes, distance = ~layout.numbers, distance[hidden]
+    rmse = np.sqrt(mean(error**2, layout.numbers))
+    wrong = mean(distance > 0.5, of_codes)
+    return error, rmse, wrong, mean(distance, of_codes & layout.ordered)
 
 
 def expectations(model, rows, layout, units):

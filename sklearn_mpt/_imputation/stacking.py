@@ -26,6 +26,14 @@ REFIT_EPOCHS = 10
 AGAIN = {"max_iter": 30, "tol": 4e-4}
 
 
+def repeated(rows, weight):
+    """Return rows as often as their weights say, rounded up or down in turn."""
+    if weight is None:
+        return rows
+    last = np.floor(np.cumsum(weight) + 0.5).astype(int)
+    return np.repeat(rows, np.diff(last, prepend=0), axis=0)
+
+
 class StackedModels(VersionedPickleMixin, BaseEstimator):
     r"""Mixture of several models of a table, chosen by predictions of hidden entries.
 
@@ -84,12 +92,14 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     ) -> Self:
         """Choose models and fit them; with `warm_start`, train the chosen ones on."""
         X, sample_weight = rows_that_count(X, sample_weight)
+        if sample_weight is not None:  # beside prior entries and levels of weight 1
+            sample_weight = sample_weight / sample_weight.mean()
         is_refit = self.warm_start and hasattr(self, "estimators_")
         if not is_refit:
             self._columns = _in_order(self.reader.modelled, column_names(X))
         numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
         if not is_refit:
-            self._learn_units(numbers)
+            self._learn_units(numbers, sample_weight)
         rows = self._units.without(numbers)
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
@@ -114,15 +124,15 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             ]
         return self
 
-    def _learn_units(self, numbers):
+    def _learn_units(self, numbers, weight):
         """Learn the units of the numbers, and how they are transformed."""
         reader, columns = self.reader, self._columns
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
         self._layout = Layout.of(kinds, categories).with_levels(numbers)
         is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
-        powers = Powers.of(numbers, is_number)
-        self._units = Units.of(numbers, self._layout, powers)
+        powers = Powers.of(repeated(numbers, weight), is_number)
+        self._units = Units.of(numbers, self._layout, powers, weight)
         self._limits = Limits.of(numbers, self._layout.numbers)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)

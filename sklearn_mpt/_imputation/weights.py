@@ -50,13 +50,15 @@ class Hidden(NamedTuple):
 
     columns : the column of each entry, (n_entries,). log_prob : log-probabilities of
     entries, (n_models, n_entries). error : errors of expectations, in standard
-    deviations of the column, 0 for entries that are not numbers.
+    deviations of the column, 0 for entries that are not numbers. weight : what each
+    entry counts, (n_entries,).
     """
 
     columns: np.ndarray
     is_number: np.ndarray  # whether each column holds numbers, (d,)
     log_prob: np.ndarray
     error: np.ndarray
+    weight: np.ndarray
 
     def take(self, models):
         return self._replace(log_prob=self.log_prob[models], error=self.error[models])
@@ -64,11 +66,16 @@ class Hidden(NamedTuple):
     def summed(self, entries):
         """Return the sums of (k, n_entries) over the entries of each column; (k, d)."""
         n = len(self.is_number)
-        return np.stack([np.bincount(self.columns, row, n) for row in entries])
+        weighted = [self.weight * row for row in entries]
+        return np.stack([np.bincount(self.columns, row, n) for row in weighted])
 
     @property
     def count(self):
-        return np.bincount(self.columns, minlength=len(self.is_number))
+        return np.bincount(self.columns, self.weight, len(self.is_number))
+
+    def mean(self, values):
+        """Return the weighted mean of values of the entries, (n_entries,)."""
+        return np.average(values, weights=self.weight)
 
     def weights(self):
         return Weights(log_prob_weights(self), mean_weights(self))
@@ -76,7 +83,7 @@ class Hidden(NamedTuple):
     def best_value(self):
         """Return the mean log-probability of the mixture with the best weights."""
         weights = log_prob_weights(self)
-        return float(mixed(self.log_prob, weights[:, self.columns]).mean())
+        return float(self.mean(mixed(self.log_prob, weights[:, self.columns])))
 
     def value(self, weights):
         """Return what weights are worth, in nats per hidden entry; larger is better.
@@ -84,28 +91,31 @@ class Hidden(NamedTuple):
         That is the mean log-probability of the mixture, and of the normal distribution
         with the squared error that its expectations have in each column of numbers.
         """
-        log_prob = mixed(self.log_prob, weights.log_prob[:, self.columns]).mean()
+        log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
         count = self.count
-        square = self.summed([error**2])[0] + PSEUDO_ERRORS * np.mean(error**2)
+        square = self.summed([error**2])[0] + PSEUDO_ERRORS * self.mean(error**2)
         log_error = 0.5 * np.log(
             square / (count + PSEUDO_ERRORS) + np.finfo(float).tiny
         )
-        share = np.where(self.is_number, count, 0) / len(self.columns)
+        share = np.where(self.is_number, count, 0) / count.sum()
         return log_prob, -share @ log_error
 
 
-def stacking_weights(log_probs):
+def stacking_weights(log_probs, entry_weight=1.0):
     """Return the weights whose mixture has the largest mean log-probability.
 
     `PRIOR_ENTRIES` entries that only this model explains are added to each model.
+
+    entry_weight : what each entry counts.
     """
     log_probs = np.stack(log_probs)
     likelihood = np.exp(log_probs - log_probs.max(axis=0))
     weights = np.full(len(log_probs), 1 / len(log_probs))
     for _ in range(N_WEIGHT_STEPS):
         before = weights
-        count = weights * (likelihood @ (1 / (weights @ likelihood))) + PRIOR_ENTRIES
+        share = weights * (likelihood @ (entry_weight / (weights @ likelihood)))
+        count = share + PRIOR_ENTRIES
         weights = count / count.sum()
         if np.abs(weights - before).max() < WEIGHT_TOL:
             break
@@ -114,7 +124,7 @@ def stacking_weights(log_probs):
 
 def log_prob_weights(hidden):
     """Return weights of log-probabilities for each column; (n_models, d)."""
-    common = stacking_weights(hidden.log_prob)[:, None]
+    common = stacking_weights(hidden.log_prob, hidden.weight)[:, None]
     likelihood = np.exp(hidden.log_prob - hidden.log_prob.max(axis=0))
     weights = np.repeat(common, len(hidden.is_number), axis=1)
     total = hidden.count + PSEUDO_ENTRIES

@@ -1,13 +1,11 @@
 """Evidence of a model and its prior, by cross-validation of all sizes."""
 
-import hashlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from narwhals.stable.v2.dependencies import is_into_dataframe
 from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.special import softmax
@@ -26,7 +24,7 @@ from sklearn_mpt._measure.contract import measures_of_columns
 from sklearn_mpt._measure.contributions import std_error_of_mean
 from sklearn_mpt._measure.display import CumulativeCVDisplay, EvidenceComparisonDisplay
 from sklearn_mpt._measure.pipelines import check_pipeline, resolve_model
-from sklearn_mpt._measure.rows import as_objects, missing_entries
+from sklearn_mpt._measure.rows import digest_of
 from sklearn_mpt._seeds import RandomState, draw_seed
 
 if TYPE_CHECKING:
@@ -334,26 +332,10 @@ def cumulative_cv_score(
     scores, measures = zip(*results, strict=True)
     block_scores = np.array(scores).reshape(n_orders, len(n_seen))
     draw = seed, n_orders, n_samples, tuple(n_seen), is_classes
-    target = f"X {_digest(X)}" if score is _log_density else f"y {_digest(y)}"
+    target = f"X {digest_of(X)}" if score is _log_density else f"y {digest_of(y)}"
     return CumulativeCV(
         np.array(n_seen), block_scores, n_samples, draw, target, measures[0]
     )
-
-
-def _digest(values):
-    """Return a digest of numbers, rounded to single precision, or of other values.
-
-    It is the same for an array and for a DataFrame.
-    """
-    values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
-    try:
-        numbers = np.where(missing_entries(values), np.nan, values)
-        with np.errstate(over="ignore"):
-            content = (numbers.astype(np.float32) + np.float32(0)).tobytes()
-    except (ValueError, TypeError):  # not numbers
-        content = repr(values.tolist()).encode()
-    shape = values.shape if values.ndim > 1 else (len(values), 1)
-    return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
 def _scoring_of(estimator, y):

@@ -4,6 +4,7 @@ A model written by a user may keep or change the rows that it is given. It there
 gets copies, never the caller's own rows: see `lend` and `lend_view`.
 """
 
+import hashlib
 from dataclasses import dataclass
 from numbers import Number
 
@@ -157,6 +158,22 @@ def as_objects(X):
         entries[:, j] = series.to_list()
     entries[missing_entries(X)] = np.nan
     return entries
+
+
+def digest_of(values):
+    """Return a digest of numbers, rounded to single precision, or of other values.
+
+    It is the same for an array and for a DataFrame.
+    """
+    values = as_objects(values) if is_into_dataframe(values) else np.asarray(values)
+    try:
+        numbers = np.where(missing_entries(values), np.nan, values)
+        with np.errstate(over="ignore"):
+            content = (numbers.astype(np.float32) + np.float32(0)).tobytes()
+    except (ValueError, TypeError):  # not numbers
+        content = repr(values.tolist()).encode()
+    shape = values.shape if values.ndim > 1 else (len(values), 1)
+    return hashlib.sha256(repr(shape).encode() + content).hexdigest()[:16]
 
 
 def with_moved_columns(X, columns):

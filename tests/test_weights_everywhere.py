@@ -1,0 +1,268 @@
+"""Weights of rows reach everything: 1e-9 is 0, and 2 is the row twice.
+
+Every estimator, and every method that takes weights. A new estimator needs a line in
+MODELS.
+"""
+
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from test_fitted_parameters import plain_of
+
+import sklearn_mpt
+from sklearn_mpt import (
+    MPTDeepVAE,
+    MPTImputer,
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTMixture,
+    MPTProbabilisticPCA,
+)
+from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.stacking import repeated
+from sklearn_mpt._imputation.weights import Hidden, log_prob_weights, mean_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def numbers(n_rows=60):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 1)) * [1.0, -1.0, 0.5] + rng.normal(size=(n_rows, 3))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    return X
+
+
+def answers(n_rows=60):
+    return np.where(np.isnan(numbers(n_rows)), np.nan, numbers(n_rows) > 0)
+
+
+def table(n_rows=60):
+    X = numbers(n_rows)
+    letters = np.where(X[:, 2] > 0, "a", "b").astype(object)
+    return pd.DataFrame({"x": X[:, 0], "y": X[:, 1], "z": letters})
+
+
+LML = {"objective": "lml", "tol": 1e-8, "random_state": 0}
+NET = {"hidden_layer_sizes": (4,), "max_iter": 2, "random_state": 0}
+MODELS = {
+    "ppca": (MPTProbabilisticPCA(1, **LML), numbers()),
+    "ppca, masks": (MPTProbabilisticPCA(1, max_iter=3, random_state=0), numbers()),
+    "factor analysis": (MPTLinearVAE(1, noise="per_feature", **LML), numbers()),
+    "linear, binary": (MPTLinearVAE(1, likelihood="bernoulli", **LML), answers()),
+    "linear, table": (MPTLinearVAE(1, likelihood="from_dtype", **LML), table()),
+    "mixture": (MPTMixture(2, max_iter=200, **LML), numbers()),
+    "mixture, masks": (MPTMixture(2, max_iter=3, random_state=0), numbers()),
+    "classes": (MPTMixture(2, likelihood="bernoulli", **LML), answers()),
+    "items": (MPTItemResponse(slope_prior=2.0, **LML), answers()),
+    "items, masks": (
+        MPTItemResponse(objective="mpt", max_iter=3, random_state=0),
+        answers(),
+    ),
+    "deep": (MPTDeepVAE(1, early_stopping=False, **NET), numbers()),
+    "deep, validated": (MPTDeepVAE(1, **NET), numbers()),
+    "masked": (MPTMaskedAutoencoder(n_orders=2, **NET), numbers()),
+    "imputer": (MPTImputer(max_models=4, random_state=0), numbers()),
+    "imputer, table": (MPTImputer(max_models=3, random_state=0), table()),
+    "imputer of a model": (MPTImputer(MPTProbabilisticPCA(1, **LML)), numbers()),
+}
+CLOSED = [  # whose fits do not depend on draws of rows or masks
+    name
+    for name, (model, _) in MODELS.items()
+    if getattr(model, "objective", "") == "lml" or name == "imputer of a model"
+]
+N_KEPT = 40
+
+
+def some(X, rows):
+    return X.iloc[rows].reset_index(drop=True) if hasattr(X, "iloc") else X[rows]
+
+
+def another_world(X):
+    """Return rows of which the last are unlike the others, with another category."""
+    X = X.copy()
+    if hasattr(X, "iloc"):
+        X.loc[N_KEPT:, "x"] *= -1000
+        X.loc[N_KEPT:, "z"] = "c"
+    elif np.nanmax(X) > 1:
+        X[N_KEPT:, 1] *= -1000
+    else:
+        X[N_KEPT:, 0] = 1 - X[N_KEPT:, 1]
+    return X
+
+
+def result(model, X):
+    if isinstance(model, MPTImputer):
+        return [np.asarray(model.transform(X)), np.asarray(model.score(X))]
+    return [model.score_samples(some(X, np.arange(3)))]
+
+
+def assert_same(one, other, **tolerance):
+    for a, b in zip(one, other, strict=True):
+        if a.dtype == object:
+            assert_array_equal(a[:, 2], b[:, 2])
+            a, b = (part[:, :2].astype(float) for part in (a, b))
+        assert_allclose(a, b, **tolerance)
+
+
+def test_all_estimators_are_here():
+    named = {type(model).__name__ for model, _ in MODELS.values()}
+    estimators = {
+        name
+        for name in sklearn_mpt.__all__
+        if "sample_weight"
+        in inspect.signature(getattr(getattr(sklearn_mpt, name), "fit", id)).parameters
+    }
+    assert named == estimators
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_weight_of_almost_nothing_is_none(name):
+    model, X = MODELS[name]
+    X = another_world(X)
+    kept = some(X, np.arange(N_KEPT))
+    weight = np.where(np.arange(len(X)) < N_KEPT, 1.0, 1e-9)
+    fitted = clone(model).fit(X, sample_weight=weight)
+    without = clone(model).fit(kept, sample_weight=np.ones(N_KEPT))
+    assert_same(result(fitted, kept), result(without, kept), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_small_weights_change_little(name):
+    model, X = MODELS[name]
+    kept = some(X, np.arange(N_KEPT))
+    weight = np.where(np.arange(len(X)) < N_KEPT, 1.0, 1e-4)
+    fitted = clone(model).fit(X, sample_weight=weight)
+    without = clone(model).fit(kept)
+    assert_same(result(fitted, kept), result(without, kept), atol=5e-3)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_weight_of_two_is_the_row_twice(name):
+    model, X = MODELS[name]
+    weight = np.random.default_rng(1).integers(0, 3, len(X))
+    twice = some(X, np.repeat(np.arange(len(X)), weight))
+    fitted = clone(model).fit(X, sample_weight=weight)
+    assert_same(result(fitted, X), result(clone(model).fit(twice), X), atol=2e-3)
+
+
+TAKE_WEIGHTS = [
+    pytest.param(name, method, id=f"{name}-{method}")
+    for name in ("ppca", "factor analysis", "linear, table", "mixture", "items")
+    for method in dir(type(MODELS[name][0]))
+    if not method.startswith(("_", "fit", "partial_fit", "set_"))
+    and callable(function := getattr(type(MODELS[name][0]), method))
+    and "sample_weight" in inspect.signature(function).parameters
+]
+
+
+@pytest.mark.parametrize(("name", "method"), TAKE_WEIGHTS)
+@pytest.mark.filterwarnings("ignore")  # of standard errors of few rows
+def test_methods_take_a_weight_of_two_as_the_row_twice(name, method):
+    model, X = MODELS[name]
+    if name == "items":
+        X = np.nan_to_num(np.hstack([X, X[:, ::-1] * np.roll(X, 1, axis=0)]))
+    weight = np.random.default_rng(1).integers(0, 3, len(X))
+    model = clone(model).fit(X, sample_weight=weight)
+    index = np.repeat(np.arange(len(X)), weight)
+    given = {
+        "group": np.arange(len(X)) % 2,
+        "nested": clone(model).set_params(max_iter=0),
+    }
+    if method == "likelihood_ratio_test":
+        given["nested"] = clone(model).set_params(model="rasch").fit(X)
+    names = inspect.signature(getattr(model, method)).parameters
+    given = {key: value for key, value in given.items() if key in names}
+    more = {k: v[index] if k == "group" else v for k, v in given.items()}
+    weighted = getattr(model, method)(X=X, sample_weight=weight, **given)
+    twice = getattr(model, method)(X=some(X, index), **more)
+    assert_near(plain_of(weighted), plain_of(twice))
+
+
+def assert_near(one, other):
+    if isinstance(one, dict):
+        return [assert_near(one[key], other[key]) for key in one]
+    if isinstance(one, list):
+        return [assert_near(a, b) for a, b in zip(one, other, strict=True)]
+    if np.asarray(one).dtype.kind == "f":
+        assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+    else:
+        assert_array_equal(one, other)
+
+
+# The parts of the imputer
+
+
+def test_draws_for_several_tables_are_of_rows_that_count():
+    X = another_world(numbers())
+    weight = np.where(np.arange(len(X)) < N_KEPT, 1.0, 0.0)
+    imputer = MPTImputer(
+        MPTProbabilisticPCA(1, **LML), n_imputations=2, random_state=0
+    ).fit(X, sample_weight=weight)
+    tables = imputer.transform_multiple(X)
+    kept = X[:N_KEPT]
+    for table in tables:
+        assert np.abs(table[:N_KEPT]).max() < 10
+    with pytest.warns(UserWarning, match="fit had sample_weight, but X is not its tab"):
+        alone = imputer.transform_multiple(kept)
+    again = imputer.transform_multiple(kept, sample_weight=np.ones(N_KEPT))
+    assert len(alone) == len(again) == 2
+    with pytest.raises(ValueError, match="must add up to at least 2"):
+        imputer.transform_multiple(X, sample_weight=weight / 100)
+
+
+def test_many_more_rows_leave_little_doubt_about_models():
+    """A weight of 100 is a hundred rows: tables differ by draws of entries alone."""
+    X = numbers()
+    X[0] = [3.0, np.nan, np.nan]
+    model = MPTProbabilisticPCA(1, **LML)
+    spread = []
+    for weight in (1.0, 100.0):
+        imputer = MPTImputer(model, n_imputations=20, random_state=0)
+        imputer.fit(X, sample_weight=np.full(len(X), weight))
+        many = np.vstack([X[[0]]] * 300 + [X])
+        count = np.r_[np.full(300, 1e-3 * weight), np.full(len(X), weight)]
+        tables = imputer.transform_multiple(many, sample_weight=count)
+        spread.append(np.std([table[:300, 1].mean() for table in tables]))
+    assert spread[1] < 0.7 * spread[0]
+
+
+def test_units_are_those_of_repeated_rows():
+    X, weight = numbers(), np.random.default_rng(2).integers(1, 4, 60)
+    layout = Layout.of(["gaussian"] * 3, [None] * 3)
+    weighted = Units.of(X, layout, weight=weight)
+    twice = Units.of(repeated(X, weight), layout)
+    assert_allclose(weighted.shift, twice.shift)
+    assert_allclose(weighted.scale, twice.scale)
+
+
+def test_repeated_rows_stand_as_often_as_they_count():
+    rows = np.arange(5)[:, None]
+    assert_array_equal(repeated(rows, None), rows)
+    assert_array_equal(repeated(rows, np.ones(5)), rows)
+    assert_array_equal(repeated(rows, np.array([2, 1, 0, 1, 1]))[:, 0], [0, 0, 1, 3, 4])
+    assert len(repeated(rows, np.full(5, 0.4))) == 2
+
+
+def test_weights_of_models_are_those_of_repeated_entries():
+    rng = np.random.default_rng(0)
+    log_prob, error = rng.normal(size=(3, 80)), rng.normal(size=(3, 80))
+    columns, weight = np.arange(80) % 2, rng.integers(0, 4, 80)
+    hidden = Hidden(columns, np.array([True, True]), log_prob, error, weight)
+    index = np.repeat(np.arange(80), weight)
+    twice = Hidden(
+        columns[index],
+        hidden.is_number,
+        log_prob[:, index],
+        error[:, index],
+        np.ones(len(index)),
+    )
+    assert_allclose(log_prob_weights(hidden), log_prob_weights(twice), atol=1e-3)
+    assert_allclose(mean_weights(hidden), mean_weights(twice))
+    of = hidden.weights()
+    assert_allclose(hidden.value(of), twice.value(of))
+    assert hidden.best_value() == pytest.approx(twice.best_value(), abs=1e-4)
