@@ -19,6 +19,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.density import Units, as_tensor
+from sklearn_mpt._latent.order_mixture import draw_orders
 from sklearn_mpt._latent.own_module import OwnModule
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
@@ -279,7 +280,7 @@ class MPTMaskedAutoencoder(TableMPT):
         fitted = {
             "lml_method_": "exact",
             "n_mixtures_": int(self.n_mixtures),
-            "orders_": _draw_orders(self.n_orders, X.shape[1], rng),
+            "orders_": draw_orders(self.n_orders, X.shape[1], rng),
             "_shift": shift,
             "_scale": scale,
             "_constant": np.flatnonzero(columns.constant(X)),
@@ -408,12 +409,3 @@ class MPTMaskedAutoencoder(TableMPT):
 def _arrays(module):
     state = module.state_dict()
     return {name: tensor.cpu().numpy().copy() for name, tensor in state.items()}
-
-
-def _draw_orders(n_orders, n_features, rng):
-    """Draw orders of the columns; every second one is the reverse of the one before."""
-    orders = np.empty((n_orders, n_features), dtype=np.int64)
-    for i in range(0, n_orders, 2):
-        orders[i] = rng.permutation(n_features)
-        orders[i + 1 : i + 2] = orders[i, ::-1]
-    return orders

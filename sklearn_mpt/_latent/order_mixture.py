@@ -1,0 +1,171 @@
+"""Densities of models that have conditionals only: mixtures of a few orders.
+
+The conditionals of a net, or of one predictor for each column, belong to no joint
+distribution. Along an order of the columns their product is a density, and the mixture
+of the products along a few fixed orders is the density of the model.
+"""
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+import torch
+
+from sklearn_mpt._latent.density import Density, Units
+
+FLOAT_BYTES = 8
+CHAIN_BYTES = 2**25  # memory of the rows that are scored along an order at a time
+
+
+def draw_orders(n_orders, n_features, rng):
+    """Draw orders of the columns; every second one is the reverse of the one before.
+
+    Returns
+    -------
+    orders : ndarray of int, of shape (n_orders, n_features)
+    """
+    orders = np.empty((n_orders, n_features), dtype=np.int64)
+    for i in range(0, n_orders, 2):
+        orders[i] = rng.permutation(n_features)
+        orders[i + 1 : i + 2] = orders[i, ::-1]
+    return orders
+
+
+class OrderMixture(Density):
+    """The mixture of the products of conditionals along a few orders.
+
+    A subclass gives the conditionals of standardised rows. Arguments `rows` are (n, d),
+    with any number where not visible; `visible` is bool (n, d).
+
+    Parameters
+    ----------
+    units : Units
+    orders : int Tensor of shape (n_orders, d)
+        Orders of the columns.
+    """
+
+    def __init__(self, units: Units, orders: torch.Tensor):
+        self.units, self.orders = units, orders
+
+    @abstractmethod
+    def log_prob(self, rows, visible, hidden):
+        """Return log p(x_j | visible) of the hidden entries; (n, d), any elsewhere."""
+
+    @abstractmethod
+    def log_prob_of_column(self, rows, visible, column):
+        """Return log p(x_j | visible) of one column; (n,)."""
+
+    @abstractmethod
+    def mean(self, rows, visible):
+        """Return the expected value, or most probable category, of all that is not
+        visible; (n, d), any elsewhere.
+        """
+
+    @abstractmethod
+    def draw_entries(self, rows, visible, column, uniform):
+        """Draw one entry of each row given the visible ones; (n,).
+
+        column : int (n,). uniform : noise (n, d, 2).
+        """
+
+    def _read(self, X):
+        """Return standardised rows with 0 in gaps, and which entries are present."""
+        present = ~X.isnan()
+        return torch.where(present, self.units.standardise(X), 0.0), present
+
+    def conditional_log_prob(self, X, mask):
+        """Return log p(x_j | visible) where hidden and present, else 0; (n, d)."""
+        rows, present = self._read(X)
+        asked = mask.expand_as(present) & present
+        log_prob = self.log_prob(rows, present & ~mask, asked)
+        return torch.where(asked, log_prob - self.units.log_scale, 0.0)
+
+    def lml(self, X):
+        """Return the log-density of the mixture of the orders, and 0.0; (n,) each."""
+        along = self.chain_log_prob(X, self.orders[None]).sum(2)
+        value = torch.logsumexp(along, 1) - math.log(len(self.orders))
+        value = torch.where(X.isnan().all(1), 0.0, value)
+        return value, torch.zeros_like(value)
+
+    def chain_log_prob(self, X, orders):
+        """Return log p(x_j | columns before j in the order); (n, n_orders, d).
+
+        orders : int, of shape (1 or n, n_orders, d). Each column is predicted once, for
+        all rows and orders together.
+        """
+        rows, present = self._read(X)
+        terms = rows.new_zeros(len(rows), *orders.shape[1:])
+        places = orders.argsort(-1)
+        for column in range(rows.shape[1]):
+            asked = present[:, column].nonzero()[:, 0]
+            if not len(asked):
+                continue
+            place = places if len(places) == 1 else places[asked]
+            before = place < place[..., column, None]
+            visible = before & present[asked][:, None]  # shape: (n, n_orders, d)
+            some = rows[asked][:, None].expand_as(visible)
+            log_prob = self.log_prob_of_column(
+                some.flatten(0, 1), visible.flatten(0, 1), column
+            )
+            log_prob = log_prob.unflatten(0, visible.shape[:2])
+            terms[asked, :, column] = log_prob - _entry(self.units.log_scale, column)
+        return terms
+
+    def mean_chain_scores(self, X, orders):
+        """Return scores along orders, as in the contract; (2, n_orders, d)."""
+        scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
+        n_rows = max(1, CHAIN_BYTES // self.row_bytes)
+        for i, order in enumerate(orders):
+            for first in range(0, len(X), n_rows):
+                part = X[first : first + n_rows].double()
+                of_part = order
+                if order.ndim == 2:
+                    of_part = order[first : first + n_rows]
+                scores[:, i] += self._chain_sums(part, of_part.expand(len(part), -1))
+        return scores / len(X)
+
+    def _chain_sums(self, X, order):
+        """Return sums over rows of masked scores and next terms, by place; (2, d)."""
+        place, d = order.argsort(1), X.shape[1]
+        sums = X.new_zeros(2, d)
+        for t in range(d):
+            mask = place >= t
+            log_prob = self.conditional_log_prob(X, mask)
+            sums[0, t] = log_prob.sum() / (d - t)
+            sums[1, t] = torch.where(place == t, log_prob, 0.0).sum()
+        return sums
+
+    def expect(self, X):
+        """Return E[x | present entries]; (n, d)."""
+        rows, present = self._read(X)
+        return self.units.restore(self.mean(rows, present))
+
+    def draw(self, X, rng):
+        """Draw missing entries given present ones; (n, d).
+
+        Columns are drawn one after the other, in a random order for each row. Rows
+        without any present entry use one of the orders of the mixture, so that they are
+        draws from its density.
+        """
+        noise = X.new_tensor(rng.random((len(X), X.shape[1], 3)))
+        rows, present = self._read(X)
+        keys = noise[..., 0]
+        of_mixture = (keys[:, 0] * len(self.orders)).long()
+        places = self.orders.argsort(1)[of_mixture].to(keys)
+        keys = torch.where(present.any(1, keepdim=True), keys, places)
+        # present entries are last in the order, and are not drawn
+        order = torch.where(present, keys + 2 * X.shape[1], keys).argsort(1)
+        n_missing = (~present).sum(1)
+        visible = present.clone()
+        for t in range(int(n_missing.max()) if len(X) else 0):
+            which = (n_missing > t).nonzero()[:, 0]
+            column = order[which, t]
+            rows[which, column] = self.draw_entries(
+                rows[which], visible[which], column, noise[which, :, 1:]
+            )
+            visible[which, column] = True
+        return self.units.restore(rows)
+
+
+def _entry(log_scale, column):
+    return log_scale if log_scale.ndim == 0 else log_scale[column]
