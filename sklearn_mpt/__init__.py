@@ -7,6 +7,7 @@ from sklearn_mpt._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from sklearn_mpt._deep.vae import MPTDeepVAE
+    from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
     from sklearn_mpt._imputation.imputer import MPTImputer
     from sklearn_mpt._imputation.pooling import PooledEstimate, pool_estimates
     from sklearn_mpt._items.display import (
@@ -63,6 +64,7 @@ _MODULES = {
     "MPTCurve": "_measure.curve",
     "MPTCurveDisplay": "_measure.display",
     "MPTDeepVAE": "_deep.vae",
+    "MPTDependencyNetwork": "_dependency.estimator",
     "MPTHarnessLM": "_text.harness",
     "MPTImputer": "_imputation.imputer",
     "MPTItemResponse": "_items.estimator",
@@ -105,6 +107,7 @@ __all__ = [
     "MPTCurve",
     "MPTCurveDisplay",
     "MPTDeepVAE",
+    "MPTDependencyNetwork",
     "MPTHarnessLM",
     "MPTImputer",
     "MPTItemResponse",

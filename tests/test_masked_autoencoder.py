@@ -25,10 +25,10 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
+from sklearn_mpt._latent.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._masked.linear_start import LinearGaussian, fit_linear, fit_mixture
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskSizes
 from sklearn_mpt._measure.contract import loop_over_masks, masked_score
 from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
 

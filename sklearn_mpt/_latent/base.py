@@ -151,6 +151,7 @@ class BaseMPT(
         "n_jobs",
     )
     _has_chains = True  # whether it offers `mean_chain_scores`
+    _takes_parts = True  # whether it offers `partial_fit`
     _of_strings = ADVICE  # end of the error message for a column of strings
 
     # What a model fills in
@@ -277,6 +278,7 @@ class BaseMPT(
             )
         return self
 
+    @available_if(lambda self: self._takes_parts)
     def partial_fit(
         self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
     ) -> Self:

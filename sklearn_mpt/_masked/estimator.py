@@ -19,16 +19,16 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._frames import plain
 from sklearn_mpt._latent.density import Units, as_tensor
+from sklearn_mpt._latent.mask_sizes import MaskSizes
 from sklearn_mpt._latent.order_mixture import draw_orders
 from sklearn_mpt._latent.own_module import OwnModule
-from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import OwnNet, ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskedSolver, MaskSizes, Rows
+from sklearn_mpt._masked.training import MaskedSolver, Rows
 from sklearn_mpt._seeds import RandomState
 from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
@@ -241,13 +241,7 @@ class MPTMaskedAutoencoder(TableMPT):
         return self._map_rows(density, density.last_hidden, X, dtype=X.dtype)
 
     def _likelihood(self):
-        likelihood = super()._likelihood()
-        if isinstance(likelihood, Columns):
-            return likelihood
-        kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
-        n_features = self.n_features_in_
-        names = getattr(self, "feature_names_in_", None)
-        return Columns([kind] * n_features, [1] * n_features, names)
+        return self._likelihood_by_column()
 
     def _check_parameters(self, n_features):
         check_widths(self.hidden_layer_sizes)

@@ -56,6 +56,16 @@ class TableMPT(BaseMPT):
     def _reader(self):
         return TableReader(self.likelihoods_, self.categories_, self._storage)
 
+    def _likelihood_by_column(self):
+        """Return the likelihood of the features as `Columns`, whatever their kinds."""
+        likelihood = TableMPT._likelihood(self)
+        if isinstance(likelihood, Columns):
+            return likelihood
+        kind = self.likelihood if self._is_of_numbers else self.likelihoods_[0]
+        n_features = self.n_features_in_
+        names = getattr(self, "feature_names_in_", None)
+        return Columns([kind] * n_features, [1] * n_features, names)
+
     def _measures_of_columns(self):
         """Return the measure of each column; see `_measures_of_columns` in contract."""
         if isinstance(self.likelihood, Likelihood):

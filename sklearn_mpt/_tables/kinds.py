@@ -41,11 +41,6 @@ def kinds_of(likelihood, X, allowed=tuple(LIKELIHOODS)):
     wanted = wanted_kinds(likelihood, column_names(X), allowed)
     if not {FROM_DTYPE, AUTO} & set(wanted):
         return wanted
-    if FROM_DTYPE in wanted and not is_into_dataframe(X):
-        raise TypeError(
-            "likelihood='from_dtype' takes a DataFrame, whose columns have dtypes, got "
-            f"{type(X).__name__}. Give the names of the kinds instead, or 'auto'."
-        )
     return [
         _kind_of_column(kind, column, allowed)
         for kind, column in zip(wanted, columns_of(X), strict=True)

@@ -1,0 +1,1 @@
+"""Dependency networks: a predictor for each column, trained by random masks."""

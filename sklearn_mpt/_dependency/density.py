@@ -1,0 +1,111 @@
+"""The density of a fitted dependency network."""
+
+import numpy as np
+import torch
+
+from sklearn_mpt._dependency.conditionals import conditional_of
+from sklearn_mpt._dependency.inputs import Coding, Inputs
+from sklearn_mpt._dependency.predictors import N_TREES, named
+from sklearn_mpt._latent.order_mixture import FLOAT_BYTES, OrderMixture
+
+
+class NetworkDensity(OrderMixture):
+    """The mixture of a few orders of the columns, and the conditionals of predictors.
+
+    Parameters
+    ----------
+    columns : Columns
+        Likelihood of the columns.
+    predictors : list of list of estimators
+        Those of each column.
+    learned : list of dict
+        What else was learned of each column.
+    share : float
+        Weight of the distributions that do not depend on other columns.
+    units : Units
+    orders : int Tensor of shape (n_orders, d)
+        Orders of the columns.
+    names : sequence
+        Of the columns, for messages.
+    """
+
+    def __init__(self, columns, predictors, learned, share, units, orders, names):
+        super().__init__(units, orders)
+        self.names, self.predictors = names, predictors
+        self.codings = [Coding(columns, j) for j in range(len(predictors))]
+        self.conditionals = [
+            conditional_of(*parts, share)
+            for parts in zip(predictors, learned, strict=True)
+        ]
+        n_values = 3 * max(N_TREES, max(columns.n_categories))
+        self.n_values = len(columns.feature_of) + n_values
+
+    @property
+    def row_bytes(self):
+        """Approximate memory for scoring a row along all orders."""
+        return FLOAT_BYTES * self.n_values * len(self.orders)
+
+    def _ask(self, method, rows, visible, column, *more):
+        """Return what a method of the conditional of a column returns, as a tensor."""
+        visible = visible.numpy().copy()
+        visible[:, column] = False
+        inputs = Inputs(self.codings[column], rows.numpy(), visible)
+        more = (part.numpy() for part in more)
+        with named(self.predictors[column], self.names[column], "predict"):
+            answer = getattr(self.conditionals[column], method)(inputs, *more)
+        return torch.from_numpy(np.ascontiguousarray(answer, dtype=np.float64))
+
+    def log_prob(self, rows, visible, hidden):
+        log_prob = torch.zeros_like(rows)
+        for column, which in _rows_of_columns(hidden):
+            log_prob[which, column] = self.log_prob_of_column(
+                rows[which], visible[which], column
+            )
+        return log_prob
+
+    def log_prob_of_column(self, rows, visible, column):
+        return self._ask("log_prob", rows, visible, column, rows[:, column])
+
+    def mean(self, rows, visible):
+        means = rows.clone()
+        for column, which in _rows_of_columns(~visible):
+            means[which, column] = self._ask(
+                "mean", rows[which], visible[which], column
+            )
+        return means
+
+    def draw_entries(self, rows, visible, column, uniform):
+        drawn = rows.new_empty(len(rows))
+        for j in column.unique().tolist():
+            which = (column == j).nonzero()[:, 0]
+            drawn[which] = self._ask(
+                "draw", rows[which], visible[which], j, uniform[which, j]
+            )
+        return drawn
+
+    def predict(self, X):
+        """Return what the other columns say of each; (n, n_outputs).
+
+        The expectation of a number in its units, and probabilities of categories.
+        """
+        rows, present = self._read(X)
+
+        parts = [
+            self._ask("predict", rows, present, j)
+            for j in range(len(self.conditionals))
+        ]
+        shift, scale = (
+            part.expand(len(parts)) for part in (self.units.shift, self.units.scale)
+        )
+        pairs = zip(parts, shift, scale, strict=True)
+        return torch.cat([part * by + start for part, start, by in pairs], 1)
+
+    @property
+    def n_outputs(self):
+        return sum(conditional.n_outputs for conditional in self.conditionals)
+
+
+def _rows_of_columns(entries):
+    """Yield each column in which some entries are True, and the rows where they are."""
+    for column in entries.any(0).nonzero()[:, 0].tolist():
+        yield column, entries[:, column].nonzero()[:, 0]

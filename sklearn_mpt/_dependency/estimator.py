@@ -1,0 +1,292 @@
+"""The estimator MPTDependencyNetwork: any predictor of a column given the others."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import HasMethods
+from sklearn.utils.parallel import Parallel, delayed
+
+from sklearn_mpt._callbacks import in_callback_context
+from sklearn_mpt._checks import COUNT, SHARE, rows_that_count, warn_constant
+from sklearn_mpt._dependency.density import NetworkDensity
+from sklearn_mpt._dependency.training import Settings, fit_column
+from sklearn_mpt._latent.density import Units, own_mode
+from sklearn_mpt._latent.order_mixture import draw_orders
+from sklearn_mpt._likelihoods import Likelihood
+from sklearn_mpt._persistence import all_or_nothing, forget
+from sklearn_mpt._seeds import RandomState
+from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
+
+
+class MPTDependencyNetwork(TableMPT):
+    r"""Any predictor, one for each column, trained by masked pre-training (MPT).
+
+    A set of conditional distributions, one predictor for each column, is called a
+    dependency network [1]_. Each predictor is trained on copies of the rows in which
+    random other columns are hidden, so that it predicts its column from any others. So
+    the predictors that people use (forests, boosting, nearest neighbours, linear
+    models) get a log-likelihood, a curve, imputation and draws.
+
+    Conditionals of predictors belong to no joint distribution. As for
+    `MPTMaskedAutoencoder`, the density is the mixture of a few orders of the columns,
+
+    .. math:: p(x) = \frac{1}{K} \sum_{k=1}^K \prod_t
+        p(x_{\pi_k(t)} \mid x_{\pi_k(1)}, \dots, x_{\pi_k(t-1)}),
+
+    which sums or integrates to one. The :ref:`user guide <dependency_network>` says
+    what the conditionals are and what they cost.
+
+    Parameters
+    ----------
+    classifier : estimator with predict_proba, default=None
+        Predictor of columns of categories, levels, or 0 and 1. None is a random forest
+        of 60 trees with leaves of at least 3 rows.
+    regressor : estimator, default=None
+        Predictor of columns of numbers, counts and amounts. Its conditionals are
+
+        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, the mixture over
+          trees of distributions with the mean and variance of a leaf;
+        - for a ``predict`` with `return_std`, one with this mean and deviation;
+        - for any other, one with the predicted mean, and the variance of residuals of
+          rows that are left out, by the number of visible columns.
+
+        None is a random forest, as above.
+    likelihood : str, sequence of str or dict, default="from_dtype"
+        Kinds of the columns: "gaussian" (numbers), "bernoulli" (0 and 1, or booleans),
+        "categorical", "ordinal", "partial_credit", "poisson" (counts),
+        "negative_binomial", "lognormal", "gamma" or "zero_lognormal". "from_dtype"
+        takes the columns of an array as numbers. See `MPTLinearVAE`.
+    mask_rate : "uniform", float or int, default="uniform"
+        How many columns are hidden in training. "uniform" trains on each row as it is,
+        and on copies that hide 1 to all other columns. A float in (0, 1] is a fixed
+        rate and an int a fixed number, which include the predicted column.
+    n_masks : int, default=3
+        Number of copies of each row. Each tree of a default forest draws as many of
+        them as there are rows.
+    n_orders : int, default=8
+        Number of random orders of the columns whose mixture is the density. Every
+        second order is the reverse of the one before.
+    marginal_weight : float, default=0.01
+        Weight, in (0, 1), of a distribution in each conditional that does not depend on
+        other columns, so that nothing is impossible: shares of categories, to which
+        half an observation of each is added, or a normal with twice the standard
+        deviation of the column.
+    random_state : int, RandomState instance or None, default=None
+        Determines masks, orders, and the `random_state` of predictors, where it is
+        None.
+    n_jobs : int, default=None
+        Number of joblib workers of `fit`, over columns, and of `mpt_curve` and
+        `feature_contributions`, unless these get another number.
+
+    Attributes
+    ----------
+    estimators_ : list of list of estimators
+        Fitted predictors of each column. There are none for a column with one value,
+        and a classifier and a regressor for "zero_lognormal".
+    orders_ : ndarray of shape (n_orders, n_features)
+        The orders whose mixture is the density.
+    likelihoods_, categories_ : list
+        Kinds and categories of the columns, if rows are read as a table.
+    lml_method_ : str
+        How `score_samples` computes densities: "exact".
+    n_features_in_ : int
+        Number of features in `fit`; `feature_names_in_` has their names, if strings.
+
+    See Also
+    --------
+    MPTMaskedAutoencoder : One net that predicts all columns.
+    order_spread : Whether the conditionals belong to one joint density.
+
+    Notes
+    -----
+    Numbers are standardised. No variance is smaller than that of rounding to the
+    smallest distance of two values of the column, or 0.003 standard deviations.
+    A predictor that takes no NaN, by its tags, gets 0 for hidden inputs and indicators
+    of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
+    the default forests they are probabilities to draw a row.
+
+    References
+    ----------
+    .. [1] D. Heckerman, D. M. Chickering, C. Meek, R. Rounthwaite and C. Kadie,
+       "Dependency networks for inference, collaborative filtering, and data
+       visualization", Journal of Machine Learning Research 1, 2000.
+    .. [2] B. Uria, I. Murray and H. Larochelle, "A deep and tractable density
+       estimator", ICML 2014.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_mpt import MPTDependencyNetwork
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 2))
+    >>> X[:, 1] = X[:, 0] ** 2
+    >>> model = MPTDependencyNetwork(random_state=0).fit(X)
+    >>> model.impute([[1.5, np.nan]]).round().tolist()
+    [[1.5, 2.0]]
+    """
+
+    estimators_: list[list[BaseEstimator]]
+    orders_: np.ndarray
+    device = "cpu"  # predictors compute on arrays
+    _takes_parts = False
+
+    _bound_parameters = ("likelihood",)
+    _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
+        "classifier": [None, HasMethods(["fit", "predict_proba"])],
+        "regressor": [None, HasMethods(["fit", "predict"])],
+        "n_masks": [COUNT],
+        "n_orders": [COUNT],
+        "marginal_weight": [SHARE],
+    }
+
+    def __init__(
+        self,
+        classifier: BaseEstimator | None = None,
+        regressor: BaseEstimator | None = None,
+        *,
+        likelihood: LikelihoodNames = "from_dtype",
+        mask_rate: str | float = "uniform",
+        n_masks: int = 3,
+        n_orders: int = 8,
+        marginal_weight: float = 0.01,
+        random_state: RandomState = None,
+        n_jobs: int | None = None,
+    ):
+        self.classifier = classifier
+        self.regressor = regressor
+        self.likelihood = likelihood
+        self.mask_rate = mask_rate
+        self.n_masks = n_masks
+        self.n_orders = n_orders
+        self.marginal_weight = marginal_weight
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+
+    @in_callback_context
+    def fit(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Fit a predictor for each column of X.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+            Training rows; NaN marks missing entries.
+        y : Ignored
+            Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If a parameter or X is not valid, or a predictor fails; the message names
+            the predictor and its column.
+        """
+        with all_or_nothing(self), own_mode():
+            X, weight = rows_that_count(X, sample_weight)
+            forget(self)
+            X = self._read_training_rows(X, True, min_samples=2)
+            context = self._callback_context(1)
+            context.call_on_fit_task_begin(estimator=self, X=X)
+            fitted = self._new_state()
+            fitted |= self._start(X, np.random.default_rng(fitted["_seed"]), weight)
+            self.__dict__.update(fitted)
+            warn_constant(fitted["_constant"], vars(self))
+            context.call_on_fit_task_end(
+                estimator=self, X=X, reconstruction_attributes=dict
+            )
+        return self
+
+    def _check_parameters(self, n_features):
+        if isinstance(self.likelihood, Likelihood):
+            raise TypeError(
+                "likelihood must name kinds of columns, got an instance of "
+                f"{type(self.likelihood).__name__}: predictors have no locations of "
+                "a likelihood."
+            )
+
+    def _start(self, X, rng, weight):
+        columns = self._likelihood_by_column()
+        d = X.shape[1]
+        shift, scale = columns.units(X, np.ones(len(X)) if weight is None else weight)
+        rows = (X.astype(np.float64) - shift) / scale
+        orders = draw_orders(self.n_orders, d, rng)
+        settings = Settings(
+            self.classifier,
+            self.regressor,
+            int(self.n_masks),
+            self.mask_rate,
+            self._column_names,
+        )
+        seeds = np.random.SeedSequence(rng.integers(2**32, size=4).tolist()).spawn(d)
+        fits = Parallel(n_jobs=self.n_jobs)(
+            delayed(fit_column)(rows, weight, j, columns, settings, seed)
+            for j, seed in enumerate(seeds)
+        )
+        predictors, learned = zip(*fits, strict=True)
+        return {
+            "estimators_": list(predictors),
+            "orders_": orders,
+            "lml_method_": "exact",
+            "_learned": list(learned),
+            "_marginal_weight": float(self.marginal_weight),
+            "_shift": shift,
+            "_scale": scale,
+            "_constant": np.flatnonzero(columns.constant(X)),
+        }
+
+    @property
+    def _column_names(self):
+        return getattr(self, "feature_names_in_", np.arange(self.n_features_in_))
+
+    def _density_of(self, fitted: Mapping, device: torch.device) -> NetworkDensity:
+        return NetworkDensity(
+            self._likelihood_by_column(),
+            fitted["estimators_"],
+            fitted["_learned"],
+            fitted["_marginal_weight"],
+            Units.of(fitted, device),
+            torch.tensor(fitted["orders_"], device=device),
+            self._column_names,
+        )
+
+    def transform(self, X: ArrayLike) -> np.ndarray:
+        """Predict each column from the others that are present.
+
+        Parameters
+        ----------
+        X : array-like or DataFrame of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+
+        Returns
+        -------
+        predicted : ndarray of shape (n_samples, n_outputs)
+            The expectation of a number, count or amount; the probability of 1; the
+            probability of each category, or of the second of two. In the order of the
+            columns.
+        """
+        X, density = self._validate_rows(X), self._density()
+        return self._map_rows(density, density.predict, X, dtype=X.dtype)
+
+    @property
+    def _n_features_out(self):
+        return self._density().n_outputs
+
+    def _solver(self, problem: Any):
+        raise NotImplementedError("predictors are fitted by their own `fit`")
+
+    def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
+        raise NotImplementedError("predictors are fitted by their own `fit`")
+
+    def __sklearn_is_fitted__(self):
+        return hasattr(self, "estimators_")

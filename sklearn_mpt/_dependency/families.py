@@ -1,0 +1,116 @@
+"""Distributions of numbers with given means and variances.
+
+A predictor says what mean and variance an entry has; the kind of its column says what
+distribution has them. Arrays broadcast.
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from scipy import stats
+from scipy.special import gammaln, ndtri
+
+from sklearn_mpt._likelihoods.amounts import LARGEST_LOG
+from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+
+# A negative binomial has a variance above its mean: at least by this share.
+LEAST_OVERDISPERSION = 1e-3
+
+
+class Family(ABC):
+    """A family of distributions. Means and variances are those of `target` of x."""
+
+    is_positive = False  # whether means must be positive
+
+    def target(self, x):
+        """Return the number that a predictor learns."""
+        return x
+
+    @abstractmethod
+    def log_prob(self, x, mean, variance):
+        """Return log-densities or log-probabilities of x."""
+
+    def expect(self, mean, variance):
+        """Return the expectation of x."""
+        return mean
+
+    @abstractmethod
+    def draw(self, uniform, mean, variance):
+        """Return the quantiles of x at uniform noise."""
+
+
+class Normal(Family):
+    def log_prob(self, x, mean, variance):
+        return -0.5 * (LOG_2PI + np.log(variance) + (x - mean) ** 2 / variance)
+
+    def draw(self, uniform, mean, variance):
+        return mean + np.sqrt(variance) * ndtri(uniform)
+
+
+class Lognormal(Normal):
+    def target(self, x):
+        return np.log(x)
+
+    def log_prob(self, x, mean, variance):
+        return super().log_prob(np.log(x), mean, variance) - np.log(x)
+
+    def expect(self, mean, variance):
+        return np.exp(np.minimum(mean + variance / 2, LARGEST_LOG))
+
+    def draw(self, uniform, mean, variance):
+        return np.exp(np.minimum(super().draw(uniform, mean, variance), LARGEST_LOG))
+
+
+class Gamma(Family):
+    is_positive = True
+
+    def log_prob(self, x, mean, variance):
+        shape, scale = mean**2 / variance, variance / mean
+        log_power = (shape - 1) * np.log(x) - x / scale
+        return log_power - gammaln(shape) - shape * np.log(scale)
+
+    def draw(self, uniform, mean, variance):
+        # a quantile of a small shape may be 0, which is no amount
+        drawn = stats.gamma.ppf(uniform, mean**2 / variance, scale=variance / mean)
+        return np.maximum(drawn, np.finfo(np.float64).tiny)
+
+
+class Poisson(Family):
+    is_positive = True
+
+    def log_prob(self, x, mean, variance):
+        return x * np.log(mean) - mean - gammaln(x + 1)
+
+    def draw(self, uniform, mean, variance):
+        return stats.poisson.ppf(uniform, mean)
+
+
+class NegativeBinomial(Family):
+    is_positive = True
+
+    @staticmethod
+    def _size(mean, variance):
+        excess = np.maximum(variance - mean, LEAST_OVERDISPERSION * mean)
+        return mean**2 / excess
+
+    def log_prob(self, x, mean, variance):
+        size = self._size(mean, variance)
+        ways = gammaln(x + size) - gammaln(size) - gammaln(x + 1)
+        return ways - size * np.log1p(mean / size) - x * np.log1p(size / mean)
+
+    def draw(self, uniform, mean, variance):
+        size = self._size(mean, variance)
+        return stats.nbinom.ppf(uniform, size, size / (size + mean))
+
+
+FAMILIES: dict[str, Family] = {
+    "gaussian": Normal(),
+    "lognormal": Lognormal(),
+    "gamma": Gamma(),
+    "poisson": Poisson(),
+    "negative_binomial": NegativeBinomial(),
+}
+"""Families by the kinds of columns."""
+
+WIDE: dict[str, Family] = FAMILIES | {"poisson": NegativeBinomial()}
+"""Families of the wide component of each kind, whose variance is free."""

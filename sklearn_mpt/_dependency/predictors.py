@@ -1,0 +1,128 @@
+"""What predictors of scikit-learn give: probabilities, or means and variances.
+
+A forest gives the mean and the variance of a leaf for each of its trees, a regressor
+with ``predict(X, return_std=True)`` a mean and a variance, and any other a mean.
+"""
+
+import inspect
+from contextlib import contextmanager
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.utils import get_tags
+from sklearn.utils.validation import has_fit_parameter
+
+from sklearn_mpt._frames import plain
+
+N_TREES, LEAF_ROWS = 60, 3
+FORESTS = RandomForestRegressor, ExtraTreesRegressor
+# criteria for which the impurity of a leaf is the variance of its rows
+SQUARES = "squared_error", "friedman_mse"
+
+
+def default_forest(is_classifier, n_rows):
+    """Return a forest, each of whose trees draws `n_rows` of the copies of rows."""
+    params = {
+        "n_estimators": N_TREES,
+        "min_samples_leaf": LEAF_ROWS,
+        "max_samples": n_rows,
+    }
+    if is_classifier:
+        return RandomForestClassifier(max_features="sqrt", **params)
+    return RandomForestRegressor(max_features=0.5, **params)
+
+
+def seeded(predictor, rng):
+    """Return a clone whose parameters `random_state` that are None have seeds."""
+    predictor = clone(predictor)
+    params = predictor.get_params(deep=True)
+    names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
+    seeds = {n: int(rng.integers(2**31)) for n in sorted(names) if params[n] is None}
+    return predictor.set_params(**seeds) if seeds else predictor
+
+
+def last_step(predictor):
+    """Return the predictor at the end of pipelines, and the prefix of its parameters"""
+    prefix = ""
+    while hasattr(predictor, "steps"):
+        name, predictor = predictor.steps[-1]
+        prefix += f"{name}__"
+    return predictor, prefix
+
+
+def fit_weighted(predictor, Z, y, weight):
+    """Fit a predictor to rows with weights; None is 1 for each."""
+    if weight is None:
+        return predictor.fit(Z, y)
+    last, prefix = last_step(predictor)
+    if not has_fit_parameter(last, "sample_weight"):
+        raise ValueError("its fit takes no sample_weight, and X has weights")
+    return predictor.fit(Z, y, **{f"{prefix}sample_weight": weight})
+
+
+def takes_gaps(predictor):
+    """Return whether a predictor takes NaN, by its tags."""
+    return get_tags(predictor).input_tags.allow_nan
+
+
+def has_leaves(predictor):
+    """Return whether a regressor is a forest with a mean and a variance in leaves."""
+    return isinstance(predictor, FORESTS) and predictor.criterion in SQUARES
+
+
+def has_std(predictor):
+    """Return whether ``predict`` of a regressor returns standard deviations."""
+    last, _ = last_step(predictor)
+    return "return_std" in inspect.signature(last.predict).parameters
+
+
+class Leaves:
+    """Means and variances of the rows in the leaves of a forest.
+
+    Parameters
+    ----------
+    forest : RandomForestRegressor or ExtraTreesRegressor
+    """
+
+    def __init__(self, forest):
+        trees = [tree.tree_ for tree in forest.estimators_]
+        sizes = [tree.node_count for tree in trees]
+        self.forest = forest
+        self.first = np.cumsum([0, *sizes[:-1]])
+        self.mean = np.concatenate([tree.value[:, 0, 0] for tree in trees])
+        self.variance = np.concatenate([tree.impurity for tree in trees])
+
+    def moments(self, Z):
+        """Return mean and variance of the leaf of each tree; (n, n_trees) each."""
+        leaves = self.forest.apply(Z) + self.first
+        return self.mean[leaves], self.variance[leaves]
+
+
+def with_std(predictor, Z):
+    """Return means and variances by ``return_std``; (n, 1) each."""
+    mean, std = predictor.predict(Z, return_std=True)
+    return np.reshape(mean, (-1, 1)), np.reshape(std, (-1, 1)) ** 2
+
+
+def probabilities(classifier, Z, n_categories):
+    """Return the probabilities of the codes 0..C-1; 0 for codes it has not seen."""
+    found = np.zeros((len(Z), n_categories))
+    found[:, classifier.classes_.astype(int)] = classifier.predict_proba(Z)
+    return found
+
+
+@contextmanager
+def named(predictor, column, method):
+    """Name the predictor and the column in errors that the block raises."""
+    try:
+        yield
+    except Exception as error:  # the predictor is the user's
+        raise ValueError(
+            f"{predictor!r} failed to {method} column {plain(column)!r}: "
+            f"{type(error).__name__}: {error}"
+        ) from error

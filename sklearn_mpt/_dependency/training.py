@@ -1,0 +1,230 @@
+"""Training of the predictors of a column, on rows whose inputs are masked."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.isotonic import IsotonicRegression
+
+from sklearn_mpt._dependency.families import FAMILIES
+from sklearn_mpt._dependency.inputs import Coding, Inputs
+from sklearn_mpt._dependency.predictors import (
+    default_forest,
+    fit_weighted,
+    has_leaves,
+    has_std,
+    named,
+    seeded,
+)
+from sklearn_mpt._latent.mask_sizes import MaskSizes
+from sklearn_mpt._likelihoods.levels import smoothed_shares
+
+# Of numbers, in standard deviations of the column, as for the components of a net.
+WIDTH_FLOOR = 3e-3
+SAME = 1e-9  # distances of numbers, in standard deviations, that are rounding errors
+LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
+N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
+
+
+class Settings(NamedTuple):
+    """Settings that the columns share.
+
+    classifier, regressor : unfitted estimators, or None for forests. n_masks : number
+    of copies of each row. mask_rate : as the parameter of the estimator. names : of the
+    columns.
+    """
+
+    classifier: Any
+    regressor: Any
+    n_masks: int
+    mask_rate: str | float
+    names: list
+
+    def predictor(self, is_classifier, n_rows, rng):
+        """Return an unfitted predictor with seeds."""
+        given = self.classifier if is_classifier else self.regressor
+        predictor = default_forest(is_classifier, n_rows) if given is None else given
+        return seeded(predictor, rng)
+
+
+class Copies(NamedTuple):
+    """Copies of rows.
+
+    rows : index of the row of each copy, (m,). inputs : those of predictors.
+    """
+
+    rows: np.ndarray
+    inputs: Inputs
+
+    def take(self, some):
+        """Return the copies of the rows that are True in `some`."""
+        kept = some[self.rows]
+        places = np.cumsum(some) - 1
+        return Copies(places[self.rows[kept]], self.inputs.take(kept))
+
+
+def visible_sets(present, column, n_masks, mask_rate, rng):
+    """Return the visible entries of copies of rows, bool (n_masks * n, d).
+
+    The column is never visible. With a uniform rate the first copy of a row is the row
+    as it is, and others hide 1 to all of its other entries.
+
+    present : bool (n, d).
+    """
+    others = np.delete(np.arange(present.shape[1]), column)
+    if len(others) == 0:
+        return np.zeros((n_masks * len(present), 1), dtype=bool)
+    of_others = torch.from_numpy(present[:, others])
+    generator = torch.Generator(device="cpu")
+    generator.manual_seed(int(rng.integers(2**63)))
+    size = MaskSizes(mask_rate, present.shape[1]).size
+    # the column itself is one of the hidden columns of a fixed size
+    sizes = MaskSizes("uniform" if size is None else size - 1, len(others))
+    visible = np.zeros((n_masks, *present.shape), dtype=bool)
+    for i, copy in enumerate(visible):
+        as_it_is = i == 0 if size is None else size == 1
+        seen = of_others
+        if not as_it_is:
+            seen = of_others & ~sizes.draw(of_others, generator)[0]
+        copy[:, others] = seen.numpy()
+    return visible.reshape(-1, present.shape[1])
+
+
+def fit_column(rows, weight, column, columns, settings, seed):
+    """Fit the predictors of a column.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+        Standardised, NaN where missing.
+    weight : ndarray of shape (n,) or None
+    column : int
+    columns : Columns
+        Likelihood of the columns.
+    settings : Settings
+    seed : SeedSequence
+
+    Returns
+    -------
+    predictors : list of estimators
+    learned : dict
+        What the conditional needs beside them.
+    """
+    kind, rng = columns.kinds[column], np.random.default_rng(seed)
+    present = ~np.isnan(rows)
+    some = present[:, column]
+    rows, present = rows[some], present[some]
+    weight = None if weight is None else weight[some]
+    n_masks = settings.n_masks
+    visible = visible_sets(present, column, n_masks, settings.mask_rate, rng)
+    each = np.tile(np.arange(len(rows)), n_masks)
+    copies = Copies(each, Inputs(Coding(columns, column), rows[each], visible))
+    x = rows[:, column]
+    fit = _Fit(copies, weight, settings, settings.names[column], rng)
+    if kind == "zero_lognormal":
+        return fit.amounts(x)
+    if kind in FAMILIES:
+        return fit.numbers(x, kind)
+    return fit.categories(x, kind, columns.n_categories[column])
+
+
+class _Fit(NamedTuple):
+    """Fits of the predictors of one column.
+
+    copies : Copies. weight : of the rows, or None. name : of the column.
+    """
+
+    copies: Copies
+    weight: np.ndarray | None
+    settings: Settings
+    name: Any
+    rng: np.random.Generator
+
+    def categories(self, x, kind, n_categories=2):
+        n_categories = max(2, n_categories)
+        marginal = smoothed_shares(x[:, None], n_categories, self.weight)[0]
+        learned = {"kind": kind, "marginal": marginal}
+        if len(np.unique(x)) < 2:
+            return [], learned
+        return [self._fitted(x, True)], learned
+
+    def numbers(self, x, kind):
+        y = FAMILIES[kind].target(x)
+        mean, variance = 0.0, 1.0
+        if len(y):
+            mean = np.average(y, weights=self.weight)
+            variance = np.average((y - mean) ** 2, weights=self.weight)
+        std = np.sqrt(variance)
+        gaps = np.diff(np.unique(y))
+        step = gaps[gaps > SAME * std].min(initial=np.inf)
+        # rounding to a step has the variance of a uniform distribution
+        rounded = 0.0 if step == np.inf else step**2 / 12
+        is_constant = step == np.inf
+        floor = (WIDTH_FLOOR * (1.0 if std == 0 else std)) ** 2
+        learned = {
+            "kind": kind,
+            "mean": float(mean),
+            "variance": float(max(variance, floor)),
+            "least_variance": float(max(rounded, floor)),
+            "least_mean": -np.inf,
+        }
+        if FAMILIES[kind].is_positive:
+            learned["least_mean"] = float(max(LEAST_MEAN * mean, WIDTH_FLOOR**2))
+            learned["mean"] = float(max(mean, WIDTH_FLOOR**2))
+        if is_constant:
+            return [], learned
+        predictor = self._fitted(y, False)
+        if not has_leaves(predictor) and not has_std(predictor):
+            learned["residual_variance"] = self._residual_variance(y)
+        return [predictor], learned
+
+    def amounts(self, x):
+        positive = x > 0
+        signs, of_sign = self.categories(positive.astype(float), "bernoulli")
+        of_positive = self._replace(
+            copies=self.copies.take(positive),
+            weight=None if self.weight is None else self.weight[positive],
+        )
+        amounts, of_amount = of_positive.numbers(x[positive], "lognormal")
+        return [*signs, *amounts], {
+            "kind": "zero_lognormal",
+            "sign": of_sign,
+            "amount": of_amount,
+            "has_both_signs": len(signs) > 0,
+        }
+
+    def _fitted(self, y, is_classifier, some=slice(None)):
+        """Return a predictor fitted to (some) copies.
+
+        Raises
+        ------
+        ValueError
+            If the predictor fails; the message names it and the column.
+        """
+        predictor = self.settings.predictor(is_classifier, len(y), self.rng)
+        rows = self.copies.rows[some]
+        Z = self.copies.inputs.given_to(predictor)[some]
+        weight = None if self.weight is None else self.weight[rows]
+        with named(predictor, self.name, "fit"):
+            return fit_weighted(predictor, Z, y[rows], weight)
+
+    def _residual_variance(self, y):
+        """Return variances of residuals of rows that are left out; (d,).
+
+        By number of visible columns, 0 to d - 1, and not increasing with it.
+        """
+        fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
+        of_copy = fold[self.copies.rows]
+        squares = np.empty(len(of_copy))
+        for k in range(fold.max() + 1):
+            out = of_copy == k
+            predictor = self._fitted(y, False, ~out)
+            Z = self.copies.inputs.given_to(predictor)[out]
+            with named(predictor, self.name, "predict"):
+                predicted = np.reshape(predictor.predict(Z), -1)
+            squares[out] = (y[self.copies.rows[out]] - predicted) ** 2
+        n_visible = self.copies.inputs.n_visible
+        weight = None if self.weight is None else self.weight[self.copies.rows]
+        isotonic = IsotonicRegression(increasing=False, out_of_bounds="clip")
+        isotonic.fit(n_visible, squares, sample_weight=weight)
+        return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1]))
