@@ -65,8 +65,8 @@ class MPTDependencyNetwork(TableMPT):
         and on copies that hide 1 to all other columns. A float in (0, 1] is a fixed
         rate and an int a fixed number, which include the predicted column.
     n_masks : int, default=3
-        Number of copies of each row. Each tree of a default forest draws as many of
-        them as there are rows.
+        Number of copies of each row. Each tree of a forest with `bootstrap` draws as
+        many of them as there are rows, unless `max_samples` is another number.
     n_orders : int, default=8
         Number of random orders of the columns whose mixture is the density. Every
         second order is the reverse of the one before.
@@ -194,6 +194,8 @@ class MPTDependencyNetwork(TableMPT):
         """
         with all_or_nothing(self), own_mode():
             X, weight = rows_that_count(X, sample_weight)
+            if weight is not None and (weight == 1).all():
+                weight = None  # predictors need not take weights of 1
             forget(self)
             X = self._read_training_rows(X, True, min_samples=2)
             context = self._callback_context(1)
@@ -208,6 +210,12 @@ class MPTDependencyNetwork(TableMPT):
         return self
 
     def _check_parameters(self, n_features):
+        for name in ("classifier", "regressor"):
+            if isinstance(getattr(self, name), type):
+                raise TypeError(
+                    f"{name} must be an instance of an estimator, got the class "
+                    f"{getattr(self, name).__name__}."
+                )
         if isinstance(self.likelihood, Likelihood):
             raise TypeError(
                 "likelihood must name kinds of columns, got an instance of "

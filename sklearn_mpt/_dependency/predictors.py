@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 from sklearn.base import clone
 from sklearn.ensemble import (
+    ExtraTreesClassifier,
     ExtraTreesRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
@@ -21,26 +22,30 @@ from sklearn_mpt._frames import plain
 
 N_TREES, LEAF_ROWS = 60, 3
 FORESTS = RandomForestRegressor, ExtraTreesRegressor
+DRAWING = (*FORESTS, RandomForestClassifier, ExtraTreesClassifier)
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARES = "squared_error", "friedman_mse"
 
 
-def default_forest(is_classifier, n_rows):
-    """Return a forest, each of whose trees draws `n_rows` of the copies of rows."""
-    params = {
-        "n_estimators": N_TREES,
-        "min_samples_leaf": LEAF_ROWS,
-        "max_samples": n_rows,
-    }
+def default_forest(is_classifier):
+    """Return an unfitted forest."""
+    params = {"n_estimators": N_TREES, "min_samples_leaf": LEAF_ROWS}
     if is_classifier:
         return RandomForestClassifier(max_features="sqrt", **params)
     return RandomForestRegressor(max_features=0.5, **params)
 
 
-def seeded(predictor, rng):
-    """Return a clone whose parameters `random_state` that are None have seeds."""
+def prepared(predictor, n_rows, rng):
+    """Return a clone whose parameters `random_state` that are None have seeds.
+
+    Each tree of a forest draws as many copies as there are rows, so that few leaves
+    hold copies of one row only.
+    """
     predictor = clone(predictor)
     params = predictor.get_params(deep=True)
+    if isinstance(predictor, DRAWING) and predictor.bootstrap:
+        if predictor.max_samples is None:
+            predictor.set_params(max_samples=n_rows)
     names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
     seeds = {n: int(rng.integers(2**31)) for n in sorted(names) if params[n] is None}
     return predictor.set_params(**seeds) if seeds else predictor
@@ -117,12 +122,13 @@ def probabilities(classifier, Z, n_categories):
 
 
 @contextmanager
-def named(predictor, column, method):
-    """Name the predictor and the column in errors that the block raises."""
+def named(predictors, column, method):
+    """Name the predictors and the column in errors that the block raises."""
     try:
         yield
     except Exception as error:  # the predictor is the user's
+        names = " or ".join(map(repr, predictors))
         raise ValueError(
-            f"{predictor!r} failed to {method} column {plain(column)!r}: "
+            f"{names} failed to {method} column {plain(column)!r}: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -14,7 +14,7 @@ from sklearn_mpt._dependency.predictors import (
     has_leaves,
     has_std,
     named,
-    seeded,
+    prepared,
 )
 from sklearn_mpt._latent.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods.levels import smoothed_shares
@@ -43,8 +43,8 @@ class Settings(NamedTuple):
     def predictor(self, is_classifier, n_rows, rng):
         """Return an unfitted predictor with seeds."""
         given = self.classifier if is_classifier else self.regressor
-        predictor = default_forest(is_classifier, n_rows) if given is None else given
-        return seeded(predictor, rng)
+        predictor = default_forest(is_classifier) if given is None else given
+        return prepared(predictor, n_rows, rng)
 
 
 class Copies(NamedTuple):
@@ -205,7 +205,7 @@ class _Fit(NamedTuple):
         rows = self.copies.rows[some]
         Z = self.copies.inputs.given_to(predictor)[some]
         weight = None if self.weight is None else self.weight[rows]
-        with named(predictor, self.name, "fit"):
+        with named([predictor], self.name, "fit"):
             return fit_weighted(predictor, Z, y[rows], weight)
 
     def _residual_variance(self, y):
@@ -220,7 +220,7 @@ class _Fit(NamedTuple):
             out = of_copy == k
             predictor = self._fitted(y, False, ~out)
             Z = self.copies.inputs.given_to(predictor)[out]
-            with named(predictor, self.name, "predict"):
+            with named([predictor], self.name, "predict"):
                 predicted = np.reshape(predictor.predict(Z), -1)
             squares[out] = (y[self.copies.rows[out]] - predicted) ** 2
         n_visible = self.copies.inputs.n_visible

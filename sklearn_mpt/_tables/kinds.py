@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import narwhals.stable.v2 as nw
 import numpy as np
-from narwhals.stable.v2.dependencies import is_into_dataframe
 
 from sklearn_mpt._checks import check_choice
 from sklearn_mpt._frames import (

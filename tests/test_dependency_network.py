@@ -1,0 +1,471 @@
+"""Dependency networks against enumeration, closed forms and their own predictors."""
+
+import functools
+from itertools import permutations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from joblib import parallel_config
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import (
+    ExtraTreesRegressor,
+    GradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_mpt import (
+    MPTDependencyNetwork,
+    check_masked_model,
+    compare_lml,
+    lml_samples,
+    mpt_curve,
+    order_log_prob,
+    order_spread,
+)
+from sklearn_mpt._dependency.training import visible_sets
+from sklearn_mpt._likelihoods import LIKELIHOODS
+
+WEIGHT = 0.01  # default of marginal_weight
+KINDS = list(LIKELIHOODS)
+EVERY = np.array(list(product([0.0, 1.0], repeat=4)))
+
+
+def trees(n_trees=8):
+    """Small forests for both parameters."""
+    how = {"n_estimators": n_trees, "min_samples_leaf": 3}
+    return RandomForestClassifier(**how), RandomForestRegressor(**how)
+
+
+def network(*predictors, **params):
+    return MPTDependencyNetwork(*predictors, random_state=0, **params)
+
+
+@functools.cache
+def binary():
+    rng = np.random.default_rng(0)
+    z = rng.random((200, 1))
+    X = (rng.random((200, 4)) < 0.2 + 0.6 * z.round()).astype(float)
+    return network(*trees(), likelihood="bernoulli", n_orders=3).fit(X), X
+
+
+def rows_of_all_kinds(n_rows=150):
+    """One column of each kind of `KINDS`, all of which depend on z."""
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=n_rows)
+    amount = np.exp(0.5 * z + 0.3 * rng.normal(size=n_rows))
+    level = np.clip(np.round(z + 1.5), 0, 3)
+    of_kind = {
+        "gaussian": z + rng.normal(size=n_rows),
+        "bernoulli": z > 0,
+        "categorical": rng.integers(0, 3, n_rows),
+        "ordinal": level,
+        "partial_credit": level[::-1],
+        "poisson": rng.poisson(amount),
+        "negative_binomial": rng.poisson(amount * rng.gamma(2, 0.5, n_rows)),
+        "lognormal": amount,
+        "gamma": rng.gamma(3, amount / 3),
+        "zero_lognormal": np.where(z + rng.normal(size=n_rows) > -0.5, amount, 0.0),
+    }
+    return np.column_stack([of_kind[kind] for kind in KINDS]).astype(float)
+
+
+@functools.cache
+def of_all_kinds():
+    X = rows_of_all_kinds()
+    return network(*trees(), likelihood=KINDS, n_orders=2).fit(X), X
+
+
+def numbers(n_rows=200):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(n_rows, 3))
+    X[:, 1] += X[:, 0]
+    return X * [1.0, 3.0, 0.5] + [0.0, 10.0, -1.0]
+
+
+def density_of(model, row, column, grid):
+    """Return the conditional log-density of a column on a grid, others visible."""
+    rows = np.repeat(row[None], len(grid), 0)
+    rows[:, column] = grid
+    mask = np.arange(len(row)) == column
+    return model.conditional_log_prob(rows, mask)[:, column]
+
+
+def test_every_order_sums_to_one_and_so_does_their_mixture():
+    model, _ = binary()
+    orders = np.array(list(permutations(range(4))))
+    each = np.stack([order_log_prob(model, EVERY, order) for order in orders])
+    assert_allclose(np.exp(each).sum(1), 1, rtol=1e-12)
+    assert_allclose(np.exp(model.score_samples(EVERY)).sum(), 1, rtol=1e-12)
+    assert each.std(0).max() > 1e-3  # orders are different models
+
+
+def test_the_score_is_the_mixture_of_the_fitted_orders():
+    model, X = of_all_kinds()
+    gaps = np.where(np.random.default_rng(0).random(X.shape) < 0.3, np.nan, X)[:20]
+    along = []
+    for order in model.orders_:
+        total, hidden = np.zeros(len(gaps)), np.ones(X.shape[1], dtype=bool)
+        for j in order:
+            total += model.conditional_log_prob(gaps, hidden)[:, j]
+            hidden[j] = False
+        along.append(total)
+    assert_allclose(
+        model.score_samples(gaps), logsumexp(along, 0) - np.log(2), atol=1e-9
+    )
+    assert_allclose(model.chain_log_prob(gaps, model.orders_).sum(2), along, atol=1e-9)
+
+
+def test_the_curve_is_the_mean_over_orders():
+    model, X = binary()
+    rows = X[:20]
+    orders = np.array(list(permutations(range(4))))
+    mean = model.chain_log_prob(rows, orders).sum(2).mean(0)
+    bound, error = lml_samples(model, rows, n_orders=24, return_std=True)
+    assert_allclose(bound, mean, atol=1e-9 + 4 * error.max())
+    curve = mpt_curve(model, rows, n_masks=20, random_state=0)
+    assert abs(curve.lml - mean.mean()) < 5 * curve.lml_std_error + 1e-9
+    assert (mean <= logsumexp(model.chain_log_prob(rows, orders).sum(2), 0)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditionals_sum_or_integrate_to_one(kind):
+    model, X = of_all_kinds()
+    column, row = KINDS.index(kind), X[3]
+    values = {"bernoulli": 2, "categorical": 3, "ordinal": 4, "partial_credit": 4}
+    if kind in values or kind in ("poisson", "negative_binomial"):
+        grid = np.arange(values.get(kind, 400.0))
+        total = np.exp(density_of(model, row, column, grid)).sum()
+    elif kind == "gaussian":
+        grid = np.linspace(-30, 30, 40001)
+        total = np.trapezoid(np.exp(density_of(model, row, column, grid)), grid)
+    else:
+        logs = np.linspace(-30, 12, 40001)
+        log_prob = density_of(model, row, column, np.exp(logs))
+        total = np.trapezoid(np.exp(log_prob + logs), logs)
+        if kind == "zero_lognormal":
+            zero = np.zeros(1)
+            total += np.exp(density_of(model, row, column, zero))[0]
+    assert total == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_expectations_and_draws_agree(kind):
+    """The wide component is in draws alone: with a small weight it does not matter."""
+    X, column = rows_of_all_kinds(80), KINDS.index(kind)
+    model = network(
+        *trees(4), likelihood=KINDS, n_orders=1, marginal_weight=1e-6, n_masks=1
+    ).fit(X)
+    gaps = np.repeat(X[:1], 3000, axis=0)
+    gaps[:, column] = np.nan
+    drawn = model.impute(gaps, "sample", random_state=1)[:, column]
+    filled = model.impute(gaps[:1])[0, column]
+    if kind == "categorical":
+        counts = np.bincount(drawn.astype(int))
+        assert counts[int(filled)] > counts.max() - 3 * np.sqrt(3000)
+    elif kind in ("ordinal", "partial_credit"):
+        below, above = (drawn < filled).mean(), (drawn > filled).mean()
+        assert max(below, above) < 0.5 + 3 * 0.5 / np.sqrt(3000)
+    else:
+        error = drawn.std() / np.sqrt(3000)
+        assert abs(drawn.mean() - filled) < 4 * error + 1e-5
+
+
+def test_draws_have_the_frequencies_of_the_density():
+    model, _ = binary()
+    drawn = model.sample(4000, random_state=0)
+    share = np.array([(drawn == row).all(1).mean() for row in EVERY])
+    prob = np.exp(model.score_samples(EVERY))
+    z = (share - prob) / np.sqrt(prob * (1 - prob) / 4000)
+    assert np.abs(z).max() < 4.5
+
+
+def test_a_forest_is_the_mixture_of_the_normals_of_its_leaves():
+    X = numbers()
+    model = network(regressor=ExtraTreesRegressor(5, min_samples_leaf=9)).fit(X)
+    forest = model.estimators_[1][0]
+    shift, scale = X.mean(0), X.std(0)
+    row, grid = X[7], np.linspace(-5, 25, 7)
+    Z = ((row - shift) / scale)[None, [0, 2]]
+    each = []
+    for tree in forest.estimators_:
+        leaf = tree.apply(Z.astype(np.float32))[0]
+        spread = np.sqrt(tree.tree_.impurity[leaf]) * scale[1]
+        centre = tree.predict(Z)[0] * scale[1] + shift[1]
+        each.append(stats.norm.pdf(grid, centre, spread))
+    wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
+    expected = (1 - WEIGHT) * np.mean(each, 0) + WEIGHT * wide
+    assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-5)
+
+
+def test_predicted_deviations_are_used():
+    X = numbers()
+    model = network(regressor=BayesianRidge()).fit(X)
+    row, grid = X[7], np.linspace(-5, 25, 7)
+    shift, scale = X.mean(0), X.std(0)
+    Z = np.r_[((row - shift) / scale)[[0, 2]], 1, 1]  # indicators: both are visible
+    mean, std = model.estimators_[1][0].predict(Z[None], return_std=True)
+    normal = stats.norm.pdf(grid, mean * scale[1] + shift[1], std * scale[1])
+    wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
+    expected = (1 - WEIGHT) * normal + WEIGHT * wide
+    assert_allclose(np.exp(density_of(model, row, 1, grid)), expected)
+    in_pipe = network(regressor=make_pipeline(StandardScaler(), BayesianRidge()))
+    assert abs(in_pipe.fit(X).score(X) - model.score(X)) < 0.1
+
+
+def test_residuals_of_rows_left_out_are_the_variance_of_others():
+    """x_1 = x_0 + noise of variance 1, and x_0 has variance 1."""
+    X = numbers(1000)
+    model = network(regressor=LinearRegression(), n_masks=4).fit(X)
+    alone, given = (
+        model.conditional_log_prob(X, mask)[:, 1].mean()
+        for mask in ([True, True, True], [False, True, False])
+    )
+    entropy = {v: stats.norm(scale=3 * np.sqrt(v)).entropy() for v in (1.0, 2.0)}
+    assert alone == pytest.approx(-entropy[2.0], abs=0.05)
+    assert given == pytest.approx(-entropy[1.0], abs=0.05)
+    memory = network(regressor=make_pipeline(StandardScaler(), OneNeighbour())).fit(X)
+    fitted = memory.conditional_log_prob(X, [False, True, False])[:, 1].mean()
+    assert fitted < -entropy[1.0] + 0.4  # it is not sure of the rows that it knows
+
+
+class OneNeighbour(RegressorMixin, BaseEstimator):
+    def fit(self, X, y):
+        self.X_, self.y_ = X, y
+        return self
+
+    def predict(self, X):
+        return self.y_[((X[:, None] - self.X_) ** 2).sum(2).argmin(1)]
+
+
+def test_intervals_of_hidden_numbers_cover():
+    X = numbers(400)
+    X[:, 2] = np.sin(X[:, 0]) + 0.3 * X[:, 2]
+    hidden = np.random.default_rng(0).random(X.shape) < 0.2
+    gaps = np.where(hidden, np.nan, X)
+    model = network(n_orders=1).fit(gaps)
+    again = np.repeat(gaps, 50, axis=0)
+    drawn = model.impute(again, "sample").reshape(len(X), 50, 3)
+    drawn = drawn.swapaxes(0, 1)[:, hidden]
+    low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
+    inside = (low <= X[hidden]) & (X[hidden] <= high)
+    assert 0.85 < inside.mean() < 0.95
+
+
+def test_no_density_is_sharper_than_the_step_of_a_column():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.integers(1, 5, 300), rng.normal(size=300)]).astype(float)
+    model = network(RandomForestClassifier(), trees()[1]).fit(X)
+    at = density_of(model, X[0], 0, np.arange(1.0, 5))
+    assert at.max() < -0.5 * np.log(2 * np.pi / 12)  # a normal of variance 1 / 12
+
+
+def test_nothing_is_impossible():
+    frame = pd.DataFrame({"x": np.arange(40.0), "y": ["a", "b"] * 20})
+    frame["y"] = pd.Categorical(frame["y"], categories=["a", "b", "never"])
+    model = network(*trees()).fit(frame)
+    rare = frame.iloc[:1].assign(y=pd.Categorical(["never"], frame["y"].cat.categories))
+    log_prob = model.conditional_log_prob(rare, np.array([False, True]))
+    share = 0.5 / 41.5  # half an observation of each of three categories is added
+    assert log_prob[0, 1] == pytest.approx(np.log(WEIGHT * share))
+    far = frame.iloc[:1].assign(x=1e3)
+    assert np.isfinite(model.score_samples(far)).all()
+
+
+def test_columns_with_one_value_need_no_predictor():
+    X = np.column_stack([np.ones(30), np.zeros(30), np.zeros(30), np.arange(30.0)])
+    kinds = ["gaussian", "bernoulli", "zero_lognormal", "gaussian"]
+    with pytest.warns(UserWarning, match=r"Column\(s\) \[0\] of X are constant"):
+        model = network(LogisticRegression(), trees()[1], likelihood=kinds).fit(X)
+    assert [len(each) for each in model.estimators_] == [0, 0, 0, 1]
+    log_prob = model.conditional_log_prob(X[:2], np.ones(4, dtype=bool))
+    assert_allclose(log_prob[:, 1], np.log(30.5 / 31))
+    gaps = np.where(np.eye(4), np.nan, X[:4])
+    amount = 0.5 / 31 * np.exp(0.5)  # half an observation of a standard lognormal
+    assert_allclose(np.diag(model.impute(gaps))[[0, 2]], [1, amount])
+
+
+def test_a_single_column_has_a_marginal():
+    X = numbers()[:, :1]
+    model = network(regressor=RandomForestRegressor(20)).fit(X)
+    assert model.score(X) == pytest.approx(-stats.norm(0, X.std()).entropy(), abs=0.1)
+
+
+class Spy(ClassifierMixin, BaseEstimator):
+    """A classifier without NaN that keeps what it gets."""
+
+    def fit(self, X, y):
+        self.classes_, self.X_ = np.unique(y), X
+        return self
+
+    def predict_proba(self, X):
+        return np.full((len(X), len(self.classes_)), 1 / len(self.classes_))
+
+
+def test_predictors_without_nan_get_indicators():
+    X = np.column_stack([np.tile([0.0, 1.0], 20), np.arange(40.0) % 3, np.arange(40.0)])
+    kinds = ["bernoulli", "categorical", "gaussian"]
+    X[3, 1] = np.nan
+    model = network(Spy(), trees()[1], likelihood=kinds).fit(X)
+    Z = model.estimators_[0][0].X_  # 3 indicators of categories, a number, 2 of columns
+    assert Z.shape == (3 * 40, 6)
+    assert np.isfinite(Z).all()
+    assert_array_equal(Z[3, :3], 0)
+    assert_array_equal(Z[:40, 4:], ~np.isnan(X[:, 1:]))  # the rows as they are
+    hidden = Z[:, 5] == 0
+    assert hidden[40:].any()
+    assert_array_equal(Z[hidden, 3], 0)
+
+
+def test_masks_of_copies():
+    present = np.ones((4000, 5), dtype=bool)
+    present[:, 4] = False
+    rng = np.random.default_rng(0)
+    visible = visible_sets(present, 1, 3, "uniform", rng).reshape(3, 4000, 5)
+    assert not visible[:, :, [1, 4]].any()
+    assert visible[0][:, [0, 2, 3]].all()
+    counts = np.bincount(visible[1:].sum(2).ravel(), minlength=4)
+    assert_allclose(counts / 8000, [1 / 3, 1 / 3, 1 / 3, 0], atol=1e-3)
+    for rate, n_visible in ((0.4, 3), (1, 4), (1.0, 0), (4, 1)):
+        visible = visible_sets(np.ones((20, 5), bool), 1, 2, rate, rng)
+        assert (visible.sum(1) == n_visible).all()
+
+
+class Fails(ClassifierMixin, BaseEstimator):
+    def __init__(self, in_fit=True):
+        self.in_fit = in_fit
+
+    def fit(self, X, y):
+        if self.in_fit:
+            raise RuntimeError("out of ideas")
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        raise RuntimeError("out of ideas")
+
+
+def test_a_predictor_that_fails_is_named_with_its_column():
+    frame = pd.DataFrame({"x": np.arange(20.0), "kind": ["a", "b"] * 10})
+    model = network(Fails(), trees()[1])
+    message = r"Fails\(.*\) failed to {} column 'kind': RuntimeError: out of ideas"
+    with pytest.raises(ValueError, match=message.format("fit")):
+        model.fit(frame)
+    assert not hasattr(model, "estimators_")
+    model.set_params(classifier=Fails(in_fit=False)).fit(frame)
+    with pytest.raises(ValueError, match=message.format("predict")):
+        model.score(frame)
+
+
+def test_weights_reach_predictors():
+    X, kept = rows_of_all_kinds(60), np.arange(60) % 3 > 0
+    kinds = [*KINDS]
+    model = network(*trees(3), likelihood=kinds, n_orders=1)
+    without = clone(model).fit(X[kept]).score_samples(X)
+    assert_array_equal(clone(model).fit(X, None, kept).score_samples(X), without)
+    ones = clone(model).set_params(
+        classifier=LogisticRegression(), regressor=DummyRegressor()
+    )
+    rows = (X[:, 1:2] == [0, 1]).astype(float)
+    weight = np.where(X[:, 1] == 1, 3.0, 1.0)
+    model = network(
+        make_pipeline(StandardScaler(), DummyClassifier(strategy="prior")),
+        ones.regressor,
+        likelihood="bernoulli",
+    )
+    model.fit(rows, sample_weight=weight)
+    share = weight[rows[:, 1] == 1].sum() / weight.sum()
+    assert model.transform(rows)[0, 1] == pytest.approx(share, abs=1e-3)
+
+
+def test_a_predictor_without_weights_is_refused_where_there_are_any():
+    X, weight = (numbers(30) > 0).astype(float), np.linspace(1, 2, 30)
+    model = network(KNeighborsClassifier(), likelihood="bernoulli").fit(X)
+    with pytest.raises(ValueError, match=r"KNeighborsClassifier\(\) .* sample_weight"):
+        model.fit(X, sample_weight=weight)
+
+
+def test_numbers_do_not_depend_on_jobs():
+    X = rows_of_all_kinds(40)
+    model = network(*trees(3), likelihood=KINDS, n_orders=1)
+    with parallel_config(backend="threading"):
+        one, two = (clone(model).set_params(n_jobs=n).fit(X) for n in (1, 2))
+    assert_array_equal(one.score_samples(X), two.score_samples(X))
+
+
+def test_arrays_and_frames_are_the_same_numbers():
+    X = numbers(60)
+    model = network(regressor=trees()[1])
+    of_array = clone(model).fit(X)
+    of_frame = clone(model).fit(pd.DataFrame(X, columns=list("abc")))
+    assert of_array.likelihoods_ == of_frame.likelihoods_ == ["gaussian"] * 3
+    assert of_array.score(X) == of_frame.score(pd.DataFrame(X, columns=list("abc")))
+
+
+def test_frames_are_filled_and_predicted():
+    X = numbers(60)
+    frame = pd.DataFrame({"size": X[:, 0], "count": np.arange(60) % 7})
+    frame["kind"] = np.where(X[:, 1] > 10, "big", "small")
+    frame["place"] = np.array(["a", "b", "c"])[np.arange(60) % 3]
+    gaps = frame.astype({"count": "Int64"}).mask(np.random.default_rng(0).random(
+        frame.shape) < 0.2)  # fmt: skip
+    model = network(*trees()).fit(gaps)
+    filled = model.impute(gaps, "sample")
+    assert filled.dtypes.equals(gaps.dtypes)
+    assert not filled.isna().any().any()
+    predicted = model.transform(gaps)
+    assert predicted.shape == (60, 1 + 1 + 1 + 3)
+    assert len(model.get_feature_names_out()) == 6
+    assert_allclose(predicted[:, 3:].sum(1), 1)
+    assert ((predicted[:, 2] >= 0) & (predicted[:, 2] <= 1)).all()
+    first = gaps.iloc[[0]].assign(size=np.nan)
+    assert model.impute(first)["size"].iloc[0] == pytest.approx(predicted[0, 0])
+
+
+def test_seeds_of_predictors():
+    X = numbers(40)
+    free = network(regressor=RandomForestRegressor(2)).fit(X)
+    kept = network(regressor=RandomForestRegressor(2, random_state=7)).fit(X)
+    seeds = {each[0].random_state for each in free.estimators_}
+    assert len(seeds) == 3
+    assert {each[0].random_state for each in kept.estimators_} == {7}
+    assert free.regressor.random_state is None
+
+
+def test_it_stands_among_the_others():
+    X = numbers(120)
+    models = {
+        "forest": network(regressor=trees()[1]),
+        "boosting": network(regressor=GradientBoostingRegressor(n_estimators=5)),
+        "linear": network(regressor=BayesianRidge()),
+    }
+    fitted = {name: model.fit(X[:80]) for name, model in models.items()}
+    table = compare_lml(fitted, X[80:], random_state=0)
+    assert table.names[0] == "linear"  # the rows are normal
+    model, X = binary()
+    check_masked_model(model, X[:10])
+    assert order_spread(model, X[:20], n_orders=6).std.max() > 1e-3
+
+
+def test_a_fixed_rate_is_biased():
+    """With everything hidden in training, nothing is learned of dependence."""
+    X = numbers(300)
+    how = {"regressor": trees()[1], "n_masks": 1}
+    given = network(**how, mask_rate=1).fit(X)
+    with pytest.warns(UserWarning, match=r"mask_rate=1\.0 hides every feature"):
+        alone = network(**how, mask_rate=1.0).fit(X)
+    mask = np.array([False, True, False])
+    gain = [m.conditional_log_prob(X, mask)[:, 1].mean() for m in (given, alone)]
+    assert gain[0] > gain[1] + 0.2
+    assert alone.score(X) == pytest.approx(
+        sum(-stats.norm(scale=s).entropy() for s in X.std(0)), abs=0.3
+    )
