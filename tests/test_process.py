@@ -57,14 +57,18 @@ MODES = {
 
 
 def unfitted(name):
-    factory, _ = MODELS[name]
-    return factory().set_params(max_iter=3), few(name)
+    model = MODELS[name][0]()
+    if "max_iter" in model.get_params():
+        model.set_params(max_iter=3)
+    return model, few(name)
 
 
 def numbers(model, X):
     """What a refit and every method return."""
     gaps, mask = with_gaps(X), np.arange(X.shape[1]) < 2
-    model = quiet_fit(clone(model), gaps).partial_fit(X).partial_fit(X)
+    model = quiet_fit(clone(model), gaps)
+    if hasattr(model, "partial_fit"):
+        model.partial_fit(X).partial_fit(X)
     rows = []
     if hasattr(model, "inverse_transform"):
         rows.append(model.inverse_transform(model.transform(X)))
@@ -160,9 +164,9 @@ def test_gradients_and_threads_are_as_before_an_error(name):
     model, X = unfitted(name)
     model = quiet_fit(model, X)
     before = state_of_process()
-    for call in (model.fit, model.partial_fit, model.score_samples):
+    for method in {"fit", "partial_fit", "score_samples"} & set(dir(model)):
         with pytest.raises(ValueError, match="infinity"):
-            call(np.full_like(X, np.inf))
+            getattr(model, method)(np.full_like(X, np.inf))
         assert state_of_process() == before
 
 
@@ -237,7 +241,7 @@ def test_an_interruption_at_any_moment_leaves_a_fitted_model(name):
                     signal.setitimer(signal.ITIMER_VIRTUAL, moment)
                     fitted.fit(X)
                 except KeyboardInterrupt:
-                    assert fitted.n_iter_ == model.n_iter_
+                    assert fitted.score(X) == model.score(X)
                 finally:
                     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             assert state_of_process() == before
@@ -284,8 +288,10 @@ def test_an_interruption_raises_until_training_has_come_far(
 ):
     """One epoch, or as many as are waited for, if a fitted model is to be replaced."""
     pytest.importorskip("sklearn.callback")
-    factory, X = MODELS[name][0], few(name)
-    model = factory().set_params(warm_start=bool(warm_start))
+    model, X = MODELS[name][0](), few(name)
+    if "warm_start" not in model.get_params():
+        pytest.skip(f"{type(model).__name__} has no epochs")
+    model.set_params(warm_start=bool(warm_start))
     if "n_iter_no_change" in model.get_params():
         model.set_params(n_iter_no_change=3)
     elif was_fitted:

@@ -154,8 +154,6 @@ def test_columns_that_are_no_categories_are_refused(frame):
     single = frame.assign(level=pd.Categorical(["low"] * 200))
     with pytest.raises(ValueError, match="Column 'level' has one category, 'low'"):
         model().fit(single)
-    with pytest.raises(TypeError, match="takes a DataFrame"):
-        model(likelihood="from_dtype").fit(np.zeros((5, 3)))
     with pytest.raises(ValueError, match="Column 2: categories of an array are codes"):
         model(likelihood=KINDS).fit(np.full((5, 4), 0.5))
 

@@ -123,9 +123,13 @@ def probabilities(classifier, Z, n_categories):
 
 @contextmanager
 def named(predictors, column, method):
-    """Name the predictors and the column in errors that the block raises."""
+    """Name the predictors and the column in errors that the block raises.
+
+    NumPy handles floating-point errors as it does by default.
+    """
     try:
-        yield
+        with np.errstate(all="warn", under="ignore"):
+            yield
     except Exception as error:  # the predictor is the user's
         names = " or ".join(map(repr, predictors))
         raise ValueError(

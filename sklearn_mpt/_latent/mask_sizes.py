@@ -36,17 +36,22 @@ class MaskSizes:
         weight : Tensor of shape (n,)
         """
         n, d = present.shape
-        where = {"generator": generator, "device": present.device}
+        where = {
+            "generator": generator,
+            "device": present.device,
+            "dtype": torch.float32,
+        }
         keys = torch.rand(n, d, **where)
         if self.size is not None:
             highest = keys.kthvalue(self.size, 1, keepdim=True).values
-            return keys <= highest, torch.full((n,), d / self.size, device=keys.device)
+            return keys <= highest, keys.new_full((n,), d / self.size)
         keys = torch.where(present, keys, 2.0)
         count = present.sum(1).clamp(min=1)
-        level = (torch.randperm(n, **where) + torch.rand(n, **where)) / n
+        place = torch.randperm(n, generator=generator, device=present.device)
+        level = (place + torch.rand(n, **where)) / n
         size = torch.minimum((level * count).long() + 1, count)
         highest = _sorted(keys).gather(1, size[:, None] - 1)
-        return keys <= highest, count / size
+        return keys <= highest, count.to(keys.dtype) / size
 
 
 def _sorted(keys):

@@ -326,7 +326,10 @@ class MPTMaskedAutoencoder(TableMPT):
         module = self._empty_module(fitted)
         module.net = self._empty_net(module, fitted)
         module.net.load_state_dict(
-            {name: torch.tensor(array) for name, array in fitted["_net"].items()}
+            {
+                name: torch.tensor(array, device="cpu")
+                for name, array in fitted["_net"].items()
+            }
         )
         return module
 

@@ -60,7 +60,8 @@ class MaskedModule(torch.nn.Module):
         )
         reading = (np.zeros(n_read), np.ones(n_read)) if reading is None else reading
         for name, array in zip(("read_shift", "read_scale"), reading, strict=True):
-            self.register_buffer(name, torch.tensor(array, dtype=torch.float64))
+            tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
+            self.register_buffer(name, tensor)
         self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()

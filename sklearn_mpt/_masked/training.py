@@ -351,7 +351,9 @@ class MaskedSolver(Solver):
         )
         for parameter, mean, square in parts:
             self.optimizer.state[parameter] = {
-                "step": torch.tensor(float(self.n_steps), device="cpu"),
+                "step": torch.tensor(
+                    float(self.n_steps), dtype=torch.float32, device="cpu"
+                ),
                 "exp_avg": mean.reshape(parameter.shape).clone(),
                 "exp_avg_sq": square.reshape(parameter.shape).clone(),
             }
