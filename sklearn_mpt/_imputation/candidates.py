@@ -19,6 +19,7 @@ from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
+from sklearn_mpt._latent.quadrature import NODES
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture
@@ -42,10 +43,13 @@ LINEAR_EPOCHS, LINEAR_TOL = 60, 1e-3
 # Costs in seconds: of a fit; of a step; in a step of EM, of an entry of the covariance
 # of a pattern of gaps, of a row and of an indicator; of a product of two numbers in
 # linear models, by EM and by integration; of nets, for each row and each square root of
-# the number of columns.
+# the number of columns. Conditionals of linear models by integration: their overhead,
+# and each row and column, with one latent dimension, and the factor for each other one.
+# They are computed for each category, and at each node of averages of powers.
 OVERHEAD, STEP = 0.01, 1e-3
 EM_PATTERN, EM_ROW, EM_INDICATOR = 6e-8, 5e-9, 5e-8
 LINEAR_OVERHEAD, LINEAR_FLOP, NODE_FLOP = 0.1, 6e-9, 2e-8
+CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY = (0.03, 5), (3e-6, 15)
 NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
 
@@ -89,6 +93,13 @@ class Size(NamedTuple):
         step = n_components * (n_features**2 * of_matrices + of_others)
         return OVERHEAD + n_steps * (STEP + step)
 
+    def conditionals(self, n_dims):
+        """Return the seconds of conditionals of all rows, by integration."""
+        n_entries = self.n_rows * self.n_indicators
+        (overhead, wider), (entry, more) = CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY
+        power = min(n_dims, 3) - 1
+        return overhead * wider**power + entry * more**power * n_entries
+
 
 def candidate_paths(layout, units, size, seed):
     """Return paths of candidates. The first has independent columns alone."""
@@ -119,6 +130,12 @@ class Settings(NamedTuple):
     @property
     def has_categories(self):
         return not self.layout.numbers.all()
+
+    @property
+    def n_conditionals(self):
+        """How often conditionals are computed to predict hidden entries."""
+        n_nodes = len(NODES) + 1 if len(self.units.powers.columns) else 0
+        return 1 + self.layout.n_categories.max(initial=0) + n_nodes
 
     @property
     def covariance_types(self):
@@ -250,6 +267,8 @@ def _linear(how):
         products = size.n_rows * (size.n_indicators * (k + k**2) + k**3)
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
+        if is_integrated:
+            cost += how.n_conditionals * size.conditionals(k)
         name = f"linear, {k} components"
         path.append(Candidate(name, cost, lambda before, k=k: start(before, k)))
     return path

@@ -20,9 +20,13 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
 # entry of a column and other column. It is less than half the time of missForest. The
 # number of columns is the geometric mean of those with and without indicators, at most
-# so many for each column, as the time of missForest does not grow with categories.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY = 0.1, 0.03, 3e-6
+# so many for each column, as the time of missForest does not grow with categories. At
+# most so many seconds, so that a table of 1,000 rows takes less than ten in all.
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.03, 3e-6, 3.0
 MOST_INDICATORS = 20
+# A candidate, and those after it in its path, are left out if it takes this many times
+# its cost by formula, and at least this many seconds.
+OVERRUN, LEAST_OVERRUN = 10.0, 1.0
 FEW_ROWS = 100  # with fewer rows a column gets a part of its time
 
 
@@ -193,7 +197,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         gained = trial.log_prob - smaller.log_prob
         alone = np.average(gained, weights=table.entry_weight)
         last[i] = trial
-        if max(alone, trials[-1].gain) <= LEAST_GAIN:
+        overruns = seconds > n_masks * longest(candidate)
+        if overruns or max(alone, trials[-1].gain) <= LEAST_GAIN:
             paths[i] = []
         gains[i] = np.sqrt(np.maximum([alone, trials[-1].gain], LEAST_GAIN).prod())
     hidden = table.hidden(trials)
@@ -204,19 +209,23 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
 def _try(candidate, before, train, table, is_first):
     """Fit a candidate with each mask, and score the hidden entries.
 
-    Returns None if it cannot be fitted, unless it is the first.
+    Returns None if it takes too long, or cannot be fitted, unless it is the first.
     """
     starts = before.models if before else [None] * len(table.masks)
+    start, most = time.process_time(), longest(candidate)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            models = [
-                candidate.start(first).fit(masked, sample_weight=weight)
-                for first, (masked, weight) in zip(starts, train, strict=True)
-            ]
-            pairs = list(zip(models, table.masks, strict=True))
-            log_prob = np.concatenate([table.log_prob(*pair) for pair in pairs])
-            filled = np.vstack([table.filled(*pair) for pair in pairs])
+            models, log_prob, filled = [], [], []
+            turns = zip(starts, train, table.masks, strict=True)
+            for n_before, (first, (masked, weight), mask) in enumerate(turns):
+                if time.process_time() > start + (n_before or np.inf) * most:
+                    return None
+                model = candidate.start(first).fit(masked, sample_weight=weight)
+                models.append(model)
+                log_prob.append(table.log_prob(model, mask))
+                filled.append(table.filled(model, mask))
+            log_prob, filled = np.concatenate(log_prob), np.vstack(filled)
             error, *errors = _errors(filled, table)
     except (ValueError, FloatingPointError, np.linalg.LinAlgError):
         if is_first:
@@ -225,6 +234,11 @@ def _try(candidate, before, train, table, is_first):
     if not np.isfinite(log_prob).all():
         log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
     return Trial(candidate.name, models, log_prob, error, *errors, 0.0, 0.0)
+
+
+def longest(candidate):
+    """Return the seconds that a fit of a candidate may take."""
+    return max(OVERRUN * candidate.cost, LEAST_OVERRUN)
 
 
 def _errors(filled, table):
@@ -317,7 +331,8 @@ class Allowance(NamedTuple):
             width = np.sqrt(size.n_columns * size.n_indicators)
             of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
             each = of_column + AUTO_ENTRY * size.n_rows * width
-            return cls(candidates, cost=max(LEAST_AUTO, width * each))
+            cost = np.clip(width * each, LEAST_AUTO, MOST_AUTO)
+            return cls(candidates, cost=cost)
         deadline = time.process_time() + max_seconds
         return cls(candidates, deadline=deadline, n_masks=n_masks)
 
