@@ -8,7 +8,7 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.layout import Layout, Units, means, spreads
 from sklearn_mpt._imputation.powers import NO_POWERS
 
 
@@ -42,7 +42,7 @@ class LevelsAsNumbers(BaseEstimator):
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
         if not hasattr(self, "_points"):
-            self._points = _standardised(X, self.layout.values)
+            self._points = _standardised(X, self.layout.values, sample_weight)
         self.model.fit(self._numbers(X), sample_weight=sample_weight)
         columns = list(self.layout.values)
         nothing = np.full((1, X.shape[1]), np.nan)
@@ -135,8 +135,8 @@ class WithoutPowers(BaseEstimator):
             columns = self.units.powers.columns
             numbers = self.units.restored_powers(X[:, columns])
             shift, scale = self.units.shift.copy(), self.units.scale.copy()
-            shift[columns] = np.nanmean(numbers, axis=0)
-            scale[columns] = np.nanstd(numbers, axis=0)
+            shift[columns] = means(numbers, sample_weight)
+            scale[columns] = spreads(numbers, sample_weight)
             self._plain = self.units._replace(
                 shift=shift, scale=scale, powers=NO_POWERS
             )
@@ -195,10 +195,11 @@ def draw_codes(X, columns, log_probs_of, rng):
     return X
 
 
-def _standardised(X, values: Mapping[int, np.ndarray]):
+def _standardised(X, values: Mapping[int, np.ndarray], weight):
     """Return the values of codes in standard deviations of their column, in a dict."""
     points = {}
     for j, of_codes in values.items():
-        numbers = of_codes[X[~np.isnan(X[:, j]), j].astype(int)]
-        points[j] = (of_codes - numbers.mean()) / numbers.std()
+        share = frequencies(X[:, j], len(of_codes), weight)
+        mean = share @ of_codes
+        points[j] = (of_codes - mean) / np.sqrt(share @ (of_codes - mean) ** 2)
     return points

@@ -129,11 +129,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         reader, columns = self.reader, self._columns
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
-        self._layout = Layout.of(kinds, categories).with_levels(numbers)
+        rows = repeated(numbers, weight)
+        self._layout = Layout.of(kinds, categories).with_levels(rows)
         is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
-        powers = Powers.of(repeated(numbers, weight), is_number)
+        powers = Powers.of(rows, is_number)
         self._units = Units.of(numbers, self._layout, powers, weight)
-        self._limits = Limits.of(numbers, self._layout.numbers)
+        self._limits = Limits.of(rows, self._layout.numbers)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
