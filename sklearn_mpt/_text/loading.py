@@ -52,6 +52,7 @@ class Checkpoint:
 
     def load(self):
         """Load the model onto the device, in evaluation mode."""
+        self.source.check_adapter()
         model, info = self.source.load(
             AutoModelForMaskedLM,
             WHAT,

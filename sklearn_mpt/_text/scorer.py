@@ -263,8 +263,9 @@ class MPTScorer(
 
         Raises
         ------
-        OSError
-            If a named model or tokenizer cannot be loaded.
+        OSError, ImportError
+            If a named model or tokenizer cannot be loaded, or has an adapter and peft
+            is not installed.
         ValueError, TypeError
             If the model is no masked language model, or predicts differently each
             time; if weights are missing, left over, not finite or on the device "meta",

@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from transformers.utils import cached_file
+from transformers.utils import (
+    cached_file,
+    find_adapter_config_file,
+    is_peft_available,
+)
 from transformers.utils.hub import extract_commit_hash
 
 LOADING = threading.Lock()  # from_pretrained patches torch in all threads while it runs
@@ -90,6 +94,24 @@ class Source:
                 "Hugging Face hub; offline, a folder written by save_pretrained; or a "
                 f"loaded model and its tokenizer. {error}"
             ) from error
+
+    def check_adapter(self):
+        """Refuse an adapter that transformers would leave out, and say nothing of it.
+
+        With peft, transformers loads the model below and puts the adapter on it.
+        """
+        if is_peft_available():
+            return
+        found = find_adapter_config_file(
+            self.name, revision=self.revision, local_files_only=self.local_files_only
+        )
+        if found is not None:
+            raise ImportError(
+                f"{self.name!r} holds an adapter, described by its adapter_config.json,"
+                " which needs peft: pip install peft. Without it, at best the model "
+                "below the adapter would be scored. To score that model, remove the "
+                "file, or load the model yourself and pass it with its tokenizer."
+            )
 
     def settled(self):
         """Return the source with the commit that was read, for a name on the hub."""
