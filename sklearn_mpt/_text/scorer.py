@@ -13,12 +13,13 @@ from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, warn_caller
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import (
+    MOST_TEXTS,
     N_DRAWS,
     Measured,
     measure_designs,
     measure_orders,
 )
-from sklearn_mpt._text.filling import FillingMixin
+from sklearn_mpt._text.filling import FillingMixin, measure_excess
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
 from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw, check_rates
@@ -251,9 +252,9 @@ class MPTScorer(
             Texts like those that will be scored, four or more. If `design` is "auto"
             and `method` "mpt", some are scored to choose the design. Where scores are
             means over orders, some are scored to find out how much variances differ
-            between texts, for the standard errors. Otherwise nothing is learned from
-            them. A warning is given if most of the words of most of the first 100 are
-            unknown to the tokenizer.
+            between texts, for the standard errors. Up to 32 tell whether the model
+            predicts well with all tokens hidden, for `sample`. A warning is given if
+            most of the words of most of the first 100 are unknown to the tokenizer.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -283,6 +284,8 @@ class MPTScorer(
         Of up to 32 random texts, the shortest are scored: as many as take at most
         262,144 tokens in all inputs of the model for the choice, and as many again for
         the errors. Longer texts are cut so that eight have room, at about 50 tokens.
+        Two more inputs for each of up to 32 texts tell how well the model predicts with
+        all tokens hidden.
         """
         with all_or_nothing(self):
             self._load(X)
@@ -305,6 +308,7 @@ class MPTScorer(
         self.uses_gathered_head_, self._can_pad = probe(language_model, tokenizer)
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
+        self._excess = self._measure_excess(language_model, tokenizer, texts)
         found = self._measure(language_model, tokenizer, texts)
         self.design_, self.design_variances_ = found.design, found.variances
         self._moderations = {self.method: found.moderation}
@@ -336,6 +340,14 @@ class MPTScorer(
                 "design to 'chain' or 'independent'."
             )
         return found
+
+    def _measure_excess(self, language_model, tokenizer, texts):
+        if texts is None:
+            return None
+        chosen = np.random.default_rng(self._seed).permutation(len(texts))[:MOST_TEXTS]
+        some = [texts[i] for i in chosen]
+        windows = self._windows_that_fit(language_model, tokenizer, some)
+        return measure_excess(language_model, windows, self._seed)
 
     def _windows_that_fit(self, language_model, tokenizer, texts):
         windows, _ = windows_of(tokenizer, texts, language_model.input_names)
