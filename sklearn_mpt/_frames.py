@@ -314,6 +314,23 @@ def fill_masked(X):
     return X.astype(dtype).filled(np.nan)
 
 
+def with_strings(X):
+    """Return an array or a list as an array of objects if it holds strings, else None.
+
+    Strings that are masked entries of a masked array are gaps.
+    """
+    if isinstance(X, list | tuple):
+        try:
+            kind = np.asarray(X).dtype.kind
+        except (ValueError, TypeError):  # for example, rows of different lengths
+            return None
+        X = np.array(X, dtype=object) if kind in "OSU" else X
+    if not isinstance(X, np.ndarray) or X.dtype.kind not in "OUT":
+        return None
+    X = fill_masked(X).astype(object)
+    return X if "strings" in words_for(X.ravel()) else None
+
+
 def readable_numbers(X, of_strings=ADVICE):
     """Return rows of numbers in a form that scikit-learn can read.
 
@@ -338,7 +355,9 @@ def readable_numbers(X, of_strings=ADVICE):
     """
     if not is_into_dataframe(X):
         _check_array_of_numbers(X)
-        return fill_masked(X)
+        X = fill_masked(X)
+        is_object = isinstance(X, np.ndarray) and X.dtype == object
+        return np.where(missing_in_array(X), np.nan, X) if is_object else X
     X = with_distinct_names(X)
     converted = [
         column.series_of(

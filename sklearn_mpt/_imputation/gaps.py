@@ -13,13 +13,13 @@ from sklearn_mpt._frames import (
     array_of_objects,
     column_place,
     columns_of,
-    fill_masked,
     is_missing,
     missing_in_array,
     no_numbers,
     plain,
     readable_numbers,
     with_columns,
+    with_strings,
 )
 from sklearn_mpt._tables.filling import Storage
 from sklearn_mpt._tables.kinds import CATEGORIES
@@ -37,23 +37,18 @@ def as_table(X, estimator, min_samples=1):
     if is_into_dataframe(X):
         check_array(np.broadcast_to(0.0, np.shape(X)), **shape)
         return X
-    X = fill_masked(X)
-    if isinstance(X, list | tuple) and np.asarray(X).dtype.kind in "US":
-        X = np.array(X, dtype=object)
-    X = check_array(X, dtype=None, ensure_all_finite=False, input_name="X", **shape)
-    if X.dtype.kind in "OUT":
-        X = X.astype(object)
-        missing = missing_in_array(X)
-        if no_numbers(X[~missing]):
-            return X
-        X = np.where(missing, np.nan, X).astype(np.float64)
-    return check_array(
-        readable_numbers(X),
-        dtype=[np.float64, np.float32],
-        ensure_all_finite=False,
-        input_name="X",
-        **shape,
-    )
+    strings = with_strings(X)
+    how = shape | {"ensure_all_finite": False, "input_name": "X"}
+    if strings is None and _holds_other_objects(X):
+        strings = X
+    if strings is not None:
+        return check_array(strings, dtype=object, **how)
+    return check_array(readable_numbers(X), dtype=[np.float64, np.float32], **how)
+
+
+def _holds_other_objects(X):
+    is_object = isinstance(X, np.ndarray) and X.dtype == object
+    return is_object and bool(no_numbers(X[~missing_in_array(X)]))
 
 
 def with_gaps(X, missing_values):

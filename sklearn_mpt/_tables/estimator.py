@@ -11,7 +11,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._frames import with_distinct_names
+from sklearn_mpt._frames import with_distinct_names, with_strings
 from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
@@ -83,7 +83,11 @@ class TableMPT(BaseMPT):
 
     def _read_rows(self, X, reset=False, min_samples=1):
         is_frame = is_into_dataframe(X)
-        if is_frame and not self._is_of_numbers:
+        strings = None if is_frame or self._is_of_numbers else with_strings(X)
+        if strings is not None:
+            how = {"dtype": object, "ensure_all_finite": "allow-nan"}
+            X = validate_data(self, strings, reset=reset, **how)
+        elif is_frame and not self._is_of_numbers:
             named = with_distinct_names(X)
             validate_data(self, named, reset=reset, skip_check_array=True)
         else:
@@ -95,8 +99,9 @@ class TableMPT(BaseMPT):
         if self._is_of_numbers:
             return X
         codes = self._reader.encode(X)
+        is_array_of_numbers = not is_frame and strings is None
         return check_array(
-            codes if is_frame else codes.astype(X.dtype, copy=False),
+            codes.astype(X.dtype) if is_array_of_numbers else codes,
             ensure_all_finite="allow-nan",
             ensure_min_samples=min_samples,
             estimator=self,
