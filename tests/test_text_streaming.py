@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
@@ -179,6 +180,38 @@ def test_scores_are_yielded_before_a_full_disk_is_reported(tmp_path):
     with pytest.raises(OSError, match="cache") as caught:
         next(scores)
     assert "texts 4 to 7 were yielded, but are not in" in caught.value.__notes__[0]
+
+
+def test_a_model_that_is_trained_in_between_is_another_one(tmp_path):
+    model = JointModel(random_joint(3, 0))
+    scorer = MPTScorer(model, make_letter_tokenizer(), dtype="float64").fit()
+    scores = scorer.iter_scores(all_texts(), block_size=9, cache=tmp_path)
+    before = scorer.score_samples(all_texts())
+    found = [next(scores).log_prob for _ in range(9)]
+    with torch.no_grad():
+        model.log_joint.mul_(2)
+    after = scorer.score_samples(all_texts())
+    found += [score.log_prob for score in scores]
+    assert_allclose(found, [*before[:9], *after[9:]])
+    with torch.no_grad():
+        model.log_joint.div_(2)
+    again = [s.log_prob for s in scorer.iter_scores(all_texts(), cache=tmp_path)]
+    assert_allclose(again, before)
+
+
+def test_parameters_are_those_of_fit(tmp_path):
+    """A joiner that is set after fit has no effect, in the cache either."""
+    scorer = MPTScorer(
+        make_model().eval(), make_tokenizer(), method="pll", joiner=" "
+    ).fit()
+    pairs = [("the cat", "sat"), ("a", "dog")]
+    list(scorer.iter_scores(pairs, cache=tmp_path))
+    other = MPTScorer(
+        make_model().eval(), make_tokenizer(), method="pll", joiner=" . "
+    ).fit()
+    other.set_params(joiner=" ")
+    found = [score.log_prob for score in other.iter_scores(pairs, cache=tmp_path)]
+    assert_allclose(found, other.score_samples(pairs), rtol=1e-6)
 
 
 def test_bad_texts_are_refused_with_their_block():

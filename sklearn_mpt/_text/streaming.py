@@ -1,9 +1,9 @@
 """Score many texts in blocks, with a cache on disk."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -25,6 +25,7 @@ from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
 COLUMNS = {"log_prob": np.float64, "std_error": np.float64, "n_tokens": np.int64}
+OPENED = {"_opened", "_recipe"}  # attributes with the model, which is hashed itself
 # Parameters that have no effect on scores after `fit`, but for rounding.
 WITHOUT_EFFECT = {
     *("model", "tokenizer", "revision", "local_files_only", "trust_remote_code"),
@@ -112,13 +113,23 @@ class StreamingMixin:
 
     def _iter_scores(self, X, block_size, cache, length_log_prob):
         store = Cache(cache, self._identity()) if cache is not None else None
-        scored = (
-            score
-            for start, block in _read_blocks(X, block_size)
-            for score in self._score_block_of(block, start, store, length_log_prob)
-        )
+        stamp = self._stamp()
+
+        def score_blocks(store, stamp):
+            for start, block in _read_blocks(X, block_size):
+                if store is not None and self._stamp() != stamp:  # was trained since
+                    store, stamp = Cache(cache, self._identity()), self._stamp()
+                yield from self._score_block_of(block, start, store, length_log_prob)
+
+        scored = score_blocks(store, stamp)
         total = len(X) if hasattr(X, "__len__") else None
         return iter(followed(scored, total) if self.verbose else scored)
+
+    def _stamp(self):
+        """Return numbers that change when tensors of the model do."""
+        model = self._open_again()[0].model
+        tensors = itertools.chain(model.parameters(), model.buffers())
+        return tuple(t._version for t in tensors if not t.is_inference())
 
     def _score_block_of(self, block, start, store, length_log_prob):
         failure = None
@@ -160,7 +171,7 @@ class StreamingMixin:
         fitted = {
             name: value
             for name, value in vars(self).items()
-            if name.endswith("_") and name not in params
+            if name not in params and name not in OPENED and not callable(value)
         }
         return hash_of(
             (__version__, torch.__version__, transformers.__version__),
@@ -187,7 +198,7 @@ def _read_blocks(texts, block_size):
     while failure is None:
         block = []
         try:
-            for text in islice(iterator, block_size):
+            for text in itertools.islice(iterator, block_size):
                 block.append(text)
         except Exception as error:
             failure = error
