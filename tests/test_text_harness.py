@@ -135,6 +135,15 @@ def test_a_continuation_that_fills_the_model_leaves_no_context(adapter):
     assert text == adapter(scorer).generate_until(ask(("", {"max_gen_toks": 5})))[0]
 
 
+def test_a_joiner_takes_part_of_the_room(adapter):
+    settings = {"max_length": 8, "method": "pll", "joiner": " . "}
+    tokenizer = make_tokenizer(with_pairs=True)
+    scorer = MPTScorer(make_model().eval(), tokenizer, **settings).fit()
+    (found,) = adapter(scorer).loglikelihood(ask(("the cat sat on the", "a dog")))
+    # [CLS], [SEP], the joiner and two tokens leave three of the context
+    assert_allclose(found[0], scorer.score_samples([("sat on the", "a dog")])[0])
+
+
 def test_what_is_left_of_a_word_may_have_more_tokens(adapter):
     """Of "abcd" = "ab", "##cd", what is left is "cd" = "c", "##d": too long again."""
     words = ["[UNK]", "[MASK]", "ab", "##cd", "c", "##d", "d", "a"]

@@ -174,8 +174,9 @@ class MPTHarnessLM(LM):
 
     def _shortened(self, context, continuation):
         """Cut a context from the left so that its continuation has room."""
-        tokenizer = self._tokenizer
-        n_tokens = len(tokenizer("", continuation, verbose=False)["input_ids"])
+        tokenizer, joiner = self._tokenizer, self.scorer._joiner
+        alone = ("", continuation) if joiner is None else (joiner + continuation,)
+        n_tokens = len(tokenizer(*alone, verbose=False)["input_ids"])
         room = max(0, self.scorer.max_length_ - n_tokens)
         while True:
             starts = starts_of_tokens(tokenizer, context)

@@ -80,18 +80,20 @@ class Protein(NamedTuple):
     def view(self, ids, sites, index):
         """Return a window with these tokens, scored at a group of sites."""
         whole = replace(
-            self.window, text=index, inputs=self.window.inputs | {"input_ids": ids}
+            self.window,
+            text=index,
+            inputs=self.window.inputs | {"input_ids": ids},
+            places=self.body[sites],
+            key=self.wild(),  # gives variants the same orders
         )
+        if len(self.body) <= self.room:
+            return whole
         positions = self._around(sites)
-        return replace(
-            take(whole, positions, self.body[sites]),
-            key=self.wild()[positions],  # gives variants the same orders
-        )
+        part = take(whole, positions, whole.places)
+        return replace(part, key=whole.key[positions])
 
     def _around(self, sites):
         """Return the positions of the window in whose middle the sites are."""
-        if self.room >= len(self.body):
-            return np.arange(len(self.window))
         first, last = sites[0], sites[-1]
         start = first - (self.room - (last - first + 1)) // 2
         start = np.clip(start, 0, len(self.body) - self.room)
