@@ -68,3 +68,20 @@ def decimal_step(numbers):
         if np.allclose(scaled, whole, rtol=1e-12, atol=1e-6):
             return step_of(whole) / 10.0**decimals
     return 0.0
+
+
+def largest_log_densities(rows, layout):
+    """Return the largest log-density of numbers in each column, (d,).
+
+    A number on a grid stands for an interval of the width of a step, which has no
+    probability above one. So nothing is gained by a density that is narrower than the
+    rounding of the numbers.
+
+    rows : in the units of the table, NaN where missing.
+    """
+    largest = np.full(rows.shape[1], np.inf)
+    for j, kind in enumerate(layout.kinds):
+        if kind == "gaussian" or j in layout.values:
+            step = decimal_step(rows[~np.isnan(rows[:, j]), j])
+            largest[j] = -np.log(step) if step else np.inf
+    return largest

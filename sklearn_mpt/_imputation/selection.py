@@ -8,6 +8,7 @@ import numpy as np
 
 from sklearn_mpt._imputation.candidates import Size, candidate_paths
 from sklearn_mpt._imputation.layout import Layout, Units, codes_of, spreads
+from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import Hidden, few_models, mixed
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
@@ -22,7 +23,7 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # number of columns is the geometric mean of those with and without indicators, at most
 # so many for each column, as the time of missForest does not grow with categories. At
 # most so many seconds, so that a table of 1,000 rows takes less than ten in all.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.03, 3e-6, 3.0
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.025, 3e-6, 3.0
 MOST_INDICATORS = 20
 # A candidate, and those after it in its path, are left out if it takes this many times
 # its cost by formula, and at least this many seconds.
@@ -49,7 +50,8 @@ class Table(NamedTuple):
 
     numbers : the rows before they were coded, in standard deviations of the columns.
     scale : standard deviations; 1 for categories. log_slope : logarithms of the
-    derivatives of coded numbers by these `numbers`. weight : of the rows.
+    derivatives of coded numbers by these `numbers`. weight : of the rows. largest :
+    largest log-density of each column of `numbers`.
     """
 
     rows: np.ndarray
@@ -60,6 +62,7 @@ class Table(NamedTuple):
     scale: np.ndarray
     log_slope: np.ndarray
     weight: np.ndarray
+    largest: np.ndarray
 
     @classmethod
     def of(cls, rows, layout, units, masks, weight=None):
@@ -67,8 +70,9 @@ class Table(NamedTuple):
         scale = np.where(layout.numbers, spreads(numbers, weight), 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
         weight = np.ones(len(rows)) if weight is None else weight
-        numbers = numbers / scale
-        return cls(rows, layout, units, masks, numbers, scale, log_slope, weight)
+        largest = largest_log_densities(numbers, layout) + np.log(scale)
+        of_numbers = numbers / scale, scale, log_slope
+        return cls(rows, layout, units, masks, *of_numbers, weight, largest)
 
     @property
     def columns(self):
@@ -85,7 +89,7 @@ class Table(NamedTuple):
         """Return the log-probabilities of entries that are hidden from a model."""
         log_prob = model.conditional_log_prob(self.rows, hidden)
         log_slope = np.where(self.layout.numbers, self.log_slope, 0.0)
-        return (log_prob + log_slope)[hidden]
+        return np.minimum(log_prob + log_slope, self.largest)[hidden]
 
     def filled(self, model, hidden):
         """Return rows filled in by a model; numbers in standard deviations."""

@@ -12,7 +12,7 @@ from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.candidates import warm
 from sklearn_mpt._imputation.layout import Layout, Units
-from sklearn_mpt._imputation.limits import Limits
+from sklearn_mpt._imputation.limits import Limits, largest_log_densities
 from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.selection import expected, search, with_levels
 from sklearn_mpt._imputation.weights import Weights, mixed
@@ -135,6 +135,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         powers = Powers.of(rows, is_number)
         self._units = Units.of(numbers, self._layout, powers, weight)
         self._limits = Limits.of(rows, self._layout.numbers)
+        self._largest = largest_log_densities(rows, self._layout)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
         self.categories_ = [
@@ -182,6 +183,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
         found = mixed(np.stack(every), self.weights_[:, None])
         found = found + self._units.log_slope(numbers)
+        found = np.minimum(found, self._largest)
         log_prob = np.zeros(shape)
         log_prob[:, columns] = np.where(mask & ~np.isnan(rows), found, 0.0)
         return log_prob
