@@ -34,8 +34,9 @@ X = X.astype(float)
 # Train
 # -----
 #
-# The callback computes the LML of the images after every epoch, by quadrature that is
-# refined until the result no longer changes.
+# By masks, the first epochs draw them; once their noise exceeds what is left to gain,
+# the sum over all mask sizes finishes. The callback computes the LML of the images
+# after every epoch, by quadrature that is refined until the result no longer changes.
 
 models, curves = {}, {}
 for objective in ["mpt", "elbo", "lml"]:
@@ -49,7 +50,7 @@ for objective in ["mpt", "elbo", "lml"]:
     )
     models[objective] = model.set_callbacks(monitor).fit(X)
     curves[objective] = np.array([[log["epoch"], log["lml"]] for log in monitor.log_])
-    print(f"{objective:4}  {model.score(X):.3f} nats per image")
+    print(f"{objective:4}  {model.score(X):.3f} nats per image, {model.n_iter_} epochs")
 
 prob = X.mean(axis=0).clip(1e-9, 1 - 1e-9)
 independent = np.mean(X @ np.log(prob) + (1 - X) @ np.log1p(-prob))

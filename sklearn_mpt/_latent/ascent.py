@@ -13,6 +13,8 @@ A problem is an object with
   masks or with more nodes, or None; called only with ``finishes``;
 - ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
+- ``is_first``: whether masks are drawn until noise dominates the steps, for ``finer()``
+  to go on from there, instead of averages of points;
 - ``accelerates``: whether steps without noise are corrected by the last gradients; see
   `acceleration`;
 - ``longest``: bound on the steps of coefficients; see `move_of`;
@@ -146,7 +148,7 @@ class Ascent(Solver):
     ):
         self.problem = problem
         self.point = point
-        self.learning_rate = learning_rate
+        self.learning_rate = self._full_rate = learning_rate
         self.rng = rng
         self.loss_curve: list[float] = []
         self.converged = False
@@ -214,6 +216,7 @@ class Ascent(Solver):
             memory = self._memory
             self._start_again(self.result)
             self.problem, self._n_idle, self._caution = problem, 0, 1.0
+            self.learning_rate = self._full_rate  # noise may have halved it
             self._memory = memory  # the curvature of both is about the same
 
     def _escape(self, point, batch, is_trial=False):
@@ -333,7 +336,10 @@ class Ascent(Solver):
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
             self.converged = self._n_idle > 1
             if not self.converged and self._record.is_noise():
-                self._average = Average()
+                if self._finishes and self.problem.is_first:
+                    self.converged = True
+                else:
+                    self._average = Average()
 
     def _judge_exact(self, move):
         """End the ascent when all later steps would gain only a small share of tol.

@@ -127,6 +127,7 @@ class GaussianRows:
     jitter = 0.0
     least = 10
     idle = IDLE
+    is_first = False
     n_turns = 1  # turns in each step; a second one uses the complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):

@@ -61,6 +61,7 @@ SPACING, EXACT_SPACING = 1.75, 1.5
 BLOCK, OWN_BLOCK = 2**19, 2**18
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
+FIRST_COPIES = 4  # the sum over sizes removes the noise that is left by first masks
 MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
 MAX_ENUMERATED = 2**10  # largest number of pairs of a distinct row and a mask
 # With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
@@ -106,7 +107,7 @@ class IntegratedRows:
     longest = LONGEST
     least = 10
     idle = IDLE
-    is_worth_trials = accelerates = False
+    is_worth_trials = accelerates = is_first = False
     jitter = 0.0
     ratio = SPACING
 
@@ -306,6 +307,25 @@ class IntegratedRows:
             yield batch.rows[part], rows_of(X, masks), weight
 
 
+class FirstRows(IntegratedRows):
+    """Masked objective for the first epochs, while masks lead to the optimum.
+
+    The scores of all sizes along an order add up to the LML of a row, which is the
+    objective of the epochs that follow.
+    """
+
+    is_first = True
+
+    @property
+    def _n_copies(self):
+        return min(super()._n_copies, FIRST_COPIES)
+
+    def finer(self):
+        """Return the sum over all sizes, without masks."""
+        of = self.X, self.likelihood, self.training, self.n_dims, self.given
+        return LikelihoodRows(*of)
+
+
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
@@ -409,12 +429,14 @@ class EnumeratedRows(IntegratedRows):
 def pose(X, likelihood, training, n_dims, given=ORDINARY):
     """Return the objective for these rows."""
     arguments = X, likelihood, training, n_dims, given
-    # Scores of all sizes along an order add up to the LML of the row: no masks are
-    # needed, unless the user gives their number. Besides, nodes in the posterior given
-    # some entries are too coarse for one that determines z more closely.
-    may_add = training.n_masks == "auto" or likelihood.is_sharp
-    if training.objective != "mpt" or (training.mask_rate == "uniform" and may_add):
+    is_auto = training.n_masks == "auto"
+    if training.objective != "mpt":
         return LikelihoodRows(*arguments)
+    if training.mask_rate == "uniform" and (is_auto or likelihood.is_sharp):
+        # Nodes in the posterior given some entries are too coarse for one that
+        # determines z more closely: masks lead near the optimum, the sum of the scores
+        # of all sizes leads to it.
+        return (FirstRows if is_auto and given.is_all else LikelihoodRows)(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:
         n_masks = len(all_masks(training.mask_rate, X.shape[1])[0])

@@ -24,7 +24,7 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     log-probability of hidden features given visible ones. With a uniform mask rate, the
     expectation of this objective over masks is the log marginal likelihood (LML) ([1]_,
     Proposition 1). The user guide says :ref:`how it is trained and scored <training>`,
-    and :ref:`which fits draw masks in all epochs <masks_not_drawn>`.
+    and :ref:`which epochs draw masks <masks_not_drawn>`.
 
     Parameters
     ----------
@@ -51,9 +51,10 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     mask_rate : "uniform", float or int, default="uniform"
         Share of hidden features, or their number if an int; "uniform" is unbiased.
     n_masks : int or "auto", default="auto"
-        Number of masks in each step; the rows are divided among them. "auto" with a
-        uniform rate uses the sum of the scores of all sizes, without masks (after some
-        epochs of 64 masks, if all features are Gaussian); with another rate it is 32.
+        Number of masks in each step; the rows are divided among them. "auto" is 32, or
+        64 if all features are Gaussian; with a uniform rate, masks are then drawn until
+        the remaining gain is smaller than their noise, and the last epochs use the sum
+        of the scores of all sizes, without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"

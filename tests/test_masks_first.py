@@ -1,0 +1,83 @@
+"""With n_masks="auto", masks are drawn first, and the sum over sizes finishes."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+
+from sklearn_mpt import (
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTMixture,
+    MPTProbabilisticPCA,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def locations():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(150, 1))
+    return rng, z * np.linspace(0.5, 1.5, 6)
+
+
+def rows(kind):
+    rng, location = locations()
+    drawn = {
+        "gaussian": location + rng.normal(size=location.shape),
+        "bernoulli": (location > rng.logistic(size=location.shape)) * 1.0,
+        "poisson": rng.poisson(np.exp(0.5 * location)).astype(float),
+        "gamma": np.exp(0.5 * location) * rng.gamma(2.0, size=location.shape),
+    }
+    if kind == "mixed":
+        return np.column_stack([part[:, j] for j, part in enumerate(drawn.values())])
+    return drawn[kind]
+
+
+MIXED = ["gaussian", "bernoulli", "poisson", "gamma"]
+MODELS = {
+    "ppca": (MPTProbabilisticPCA(1), rows("gaussian")),
+    "factor analysis": (MPTLinearVAE(1, noise="per_feature"), rows("gaussian")),
+    "binary": (MPTLinearVAE(1, likelihood="bernoulli"), rows("bernoulli")),
+    "counts": (MPTLinearVAE(1, likelihood="poisson"), rows("poisson")),
+    "amounts": (MPTLinearVAE(1, likelihood=["gamma"] * 6), rows("gamma")),
+    "mixed": (MPTLinearVAE(1, likelihood=MIXED), rows("mixed")),
+    "mixture": (MPTMixture(2), rows("gaussian")),
+    "items": (MPTItemResponse(), rows("bernoulli")),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_masks_are_drawn_first_and_lead_to_the_same_likelihood(name):
+    model, X = MODELS[name]
+    model = clone(model).set_params(random_state=0)
+    by_masks, exact = (
+        clone(model).set_params(objective=objective).fit(X)
+        for objective in ("mpt", "lml")
+    )
+    assert by_masks.score(X) == pytest.approx(exact.score(X), abs=1e-3)
+    first, last = by_masks.loss_curve_[:4], by_masks.loss_curve_[-1]
+    assert not set(first) & set(exact.loss_curve_)
+    assert last == pytest.approx(-by_masks.score(X), abs=1e-3)
+    other_masks = clone(by_masks).set_params(random_state=1, max_iter=2).fit(X)
+    assert other_masks.loss_curve_ != first[:2]
+
+
+@pytest.mark.parametrize("name", ["ppca", "binary", "items"])
+def test_with_an_int_all_epochs_draw_masks(name):
+    model, X = MODELS[name]
+    model = clone(model).set_params(n_masks=8, objective="mpt", random_state=0)
+    curve = np.array(model.fit(X).loss_curve_)
+    assert np.abs(np.diff(curve[-4:])).min() > 1e-6  # noise until the end
+
+
+def test_streams_and_few_epochs_keep_to_the_objective():
+    model, X = MODELS["binary"]
+    model = clone(model).set_params(random_state=0)
+    few = clone(model).set_params(max_iter=3).fit(X)
+    assert len(few.loss_curve_) == 3
+    best = clone(model).fit(X).score(X)
+    assert best - 0.1 < few.score(X) <= best + 1e-3
+    for _ in range(12):
+        model.partial_fit(X)
+    assert_allclose(model.score(X), best, atol=0.02)
