@@ -72,7 +72,8 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     locations, trains = module.decoder.locations(samples.z), torch.is_grad_enabled()
     scored = [True] * len(rows) if scored is None else scored
     bounds, expected = [], []
-    for *of_set, is_scored in zip(rows, observed, scored, strict=True):
+    sets = _complete_as_one_row(observed)
+    for *of_set, is_scored in zip(rows, sets, scored, strict=True):
         with torch.set_grad_enabled(trains and is_scored):
             bound, weight = samples.bounds(module, locations, of_set)
         bounds.append(bound)
@@ -109,16 +110,29 @@ def shared_scores(module, X, mask, noise, prior_samples):
     observed = torch.stack([present & ~mask, present])
     rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
     locations, kind = module.decoder.locations(samples.z), module.likelihood
-    log_likelihood = kind.shared_log_prob(rows[0], observed[0], locations)
+    visible, every = _complete_as_one_row(observed)
+    log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
     share = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
-        _, of_all = samples.bounds(module, locations, (rows[1], observed[1]))
+        _, of_all = samples.bounds(module, locations, (rows[1], every))
         weights = torch.stack([share.exp(), of_all])
     log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
     coefs, constant = densities
     expected = weights.double() @ samples.moments
     return log_prob, constant + (coefs * expected).sum(-1)
+
+
+def _complete_as_one_row(observed):
+    """Return sets of features; of one that has all of each row, one row, (1, d).
+
+    All are read back at once, because a GPU waits for each number.
+
+    observed : bool, (n_sets, n, d).
+    """
+    have_all = observed.flatten(1).all(1).tolist()
+    pairs = zip(observed, have_all, strict=True)
+    return [of_set[:1] if has_all else of_set for of_set, has_all in pairs]
 
 
 def _expected_log_prob(likelihood, X, share, location):

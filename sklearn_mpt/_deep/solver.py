@@ -139,9 +139,10 @@ class NetSolver(Solver):
         """Train for one epoch; leave the module at the average."""
         start = self.optimizer.average.clone()
         self.optimizer.resume()
-        loss = np.mean([self._step(b) for b in self.objective.batches(self.rng)])
+        losses = [self._step(batch) for batch in self.objective.batches(self.rng)]
+        loss = np.mean(torch.stack(losses).tolist())  # a GPU waits for each read-back
         self.optimizer.show(self.optimizer.average)
-        if not self.optimizer.average.isfinite().all():
+        if not (np.isfinite(loss) and self.optimizer.average.isfinite().all()):
             raise FloatingPointError
         if self.validation is not None:
             self._validate()
@@ -150,15 +151,14 @@ class NetSolver(Solver):
         self.losses.append(float(loss))
 
     def _step(self, batch):
+        """Take a step on a minibatch; return its loss, as a tensor."""
         loss = self.objective.losses(self.module, batch).mean()
-        if not torch.isfinite(loss):
-            raise FloatingPointError
         gradients = torch.autograd.grad(
             loss, self.optimizer.parameters, materialize_grads=True
         )
         gradient = torch.cat([part.flatten() for part in gradients])
         self.optimizer.step(gradient, self.objective.share)
-        return loss.item()
+        return loss.detach()
 
     def _validate(self):
         """Keep the last parameters that are no worse than the best by a standard error.

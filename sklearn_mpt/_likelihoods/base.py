@@ -242,10 +242,9 @@ class Likelihood(torch.nn.Module, ABC):
     ) -> torch.Tensor:
         """Return `pair_log_prob`, without computing all locations if possible.
 
-        observed : bool, (n, d).
+        observed : bool, (n, d), or of shape (1, d) where all entries are.
         """
-        seen = observed[:1] if observed.all() else observed
-        return self.pair_log_prob(X, seen.to(X.dtype), locations.product)
+        return self.pair_log_prob(X, observed.to(X.dtype), locations.product)
 
     def expected_prob(self, X, r, location):
         """Return the mean probability of each entry over shared locations; (n, d).

@@ -188,6 +188,11 @@ class MaskedSolver(Solver):
         """Set the weights of the result to the best ones."""
         self.average.load_state_dict(self.best)
 
+    def interrupt(self):
+        """Recover if steps of the epoch that was interrupted have diverged."""
+        if not all(p.isfinite().all() for p in self.average.parameters()):
+            self.recover()
+
     def close(self):
         """Set the weights of the result and of the module to the best ones."""
         if self._held_out is not None:
@@ -213,9 +218,11 @@ class MaskedSolver(Solver):
                 len(self.rows), generator=self.generator, device=self.generator.device
             )
             losses += [self._step(chosen) for chosen in self._batches(order)]
-        self.loss_curve.append(float(np.mean(losses)) + self.log_scale)
-        if not all(p.isfinite().all() for p in self.parameters):
+        loss = float(np.mean(torch.stack(losses).tolist()))  # a GPU waits for each
+        are_finite = torch.stack([p.isfinite().all() for p in self.parameters])
+        if not (math.isfinite(loss) and are_finite.all()):
             raise FloatingPointError
+        self.loss_curve.append(loss + self.log_scale)
         self._judge()
 
     def _batches(self, order):
@@ -244,8 +251,6 @@ class MaskedSolver(Solver):
             self.module, X, present, hidden, scale, generator=self.generator
         )
         loss = (losses * self.rows.weight[chosen]).mean()
-        if not torch.isfinite(loss):
-            raise FloatingPointError
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * self._step_size()
         self.optimizer.zero_grad(set_to_none=True)
@@ -254,7 +259,7 @@ class MaskedSolver(Solver):
         self.optimizer.step()
         self.n_steps += 1
         self._average_weights()
-        return loss.item()
+        return loss.detach()
 
     def _masks(self, present):
         """Return a mask for each row; with fewer masks than rows, they are repeated."""
