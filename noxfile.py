@@ -14,7 +14,8 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PINNED = ["-c", "constraints.txt"]
 NIGHTLY = "https://pypi.anaconda.org/scientific-python-nightly-wheels/simple"
 # Old packages use what is older still. Doctests show callbacks, which they lack.
-OLD = ["-W", "ignore::DeprecationWarning", "tests"]
+OLD = ["-W", "ignore::DeprecationWarning"]
+OLD += ["-W", "ignore:`torch.cpu.amp.autocast(args...)`:FutureWarning", "tests"]
 
 nox.options.sessions = ["lint", "tests-3.11"]
 nox.options.error_on_missing_interpreters = False

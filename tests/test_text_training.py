@@ -577,6 +577,7 @@ def test_a_callback_changes_nothing_of_the_training(tmp_path):
         assert torch.equal(tensor, watched[name])
 
 
+@pytest.mark.filterwarnings("ignore:You are using .torch.load:FutureWarning")
 def test_training_is_resumed_from_a_checkpoint_with_its_log(tmp_path):
     first = LMLTrainerCallback(TEXTS, make_tokenizer())
     train(tmp_path, [first], n_epochs=2, save_strategy="epoch")

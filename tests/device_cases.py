@@ -1,0 +1,215 @@
+"""Run models on the CPU and on the second device; print their largest differences.
+
+    python device_cases.py NAME ...
+
+prints one line of JSON for each case of `CASES` that is named: {"name", "counts",
+"differences"}, or {"name", "error"}. The last line is "done".
+"""
+
+import json
+import os
+import sys
+import traceback
+import warnings
+
+import numpy as np
+import torch
+from second_device import NAME, second_device
+from sklearn.datasets import load_digits, load_iris
+from text_models import TEXTS, make_model, make_tokenizer
+
+from sklearn_mpt import (
+    DataCollatorForMPT,
+    MPTDeepVAE,
+    MPTImputer,
+    MPTItemResponse,
+    MPTLinearVAE,
+    MPTMaskedAutoencoder,
+    MPTMixture,
+    MPTProbabilisticPCA,
+    MPTScorer,
+    lml_samples,
+    mpt_curve,
+    mpt_loss,
+    order_log_prob,
+)
+
+IRIS = load_iris().data[::3]
+GAPS = IRIS.copy()
+GAPS[::7, 1] = np.nan
+BINARY = (load_digits().data[:40, 18:24] > 8).astype(float)
+LEVELS = np.round(IRIS[:, :3]) - np.round(IRIS[:, :3]).min(axis=0)
+TABLE = np.column_stack([GAPS[:, :2], LEVELS[:, 2], BINARY[np.arange(50) % 40, 1]])
+KINDS = ["gaussian", "gaussian", "categorical", "bernoulli"]
+SHORT = {"max_iter": 2, "random_state": 0}
+OWN = {"random_state": 0, "max_iter": 1}
+NET = {"hidden_layer_sizes": (6,), **OWN}
+N_ROWS = 4  # that are scored
+
+
+def use_estimator(make, X, with_orders):
+    """Yield what an estimator computes: names, and arrays.
+
+    with_orders : whether to score along orders, which takes long where that is
+        integration.
+    """
+    model, part = make().fit(X), make().partial_fit(X).partial_fit(X[::2])
+    rows = X[:N_ROWS]
+    mask = np.random.default_rng(0).random(rows.shape) < 0.4
+    gaps = np.where(mask, np.nan, rows)
+    yield "fit", model.score_samples(rows)
+    yield "partial_fit", part.score_samples(rows)
+    yield "conditional_log_prob", model.conditional_log_prob(rows, mask)
+    yield "mean_masked_scores", model.mean_masked_scores(rows, mask[:2])
+    yield "impute", model.impute(gaps)
+    yield "draws", model.impute(gaps, method="sample", random_state=0)
+    drawn = model.sample(4, random_state=0)
+    yield "sample", drawn[0] if isinstance(drawn, tuple) else drawn
+    yield "transform", model.transform(rows)
+    yield "mpt_curve", mpt_curve(model, rows, n_masks=2, random_state=0).scores
+    if with_orders:
+        yield "lml_samples", lml_samples(model, rows, n_orders=1, random_state=0)
+        yield "order_log_prob", order_log_prob(model, rows, "left_to_right")
+
+
+def estimator(estimator_class, X, *args, with_orders=False, **parameters):
+    """Return a case: a function of the device that yields names and arrays."""
+
+    def case(device):
+        def make():
+            return estimator_class(*args, device=device, **parameters)
+
+        return use_estimator(make, X, with_orders)
+
+    return case
+
+
+def net_of(n_inputs, n_outputs):
+    return torch.nn.Sequential(
+        torch.nn.Linear(n_inputs, 5), torch.nn.SiLU(), torch.nn.Linear(5, n_outputs)
+    )
+
+
+class Conditionals(torch.nn.Module):
+    """A module of a user with ``conditional_log_prob``'s arguments, on any device."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.nn.Parameter(torch.tensor(IRIS.mean(axis=0)))
+
+    def forward(self, X, mask):
+        seen = torch.where(mask, 0.0, X - self.mean)
+        location = self.mean + seen.mean(1, keepdim=True)
+        return torch.where(mask, -((X - location) ** 2), 0.0)
+
+
+def measured_module(device):
+    """A module is measured where its parameters are."""
+    module, X = Conditionals().to(device), IRIS[:N_ROWS]
+    yield "mpt_curve", mpt_curve(module, X, n_masks=2, random_state=0).scores
+    yield "lml_samples", lml_samples(module, X, n_orders=2, random_state=0)
+    yield "order_log_prob", order_log_prob(module, X, "left_to_right")
+
+
+def imputer(device):
+    """An imputer of a given model works where that model does."""
+    model = MPTProbabilisticPCA(device=device, **SHORT)
+    fitted = MPTImputer(model, n_imputations=2, random_state=0).fit(GAPS)
+    yield "transform", fitted.transform(GAPS)
+    yield "transform_multiple", np.stack(fitted.transform_multiple(GAPS))
+
+
+def scorer(method):
+    """Return a case for one way to score texts."""
+
+    def case(device):
+        model = MPTScorer(make_model(), make_tokenizer(), method=method, device=device)
+        model.fit(TEXTS)
+        yield "score_samples", model.score_samples(TEXTS)
+        if method == "mpt":
+            yield "transform", model.transform(TEXTS)
+            yield "mpt_curve", mpt_curve(model, TEXTS, random_state=0).scores
+            filled = model.fill(["the [MASK] sat"], random_state=0)
+            yield "fill", np.array(filled[0][0].log_prob)
+
+    return case
+
+
+def trained_language_model(device):
+    """Steps on masks of the collator, as a training loop of one's own takes them."""
+    model = make_model().eval().to(device)  # devices draw their own dropout
+    model.tie_weights()  # a move to a device of another type of tensors unties them
+    tokenizer = make_tokenizer()
+    collate = DataCollatorForMPT(tokenizer, random_state=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(3):
+        batch = collate([tokenizer(text) for text in TEXTS])
+        labels = batch["labels"]
+        batch["labels"] = labels.as_subclass(torch.Tensor)
+        batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        batch["labels"].n_tokens = labels.n_tokens  # a move of `labels` keeps them
+        loss = mpt_loss(model(**batch), batch["labels"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    yield "loss", loss.item()
+    yield "weights", model.bert.embeddings.word_embeddings.weight.detach().cpu().numpy()
+
+
+TABLES = {
+    "ppca": estimator(MPTProbabilisticPCA, IRIS, **SHORT),
+    "ppca, gaps": estimator(MPTProbabilisticPCA, GAPS, with_orders=True, **SHORT),
+    "ppca, rate": estimator(MPTProbabilisticPCA, GAPS, mask_rate=0.5, **SHORT),
+    "factors": estimator(MPTLinearVAE, GAPS, noise="per_feature", **SHORT),
+    "binary": estimator(MPTLinearVAE, BINARY, likelihood="bernoulli", **SHORT),
+    "binary, 4": estimator(MPTLinearVAE, BINARY, 4, likelihood="bernoulli", **SHORT),
+    "ordinal": estimator(MPTLinearVAE, LEVELS, 1, likelihood="ordinal", **SHORT),
+    "kinds": estimator(MPTLinearVAE, TABLE, 1, likelihood=KINDS, **SHORT),
+    "mixture": estimator(MPTMixture, GAPS, 2, with_orders=True, **SHORT),
+    "mixture, kinds": estimator(MPTMixture, TABLE, 2, likelihood=KINDS, **SHORT),
+    "items": estimator(MPTItemResponse, BINARY, slope_prior=1.0, **SHORT),
+    "imputer": imputer,
+    "module": measured_module,
+}
+NETS = {
+    "deep": estimator(MPTDeepVAE, GAPS, **NET),
+    "deep, binary": estimator(MPTDeepVAE, BINARY, likelihood="bernoulli", **NET),
+    "deep, own": estimator(MPTDeepVAE, IRIS, decoder=net_of, **OWN),
+    "masked": estimator(
+        MPTMaskedAutoencoder, GAPS, n_orders=2, with_orders=True, **NET
+    ),
+    "masked, own": estimator(MPTMaskedAutoencoder, IRIS, net=net_of, n_orders=2, **OWN),
+}
+LANGUAGE = {
+    **{f"texts, {m}": scorer(m) for m in ("mpt", "pll", "chain", "ordered")},
+    "texts, training": trained_language_model,
+}
+CASES = TABLES | NETS | LANGUAGE
+
+
+def run(case):
+    """Return the largest difference of each result between the devices."""
+    here = dict(case("cpu"))
+    with second_device() as counts:
+        there = dict(case(NAME))
+    differences = {
+        name: float(np.nanmax(np.abs(np.subtract(here[name], there[name]))))
+        for name in here
+    }
+    return {"counts": dict(counts), "differences": differences}
+
+
+def main(names):
+    warnings.simplefilter("ignore")
+    for name in names:
+        try:
+            result = run(CASES[name])
+        except Exception:
+            result = {"error": traceback.format_exc()}
+        print(json.dumps({"name": name, **result}), flush=True)
+    print("done", flush=True)
+    os._exit(0)  # threads of the device may not end by themselves
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
