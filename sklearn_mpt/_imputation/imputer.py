@@ -63,11 +63,11 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator : estimator, default=None
         Model that fills in: any estimator with `fit` and `impute`, such as
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
-        mixed: independent columns, Gaussians with different amounts of shrinkage,
-        mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with 1, 2, 4, ...
-        components and, if `max_seconds` allows it, `MPTMaskedAutoencoder` and
-        `MPTDeepVAE`. They describe power transforms of numbers whose columns are skewed
-        [3]_.
+        mixed: independent columns, Gaussians with different amounts of shrinkage or
+        numbers of factors, mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with
+        1, 2, 4, ... components and, if `max_seconds` allows it, `MPTMaskedAutoencoder`
+        and `MPTDeepVAE`. Most describe power transforms of numbers whose columns are
+        skewed [3]_.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all
@@ -100,9 +100,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     max_seconds : "auto", float or None, default="auto"
         Limit for the choice of models, if `estimator` is None: seconds of processor
         time, which makes results depend on the machine; None for no limit; or "auto", a
-        time computed from the size of the table, at most about half of that of
-        `IterativeImputer` with forests, and some tenths of a second for small tables
-        ("auto" is no limit if `max_models` is given).
+        time computed from the size of the table, at most three seconds and about half
+        of that of `IterativeImputer` with forests, and some tenths of a second for
+        small tables ("auto" is no limit if `max_models` is given). A model that takes
+        more than ten times the time computed for it is left out.
     max_models : int, default=None
         Largest number of models that are tried, if `estimator` is None. None: no limit.
     delta : dict or array-like of shape (n_features,), default=None
@@ -121,16 +122,17 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     Attributes
     ----------
     estimator_ : estimator
-        The fitted clone of `estimator`, or the mixture of the chosen models, with their
-        ``weights_`` and ``estimators_``, which are fitted to standardised columns, or
-        to standardised transforms of skewed ones.
+        The fitted clone of `estimator`, or the mixture of the chosen models,
+        ``estimators_``, which are fitted to standardised columns, or to standardised
+        transforms of skewed ones; ``weights_`` and ``mean_weights_``, both (n_models,
+        n_columns), are their weights in log-probabilities and draws, and in means.
     selection_ : dict of ndarrays
         Results of all models that were tried, if `estimator` is None: ``name``; mean
         ``log_prob`` of hidden entries in nats, with numbers standardised; ``rmse`` of
         standardised numbers; share of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
         of the mixture of all models so far; ``seconds`` of processor time; ``weight``,
-        0 if not chosen. ``pandas.DataFrame(imputer.selection_)`` makes a table.
+        the mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)`` makes a table.
     unmodelled_ : dict
         Columns that are not modelled, by name or number, and why, if `estimator` is
         None.
@@ -158,13 +160,27 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     A fifth of the present entries, of up to 2000 rows, is hidden from all models; in
     small tables up to four times, until 200 entries have been hidden.
     Models of each kind are tried from small to large, and most start from the smaller
-    one. The next model is that with the largest expected gain for its cost: a model is
-    expected to gain as much as the one before it. A kind of model is no longer tried
-    when a larger one is not better. The conditionals of the models are mixed, with the
-    weights that maximise the log-probability of the hidden entries [2]_. Independent
-    columns always have a small weight, which bounds the loss where all other models are
-    overconfident; draws are never made from them, unless no other model was chosen. All
-    models with positive weights are then fitted to all rows.
+    one. The next model is that with the largest expected gain for its cost, given what
+    the model before it of its kind gained. A kind of model is no longer tried when a
+    larger one is not better. The models are mixed, with weights for each column: those
+    of conditionals maximise the log-probability of the hidden entries [2]_ [4]_, those
+    of means the squared error [5]_. Hidden entries of a column count beside ten (50 for
+    means) that are like those of all columns. A model whose squared error in a column
+    is larger than that of independent columns does not take part in its means.
+    Independent columns always have a small weight, which bounds the loss where all
+    other models are overconfident; draws are never made from them, unless no other
+    model was chosen. All models that are useful are then fitted to all rows.
+
+    Numbers with at most 20 values, each in five rows or more on average, are levels:
+    models give each of them a probability, their expectation is the weighted mean of
+    the levels, and draws are levels. Draws of other numbers are on the grid of what was
+    seen: whole numbers are whole. Log-probabilities of levels are those of the interval
+    around a level, over the step between levels; those of other rounded numbers are at
+    most one over the rounding, so that nothing is gained below it.
+
+    A power transform is taken only if it implies about the mean and the spread of the
+    column. Numbers that are filled in lie at most a standard deviation outside of what
+    was seen, and are not negative where nothing negative was.
 
     References
     ----------
@@ -173,6 +189,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
        Bayesian predictive distributions", Bayesian Analysis 13, 2018.
     .. [3] I.-K. Yeo and R. A. Johnson, "A new family of power transformations to
        improve normality or symmetry", Biometrika 87, 2000.
+    .. [4] Y. Yao, G. Pirš, A. Vehtari and A. Gelman, "Bayesian hierarchical stacking:
+       some models are (somewhere) useful", Bayesian Analysis 17, 2022.
+    .. [5] J. M. Bates and C. W. J. Granger, "The combination of forecasts", Operational
+       Research Quarterly 20, 1969.
 
     Examples
     --------

@@ -37,9 +37,10 @@ def repeated(rows, weight):
 class StackedModels(VersionedPickleMixin, BaseEstimator):
     r"""Mixture of several models of a table, chosen by predictions of hidden entries.
 
-    Conditionals are mixed [1]_,
-    :math:`p(x_j \mid x_R) = \sum_k w_k \, p_k(x_j \mid x_R)`, with the weights that
-    maximise the log-probability of entries that are hidden for this purpose.
+    Conditionals are mixed [1]_ with weights for each column,
+    :math:`p(x_j \mid x_R) = \sum_k w_{kj} \, p_k(x_j \mid x_R)`, which maximise the
+    log-probability of entries that are hidden for this purpose. Expectations of numbers
+    have weights of their own, which minimise the squared error; see `weights`.
 
     Parameters
     ----------
@@ -58,8 +59,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     ----------
     estimators_ : list of estimators
         The chosen models, fitted to coded rows with standardised numbers.
-    weights_ : ndarray of shape (n_models,)
-        Weights of the models.
+    weights_ : ndarray of shape (n_models, n_columns)
+        Weights of the models in the conditionals and draws of each modelled column.
+    mean_weights_ : ndarray of shape (n_models, n_columns)
+        Weights of the models in the expectations of columns of numbers.
     selection_ : dict of ndarrays
         Results of all models that were tried.
 
@@ -199,8 +202,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             Rows; NaN or None marks missing entries.
         method : {"mean", "sample"}, default="mean"
             "mean" is the expected number, the median of ordered and the most probable
-            of other categories; "sample" one draw, each row from one of the models
-            other than independent columns.
+            of other categories; "sample" one draw, each entry of a row from one of the
+            models other than independent columns, given what is drawn already.
         random_state : int, RandomState instance or None, default=None
             Determines the draws. None takes the estimator's own.
 
