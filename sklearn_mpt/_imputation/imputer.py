@@ -132,7 +132,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         standardised numbers; share of ``wrong`` categories; mean number of ``steps``
         between predicted and true ordered categories; ``gain`` in the log-probability
         of the mixture of all models so far; ``seconds`` of processor time; ``weight``,
-        the mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)`` makes a table.
+        the mean over columns, 0 if not chosen. ``pandas.DataFrame(imputer.selection_)``
+        makes a table.
     unmodelled_ : dict
         Columns that are not modelled, by name or number, and why, if `estimator` is
         None.
