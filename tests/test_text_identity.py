@@ -122,6 +122,15 @@ def test_where_a_model_was_read_from_does_not_count(tmp_path):
     assert len({scorer._identity() for scorer in scorers}) == 1
 
 
+@pytest.mark.parametrize("other", [{"pad_token": "the"}, {"mask_token": "[UNK]"}])
+def test_special_tokens_count(other):
+    """The same tokens, of which others are never hidden, or stand for hidden ones."""
+    kwargs = {"unk_token": "a"}
+    one = MPTScorer(make_model(), make_tokenizer(**kwargs)).fit()
+    two = MPTScorer(make_model(), make_tokenizer(**kwargs, **other)).fit()
+    assert one._identity() != two._identity()
+
+
 def test_other_values_have_other_hashes():
     values = [
         *(0, 0.0, "0", None, False, (0,), [0], {0: 0}, {0}, torch.zeros(1), slice(0)),

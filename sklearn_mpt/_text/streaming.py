@@ -21,6 +21,7 @@ from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.scores import Texts
 from sklearn_mpt._text.scoring import followed
 from sklearn_mpt._text.texts import check_texts, rows_of, show
+from sklearn_mpt._text.windows import all_special_ids
 from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
@@ -182,11 +183,11 @@ class StreamingMixin:
 
 
 def _describe(tokenizer):
-    """Return a description of the tokenizer that determines the tokens of a text."""
-    kind = type(tokenizer).__name__
+    """Return what determines the tokens of a text, and which of them are scored."""
+    special = all_special_ids(tokenizer), tokenizer.unk_token_id
     if tokenizer.is_fast:
-        return kind, tokenizer.backend_tokenizer.to_str()
-    return kind, sorted(tokenizer.get_vocab().items()), tokenizer.init_kwargs
+        return type(tokenizer), special, tokenizer.backend_tokenizer.to_str()
+    return type(tokenizer), special, tokenizer.get_vocab(), tokenizer.init_kwargs
 
 
 def _read_blocks(texts, block_size):
