@@ -212,7 +212,7 @@ def test_curves_of_other_masks_are_not_subtracted(known, options):
         ({"mask_sizes": []}, "mask_sizes must be integers"),
         ({"n_masks": 0}, "n_masks"),
         ({"allocation": "best"}, "allocation must be one of 'equal', 'neyman', got"),
-        ({"design": "best"}, "design must be one of 'auto', 'chain', 'balanced', 'ind"),
+        ({"design": "best"}, "design must be one of 'auto', 'all', 'chain', 'bal"),
         (
             {"design": "chain", "allocation": "neyman"},
             "allocation='neyman' needs design='independent', got design='chain'",

@@ -1,6 +1,7 @@
 """The designs of `mpt_curve`: no bias, and errors that cover, whatever the model."""
 
 import itertools
+import math
 
 import numpy as np
 import pandas as pd
@@ -117,6 +118,61 @@ def test_designs_agree_on_every_size():
         error = np.array([curve.scores for curve in curves]) - exact.scores
         spread = error.std(axis=0, ddof=1) / np.sqrt(60)
         assert np.all(np.abs(error.mean(axis=0)) <= 4.5 * spread + 1e-12)
+
+
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_all_masks_are_the_average_over_all_that_exist(has_gaps):
+    model, X = model_of(5)
+    X[::3, 1] = np.nan if has_gaps else 0.0
+    function = model.conditional_log_prob if has_gaps else no_joint
+    curve = mpt_curve(function, X, design="all", random_state=1)
+    masks = np.array(list(itertools.product([False, True], repeat=5)))[1:]
+    present = ~np.isnan(X)
+    scores = [
+        np.where(present, function(X, mask), 0.0)[:, mask].sum() / mask.sum() / len(X)
+        for mask in masks
+    ]
+    of_size = [np.equal(masks.sum(axis=1), size) for size in range(1, 6)]
+    assert_allclose(curve.scores, [np.mean(np.array(scores)[own]) for own in of_size])
+    assert (curve.std_errors == 0).all()
+    assert curve.lml_std_error == 0
+    another = mpt_curve(function, X, design="all", random_state=2)
+    assert (curve - another).lml == 0
+
+
+def test_scores_of_all_masks_are_the_terms_of_all_orders():
+    """The (t - 1)! (D - t)! orders in which t features, the j-th first, come last."""
+    model, X = model_of(3)
+    terms = np.zeros((3, 3, 2, 2, 2))  # by size, feature and mask
+    for order in itertools.permutations(range(3)):
+        for place, feature in enumerate(order):
+            mask = np.isin(range(3), order[place:])
+            log_prob = model.conditional_log_prob(X, mask)[:, feature].mean()
+            terms[(2 - place, feature, *mask.astype(int))] += log_prob / 6
+    curve = mpt_curve(model, X, design="all")
+    assert_allclose(curve.scores, terms.sum(axis=(1, 2, 3, 4)))
+    assert_allclose(curve.lml, model.score(X))
+    for mask in itertools.product([0, 1], repeat=3):
+        for feature in np.flatnonzero(mask):
+            size = sum(mask)
+            n_orders = math.factorial(size - 1) * math.factorial(3 - size)
+            assert n_orders == math.factorial(3) / (math.comb(3, size) * size)
+            log_prob = model.conditional_log_prob(X, np.array(mask, dtype=bool))
+            expected = n_orders / 6 * log_prob[:, feature].mean()
+            assert_allclose(terms[(size - 1, feature, *mask)], expected)
+
+
+@pytest.mark.parametrize(
+    ("n_features", "options", "message"),
+    [
+        (13, {}, r"at most 12 features, got 13, which have 2\^13 - 1 masks"),
+        (4, {"n_masks": 3}, "n_masks must be None with design='all', got 3"),
+        (4, {"allocation": "neyman"}, "needs design='independent', got design='all'"),
+    ],
+)
+def test_what_does_not_go_with_all_masks_is_refused(n_features, options, message):
+    with pytest.raises(ValueError, match=message):
+        mpt_curve(no_joint, np.zeros((2, n_features)), design="all", **options)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Measure the masked score of any model at every mask size."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,8 @@ from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
-DESIGNS = ["auto", "chain", "balanced", "independent"]
+DESIGNS = ["auto", "all", "chain", "balanced", "independent"]
+MOST_FOR_ALL = 12  # features: `draw_distinct` lists the at most 924 masks of each size
 
 
 def mpt_curve(
@@ -63,18 +65,20 @@ def mpt_curve(
         sizes the curve is interpolated linearly. Must be None for texts.
     n_masks : int, default=None
         Number of masks of each size, at most as many as exist. None is 10, or the
-        `n_masks` of `MPTScorer`.
-    design : {"auto", "chain", "balanced", "independent"}, default="auto"
-        How masks are drawn. "chain": along `n_masks` random orders of the features,
-        each mask hides the features that come later; the log-probability of the next
-        feature alone serves as a control variate, so the sum has no error if the
-        conditionals are exact. "balanced": the masks of one size hide all features
-        about equally often; each row gets masks of its own if the function takes them
-        and, in a trial on a few rows, its results change with the visible entries.
-        "independent": masks of each size are drawn independently, as in [1]_, without
-        repetition. "auto": "chain" if the model has a method `mean_chain_scores` and
-        `mask_sizes` is None, else "balanced". If entries are missing, "chain" draws
-        orders for each row, and so it does for functions that take masks for each.
+        `n_masks` of `MPTScorer`. Must be None with ``design="all"``.
+    design : {"auto", "all", "chain", "balanced", "independent"}, default="auto"
+        How masks are drawn. "all": none are drawn, because all that exist are scored,
+        without any error; for at most 12 features, which have 4,095 masks. "chain":
+        along `n_masks` random orders of the features, each mask hides the features that
+        come later; the log-probability of the next feature alone serves as a control
+        variate, so the sum has no error if the conditionals are exact. "balanced": the
+        masks of one size hide all features about equally often; each row gets masks of
+        its own if the function takes them and, in a trial on a few rows, its results
+        change with the visible entries. "independent": masks of each size are drawn
+        independently, as in [1]_, without repetition. "auto": "chain" if the model has
+        a method `mean_chain_scores` and `mask_sizes` is None, else "balanced". If
+        entries are missing, "chain" draws orders for each row, and so it does for
+        functions that take masks for each.
     allocation : {"equal", "neyman"}, default="equal"
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the
@@ -139,6 +143,10 @@ def mpt_curve(
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
+    check_choice(design, "design", DESIGNS)
+    if design == "all":
+        n_masks = _count_for_all(n_masks, rows.shape[1])
+        random_state = 0  # it decides in which order masks are added up, no more
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")
     n_jobs = own_setting(estimator, "n_jobs", n_jobs)
@@ -171,7 +179,6 @@ def _check_ragged(mask_sizes, design, allocation):
 
 def _choose_design(design, allocation, is_chain):
     """Return the name of the function in `designs` to call."""
-    check_choice(design, "design", DESIGNS)
     check_choice(allocation, "allocation", ["equal", "neyman"])
     if allocation == "neyman":
         if design not in ("auto", "independent"):
@@ -182,7 +189,20 @@ def _choose_design(design, allocation, is_chain):
         return "neyman"
     if design == "auto":
         return "chain" if is_chain else "balanced"
-    return design
+    # All masks are independent ones, without repetition, as many as there are.
+    return "independent" if design == "all" else design
+
+
+def _count_for_all(n_masks, n_features):
+    """Return the largest number of masks of one size; refuse too many features."""
+    if n_masks is not None:
+        raise ValueError(f"n_masks must be None with design='all', got {n_masks!r}.")
+    if n_features > MOST_FOR_ALL:
+        raise ValueError(
+            f"design='all' scores all masks of at most {MOST_FOR_ALL} features, got "
+            f"{n_features}, which have 2^{n_features} - 1 masks. Use design='auto'."
+        )
+    return math.comb(n_features, n_features // 2)
 
 
 def _is_per_row(estimator, rows, design):
