@@ -114,3 +114,17 @@ def test_a_density_is_at_most_one_over_the_step_of_the_numbers():
     assert log_prob[:, 0].max() <= -np.log(10)
     assert log_prob[:, 0].max() > -np.log(10) - 0.5
     assert (imputer.selection_["log_prob"] <= np.log(x.std() / 10) + 1e-9).all()
+
+
+def test_bounds_of_users_replace_limits_of_what_was_seen():
+    """A line through positive numbers goes on below zero if a bound lets it."""
+    x = np.arange(60.0)
+    gaps = np.column_stack([x, np.where(x < 10, np.nan, 3 * (x - 9.5))])
+    row = np.array([[0.0, np.nan]])
+    bounds = [{}, {"min_value": -100.0}, {"min_value": 5.0}]
+    found = [
+        MPTImputer(max_models=4, random_state=0, **of).fit(gaps).transform(row)[0, 1]
+        for of in bounds
+    ]
+    assert_allclose(found, [0, -28.5, 5], atol=3)
+    assert found[0] >= 0

@@ -87,7 +87,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         numbers with few values as "ordinal" if that describes them better.
     min_value, max_value : float, dict or array-like of (n_features,), default=None
         Bounds of the numbers that are filled in; a dict maps columns, by name or
-        number, to bounds. One float is for all columns of numbers. None: no bound.
+        number, to bounds. One float is for all columns of numbers. None: a standard
+        deviation outside of what was seen in `fit`, and 0 where nothing negative was;
+        with an `estimator`, no bound.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
         Entries that are missing, besides NaN, None and NA, which always are.
     add_indicator : bool, default=False
@@ -180,8 +182,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     most one over the rounding, so that nothing is gained below it.
 
     A power transform is taken only if it implies about the mean and the spread of the
-    column. Numbers that are filled in lie at most a standard deviation outside of what
-    was seen, and are not negative where nothing negative was.
+    column.
 
     References
     ----------
@@ -311,8 +312,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             X, weight = rows_that_count(X, sample_weight)
             reasons, hints = self._learn_table(X)
             if estimator is None:
+                adjustments = self._adjustments(X)
                 estimator = StackedModels(
                     self._reader,
+                    bounds=(adjustments.low, adjustments.high),
                     max_seconds=self.max_seconds,
                     max_models=self.max_models,
                     random_state=self.random_state,

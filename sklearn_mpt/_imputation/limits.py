@@ -43,6 +43,13 @@ class Limits(NamedTuple):
                 origin[j], step[j] = numbers.min(), decimal_step(numbers)
         return cls(low, high, origin, step)
 
+    def with_bounds(self, low, high):
+        """Return limits in which finite bounds of users replace those learned."""
+        return self._replace(
+            low=np.where(np.isfinite(low), low, self.low),
+            high=np.where(np.isfinite(high), high, self.high),
+        )
+
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
 

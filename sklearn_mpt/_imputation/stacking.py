@@ -46,6 +46,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     ----------
     reader : TableReader
         Kinds and categories of the columns. Columns without a kind are not modelled.
+    bounds : tuple of ndarrays of shape (n_features,), default=None
+        Smallest and largest number of each column; infinite ones are learned.
     max_seconds : "auto", float or None, default="auto"
         Processor time for the choice of models; see `MPTImputer`.
     max_models : int, default=None
@@ -79,12 +81,14 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         self,
         reader: TableReader,
         *,
+        bounds: tuple[np.ndarray, np.ndarray] | None = None,
         max_seconds: str | float | None = "auto",
         max_models: int | None = None,
         warm_start: bool = False,
         random_state: RandomState = None,
     ):
         self.reader = reader
+        self.bounds = bounds
         self.max_seconds = max_seconds
         self.max_models = max_models
         self.warm_start = warm_start
@@ -138,6 +142,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         powers = Powers.of(rows, is_number)
         self._units = Units.of(numbers, self._layout, powers, weight)
         self._limits = Limits.of(rows, self._layout.numbers)
+        if self.bounds is not None:
+            low, high = self.bounds
+            self._limits = self._limits.with_bounds(low[columns], high[columns])
         self._largest = largest_log_densities(rows, self._layout)
         self.n_features_in_ = len(reader.kinds)
         self.likelihoods_ = list(reader.kinds)
