@@ -561,6 +561,18 @@ def test_rotation_finds_simple_structure():
         assert_allclose(correlation, np.eye(2), atol=1e-4)
 
 
+def test_several_abilities_of_a_wide_population_have_a_wide_grid():
+    slopes = np.array([[1.0, 0.2], [0.8, 0.0], [0.1, 1.2], [0.0, 0.9]]) / 4
+    given = {"intercept": np.zeros(4)}
+    wide = MPTItemResponse.from_items(
+        discrimination=slopes, latent_variance=16.0, **given
+    )
+    unit = MPTItemResponse.from_items(discrimination=4 * slopes, **given)
+    rows = all_rows(unit)
+    expected = unit.score_samples(rows)
+    assert_allclose(wide.score_samples(rows), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("method", ["varimax", "quartimax", "oblimin"])
 def test_the_longest_rotated_column_comes_first(method):
     rng = np.random.default_rng(0)
