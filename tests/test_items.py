@@ -561,6 +561,23 @@ def test_rotation_finds_simple_structure():
         assert_allclose(correlation, np.eye(2), atol=1e-4)
 
 
+def test_likelihoods_of_several_abilities_without_a_maximum_are_at_infinity():
+    slopes = np.array([[1.0, 0.0]] * 4 + [[0.0, 1.5]] * 4)
+    model = MPTItemResponse.from_items(
+        discrimination=slopes, intercept=np.tile([-1.0, 0, 0.5, 1], 2)
+    )
+    rows = np.array([[1] * 8, [0] * 8, [1] * 4 + [0] * 4, [1] * 4 + [1, 0, 1, 0]])
+    theta, error = model.abilities(rows, method="ml")
+    assert_allclose(theta[:3], np.inf * np.array([[1, 1], [-1, -1], [1, -1]]))
+    assert np.isposinf(error[:3]).all()
+    assert theta[3, 0] == np.inf
+    alone = MPTItemResponse.from_items(
+        discrimination=slopes[4:, 1], intercept=[-1.0, 0, 0.5, 1]
+    ).abilities(rows[3:, 4:], method="ml")
+    assert_allclose(theta[3, 1], alone.theta[0, 0], atol=1e-6)
+    assert_allclose(error[3, 1], alone.std_error[0, 0], rtol=1e-5)
+
+
 def test_several_abilities_of_a_wide_population_have_a_wide_grid():
     slopes = np.array([[1.0, 0.2], [0.8, 0.0], [0.1, 1.2], [0.0, 0.9]]) / 4
     given = {"intercept": np.zeros(4)}

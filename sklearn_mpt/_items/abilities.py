@@ -7,12 +7,15 @@ import numpy as np
 import torch
 
 from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._latent.modes import LogJoint, climb
 
 N_STEPS, TOLERANCE = 60, 1e-10
 LONGEST = 1.0
 FAR, EDGE = 1e4, 15.0  # z at which a likelihood is at its limit; largest |z| of a mode
 N_NODES = 601
-FURTHEST = 20.0  # a mode of several abilities beyond this is taken as infinite
+# Curvature below which a likelihood has no maximum in a direction, and the share of an
+# ability in such a direction from which on it is infinite.
+FLAT, SHARE = 1e-6, 1e-3
 DIFFERENCE = 1e-4
 BLOCK = 2**21
 
@@ -32,12 +35,13 @@ class Abilities(NamedTuple):
     std_error: np.ndarray
 
 
-def log_prob_of(items, point, X, z):
+def log_prob_of(items, point, rows, z):
     """Return log p(present answers | z) and its gradient in z.
 
-    X : (n, d). z : (n, k), one for each row. Returns (n,) and (n, k).
+    rows : codes of answers and whether they are present, (n, d) each. z : (n, k), one
+    for each row. Returns (n,) and (n, k).
     """
-    codes, present = X.nan_to_num().long(), ~X.isnan()
+    codes, present = rows
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
     for block in items.blocks:
         slopes, own = block.split(point)
@@ -57,45 +61,25 @@ def modes(items, point, X, prior, start):
     prior : means (n, k) and precisions (n, k); zeros mean no prior. start : (n, k).
     """
     mean, precision = prior
-    k = start.shape[1]
-    eye = torch.eye(k, dtype=start.dtype, device=start.device)
+    codes, present = X.nan_to_num().long(), ~X.isnan()
 
-    def evaluate(z):
-        value, gradient = log_prob_of(items, point, X, z)
-        off = z - mean
-        value = value - 0.5 * (precision * off**2).sum(1)
-        return value, gradient - precision * off
+    def evaluate(z, which):
+        rows = codes[which], present[which]
+        value, gradient = log_prob_of(items, point, rows, z)
+        off = z - mean[which]
+        value = value - 0.5 * (precision[which] * off**2).sum(1)
+        return value, gradient - precision[which] * off
 
-    def hessian(z):
+    def log_joint(z, which):
         columns = []
-        for i in range(k):
-            ends = [evaluate(z + s * DIFFERENCE * eye[i])[1] for s in (1, -1)]
+        for step in DIFFERENCE * torch.eye(z.shape[1], dtype=z.dtype, device=z.device):
+            ends = [evaluate(z + sign * step, which)[1] for sign in (1, -1)]
             columns.append((ends[1] - ends[0]) / (2 * DIFFERENCE))
         matrix = torch.stack(columns, 2)
-        return 0.5 * (matrix + matrix.mT)
+        return LogJoint(*evaluate(z, which), 0.5 * (matrix + matrix.mT))
 
-    z, (value, gradient) = start.clone(), evaluate(start)
-    for _ in range(N_STEPS):
-        curvature = hessian(z)
-        values, vectors = torch.linalg.eigh(curvature)
-        values = values.abs().clamp(min=1e-6)
-        along = (vectors.mT @ gradient[..., None])[..., 0] / values
-        step = (vectors @ along[..., None])[..., 0]
-        length = step.norm(dim=1, keepdim=True)
-        step = step * (LONGEST / length.clamp(min=LONGEST))
-        for _ in range(12):
-            found, _ = evaluate(z + step)
-            worse = found < value - 1e-12
-            if not worse.any():
-                break
-            step = torch.where(worse[:, None], 0.5 * step, step)
-        better = (found >= value - 1e-12)[:, None]
-        z = torch.where(better, z + step, z)
-        value, gradient = evaluate(z)
-        moving = better[:, 0] & (step.abs().amax(1) > TOLERANCE)
-        if not (moving & (z.abs().amax(1) < 4 * EDGE)).any():
-            break
-    return z, hessian(z)
+    found = climb(log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, longest=LONGEST)
+    return found.z, found.precision
 
 
 def covariances(curvature):
@@ -126,7 +110,7 @@ def posterior_modes(density, X, codes=None):
     start = density.grid.z[density.weights(X).argmax(1)]
     prior = mean, 1 / variance
     z, curvature = modes(density.items, density.point, X, prior, start)
-    return _as_seen(density, z, curvature)
+    return _as_seen(density, z, covariances(curvature))
 
 
 def likelihood_modes(density, X, codes=None):
@@ -144,18 +128,21 @@ def likelihood_modes(density, X, codes=None):
     finite = start.isfinite().all(1)
     none = torch.zeros_like(start[finite])
     z, curvature = modes(items, point, X[finite], (none, none), start[finite])
-    far = z.abs() > FURTHEST
-    theta[finite], error[finite] = _as_seen(density, z, curvature)
-    if bool(far.any()):
-        sign = torch.where(far, z.sign() * math.inf, theta[finite])
-        theta[finite] = sign
-        error[finite] = torch.where(far, math.inf, error[finite])
+    values, vectors = torch.linalg.eigh(curvature)
+    is_flat = values < FLAT
+    precision = torch.where(is_flat, math.inf, values)
+    covariance = (vectors / precision[:, None]) @ vectors.mT
+    found, std_error = _as_seen(density, z, covariance)
+    share = (vectors.mT @ density.root).abs()
+    far = (is_flat[..., None] & (share > SHARE)).any(1)
+    theta[finite] = torch.where(far, found.sign() * math.inf, found)
+    error[finite] = torch.where(far, math.inf, std_error)
     return theta, error
 
 
-def _as_seen(density, z, curvature):
+def _as_seen(density, z, covariance):
     """Return the abilities in the coordinates of users, and their standard errors."""
-    covariance = density.root.T @ covariances(curvature) @ density.root
+    covariance = density.root.T @ covariance @ density.root
     error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
     return z @ density.root, error
 

@@ -348,10 +348,6 @@ class Likelihood(torch.nn.Module, ABC):
         outer = (jacobian[:, None] * jacobian).flatten(0, 1)
         return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
 
-    def curving(self, location: torch.Tensor) -> torch.Tensor:
-        """Return 1.0 for locations whose information varies, else 0.0; (l,)."""
-        return torch.ones_like(location)
-
     def at(self, own: torch.Tensor) -> Self:
         """Return the likelihood with these own parameters, (..., g).
 

@@ -392,12 +392,6 @@ class Columns(Likelihood):
             for part, columns, places in self._each_sliced()
         )
 
-    def curving(self, location):
-        return self._by_location(
-            part.curving(location[..., places])
-            for part, _, places in self._each_sliced()
-        )
-
     def centre(self, location):
         return self._by_location(
             part.centre(location[..., places])

@@ -196,9 +196,6 @@ class Gaussian(OfScale):
         precision = 1 / self.scatter
         return (X - location) * precision, precision.expand_as(location)
 
-    def curving(self, location):
-        return torch.zeros_like(location)
-
     def own_derivatives(self, X, location):
         square = (X - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)

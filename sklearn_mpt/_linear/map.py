@@ -5,6 +5,7 @@ import math
 import numpy as np
 import torch
 
+from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._latent.prior_grid import spacings
 from sklearn_mpt._latent.quadrature import (
     Posterior,
@@ -15,7 +16,6 @@ from sklearn_mpt._latent.quadrature import (
 )
 
 PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
-LONG = 10.0  # change of a location beyond which the whole Newton step is tried
 WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
 CORE = 3.0  # radius within which the shared grid must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
@@ -70,70 +70,37 @@ class LinearMap:
 
 
 def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
-    r"""Return the Laplace approximation of the posterior of z, by Newton's method.
+    """Return the Laplace approximation of the posterior of z, by Newton's method.
 
-    It starts at `start`, (n, k), or at 0.
-
-    A step that changes locations by at most d is multiplied by
-    :math:`\log(1 + d) / d`, so that every step is an ascent [1]_ for logits. Locations
-    whose information is constant do not count for d. A long step is taken whole if it
-    gains enough. Rows that have converged are not changed any more.
-
-    References
-    ----------
-    .. [1] T. Sun and Q. Tran-Dinh, "Generalized self-concordant functions: a recipe for
-       Newton-type methods", Mathematical Programming 178, 2019.
+    It starts at `start`, (n, k), or at 0, and ends where a step changes no component of
+    z by more than `tol`.
     """
     W = joint.components
-    z = W.new_zeros(len(rows.X), len(W)) if start is None else start.clone()
-    root = W.new_empty(*z.shape, len(W))
-    curved = joint.likelihood.curving(joint.intercept)
-    moving = torch.arange(len(z), device=z.device)
-    for _ in range(max_iter):
-        at, left = z[moving], rows.take(moving)
-        step, root[moving] = _newton_step(left, joint, at, curved)
-        far = step.abs().amax(1) > tol
-        moving = moving[far]
-        if len(moving) == 0:
-            break
-        z[moving] = (at + step)[far]
-    return gaussian_around(z, root)
+    if start is None:
+        start = W.new_zeros(len(rows.X), len(W))
+
+    def log_joint(z, which):
+        some = rows.take(which)
+        observed = some.observed.to(z.dtype)
+        location = joint.location(z)
+        entries = joint.likelihood.entry_log_prob(some.X, location)
+        slope, information = joint.likelihood.derivatives(some.X, location)
+        slope = joint.likelihood.spread(observed) * slope
+        return LogJoint(
+            (observed * entries).sum(1) - 0.5 * (z**2).sum(1),
+            slope @ W.T - z,
+            _precision(information, observed, joint),
+        )
+
+    modes = climb(log_joint, start, max_iter=max_iter, tol=tol)
+    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision))
 
 
-def _newton_step(rows, joint, z, curved):
-    """Return the damped step from z, and the root of the precision there."""
-    W, observed = joint.components, rows.observed.to(z.dtype)
-    on_locations = joint.likelihood.spread(observed)
-    slope, information = joint.likelihood.derivatives(rows.X, joint.location(z))
-    gradient = (on_locations * slope) @ W.T - z
-    root = _precision_root(information, observed, joint)
-    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
-    curved = on_locations * curved
-    change = ((step @ W).abs() * curved).amax(1, keepdim=True).clamp(min=1e-12)
-    share = torch.log1p(change) / change
-    if (change > LONG).any():
-        whole = _gains(rows, joint, z, step, gradient) & (change > LONG)
-        share = torch.where(whole, 1.0, share)
-    return share * step, root
-
-
-def _gains(rows, joint, z, step, gradient):
-    """Return whether a step gains a tenth of its first-order prediction; (n, 1)."""
-
-    def log_joint(z):
-        log_prob = joint.likelihood.entry_log_prob(rows.X, joint.location(z))
-        seen = torch.where(rows.observed, log_prob, 0.0).sum(1, keepdim=True)
-        return seen - 0.5 * (z**2).sum(1, keepdim=True)
-
-    promised = (gradient * step).sum(1, keepdim=True)
-    return log_joint(z + step) - log_joint(z) >= 0.1 * promised
-
-
-def _precision_root(information, observed, joint):
-    """Return Cholesky factors of the posterior precision of z; (n, k, k)."""
+def _precision(information, observed, joint):
+    """Return the posterior precision of z; (n, k, k)."""
     precision = joint.likelihood.precision(information, observed, joint.components)
     precision.diagonal(dim1=1, dim2=2).add_(1)
-    return torch.linalg.cholesky(precision)
+    return precision
 
 
 def variational_posterior(rows, joint, grid, n_steps=4, start=None):
@@ -151,7 +118,8 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
         points = location_points(posterior, joint, grid)
         slope, information = joint.likelihood.derivatives(rows.X[:, None], points)
         gradient = (on_locations * (weight @ slope)) @ W.T - posterior.mean
-        precision_root = _precision_root(weight @ information, observed, joint)
+        precision = _precision(weight @ information, observed, joint)
+        precision_root = torch.linalg.cholesky(precision)
         step = torch.cholesky_solve(gradient[..., None], precision_root)[..., 0]
         posterior = gaussian_around(posterior.mean + step, precision_root)
     return posterior

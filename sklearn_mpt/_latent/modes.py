@@ -1,0 +1,89 @@
+"""Modes of posteriors of z, for all rows at once, by Newton's method."""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+SHORTER, SHORTEST = 0.3, 1e-3  # of steps: factor, and least share of a full one
+# Relative rounding error of a log-density, a sum over features. A smaller fall of it is
+# no reason to shorten a step.
+ROUNDING = 1e-13
+
+
+class LogJoint(NamedTuple):
+    """Log p(x, z) of rows at points z, up to constants, and its derivatives."""
+
+    value: torch.Tensor  # shape: (n,)
+    gradient: torch.Tensor  # shape: (n, k)
+    precision: torch.Tensor  # shape: (n, k, k), minus the Hessian, or near it
+
+
+class Modes(NamedTuple):
+    """Modes of rows, and the log joint density and the curvature there."""
+
+    z: torch.Tensor  # shape: (n, k)
+    value: torch.Tensor  # shape: (n,)
+    precision: torch.Tensor  # shape: (n, k, k)
+
+
+def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.inf):
+    """Return the modes near `start`; rows move by Newton steps.
+
+    A step that gains nothing is shortened. Where the precision has negative
+    eigenvalues, their absolute values are taken, so that every step leads upwards. A
+    row stays where it is once it has converged, however many steps other rows take.
+
+    Parameters
+    ----------
+    log_joint : callable
+        Takes points, (m, k), and the indices of their rows, (m,); returns a `LogJoint`.
+    start : Tensor of shape (n, k)
+    max_iter : int
+        Largest number of steps.
+    tol : float
+        A row has converged if its step changes no component of z by more.
+    least_gain : float
+        A row has converged if its step is expected to gain less, in nats.
+    longest : float
+        Largest length of a step.
+    """
+    z, moving = start.clone(), torch.arange(len(start), device=start.device)
+    value, gradient, precision = (part.clone() for part in log_joint(z, moving))
+    step, gain = _newton(gradient, precision, longest)
+    size = torch.ones_like(value)
+    goes_on = (step.abs().amax(1) > tol) & (gain > least_gain)
+    for _ in range(max_iter):
+        moving = moving[goes_on]
+        if len(moving) == 0:
+            break
+        at = z[moving] + size[moving, None] * step[moving]
+        found = log_joint(at, moving)
+        rounding = ROUNDING * (1 + value[moving].abs())
+        gained = found.value - value[moving] > -rounding
+        better = moving[gained]
+        z[better], value[better] = at[gained], found.value[gained]
+        precision[better] = found.precision[gained]
+        new = _newton(found.gradient[gained], precision[better], longest)
+        step[better], gain[better] = new
+        size[better] = (size[better] / SHORTER).clamp(max=1.0)
+        size[moving[~gained]] *= SHORTER
+        goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > least_gain)
+        goes_on &= size[moving] > SHORTEST
+    return Modes(z, value, precision)
+
+
+def _newton(gradient, precision, longest):
+    """Return Newton steps (n, k), and the gains that they promise, (n,), in nats."""
+    root, failed = torch.linalg.cholesky_ex(precision)
+    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
+    bent = failed > 0
+    if bent.any():
+        values, vectors = torch.linalg.eigh(precision[bent])
+        along = (vectors.mT @ gradient[bent][..., None])[..., 0]
+        along = along / values.abs().clamp(min=1e-6)
+        step[bent] = (vectors @ along[..., None])[..., 0]
+    if longest < math.inf:
+        length = step.norm(dim=1, keepdim=True)
+        step = step * (longest / length.clamp(min=longest))
+    return step, 0.5 * (gradient * step).sum(1)
