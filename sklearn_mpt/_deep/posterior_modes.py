@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.integration import BLOCK_BYTES, log_joint
+from sklearn_mpt._latent.integration import log_joint
+from sklearn_mpt._latent.modes import LogJoint, climb
 from sklearn_mpt._latent.quadrature import (
     Nodes,
     Posterior,
@@ -15,26 +16,14 @@ from sklearn_mpt._latent.quadrature import (
     standard_normal_log_prob,
 )
 
-# Starts are the likeliest of points of the prior, and of wider normals, as rows far
-# from the data have z in the tails of the prior. They are APART from each other, or in
-# the tails APART_IN_TAILS of their distance beyond FAR.
-N_SEARCH_POINTS, WIDTHS = 1024, (1.0, 3.0, 8.0, 20.0, 50.0)
-APART, APART_IN_TAILS, FAR = 0.3, 0.5, 3.0
-N_STARTS, FEW_DIMS = 8, 3  # one in more dimensions
-# More points of the prior, and starts that may be nearer to each other: with many
-# features modes are narrow, and a high mode may be beside a lower and wider one.
-N_NEAR_POINTS, NEAR, N_NEAR_STARTS = 4096, 0.05, 4
+# Starts are the encoder's mean and the likeliest of shared points, which have the tails
+# of a Cauchy distribution, as rows far from the data have z in the tails of the prior.
+# They are APART from each other, relative to 1 + |z|. In more than FEW_DIMS dimensions
+# such points are seldom near a mode.
+N_POINTS, N_STARTS, APART, FEW_DIMS = 4096, 12, 0.1, 3
 SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats below the largest
 MAX_STEPS = 20
-TOLERANCE = 0.01  # nats, of the log joint density
-SHORTER, SHORTEST = 0.3, 0.02  # of steps: factor, and least share of a full one
-# A row is unlikely if the prior at its best mode is UNLIKELY nats below its peak, or if
-# the squared errors there exceed BAD_FIT noise variances. It gets N_CONTENDERS more
-# starts of each width, of which fewer go on after every few steps: ROUNDS has numbers
-# of steps, and of starts that go on.
-UNLIKELY, BAD_FIT = 7.0, 5.0
-N_CONTENDERS, N_SURVIVORS = 100, 30
-ROUNDS = (1, 120), (2, N_SURVIVORS)
+LEAST_GAIN = 1e-3  # nats, of the log joint density, for which a climb goes on
 
 
 def n_modes(n_dims):
@@ -47,13 +36,12 @@ def posteriors_around_modes(rows, z, module):
 
     Where there are fewer modes, the largest stands for them.
     """
-    starts = torch.cat([z[:, None], search(rows, module)], 1)
-    modes = climb(rows, starts, module)
-    if module.n_dims <= FEW_DIMS:
-        unlikely = is_unlikely(rows, modes, module).nonzero()[:, 0]
-        if len(unlikely):
-            modes = _with_more(modes, unlikely, rows, module)
-    return _distinct(modes)
+    starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
+    shape = starts.shape[:2]
+    index = torch.arange(shape[0], device=z.device).repeat_interleave(shape[1])
+    found, joint = laplace(rows.take(index), starts.flatten(0, 1), module)
+    mass = joint - log_peak(found)
+    return _distinct(Modes(*(part.unflatten(0, shape) for part in (*found, mass))))
 
 
 class Modes(NamedTuple):
@@ -69,55 +57,6 @@ class Modes(NamedTuple):
         first = self.mass.argmax(1)
         rows = torch.arange(len(first), device=first.device)
         return Posterior(*(part[rows, first] for part in self[:3]))
-
-
-def climb(rows, starts, module, max_steps=MAX_STEPS):
-    """Return the modes near starts (n, s, k)."""
-    shape = starts.shape[:2]
-    index = torch.arange(shape[0], device=starts.device).repeat_interleave(shape[1])
-    rows = rows.take(index)
-    found, joint = laplace(rows, starts.flatten(0, 1), module, max_steps)
-    mass = joint - log_peak(found)
-    return Modes(*(part.unflatten(0, shape) for part in (*found, mass)))
-
-
-def is_unlikely(rows, modes, module):
-    """Return whether the best mode is in the tails, or fits badly; bool, (n,)."""
-    z, kind = modes.best().mean, module.likelihood
-    slope, information = kind.derivatives(rows.X, module.location(z))
-    seen = kind.spread(rows.observed.to(z.dtype))
-    error, noise = (seen * slope**2).sum(1), (seen * information).sum(1)
-    return ((z**2).sum(1) > 2 * UNLIKELY) | (error > BAD_FIT * noise)
-
-
-def _with_more(modes, which, rows, module):
-    """Add modes that survivors reach, for some of the rows."""
-    width = max(rows.X.shape[1], module.width) * module.n_dims
-    n_at_once = max(1, BLOCK_BYTES // (8 * len(WIDTHS) * N_CONTENDERS * width))
-    room = torch.zeros(N_SURVIVORS, dtype=torch.long, device=which.device)
-    more = Modes(*(part[:, room] for part in modes))
-    more.mass[:] = -torch.inf
-    for some in which.split(n_at_once):
-        part = rows.take(some)
-        found = climb(part, survivors(part, module), module)
-        for all_rows, new in zip(more, found, strict=True):
-            all_rows[some] = new
-    return Modes(*(torch.cat(both, 1) for both in zip(modes, more, strict=True)))
-
-
-def survivors(rows, module):
-    """Return the best of many starts; fewer go on after every few steps; (n, s, k)."""
-    z = _search_points(module.n_dims).to(rows.X)
-    joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
-    joint = joint.unflatten(1, (len(WIDTHS), -1))
-    chosen = joint.topk(N_CONTENDERS, 2).indices
-    first = N_SEARCH_POINTS * torch.arange(len(WIDTHS), device=z.device)
-    z = z[(first[:, None] + chosen).flatten(1)]
-    for n_steps, n_left in ROUNDS:
-        modes = climb(rows, z, module, n_steps)
-        left = modes.mass.topk(n_left, 1).indices
-        z = modes.mean.take_along_dim(left[..., None], 1)
-    return z
 
 
 def _distinct(modes):
@@ -137,80 +76,46 @@ def _distinct(modes):
     return chosen
 
 
-def search(rows, module):
+def likeliest_points(rows, module):
     """Return the likeliest of shared points, apart from each other; (n, s, k)."""
-    n_dims = module.n_dims
-    if n_dims > FEW_DIMS:
-        return _likeliest(rows, _search_points(n_dims), module, 1, APART)
-    far = _likeliest(rows, _search_points(n_dims), module, N_STARTS, APART)
-    near = _normal_points(N_NEAR_POINTS, n_dims)
-    return torch.cat([far, _likeliest(rows, near, module, N_NEAR_STARTS, NEAR)], 1)
-
-
-def _likeliest(rows, z, module, number, least):
-    """Return the likeliest of points z (m, k) with a least distance."""
-    z = z.to(rows.X)
+    z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(number):
+    for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        beyond = best.norm(dim=1, keepdim=True) - FAR
-        apart = (APART_IN_TAILS * beyond).clamp(min=least * z.shape[1] ** 0.5)
-        joint = torch.where(torch.cdist(best, z) < apart, -torch.inf, joint)
+        least = APART * (1 + best.norm(dim=1, keepdim=True))
+        joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
-def _search_points(n_dims):
-    normal = _normal_points(N_SEARCH_POINTS, n_dims)
-    return torch.cat([width * normal for width in WIDTHS])
-
-
 @functools.lru_cache(maxsize=64)
-def _normal_points(number, n_dims):
-    return torch.from_numpy(normal_points(number, n_dims, 0, 1)[0])
+def _cauchy_points(n_dims):
+    """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
+    normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
+    return normal[:, :-1] / normal[:, -1:].abs()
 
 
 def laplace(rows, z, module, max_steps=MAX_STEPS):
-    """Return mode and curvature of the posterior near z, by Gauss-Newton steps.
+    """Return the Gaussian at the mode near z, (n, k), and the log joint density there.
 
-    A step that gains nothing is shortened. A row stays where it is once a full step
-    gains no more than TOLERANCE, or no short one gains, however many steps other rows
-    take.
+    The curvature is that of Gauss and Newton.
     """
-    z = z.clone()
-    joint, step, root = _gauss_newton(rows, z, module)
-    moving = torch.arange(len(z), device=z.device)
-    size = torch.ones_like(joint)
-    for _ in range(max_steps):
-        candidate = z[moving] + size[:, None] * step[moving]
-        found, *others = _gauss_newton(rows.take(moving), candidate, module)
-        gain = found - joint[moving]
-        better, goes_on = gain > 0, gain > TOLERANCE
-        at = moving[better]
-        z[at], joint[at] = candidate[better], found[better]
-        step[at], root[at] = (part[better] for part in others)
-        size = torch.where(better, torch.clamp(size / SHORTER, max=1.0), size * SHORTER)
-        goes_on |= ~better & (size > SHORTEST)
-        moving, size = moving[goes_on], size[goes_on]
-        if len(moving) == 0:
-            break
-    return gaussian_around(z, root), joint
+    kind = module.likelihood
 
+    def log_joint_of(z, which):
+        some = rows.take(which)
+        location, jacobian = module.decoder.value_and_jacobian(z)
+        observed = some.observed.to(z.dtype)
+        entries = kind.entry_log_prob(some.X, location)
+        slope, information = kind.derivatives(some.X, location)
+        slope = kind.spread(observed) * slope
+        eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
+        return LogJoint(
+            (entries * observed).sum(1) + standard_normal_log_prob(z),
+            (jacobian @ slope[..., None])[..., 0] - z,
+            eye + kind.precision(information, observed, jacobian),
+        )
 
-def _gauss_newton(rows, z, module):
-    """Return the log joint density, the full step and the root of the precision.
-
-    z : shape (n, k).
-    """
-    location, jacobian = module.decoder.value_and_jacobian(z)
-    kind, observed = module.likelihood, rows.observed.to(z.dtype)
-    entries = kind.entry_log_prob(rows.X, location)
-    joint = (entries * observed).sum(1) + standard_normal_log_prob(z)
-    slope, information = kind.derivatives(rows.X, location)
-    slope = kind.spread(observed) * slope
-    gradient = (jacobian @ slope[..., None])[..., 0] - z
-    eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
-    root = torch.linalg.cholesky(eye + kind.precision(information, observed, jacobian))
-    step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
-    return joint, step, root
+    modes = climb(log_joint_of, z, max_iter=max_steps, least_gain=LEAST_GAIN)
+    return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value
