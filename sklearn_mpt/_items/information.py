@@ -1,28 +1,14 @@
-r"""Observed information of item parameters, and its inverse.
-
-By Louis' identity [1]_, minus the second derivatives of the log-likelihood of a row are
-
-.. math:: E[-H(x, z) \mid x] - \mathrm{Cov}[s(x, z) \mid x],
-
-with the gradient s and the Hessian H of :math:`\log p(x, z)` in all parameters.
-
-References
-----------
-.. [1] T. A. Louis, "Finding the observed information matrix when using the EM
-   algorithm", Journal of the Royal Statistical Society B 44, 1982.
-"""
+"""Observed information of item parameters, by Louis' identity."""
 
 import numpy as np
 import torch
 
-from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._items.answers import MISSING, log_joint
+from sklearn_mpt._latent.observed_information import missing_information
 
 STEP = 1e-5  # of central differences
 BLOCK = 2**22  # numbers in a tensor over rows and parameters
 MOST_PARAMETERS = 3000  # with more, the information is computed for each item alone
-SINGULAR = 1e-7  # relative information below which rows do not determine a direction
-TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
 
 
 def observed_information(objective, point):
@@ -45,26 +31,32 @@ def observed_information(objective, point):
     for block, part in zip(items.blocks, complete, strict=True):
         _diagonal_blocks(total, block)[:] += part
     _add_population(total, objective, point, expected)
-    loss, columns = torch.zeros_like(total), _Columns(items, scores, point)
     of_z = population_scores(objective.layout, point, z)
     answers = objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
-    size = max(1, BLOCK // p)
+    size = max(1, BLOCK // (len(z) * p))
     for start in range(0, len(answers), size):
         rows = slice(start, start + size)
         r = log_joint(answers, rows, table, log_weight).softmax(1)
-        every = _every_answer(answers, rows)
-        weight, group = answers.weight[rows], answers.group[rows]
-        mean = 0.0
-        for s in range(len(z)):
-            score = torch.cat([every @ columns.at(s), of_z[group, :, s]], 1)
-            share = r[:, s : s + 1]
-            mean = mean + share * score
-            weighted = score * (weight[:, None] * share)
-            loss += weighted.T @ score
-        loss -= (weight[:, None] * mean).T @ mean
-    return (total - loss).cpu().numpy()
+        of_answers = _scores_of(answers.codes[rows].long(), items, scores)
+        each = torch.cat([of_answers, of_z[answers.group[rows]].mT], 2)
+        total -= missing_information(each, r, answers.weight[rows])
+    return total.cpu().numpy()
+
+
+def _scores_of(codes, items, scores):
+    """Return the scores of rows of answers at nodes, (n, s, p), 0 where missing.
+
+    scores : of each block, (j, q, c, s).
+    """
+    parts = []
+    for block, score in zip(items.blocks, scores, strict=True):
+        chosen = codes[:, block.items]  # MISSING, -1, takes the zeros at the end
+        table = torch.nn.functional.pad(score.permute(0, 2, 3, 1), (0, 0, 0, 0, 0, 1))
+        item = torch.arange(len(block.items), device=codes.device)
+        parts.append(table[item, chosen].transpose(1, 2).flatten(2))
+    return torch.cat(parts, 2)
 
 
 def _diagonal_blocks(matrix, block):
@@ -72,35 +64,6 @@ def _diagonal_blocks(matrix, block):
     j, w = len(block.items), block.width
     part = matrix[block.parameters, block.parameters].view(j, w, j, w)
     return part.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
-
-
-def _every_answer(answers, rows):
-    """Return indicators of all answers, the first category included; (n, d * c)."""
-    codes = answers.codes[rows]
-    steps = torch.arange(answers.n_categories, device=codes.device, dtype=torch.int8)
-    return (codes[..., None] == steps).flatten(1).double()
-
-
-class _Columns:
-    """Scores of all answers at a node, as a matrix (d * c, p) that is used again."""
-
-    def __init__(self, items, scores, like):
-        self.matrix = like.new_zeros(len(items) * items.most, items.n_parameters)
-        rows, columns, values = [], [], []
-        for block, score in zip(items.blocks, scores, strict=True):
-            j, q, c, _ = score.shape
-            first = block.items.to(like.device)[:, None, None] * items.most
-            row = first + torch.arange(c, device=like.device)
-            column = torch.arange(j * q, device=like.device).reshape(j, q, 1)
-            rows.append(row.expand(j, q, c).flatten())
-            columns.append((block.parameters.start + column).expand(j, q, c).flatten())
-            values.append(score.flatten(0, 2))
-        self.rows, self.columns = torch.cat(rows), torch.cat(columns)
-        self.values = torch.cat(values)  # shape: (d c q, s)
-
-    def at(self, s):
-        self.matrix[self.rows, self.columns] = self.values[:, s]
-        return self.matrix
 
 
 def population_scores(layout, point, z):
@@ -195,29 +158,3 @@ def _by_items(objective, point, curves, expected, scores, complete):
                 mean = torch.where(chosen[:, few, None] == MISSING, 0.0, mean)
                 found[k][few] += torch.einsum("njp,njq,n->jpq", mean, mean, weight)
     return [part.cpu().numpy() for part in found]
-
-
-def covariance_of(information, n_free=0):
-    """Return the inverse of the information.
-
-    Parameters that the rows do not determine become NaN, with a warning.
-
-    n_free : number of directions, such as rotations, that no rows determine.
-    """
-    unit = 1 / np.sqrt(np.diagonal(information).clip(1e-300))
-    values, vectors = np.linalg.eigh(information * unit * unit[:, None])
-    known = values > SINGULAR
-    known[:n_free] = False
-    spread = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
-    covariance = spread @ spread.T
-    lost = ~known
-    lost[:n_free] = False
-    if lost.any():
-        untold = (vectors[:, lost] ** 2).sum(axis=1) > TOUCHED
-        covariance[untold] = covariance[:, untold] = np.nan
-        warn_caller(
-            f"The rows do not determine {np.count_nonzero(untold)} of {len(unit)} "
-            "parameters, or the model is not at a maximum of their likelihood: these "
-            "have no standard errors."
-        )
-    return covariance

@@ -17,9 +17,10 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
-from sklearn_mpt._items.information import covariance_of, observed_information
+from sklearn_mpt._items.information import observed_information
 from sklearn_mpt._items.model import attributes_of
 from sklearn_mpt._latent.density import own_mode
+from sklearn_mpt._latent.observed_information import covariance_of
 
 STEP = 1e-5  # of central differences
 DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
@@ -251,7 +252,7 @@ class ItemsMixin(FittedItems):
             blocks = [np.linalg.inv(part) for part in information]
             whole = None
         else:
-            whole = covariance_of(information, K * (K - 1) // 2)
+            whole = covariance_of(information, n_rotations=K * (K - 1) // 2)
             blocks = []
             for block in items.blocks:
                 j, w = len(block.items), block.width

@@ -1,16 +1,7 @@
-r"""Observed information of the parameters of a model, and their covariance.
+"""Observed information of the parameters of models that are linear in z.
 
 The parameters are the coefficients of the locations, (l, k + 1), row by row (weights
-and intercept), and the likelihood's own parameters, (g,). Let s and H be the gradient
-and the Hessian of log p(x, z) in the parameters. Louis' identity [1]_ is for each row
-
-.. math:: -\frac{\partial^2 \log p(x)}{\partial \theta \, \partial \theta^\top}
-    = E[-H \mid x] - \mathrm{Cov}[s \mid x].
-
-References
-----------
-.. [1] T. A. Louis, "Finding the observed information matrix when using the EM
-   algorithm", Journal of the Royal Statistical Society B 44, 1982.
+and intercept), and the likelihood's own parameters, (g,).
 """
 
 import itertools
@@ -19,19 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import eigh, null_space
 
-from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.integration import log_joint
+from sklearn_mpt._latent.observed_information import covariance_of, missing_information
 from sklearn_mpt._latent.quadrature import Nodes
 
 BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
-SINGULAR = 1e-6  # relative information below which rows do not determine a direction
-TOUCHED = 1e-6  # squared share of a parameter in a direction from which it counts
-# Relative expected information below which no number of rows determines a direction.
-UNTOLD = 1e-8
 MOST_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
 DRAWN_ROWS = 200  # plus four for each parameter
 FINE_NODES = 2500  # largest rule with which undetermined directions are found
@@ -68,7 +54,9 @@ class Information(NamedTuple):
     def covariance(self, rotation):
         """Return the covariance of the parameters, rotated by `rotation`, (p, p)."""
         constraints = self._constraints(rotation)
-        covariance = _covariance(self.matrix, constraints, self.expected)
+        covariance = covariance_of(
+            self.matrix, constraints=constraints, expected=self.expected
+        )
         covariance[self._fixed] = covariance[:, self._fixed] = np.nan
         return covariance
 
@@ -108,62 +96,6 @@ def _axes_gradient(coefs, pair, rotation):
         of_b = of_b - (excess * a - 2 * b * product) / len(a)
     gradient[:, pair[0]], gradient[:, pair[1]] = of_a, of_b
     return gradient
-
-
-def _covariance(information, constraints, expected=None):
-    """Return the inverse of the information, restricted by the constraints.
-
-    Parameters that the rows do not determine become NaN, with a warning, and so do
-    those that no number of rows determines. The latter are found from `expected`, as
-    the observed information in their directions depends on chance and on where training
-    ended.
-    """
-    diagonal = information.diagonal()
-    unit = 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1))
-    basis = null_space(constraints * unit, rcond=1e-9) if constraints.any() else None
-    basis = np.eye(len(unit)) if basis is None else basis
-    untold = np.zeros(len(unit), dtype=bool)
-    if expected is not None:
-        basis, untold = _told(unit[:, None] * expected * unit, basis)
-    values, vectors = eigh(basis.T @ (unit[:, None] * information * unit) @ basis)
-    vectors, known = basis @ vectors, values > SINGULAR
-    spread = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
-    covariance = spread @ spread.T
-    covariance[untold] = covariance[:, untold] = np.nan
-    open_ended = _touched(vectors[:, ~known]) & ~untold
-    if open_ended.any():
-        covariance[open_ended] = covariance[:, open_ended] = np.nan
-        warn_caller(
-            f"The rows do not determine {np.count_nonzero(open_ended)} of "
-            f"{len(unit)} parameters, or the model is not at a maximum of their "
-            "likelihood: these have no standard errors.",
-        )
-    return covariance
-
-
-def _told(expected, basis):
-    """Return the subspace of `basis` that rows of the model can determine.
-
-    expected : expected information, (p, p). The result is an orthonormal basis of the
-    subspace, the columns of a (p, q) matrix; and bool, (p,), True for parameters that
-    have a share in the other directions. A warning gives their number.
-    """
-    values, vectors = eigh(basis.T @ expected @ basis)
-    vectors, is_told = basis @ vectors, values > UNTOLD * values.max(initial=0)
-    untold = _touched(vectors[:, ~is_told])
-    if untold.any():
-        warn_caller(
-            f"The model does not determine {np.count_nonzero(untold)} of {len(untold)} "
-            "parameters, however many rows there are, because other values fit equally "
-            "well: these have no standard errors. Use fewer components, or more "
-            "features.",
-        )
-    return vectors[:, is_told], untold
-
-
-def _touched(directions):
-    """Return which parameters have a share in some of these directions, (p,)."""
-    return (directions**2).sum(axis=1) > TOUCHED
 
 
 def information_by_hessian(log_prob, *parameters):
@@ -302,9 +234,7 @@ class _Parts:
             scores = torch.cat(
                 [(slope[..., None] * z1[:, :, None]).flatten(2), of_own], 2
             )
-            deviation = scores - (r[:, None] @ scores)
-            deviation = (share.sqrt() * deviation).flatten(0, 1)
-            return complete - deviation.T @ deviation
+            return complete - missing_information(scores, r, weight)
 
     @torch.enable_grad()
     def _slopes(self, rows, location):
