@@ -189,11 +189,10 @@ def test_arrays_of_objects_are_read_column_by_column():
 
 
 def test_a_table_joined_with_a_row_of_none_is_what_it_was():
-    """pandas makes all columns objects."""
+    """As pandas makes all columns objects."""
     frame = table(n=range(N), yes=Z > 0, word=np.where(Z > 0, "a", "b"))
     row = pd.DataFrame([dict.fromkeys(frame)], dtype=object)
-    joined = pd.concat([frame, row], ignore_index=True)
-    assert set(map(str, joined.dtypes)) == {"object"}
+    joined = pd.concat([frame.astype(object), row], ignore_index=True)
     kinds = [imputer().fit(X).estimator_.likelihoods_ for X in (frame, joined)]
     assert kinds[0] == kinds[1]
     model = MPTLinearVAE(1, likelihood="from_dtype", max_iter=0)
@@ -287,6 +286,19 @@ def test_bounds_hold_for_what_is_filled_in(model):
         assert_array_equal(np.asarray(filled)[~gone], frame[~gone])
 
 
+def test_bounds_of_users_replace_the_limits_of_what_was_seen():
+    frame = pd.DataFrame({"x": np.arange(60.0), "y": 2 * np.arange(60.0)})
+    frame.loc[57:, "y"] = np.nan
+    row = pd.DataFrame({"x": [-300.0], "y": [np.nan]})
+    how = {"max_models": 2, "random_state": 0}
+    seen = MPTImputer(**how).fit(frame).transform(row)["y"][0]
+    free = MPTImputer(**how, min_value={"y": -np.inf}).fit(frame).transform(row)["y"][0]
+    bound = MPTImputer(**how, min_value={"y": -50}).fit(frame).transform(row)["y"][0]
+    assert seen == 0
+    assert bound == -50
+    assert free < -100
+
+
 @pytest.mark.parametrize("placeholder", [-1, "?"])
 def test_missing_values_may_be_marked(placeholder):
     frame = table(n=np.arange(N), word=np.where(Z > 0, "a", "b"))
@@ -359,7 +371,7 @@ def test_an_array_after_a_data_frame():
     assert_array_equal(same, fitted.transform(frame).to_numpy())
     with pytest.raises(ValueError, match="Column 'x' holds strings"):
         fitted.transform(frame.assign(x="a"))
-    with pytest.raises(ValueError, match=r"infinite values in column\(s\) \['x'\]"):
+    with pytest.raises(ValueError, match=r"X contains infinity in column\(s\) \['x'\]"):
         fitted.transform(frame.assign(x=np.inf))
 
 

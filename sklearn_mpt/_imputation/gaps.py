@@ -137,7 +137,8 @@ def _nullable(column):
 class Adjustments(NamedTuple):
     """What is added to numbers that are filled in, and their bounds.
 
-    shift, low, high : of each column, (d,).
+    shift, low, high : of each column, (d,). NaN is no bound, but the limits of what was
+    seen; infinite ones are no bound at all.
     """
 
     shift: np.ndarray
@@ -153,8 +154,8 @@ class Adjustments(NamedTuple):
         problems, found = [], []
         for parameter, value, default in (
             ("delta", delta, 0.0),
-            ("min_value", min_value, -np.inf),
-            ("max_value", max_value, np.inf),
+            ("min_value", min_value, np.nan),
+            ("max_value", max_value, np.nan),
         ):
             try:
                 found.append(_of_columns(parameter, value, default, reader, names))
@@ -175,8 +176,8 @@ class Adjustments(NamedTuple):
     @property
     def places(self):
         """Indices of the columns that they may change."""
-        is_free = np.isinf(self.low) & np.isinf(self.high)
-        return np.flatnonzero((self.shift != 0) | ~is_free).tolist()
+        is_bound = np.isfinite(self.low) | np.isfinite(self.high)
+        return np.flatnonzero((self.shift != 0) | is_bound).tolist()
 
     def apply(self, filled, gaps, reader: TableReader):
         """Return a table that was filled in, with its former gaps adjusted.
@@ -187,7 +188,7 @@ class Adjustments(NamedTuple):
         if not places:
             return filled
         rows = reader.encode(filled, places)
-        rows = np.clip(rows + self.shift, self.low, self.high)
+        rows = np.fmin(np.fmax(rows + self.shift, self.low), self.high)
         return reader.fill(filled, rows, gaps & np.isin(np.arange(len(gaps.T)), places))
 
 
@@ -199,7 +200,7 @@ def _of_columns(parameter, value, default, reader, names):
     if isinstance(value, Mapping):
         given = {column_place(key, names, parameter): by for key, by in value.items()}
     elif np.ndim(value) == 0:
-        number = _number(value, parameter)
+        number = _number(value, parameter, parameter)
         is_number = [_is_of_numbers(reader, j) for j in range(len(names))]
         return np.where(is_number, number, default)
     else:
@@ -211,8 +212,9 @@ def _of_columns(parameter, value, default, reader, names):
             )
         given = dict(enumerate(array.tolist()))
     for j, by in given.items():
-        number = _number(by, f"{parameter} of column {names[j]!r}", default)
-        if number != default and not _takes_number(reader, j, parameter):
+        number = _number(by, f"{parameter} of column {names[j]!r}", parameter)
+        is_idle = number == 0 if parameter == "delta" else np.isinf(number)
+        if not is_idle and not _takes_number(reader, j, parameter):
             raise ValueError(
                 f"{parameter} of column {names[j]!r}: the column holds no numbers."
             )
@@ -230,13 +232,14 @@ def _is_of_numbers(reader, j):
     return is_number and not reader.storage[j]["days"]
 
 
-def _number(value, name, infinite=np.nan):
-    """Return a finite number, or the infinite one that is allowed."""
+def _number(value, name, parameter):
+    """Return a finite number, or an infinite bound, which is none."""
     try:
         number = np.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError):
         number = np.nan
-    if not np.isfinite(number) and number != infinite:
+    no_bound = {"min_value": -np.inf, "max_value": np.inf}.get(parameter)
+    if not np.isfinite(number) and number != no_bound:
         raise ValueError(f"{name} must be a finite number, got {plain(value)!r}.")
     return number
 

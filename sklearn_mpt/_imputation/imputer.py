@@ -87,9 +87,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         numbers with few values as "ordinal" if that describes them better.
     min_value, max_value : float, dict or array-like of (n_features,), default=None
         Bounds of the numbers that are filled in; a dict maps columns, by name or
-        number, to bounds. One float is for all columns of numbers. None: a standard
-        deviation outside of what was seen in `fit`, and 0 where nothing negative was;
-        with an `estimator`, no bound.
+        number, to bounds. One float is for all columns of numbers. With None, numbers
+        lie at most a standard deviation outside of what was seen, and are not negative
+        where nothing is, unless there is an `estimator`; infinite bounds lift that.
     missing_values : int, float, str, NaN, None or pandas.NA, default=NaN
         Entries that are missing, besides NaN, None and NA, which always are.
     add_indicator : bool, default=False

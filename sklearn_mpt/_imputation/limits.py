@@ -44,11 +44,15 @@ class Limits(NamedTuple):
         return cls(low, high, origin, step)
 
     def with_bounds(self, low, high):
-        """Return limits in which finite bounds of users replace those learned."""
-        return self._replace(
-            low=np.where(np.isfinite(low), low, self.low),
-            high=np.where(np.isfinite(high), high, self.high),
+        """Return limits that a user's bounds replace where they are not NaN."""
+        is_low, is_high = ~np.isnan(low), ~np.isnan(high)
+        least, most = (
+            np.where(is_low, low, self.low),
+            np.where(is_high, high, self.high),
         )
+        least = np.where(is_high & ~is_low, np.minimum(least, most), least)
+        most = np.where(is_low & ~is_high, np.maximum(least, most), most)
+        return self._replace(low=least, high=most)
 
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)

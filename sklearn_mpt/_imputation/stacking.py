@@ -46,8 +46,8 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     ----------
     reader : TableReader
         Kinds and categories of the columns. Columns without a kind are not modelled.
-    bounds : tuple of ndarrays of shape (n_features,), default=None
-        Smallest and largest number of each column; infinite ones are learned.
+    bounds : tuple of ndarray of shape (n_features,), default=None
+        Least and largest numbers to fill in; NaN for the limits of what was seen.
     max_seconds : "auto", float or None, default="auto"
         Processor time for the choice of models; see `MPTImputer`.
     max_models : int, default=None

@@ -236,8 +236,10 @@ def _with_categories(column, codes, fitted, categories):
 
 
 def _with_days(column, days, fitted):
-    values = Days(*fitted.days).decode(days, column.backend)
-    entries = _merged(column, values)
+    entries = column.values.astype(object)
+    values = Days(*fitted.days).decode(days[column.missing], column.backend)
+    entries[column.missing] = array_of_objects(values)
+    entries = entries.tolist()
     if Storage.of(column).takes_days_of(fitted):
         return column.series_of(entries, column.dtype)
     return column.series_of(entries, _dtype_of(fitted, column, entries))

@@ -156,7 +156,7 @@ def _obstacle_of_dtype(column):
     if not is_known and (not dtype.is_numeric() or isinstance(dtype, nw.Decimal)):
         shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
         return f"dtype {shown}"
-    kinds = sorted({kind_of_value(value) for value in column.present})
+    kinds = sorted(kinds_of_values(column.present))
     if len(kinds) > 1:
         return f"{' and '.join(kinds)} mixed"
     words = words_for(column.present) - {"strings"}
@@ -234,7 +234,7 @@ def _kind_from_dtype(column, wanted=FROM_DTYPE):
 def _kind_of_objects(values):
     if values.dtype != object:
         return "gaussian"
-    kinds = {kind_of_value(value) for value in values}
+    kinds = kinds_of_values(values)
     return (
         KINDS_OF_OBJECTS.get(kinds.pop(), "categorical")
         if len(kinds) == 1
@@ -267,7 +267,7 @@ def _categories(column):
     present = column.present
     if column.series is None and present.dtype != object:
         _check_codes(column, present)
-    kinds = {kind_of_value(value) for value in present}
+    kinds = kinds_of_values(present)
     if len(kinds) > 1:
         raise TypeError(
             f"Column {column.name!r} mixes {' and '.join(sorted(kinds))}: categories "
@@ -312,7 +312,7 @@ def _levels(column):
         codes = column.present.astype(np.float64)
         levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
     else:
-        strange = {kind_of_value(v) for v in column.present} - {"numbers", "booleans"}
+        strange = kinds_of_values(column.present) - {"numbers", "booleans"}
         if strange:
             raise TypeError(
                 f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
@@ -374,7 +374,12 @@ def _check_codes(column, present):
         )
 
 
-def kind_of_value(value):
+def kinds_of_values(values):
+    """Return the kinds of values: booleans, strings, numbers, objects."""
+    return {_kind_of_value(value) for value in {type(v): v for v in values}.values()}
+
+
+def _kind_of_value(value):
     if isinstance(value, bool | np.bool_):
         return "booleans"
     if isinstance(value, str):

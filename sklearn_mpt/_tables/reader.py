@@ -224,9 +224,8 @@ def _check_finite(codes, X):
     if len(infinite):
         names = column_names(X)
         raise ValueError(
-            f"X has infinite values in column(s) {[names[j] for j in infinite[:10]]}: "
-            "it contains infinity where numbers are needed. Replace them, by NaN if "
-            "they are missing values."
+            f"X contains infinity in column(s) {[names[j] for j in infinite[:10]]}. "
+            "Replace infinite values, by NaN if they are missing."
         )
 
 
