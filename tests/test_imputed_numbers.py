@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
 from sklearn_mpt._imputation.layout import Layout, Units
@@ -24,7 +25,8 @@ def test_means_and_draws_of_months_are_months():
     gaps = left_skewed_months()
     imputer = MPTImputer(max_models=3, random_state=0).fit(gaps)
     assert imputer.transform(gaps)["month"].between(1, 12).all()
-    drawn = imputer.set_params(method="sample").transform(gaps)["month"]
+    imputer = clone(imputer).set_params(method="sample").fit(gaps)
+    drawn = imputer.transform(gaps)["month"]
     assert drawn.isin(range(1, 13)).all()
     draws, seen = drawn[gaps["month"].isna()], gaps["month"].dropna()
     error = seen.std() / np.sqrt(len(draws))

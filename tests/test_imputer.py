@@ -194,9 +194,9 @@ def test_every_kind_of_column_is_filled_and_drawn(frame):
     filled = imputer.transform(frame)
     assert (filled.dtypes == frame.dtypes).all()
     assert not filled.isna().any(axis=None)
-    drawn = imputer.set_params(method="sample").transform(frame)
+    drawn = clone(imputer).set_params(method="sample").fit(frame).transform(frame)
     assert not drawn.isna().any(axis=None)
-    alone = imputer.set_params(method="mean").transform(frame.iloc[[3]])
+    alone = imputer.transform(frame.iloc[[3]])
     pd.testing.assert_frame_equal(alone, filled.iloc[[3]])
     empty = frame.iloc[[0]].mask(np.ones((1, frame.shape[1]), bool))
     assert not imputer.transform(empty).isna().any(axis=None)
@@ -496,7 +496,7 @@ def test_shifts_move_what_is_filled_in(wine, frame):
     number = frame.select_dtypes("float").columns[0]
     imputer = MPTImputer(max_models=2, random_state=0).fit(frame)
     plain = imputer.transform(frame)[number]
-    imputer.set_params(delta={number: 2.0})
+    imputer = clone(imputer).set_params(delta={number: 2.0}).fit(frame)
     gap = frame[number].isna()
     assert_allclose(imputer.transform(frame)[number] - plain, 2.0 * gap, atol=1e-12)
 
@@ -509,7 +509,7 @@ def test_unknown_categories_are_refused_or_missing():
     with pytest.warns(UserWarning, match=r"takes as missing, in .* 'b': \['z'\]"):
         filled = imputer.transform(new)
     with pytest.raises(ValueError, match="'b' has categories that were not in fit"):
-        imputer.set_params(unknown="error").transform(new)
+        clone(imputer).set_params(unknown="error").fit(X).transform(new)
     assert filled.loc[0, "b"] in ("x", "y")
     assert new.loc[0, "b"] == "z"
 

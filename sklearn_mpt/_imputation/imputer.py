@@ -19,6 +19,8 @@ from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     POSITIVE,
+    bound_parameters,
+    check_bound_parameters,
     check_sample_weight,
     rows_that_count,
     warn_caller,
@@ -220,6 +222,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     _reader: TableReader
     _is_kept: np.ndarray  # which columns `transform` returns, shape: (n_features,)
 
+    # All other parameters must not change after `fit`.
+    _free_parameters = ("estimator", "max_seconds", "max_models", "random_state")
     _parameter_constraints: ClassVar[dict] = {
         "estimator": [None, HasMethods("impute")],
         "method": [StrOptions({"mean", "sample"})],
@@ -323,9 +327,14 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 self._warn_of_columns(reasons, hints)
             weights = {} if weight is None else {"sample_weight": weight}
             self.estimator_ = estimator.fit(X, **weights)
+            self._bound = bound_parameters(self, self._free_parameters)
             if self.estimator is None:
                 self.selection_ = estimator.selection_
         return self
+
+    def _check_is_fitted(self):
+        check_is_fitted(self)
+        check_bound_parameters(self, self._bound)
 
     def _read(self, X, reset=False):
         """Check a table, and replace `missing_values` in it."""
@@ -422,7 +431,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             gaps then have the dtypes they are given in, or those of `fit` where these
             cannot hold what fills the gaps. A row is filled alone as beside others.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         X = self._read(X)
         known = self._without_unknown(X)
         state = self.random_state
@@ -473,7 +482,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         -------
         names : ndarray of str
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         names = _check_feature_names_in(self, input_features)
         kept = names[self._is_kept]
         if not hasattr(self, "indicator_"):
@@ -517,7 +526,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         --------
         pool_estimates : Pools what is estimated from each of them.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         X = self._read(X)
         weight = self._weight_of_rows(X, sample_weight)
         known = self._without_unknown(X)
@@ -572,7 +581,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
             In nats per entry: log-probabilities of categories, log-densities of numbers
             in the units of their column.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         if not hasattr(self.estimator_, "conditional_log_prob"):
             raise TypeError(
                 f"{type(self.estimator_).__name__} has no conditional_log_prob, and so "
