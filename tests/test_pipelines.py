@@ -187,6 +187,21 @@ def test_transforms_without_a_known_derivative_are_refused(transformer):
         mpt_curve(pipe, X)
 
 
+def test_targets_after_any_transform_have_evidence():
+    """The values that are scored are those of y, in its units."""
+    X = positive_rows()
+    options = {"n_start": 20, "steps": 1, "n_orders": 1, "random_state": 0}
+    pipe = make_pipeline(PCA(2), BayesianRidge())
+    result = cumulative_cv_score(pipe, X, X[:, 0], **options)
+    column = cumulative_cv_score(pipe, X, X[:, [0]], **options)
+    assert column.log_evidence == result.log_evidence
+    with pytest.raises(ValueError, match="y should be a 1d array"):
+        cumulative_cv_score(pipe, X, X[:, :2], **options)
+    classes = (X[:, 0] > 0.1).astype(int)
+    pipe = make_pipeline(PCA(2), LogisticRegression())
+    assert np.isfinite(cumulative_cv_score(pipe, X, classes, **options).log_evidence)
+
+
 UNFITTED = {
     "ppca": MPTProbabilisticPCA(),
     "linear": MPTLinearVAE(likelihood="from_dtype"),

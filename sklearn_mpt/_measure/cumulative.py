@@ -12,6 +12,7 @@ from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import column_or_1d
 
 from sklearn_mpt._checks import (
     check_int,
@@ -239,7 +240,7 @@ def cumulative_cv_score(
         returns the means and standard deviations of Gaussian predictions.
     X : array-like or DataFrame of shape (n_samples, n_features)
         Rows.
-    y : array-like of shape (n_samples,), default=None
+    y : array-like of shape (n_samples,) or (n_samples, 1), default=None
         Target of a classifier or regressor: the evidence is that of `y` given `X`.
     n_start : int or "auto", default="auto"
         Number of rows to which the first fit is made, and which are not scored. 0 gives
@@ -310,7 +311,8 @@ def cumulative_cv_score(
     score = _scoring_of(estimator, y)
     X = X if hasattr(X, "shape") else np.asarray(X)
     n_samples = np.shape(X)[0]
-    if y is not None and np.shape(y)[:1] != (n_samples,):
+    y = None if y is None else column_or_1d(y)
+    if y is not None and len(y) != n_samples:
         raise ValueError(
             f"y must have a value for each of the {n_samples} rows, got the shape "
             f"{np.shape(y)}."
@@ -340,10 +342,10 @@ def cumulative_cv_score(
 
 def _scoring_of(estimator, y):
     """Return the function that computes log predictive probabilities of rows."""
-    check_pipeline(estimator)
     kind = _kind(estimator)
     if y is None or kind == "density_estimator":
         if hasattr(estimator, "score_samples") and kind != "outlier_detector":
+            check_pipeline(estimator)
             return _log_density
         needed = "a density estimator with score_samples, if y is None"
     elif kind == "classifier":
