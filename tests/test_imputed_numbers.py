@@ -130,3 +130,19 @@ def test_bounds_of_users_replace_limits_of_what_was_seen():
     ]
     assert_allclose(found, [0, -28.5, 5], atol=3)
     assert found[0] >= 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_draws_of_a_row_are_joint_whatever_the_weights_of_columns_are(share):
+    """Two columns with gaps in the same rows, whose weights agree, differ, or cross."""
+    rng = np.random.default_rng(0)
+    z = rng.multivariate_normal(np.zeros(3), 0.8 + 0.2 * np.eye(3), 2000)
+    gaps = z.copy()
+    gaps[:1000, :2] = np.nan
+    model = MPTImputer(max_models=3, random_state=0).fit(gaps).estimator_
+    model.estimators_ = [model.estimators_[i] for i in (0, -1, -1)]
+    second = np.array([share, 1 - share, 0.5])
+    model.weights_ = np.stack([np.zeros(3), second, 1 - second])
+    drawn = model.impute(gaps, method="sample", random_state=0)
+    found, error = np.cov(drawn[:1000].T), 4 * np.sqrt(2 / 1000)
+    assert_allclose(found, np.cov(z[1000:].T), atol=2 * error)

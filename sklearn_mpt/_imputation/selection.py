@@ -28,6 +28,7 @@ MOST_INDICATORS = 20
 # A candidate, and those after it in its path, are left out if it takes this many times
 # its cost by formula, and at least this many seconds.
 OVERRUN, LEAST_OVERRUN = 10.0, 1.0
+FAR = 1e6  # an error in standard deviations, or nats, in place of those not finite
 FEW_ROWS = 100  # with fewer rows a column gets a part of its time
 
 
@@ -235,8 +236,8 @@ def _try(candidate, before, train, table, is_first):
         if is_first:
             raise
         return None
-    if not np.isfinite(log_prob).all():
-        log_prob = np.nan_to_num(log_prob, nan=-1e6, neginf=-1e6)
+    log_prob = np.nan_to_num(log_prob, nan=-FAR, neginf=-FAR)
+    error = np.nan_to_num(error, nan=FAR, posinf=FAR, neginf=-FAR)
     return Trial(candidate.name, models, log_prob, error, *errors, 0.0, 0.0)
 
 

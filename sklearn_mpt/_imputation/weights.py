@@ -37,13 +37,6 @@ class Weights(NamedTuple):
     log_prob: np.ndarray
     mean: np.ndarray
 
-    def take(self, models):
-        return Weights(self.log_prob[models], self.mean[models])
-
-    def of_columns(self, columns):
-        """Return the weights of some columns, by indices or bool."""
-        return Weights(self.log_prob[:, columns], self.mean[:, columns])
-
 
 class Hidden(NamedTuple):
     """The hidden entries, and what models predict of them.
@@ -61,6 +54,7 @@ class Hidden(NamedTuple):
     weight: np.ndarray
 
     def take(self, models):
+        """Return what some of the models predict, by their indices."""
         return self._replace(log_prob=self.log_prob[models], error=self.error[models])
 
     def summed(self, entries):
@@ -78,6 +72,7 @@ class Hidden(NamedTuple):
         return np.average(values, weights=self.weight)
 
     def weights(self):
+        """Return the best weights of both kinds."""
         return Weights(log_prob_weights(self), mean_weights(self))
 
     def best_value(self):
@@ -86,10 +81,11 @@ class Hidden(NamedTuple):
         return float(self.mean(mixed(self.log_prob, weights[:, self.columns])))
 
     def value(self, weights):
-        """Return what weights are worth, in nats per hidden entry; larger is better.
+        """Return two values of weights, in nats per hidden entry; larger is better.
 
-        That is the mean log-probability of the mixture, and of the normal distribution
-        with the squared error that its expectations have in each column of numbers.
+        They are the mean log-probability of the mixture, and, up to a constant, that of
+        normal distributions whose variances are the squared errors of its expectations
+        in the columns of numbers.
         """
         log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
@@ -172,7 +168,7 @@ def _least_squares_weights(matrix):
 
 
 def few_models(hidden):
-    """Return which few models lose at most `NEGLIGIBLE` of the value of all; (k,).
+    """Return which few models lose at most `NEGLIGIBLE` of both values of all; (k,).
 
     The model that gains most is added repeatedly. The first, independent columns, is
     always among them: its small weight bounds what a wrong prediction costs.
