@@ -177,6 +177,9 @@ def test_the_error_of_a_curve_is_that_of_the_sum():
     assert_allclose(np.sum(curve.text_noise.contrasts**2), variance / 25)
     alone = mpt_curve(MPTScorer(make_model(), make_tokenizer()).fit(), texts)
     assert curve.lml == alone.lml
+    difference = curve - alone  # of the same draws, with other errors
+    assert difference.lml == 0
+    assert 0 < difference.lml_std_error < alone.lml_std_error
 
 
 def test_texts_without_enough_tokens_tell_nothing():

@@ -147,14 +147,18 @@ class TextScores:
         found, n_masks = self.draw.moderation, self.draw.n_masks
         if found is None or n_masks == 1:
             return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
-        variances = np.array(
-            [
-                counts[window.text] ** 2 * np.sum(self._contrasts(score) ** 2)
-                for window, score in self._pairs()
-            ]
-        )
+        variances = self._calibrated(counts)
         of_sum = degrees_of_sum(variances, np.full(len(variances), n_masks - 1))
         return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
+
+    def _calibrated(self, weights):
+        """Return variances of the weighted scores of windows, for sums over texts."""
+        found, n_masks = self.draw.moderation, self.draw.n_masks
+        own = [
+            weights[window.text] ** 2 * np.sum(score.cautious**2)
+            for window, score in self._pairs()
+        ]
+        return found.factor_of(n_masks, found.factor_of_sums) * np.array(own)
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""
@@ -232,23 +236,17 @@ class TextScores:
 
     def noise_of_terms(self, weights):
         """Return the weighted noise of the terms of all texts; each term has a row."""
-        of_windows = [self._contrasts(score) for score in self.scores]
-        n_draws = max((own.shape[1] for own in of_windows), default=0)
+        n_draws = max((score.contrasts.shape[1] for score in self.scores), default=0)
         blocks, degrees = [np.zeros((n_draws, 0))], []
-        for window, contrasts in zip(self.windows, of_windows, strict=True):
-            own = weights[window.text] * contrasts.T
+        for window, score in self._pairs():
+            own = weights[window.text] * score.contrasts.T
             blocks.append(_pad(own, n_draws))
             degrees += [len(own) - 1] * own.shape[1]
         contrasts = np.hstack(blocks).T
+        if self.draw.moderation is not None and np.sum(contrasts**2) > 0:
+            variance = self._calibrated(weights).sum()
+            contrasts *= np.sqrt(variance / np.sum(contrasts**2))
         return MaskNoise(contrasts, np.array(degrees), False, self._identity())
-
-    def _contrasts(self, score):
-        """Return contrasts whose squares give nearly unbiased variances."""
-        found = self.draw.moderation
-        if found is None or self.draw.n_masks == 1:
-            return score.contrasts
-        factor = found.factor_of(self.draw.n_masks, found.factor_of_sums)
-        return np.sqrt(factor) * score.cautious
 
     def _columns(self, rates, n_places):
         """Return the indices of the mask sizes of a window at these rates."""

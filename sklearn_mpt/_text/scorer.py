@@ -85,7 +85,9 @@ class MPTScorer(
         pseudo-log-likelihood, with each token given all others [2]_. "pll_word_l2r":
         the same, but with the later tokens of the word hidden too [3]_. "chain": the
         log-probability in random orders, which estimates the same as "mpt". "ordered":
-        the exact log-probability in one order.
+        the exact log-probability in one order. "mpt" and "chain" take `n_masks` rows
+        through the network for each token, 4 by default, and the others one row, which
+        may be enough: the :doc:`guide </texts>` says for which questions.
     order : {"left_to_right", "confident", "block"}, default="left_to_right"
         The order in which tokens become visible, for "ordered". "confident": in each
         step the token whose most probable prediction has the highest probability.
