@@ -3,6 +3,7 @@
 python -m sphinx -W --keep-going -b html doc doc/_build/html
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -70,7 +71,16 @@ intersphinx_mapping = {
     ),
 }
 
+# weights of a language model, which pip installs without what rxnmapper depends on
+HAS_WEIGHTS = importlib.util.find_spec("rxnmapper") is not None
+if not HAS_WEIGHTS:
+    print(
+        "plot_reactions.py is shown without its output, because its weights are not "
+        "here: pip install --no-deps rxnmapper==0.4.3"
+    )
+
 sphinx_gallery_conf = {
+    "filename_pattern": "/plot_" if HAS_WEIGHTS else "/plot_(?!reactions)",
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
     "backreferences_dir": "generated/backreferences",

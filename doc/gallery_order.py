@@ -30,6 +30,7 @@ READING = [
     "plot_political_scale.py",
     "plot_language_models.py",
     "plot_minimal_pairs.py",
+    "plot_reactions.py",
     "plot_text_features.py",
     "plot_protein_variants.py",
     "plot_text_training.py",
