@@ -10,6 +10,7 @@ from scipy.stats import sem
 from sklearn_mpt._deep.objectives import SharedSamples
 from sklearn_mpt._latent.base import Weights
 from sklearn_mpt._latent.quadrature import natural_parameters
+from sklearn_mpt._latent.stopping import fall_of_lowest, trend
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
 LARGEST_CHANGE, DIFFERENCE = 1.0, 0.1  # of the logarithm of the noise
@@ -126,9 +127,8 @@ def training_is_flat(losses, window, tol):
     """
     if len(losses) < 2 * window:
         return False
-    before, last = np.reshape(losses[-2 * window :], (2, window))
-    noise = np.sqrt((before.var() + last.var()) / window)
-    return before.mean() - last.mean() <= max(tol, 1.5 * noise)
+    fall, noise = trend(losses, window)
+    return fall <= max(tol, 1.5 * noise)
 
 
 def validation_is_flat(losses, longest, tol):
@@ -141,7 +141,7 @@ def validation_is_flat(losses, longest, tol):
     if len(losses) < 0.75 * longest:
         return False
     n_last = min(2 * len(losses) // 3, longest)
-    return min(losses[:-n_last]) - min(losses[-n_last:]) <= tol
+    return fall_of_lowest(losses, n_last) <= tol
 
 
 def standard_error(values):

@@ -19,6 +19,7 @@ from sklearn_mpt._items.training import (
     solve_metric,
 )
 from sklearn_mpt._items.training import _of_block as of_block
+from sklearn_mpt._latent.stopping import trend
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 AUTO_MASKS = 32
@@ -88,13 +89,12 @@ class MaskedItemSolver(ItemSolver):
     def terminate(self):
         if not self.is_masked:
             return super().terminate()
-        curve = np.array(self.loss_curve)
+        curve = self.loss_curve
         if len(curve) < LEAST_STEPS or len(curve) % WINDOW:
             return False
         half = len(curve) // 2 if not self.finishes else WINDOW
-        before, last = curve[-2 * half : -half], curve[-half:]
-        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / half)
-        is_flat = before.mean() - last.mean() < noise
+        fall, noise = trend(curve, half)
+        is_flat = fall < noise
         if not self.finishes:
             return (is_flat and len(curve) >= 4 * LEAST_STEPS) or len(
                 curve

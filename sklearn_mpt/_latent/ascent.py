@@ -46,6 +46,7 @@ from sklearn_mpt._latent.natural_gradient import (
     with_change_of_law,
 )
 from sklearn_mpt._latent.saddles import with_missing_components
+from sklearn_mpt._latent.stopping import gain_to_come, trend
 
 FIRST_TEST = 2  # number of epochs before components are tested
 MIN_POINTS_TO_AVERAGE = 4
@@ -350,10 +351,9 @@ class Ascent(Solver):
         if self._last is None:
             return
         before, self._gained = self._gained, move.value - self._last[1].value
-        falls = before - self._gained
         rounding = ROUNDING * (1 + abs(move.value))
-        is_known = falls > 0.01 * rounding  # else rounding may be all of it
-        self._left = self._gained**2 / falls if is_known else math.inf
+        # if gains fell by less, rounding may be all of it
+        self._left = gain_to_come(before, self._gained, 0.01 * rounding)
         limit = max(LEFT * self._tol, rounding)
         is_idle = max(self._gained, self._left) < limit
         is_slow = self._gained < max(self.problem.idle * self._tol, 0.1 * rounding)
@@ -429,9 +429,8 @@ class Record:
 
     def rise(self, window):
         """Return the rise of the last values over those before, less its noise."""
-        before, last = np.reshape(self._values[-2 * window :], (2, window))
-        noise = math.sqrt((before.var(ddof=1) + last.var(ddof=1)) / window)
-        return last.mean() - before.mean() - 2 * noise
+        fall, noise = trend(self._values, window)
+        return -fall - 2 * noise
 
     def fell(self, move, point):
         """Return whether the last values are below the best ones, beyond noise."""

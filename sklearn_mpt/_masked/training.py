@@ -8,6 +8,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sklearn_mpt._latent.fit_loop import Solver
+from sklearn_mpt._latent.stopping import fall_of_lowest
 
 WARM_UP = 100  # number of steps in which the step size grows
 AVERAGED = 400  # approximate number of steps whose weights are averaged
@@ -308,7 +309,7 @@ class MaskedSolver(Solver):
         curve = self.validation_curve
         if len(curve) <= patience:
             return False
-        return min(curve[:-patience]) - min(curve[-patience:]) <= tol
+        return fall_of_lowest(curve, patience) <= tol
 
     @torch.no_grad()
     def _restart_from_best(self):

@@ -22,10 +22,10 @@ References
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from sklearn_mpt._latent.fit_loop import Solver
+from sklearn_mpt._latent.stopping import gain_to_come, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, distinct, multiply
 
 POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER
@@ -257,15 +257,6 @@ def distinct_order(observed):
     return pattern.argsort(stable=True)
 
 
-def _noise(before, last):
-    """Return the standard error of the difference of the means of two windows.
-
-    If the first window is a single loss, its variance is taken from the last window.
-    """
-    variance = before.var() if len(before) > 1 else last.var()
-    return math.sqrt(variance / len(before) + last.var() / len(last))
-
-
 class MixtureSolver(Solver):
     """EM for mixtures, on whole rows or on masked rows.
 
@@ -430,9 +421,8 @@ class MixtureSolver(Solver):
         if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
             return False
         n = self.window if self.finishes else len(curve) // 2
-        before, last = np.array(curve[-2 * n : -n]), np.array(curve[-n:])
-        noise = _noise(before, last)
-        is_flat = before.mean() - last.mean() <= max(noise, self.tol)
+        fall, noise = trend(curve, n)
+        is_flat = fall <= max(noise, self.tol)
         if not self.finishes:
             is_settled = is_flat and noise / math.sqrt(n) < self.tol
             return is_settled or len(curve) >= MOST_EPOCHS
@@ -443,8 +433,8 @@ class MixtureSolver(Solver):
     def _compare_windows(self, curve):
         """Undo the last window of epochs and shrink the steps, if its loss rose."""
         n = self.window
-        before, last = np.array(curve[-2 * n : -n] or curve[:1]), np.array(curve[-n:])
-        if last.mean() - before.mean() > 2 * _noise(before, last):
+        fall, noise = trend(curve if len(curve) > n else [curve[0], *curve], n)
+        if -fall > 2 * noise:
             self.classes = self._kept
             self.learning_rate /= 4
         else:
@@ -488,6 +478,5 @@ class MixtureSolver(Solver):
         before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
         if self._gain > self.tol:
             return False
-        falls = before - self._gain
-        left = self._gain**2 / falls if falls > 0 else abs(self._gain)
-        return left < self.tol
+        left = gain_to_come(before, self._gain)
+        return (left if left < math.inf else abs(self._gain)) < self.tol
