@@ -356,21 +356,25 @@ def test_empty_columns_are_left_out_or_kept():
         assert imputer().fit(array).transform(array).shape == (N, 1)
 
 
-def test_an_array_after_a_data_frame():
-    frame = table(word=np.where(Z > 0, "a", "b"))
+def test_what_transform_cannot_read_is_refused_by_name():
+    frame = table(word=np.where(Z > 0, "a", "b"), yes=Z > 0, day=DAYS)
     fitted = imputer().fit(frame)
     with (
         pytest.warns(UserWarning, match="valid feature names"),
         pytest.raises(
-            ValueError, match=r"array of numbers, .* column\(s\) 'word' hold"
+            ValueError, match=r"array of numbers, .* column\(s\) 'word', 'day' hold"
         ),
     ):
-        fitted.transform(np.zeros((2, 3)))
+        fitted.transform(np.zeros((2, 5)))
     with pytest.warns(UserWarning, match="valid feature names"):
         same = fitted.transform(frame.to_numpy())
-    assert_array_equal(same, fitted.transform(frame).to_numpy())
+    assert same.tolist() == fitted.transform(frame).to_numpy().tolist()
     with pytest.raises(ValueError, match="Column 'x' holds strings"):
         fitted.transform(frame.assign(x="a"))
+    with pytest.raises(ValueError, match="Column 'yes': likelihood='bernoulli' takes"):
+        fitted.transform(frame.assign(yes=5))
+    with pytest.raises(ValueError, match="Column 'day' must hold dates, as in fit"):
+        fitted.transform(frame.assign(day="2020"))
     with pytest.raises(ValueError, match=r"X contains infinity in column\(s\) \['x'\]"):
         fitted.transform(frame.assign(x=np.inf))
 

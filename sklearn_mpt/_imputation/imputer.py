@@ -379,7 +379,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
                 self._reader = with_zeros(self._reader, np.flatnonzero(is_empty))
             else:
                 self._is_kept = ~is_empty
-            self.unmodelled_ = {names[j]: why for j, why in reasons.items()}
+            distinct = column_names(with_distinct_names(X))
+            self.unmodelled_ = {distinct[j]: why for j, why in reasons.items()}
             hints = _numbers_as_strings(X, self._reader)
         if problems:
             raise ValueError(" ".join(problems))

@@ -155,7 +155,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
 
     def _numbers(self, X):
         """Return the modelled columns as numbers, (n, m)."""
-        return self.reader.encode(X)[:, self._columns]
+        return self._encoded(X)[:, self._columns]
+
+    def _encoded(self, X):
+        codes = self.reader.encode(X)
+        self.reader.check_values(codes, column_names(X))
+        return codes
 
     def _read(self, X):
         return self._units.without(self._numbers(X))
@@ -222,7 +227,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         """
         check_choice(method, "method", ["mean", "sample"])
         check_is_fitted(self)
-        codes, columns = self.reader.encode(X), self._columns
+        codes, columns = self._encoded(X), self._columns
         numbers = codes[:, columns]
         rows = self._units.without(numbers)
         gaps = np.isnan(rows)

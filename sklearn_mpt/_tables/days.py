@@ -52,7 +52,8 @@ class Days(NamedTuple):
             return np.full(len(column.values), np.nan)
         if kind_of_days(column) != self.holds:
             raise ValueError(
-                f"Column {column.name!r} holds no {self.holds}, which it held in fit."
+                f"Column {column.name!r} must hold {self.holds}, as in fit, without a "
+                "time zone."
             )
         days = (_microseconds(column, self.holds) - self.origin) / DAY
         return np.where(column.missing, np.nan, days)

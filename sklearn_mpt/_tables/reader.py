@@ -89,7 +89,8 @@ class TableReader(NamedTuple):
             try:
                 categories = _categories(kind, column)
                 if kind is not None and categories is None:
-                    _check_numbers(storage.encode(column, AS_CATEGORIES), kind, column)
+                    numbers = storage.encode(column, AS_CATEGORIES)
+                    check_numbers(numbers, kind, column.name)
             except (TypeError, ValueError) as error:
                 problems.append(str(error))
                 continue
@@ -162,6 +163,15 @@ class TableReader(NamedTuple):
         _check_finite(codes, given)
         return codes
 
+    def check_values(self, codes, names):
+        """Refuse numbers that the kind of their column does not take.
+
+        codes : a table as `encode` returns it. names : of the columns.
+        """
+        for j, kind in enumerate(self.kinds):
+            if kind not in (None, "gaussian", *CATEGORIES):
+                check_numbers(codes[:, j], kind, names[j])
+
     def decode(self, codes):
         """Return an array of values; of objects, if categories are not numbers."""
         columns = [
@@ -212,11 +222,10 @@ def _categories(kind, column):
     return CATEGORIES[kind](column) if kind in CATEGORIES else None
 
 
-def _check_numbers(numbers, kind, column):
-    """Raise an error for numbers that a kind does not take."""
+def check_numbers(numbers, kind, name):
+    """Raise an error that names the column if a kind does not take its numbers."""
     likelihood = LIKELIHOODS[kind].of_columns(1, 1)
-    rows = numbers[:, None]
-    likelihood.check_columns(rows, [column.name])
+    likelihood.check_columns(numbers[:, None], [name])
 
 
 def _check_finite(codes, X):
