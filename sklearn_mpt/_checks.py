@@ -5,6 +5,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 
 import numpy as np
@@ -253,9 +254,12 @@ def _is_same(value, other):
     """Return whether two values of a parameter are equal; NaN is equal to NaN."""
     if value is other:
         return True
+    with suppress(Exception):  # values of users, and arrays, may not compare
+        if bool(value == other):
+            return True
     try:
         np.testing.assert_equal(value, other)
-    except Exception:  # values of users may not compare
+    except Exception:
         return False
     return True
 

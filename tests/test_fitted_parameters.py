@@ -25,6 +25,7 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
+from sklearn_mpt._checks import check_bound_parameters
 
 FEW = 2
 SMALL_NET = {"hidden_layer_sizes": (3,), "early_stopping": False, "max_iter": 2}
@@ -214,3 +215,27 @@ def test_known_items_keep_their_model():
     items = MPTItemResponse.from_items(discrimination=[1.0, 2.0], difficulty=[0.0, 1.0])
     with pytest.raises(ValueError, match=r"slope_prior=1\.0 differs from the None"):
         items.set_params(slope_prior=1.0).abilities([[0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("value", "other", "same"),
+    [
+        (np.nan, float("nan"), True),
+        ([1, np.nan], [1, float("nan")], True),
+        ({"a": np.array([1, 2])}, {"a": np.array([1, 2])}, True),
+        ({"a": np.array([1, 2])}, {"a": np.array([1, 3])}, False),
+        (np.array([1.0, 2.0]), [1.0, 2.0], True),
+        (None, 1, False),
+        ("gaussian", ["gaussian"] * 5, False),
+        (pd.NA, np.nan, False),
+    ],
+)
+def test_equal_values_of_parameters_are_the_same(value, other, same):
+    class Fitted:
+        parameter = other
+
+    if same:
+        check_bound_parameters(Fitted(), {"parameter": value})
+        return
+    with pytest.raises(ValueError, match=r"parameter=.* differs from the"):
+        check_bound_parameters(Fitted(), {"parameter": value})
