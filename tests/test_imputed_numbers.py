@@ -146,3 +146,12 @@ def test_draws_of_a_row_are_joint_whatever_the_weights_of_columns_are(share):
     drawn = model.impute(gaps, method="sample", random_state=0)
     found, error = np.cov(drawn[:1000].T), 4 * np.sqrt(2 / 1000)
     assert_allclose(found, np.cov(z[1000:].T), atol=2 * error)
+
+
+def test_a_number_far_outside_of_what_was_seen_costs_tens_of_nats():
+    """A left-skewed column, whose transform is convex, has an outlier to the right."""
+    numbers = 100 - np.exp(np.random.default_rng(0).normal(size=(200, 2)))
+    model = MPTImputer(max_models=3, random_state=0).fit(numbers).estimator_
+    outlier = np.array([[1e4, 99.0]])
+    log_prob = model.conditional_log_prob(outlier, np.array([True, False]))
+    assert -100 < log_prob[0, 0] < -10

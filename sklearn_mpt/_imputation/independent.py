@@ -10,10 +10,13 @@ from sklearn_mpt._imputation.layout import Layout, Units
 
 LEAST_VARIANCE = 1e-6  # added to the variance of each number
 PRIOR_COUNT = 0.5  # added to the count of each category
+# Share of a Cauchy distribution, so that a number far outside of what was seen costs
+# tens of nats, not millions. It costs as much, in nats, where no number is like that.
+OUTLIER_SHARE = 0.01
 
 
 class IndependentColumns(BaseEstimator):
-    """Normal numbers and frequencies of categories, without dependence.
+    """Normal numbers with few outliers, and frequencies of categories, independent.
 
     Parameters
     ----------
@@ -51,7 +54,11 @@ class IndependentColumns(BaseEstimator):
     def conditional_log_prob(self, X, mask):
         hidden = mask & ~np.isnan(X)
         X = np.nan_to_num(X)
-        log_prob = stats.norm.logpdf(X, self.means_, np.sqrt(self.variances_))
+        place_and_scale = self.means_, np.sqrt(self.variances_)
+        log_prob = np.logaddexp(
+            np.log1p(-OUTLIER_SHARE) + stats.norm.logpdf(X, *place_and_scale),
+            np.log(OUTLIER_SHARE) + stats.cauchy.logpdf(X, *place_and_scale),
+        )
         for j, of_levels in self._log_probs.items():
             log_prob[:, j] = of_levels[X[:, j].astype(int)]
         return np.where(hidden, log_prob, 0.0)
