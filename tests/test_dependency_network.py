@@ -6,6 +6,7 @@ from itertools import permutations, product
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from joblib import parallel_config
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
@@ -25,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_mpt import (
     MPTDependencyNetwork,
+    MPTImputer,
     check_masked_model,
     compare_lml,
     lml_samples,
@@ -33,6 +35,7 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._dependency.training import visible_sets
+from sklearn_mpt._latent.density import Density
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
 WEIGHT = 0.01  # default of marginal_weight
@@ -469,3 +472,33 @@ def test_a_fixed_rate_is_biased():
     assert alone.score(X) == pytest.approx(
         sum(-stats.norm(scale=s).entropy() for s in X.std(0)), abs=0.3
     )
+
+
+def test_gaps_are_completed_as_by_the_general_method():
+    X = torch.tensor(rows_of_all_kinds(30))
+    X[torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.3] = torch.nan
+    density = of_all_kinds()[0]._density()
+    columns, counts = [2, 3], [3, 4]
+    found = density.complete(X, columns, counts, [0], np.tanh)
+    general = Density.complete(density, X, columns, counts, [0], np.tanh)
+    gaps = X.isnan()
+    others = [j for j in range(X.shape[1]) if j not in (0, 2, 3)]
+    assert_allclose(found[0][:, others], general[0][:, others])
+    assert_array_equal(found[1], general[1])
+    for part, column in ((slice(0, 3), 2), (slice(3, 7), 3)):
+        rows = gaps[:, column]
+        assert_allclose(found[2][rows][:, part], general[2][rows][:, part])
+
+
+def test_the_imputer_tries_forests():
+    """Of two columns that say nothing alone, a third is whether they differ."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2, (2, 300)).astype(bool)
+    frame = pd.DataFrame({"a": a, "b": b, "differ": np.where(a ^ b, "yes", "no")})
+    frame["number"] = rng.normal(size=300)
+    gaps = frame.copy()
+    gaps.loc[::10, "differ"] = None
+    imputer = MPTImputer(random_state=0).fit(gaps)
+    assert "forests" in imputer.selection_["name"]
+    filled = imputer.transform(gaps)["differ"]
+    assert (filled == frame["differ"])[::10].mean() > 0.9

@@ -66,9 +66,11 @@ class NetworkDensity(OrderMixture):
     def log_prob_of_column(self, rows, visible, column):
         return self._ask("log_prob", rows, visible, column, rows[:, column])
 
-    def mean(self, rows, visible):
+    def mean(self, rows, visible, hidden=None):
+        """Return expectations where hidden; None is wherever not visible."""
+        hidden = ~visible if hidden is None else hidden
         means = rows.clone()
-        for column, which in _rows_of_columns(~visible):
+        for column, which in _rows_of_columns(hidden):
             means[which, column] = self._ask(
                 "mean", rows[which], visible[which], column
             )
@@ -82,6 +84,24 @@ class NetworkDensity(OrderMixture):
                 "draw", rows[which], visible[which], j, uniform[which, j]
             )
         return drawn
+
+    def complete(self, X, columns, counts, curved, function):
+        """Return what fills gaps; a column of categories is predicted once."""
+        rows, present = self._read(X)
+        log_prob = X.new_zeros(len(X), sum(counts))
+        ends = np.cumsum([0, *counts])
+        of_others = present.clone()
+        for column, first, last in zip(columns, ends, ends[1:], strict=False):
+            which = (~present[:, column]).nonzero()[:, 0]
+            of_others[:, column] = True
+            if len(which):
+                found = self._ask("log_probs", rows[which], present[which], column)
+                log_prob[which, first:last] = found
+        average = X[:, curved]
+        if X[:, curved].isnan().any():
+            average = self.average(X, curved, function)
+        filled = self.units.restore(self.mean(rows, present, ~of_others))
+        return filled, average, log_prob
 
     def predict(self, X):
         """Return what the other columns say of each; (n, n_outputs).

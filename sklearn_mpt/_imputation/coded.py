@@ -91,6 +91,14 @@ class CodedModel(BaseEstimator):
         return state | {"_kept": None}
 
 
+class CodedNetwork(CodedModel):
+    """A dependency network of coded rows, whose fits have no start."""
+
+    def go_on(self, **params) -> Self:
+        """Return self, because `fit` has no starting values."""
+        return self
+
+
 def _blocks(rows, size):
     """Yield the indices of the rows that are True, `size` at a time."""
     places = np.flatnonzero(rows)

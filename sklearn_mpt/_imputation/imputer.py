@@ -67,9 +67,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         `MPTLinearVAE`. With None, several models are tried and the useful ones are
         mixed: independent columns, Gaussians with different amounts of shrinkage or
         numbers of factors, mixtures (`MPTMixture`), linear models (`MPTLinearVAE`) with
-        1, 2, 4, ... components and, if `max_seconds` allows it, `MPTMaskedAutoencoder`
-        and `MPTDeepVAE`. Most describe power transforms of numbers whose columns are
-        skewed [3]_.
+        1, 2, 4, ... components and, if `max_seconds` allows it, forests
+        (`MPTDependencyNetwork`), `MPTMaskedAutoencoder` and `MPTDeepVAE`. Most describe
+        power transforms of numbers whose columns are skewed [3]_.
     method : {"mean", "sample"}, default="mean"
         Values that `transform` fills in. "mean": expected numbers, medians of ordered
         categories, the most probable of other categories. "sample": one draw of all
