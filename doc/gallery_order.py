@@ -25,6 +25,7 @@ READING = [
     "plot_two_moons.py",
     "plot_monitor.py",
     "plot_survey.py",
+    "plot_predictors.py",
     "plot_anomalies.py",
     "plot_lsat.py",
     "plot_political_scale.py",
@@ -45,6 +46,7 @@ READING = [
     "plot_curve_over_epochs.py",
     "plot_masked_lm.py",
     "plot_add_a_model.py",
+    "plot_in_context.py",
 ]
 
 

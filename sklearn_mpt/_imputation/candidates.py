@@ -56,7 +56,7 @@ NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
 
 # Forests, and their costs in seconds: of a column, and of an entry of an input.
-FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 20, 3, 2
+FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 25, 3, 2
 FOREST_COLUMN, FOREST_ENTRY = 0.01, 2.4e-6
 # Alone they gained .1 to .6 nats per hidden entry on ten tables. They cost as much as
 # several others, and are tried after the first of these.
@@ -307,7 +307,7 @@ def _forests(how):
     model = MPTDependencyNetwork(
         RandomForestClassifier(FOREST_TREES, min_samples_leaf=LEAF_ROWS),
         RandomForestRegressor(
-            FOREST_TREES, min_samples_leaf=LEAF_ROWS, max_features=0.5
+            FOREST_TREES, min_samples_leaf=LEAF_ROWS, max_features=1 / 3
         ),
         likelihood=how.layout.likelihood,
         n_masks=FOREST_MASKS,
