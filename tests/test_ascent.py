@@ -25,8 +25,8 @@ from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     corrected,
     divide,
     mix,
-    move_of,
-    with_change_of_law,
+    natural_step,
+    with_rescaling,
 )
 from sklearn_mpt._latent.stream import StreamAscent  # noqa: E402
 
@@ -78,7 +78,7 @@ class Quadratic:
             noise.plus(pull, -1).times(N_ROWS),
             CURVATURE.times(N_ROWS * self.excess),
             N_ROWS,
-            of_law=torch.zeros(2, 2, dtype=torch.float64),
+            rescaling=torch.zeros(2, 2, dtype=torch.float64),
         )
 
     def slopes(self, point):
@@ -469,7 +469,7 @@ def sums_at(point, gradient, values):
 
 def move_at(point, gradient, **settings):
     sums = sums_at(point, gradient, [1.0, 2.0, 6.0])
-    return move_of(sums, point, sums.information.times(1 / 3), **settings)
+    return natural_step(sums, point, sums.information.times(1 / 3), **settings)
 
 
 def test_a_move_is_in_nats_per_row():
@@ -621,13 +621,13 @@ def test_steps_against_the_gradient_are_not_remembered():
 def test_full_steps_of_gradients_are_linear_and_small_steps_agree():
     point, problem = START, Quadratic()
     (batch,) = problem.batches(np.random.default_rng(0))
-    sums = problem.sums(point, batch)._replace(of_law=None)
+    sums = problem.sums(point, batch)._replace(rescaling=None)
     information = sums.information.times(1 / N_ROWS)
-    move = move_of(sums, point, information)
-    step = with_change_of_law(move.gradient, point, information)
+    move = natural_step(sums, point, information)
+    step = with_rescaling(move.gradient, point, information)
     moved = apply(point, move, 1e-6).plus(point, -1).times(1e6)
     assert_allclose(step.coefs, moved.coefs, atol=1e-4)
-    double = with_change_of_law(move.gradient.times(2.0), point, information)
+    double = with_rescaling(move.gradient.times(2.0), point, information)
     assert_allclose(double.coefs, 2 * step.coefs)
 
 

@@ -17,11 +17,11 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     Curvature,
-    Move,
+    NaturalStep,
     Point,
     apply,
     divide,
-    move_of,
+    natural_step,
 )
 from sklearn_mpt._linear import gaussian_sums  # noqa: E402
 from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
@@ -38,10 +38,10 @@ from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
     moment_sums,
 )
 from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
-    Batch,
     FixedMasks,
     GaussianMoments,
     GaussianRows,
+    MaskedBatch,
     UniformMasks,
 )
 from sklearn_mpt._measure.contract import masked_score  # noqa: E402
@@ -344,7 +344,7 @@ def test_likelihood_sums_of_moments_are_those_of_rows(model, log_noise):
     assert_allclose(by_moments.value, by_rows.value)
     assert_points_close(by_moments.gradient, by_rows.gradient, atol=1e-10)
     assert_points_close(by_moments.information, by_rows.information, atol=1e-10)
-    assert_allclose(by_moments.of_law, by_rows.of_law, atol=1e-10)
+    assert_allclose(by_moments.rescaling, by_rows.rescaling, atol=1e-10)
 
 
 def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
@@ -354,8 +354,8 @@ def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
         masked_sums(X, present, seen, target, point, SYMMETRIC),
         likelihood_sums(X, present, point, SYMMETRIC),
     ):
-        by_gradient = sums._replace(of_law=None)
-        moves = [move_of(s, point, sums.information) for s in (sums, by_gradient)]
+        by_gradient = sums._replace(rescaling=None)
+        moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
         assert moves[0].generator.abs().max() > 0.01
         assert_allclose(moves[0].generator, moves[1].generator, atol=1e-12)
 
@@ -415,7 +415,7 @@ def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
     X, present, _, _ = entries(gaps, hidden)
     sums = likelihood_sums(X, present, point, SYMMETRIC)
     mean_information = sums.information.times(1 / len(X))
-    move = move_of(sums, point, mean_information)
+    move = natural_step(sums, point, mean_information)
     moment = np.mean([second_moment(x, ~np.isnan(x), model) for x in gaps], axis=0)
     scale = (moment[:N_DIMS, :N_DIMS] - np.eye(N_DIMS)) / 2
     expected = np.zeros((N_DIMS + 1, N_DIMS + 1))
@@ -431,7 +431,7 @@ def test_generator_gives_z_another_law(model, point, size):
     generator[:N_DIMS] = 0.4 * rng.normal(size=(N_DIMS, N_DIMS + 1))
     still = point.times(0)
     unused = Curvature(*still)
-    move = Move(0.0, 0.0, still, unused, still, torch.tensor(generator), 0.0)
+    move = NaturalStep(0.0, 0.0, still, unused, still, torch.tensor(generator), 0.0)
     moved = joint_of(model_at(apply(point, move, size)))
     change = scipy.linalg.expm(size * generator)
     law = change[:N_DIMS, :N_DIMS] @ change[:N_DIMS, :N_DIMS].T, change[:N_DIMS, -1]
@@ -511,14 +511,14 @@ def test_moment_problem_is_the_row_problem(point, X):
         (batch,) = problem.batches(np.random.default_rng(0))
         sums = problem.sums(point, batch)
         information = sums.information.times(1 / sums.n_rows)
-        moves.append(move_of(sums, point, information))
+        moves.append(natural_step(sums, point, information))
     assert_allclose(moves[0].value, moves[1].value)
     assert_points_close(moves[0].step, moves[1].step, atol=1e-9)
     assert_allclose(moves[0].generator, moves[1].generator, atol=1e-9)
 
 
 def batch_at(turn, seed=7):
-    return Batch(None, turn, seed, 0.123)
+    return MaskedBatch(None, turn, seed, 0.123)
 
 
 @pytest.mark.parametrize("few", [None, 0.1])

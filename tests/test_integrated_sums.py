@@ -30,8 +30,8 @@ from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     LEAST_LOG_PROB,
+    RepresentativeValues,
     Targets,
-    Typical,
     bound_sums,
     distinct,
     indicators,
@@ -195,7 +195,7 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
 
 def both_sums(rows, grid, point, likelihood, number=8):
     """Sums of the log-likelihoods of all rows, at shared nodes and at their own."""
-    typical = Typical.of(rows.numpy(), number)
+    typical = RepresentativeValues.of(rows.numpy(), number)
     blocks = [
         (rows_of(part), torch.ones(len(part)).double(), typical.indicators(which, part))
         for which, part in ((slice(2), rows[:2]), (slice(2, None), rows[2:]))

@@ -22,7 +22,7 @@ from sklearn_mpt import (
 from sklearn_mpt._items.curves import MODELS, Items, kind_of
 from sklearn_mpt._items.item_statistics import collapsed
 from sklearn_mpt._items.rotation import rotated
-from sklearn_mpt._items.training import Layout
+from sklearn_mpt._items.training import ParameterLayout
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
 # Sections 6 and 7 of the Law School Admission Test (Bock and Lieberman, 1970).
@@ -725,5 +725,7 @@ def test_displays():
 
 
 def test_layout_of_groups_is_empty_without_them():
-    layout = Layout(Items(["2pl"], [2], 1), np.array([False]), np.array([False]))
+    layout = ParameterLayout(
+        Items(["2pl"], [2], 1), np.array([False]), np.array([False])
+    )
     assert layout.n_parameters == 2

@@ -13,7 +13,7 @@ from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixtu
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._latent.integration import quadrature, rows_of  # noqa: E402
-from sklearn_mpt._latent.natural_gradient import Point, divide, move_of  # noqa: E402
+from sklearn_mpt._latent.natural_gradient import Point, divide, natural_step  # noqa: E402
 from sklearn_mpt._latent.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import blocks_of, own_sums  # noqa: E402
@@ -256,7 +256,7 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
         slope = torch.cat([sums.gradient.coefs[place], sums.gradient.own[own]])
         assert_allclose(matrix @ moved, slope, atol=1e-6 * slope.abs().max())
     point = Point(coefs, likelihood.own)
-    move = move_of(sums, point, sums.information.times(1 / 60), longest=1e-3)
+    move = natural_step(sums, point, sums.information.times(1 / 60), longest=1e-3)
     assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
 
 

@@ -41,10 +41,10 @@ def posteriors_around_modes(rows, z, module):
     index = torch.arange(shape[0], device=z.device).repeat_interleave(shape[1])
     found, joint = laplace(rows.take(index), starts.flatten(0, 1), module)
     mass = joint - log_peak(found)
-    return _distinct(Modes(*(part.unflatten(0, shape) for part in (*found, mass))))
+    return _distinct(RowModes(*(part.unflatten(0, shape) for part in (*found, mass))))
 
 
-class Modes(NamedTuple):
+class RowModes(NamedTuple):
     """Gaussians around the modes that are reached from several starts of each row."""
 
     mean: torch.Tensor  # shape: (n, s, k)

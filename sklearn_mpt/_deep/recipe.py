@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, Kind
+from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, StartKind
 
 MANY_FEATURES = 256  # images
 MOST_PRIOR_SAMPLES = 128
@@ -12,7 +12,7 @@ SMALLEST_BATCH, LARGEST_BATCH = 32, 128
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DeepRecipe:
     """How the nets of a deep model are built and trained.
 
     ``benchmarks/bench_deep_recipe.py`` measures what each entry is worth.
@@ -23,7 +23,7 @@ class Recipe:
         Of the hidden layers of the encoder; the decoder has them in reverse.
     activation : str
         Of the hidden layers.
-    starts : tuple of Kind
+    starts : tuple of StartKind
         Kinds of starts; the one that is best after a few steps goes on.
     batch_size : int
         Rows of a step.
@@ -40,7 +40,7 @@ class Recipe:
 
     widths: tuple[int, ...]
     activation: str
-    starts: tuple[Kind, ...]
+    starts: tuple[StartKind, ...]
     batch_size: int
     n_samples: int
     n_prior_samples: int
@@ -77,7 +77,7 @@ def recipe_for(
     starts = (SMOOTH, CURLED, CURLED, LINEAR)
     if not len(hidden_layer_sizes):  # which do not bend
         starts = (SMOOTH, LINEAR)
-    return Recipe(
+    return DeepRecipe(
         widths=tuple(hidden_layer_sizes),
         activation=activation,
         starts=starts,

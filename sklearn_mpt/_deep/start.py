@@ -20,7 +20,7 @@ LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 TINY = np.finfo(float).tiny
 
 
-class Kind(NamedTuple):
+class StartKind(NamedTuple):
     """A kind of start.
 
     bend : standard deviation of what enters the activations of the decoder, which are
@@ -32,7 +32,7 @@ class Kind(NamedTuple):
     is_linear: bool = False
 
 
-SMOOTH, CURLED, LINEAR = Kind(1.5), Kind(4.0), Kind(1.5, is_linear=True)
+SMOOTH, CURLED, LINEAR = StartKind(1.5), StartKind(4.0), StartKind(1.5, is_linear=True)
 
 
 class WeightedRows(NamedTuple):
@@ -60,8 +60,8 @@ class WeightedRows(NamedTuple):
 def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     """Return the fitted attributes from which training starts.
 
-    recipe : with `widths` and `activation`. kind : Kind. weight : the sample weights,
-    (n,); None is 1.
+    recipe : with `widths` and `activation`. kind : StartKind. weight : the sample
+    weights, (n,); None is 1.
     """
     shift, scale = likelihood.units(X, weight)
     rows = WeightedRows.of((X - shift) / scale, weight)

@@ -49,7 +49,7 @@ class Curve(NamedTuple):
     own: torch.Tensor
 
 
-class Kind(ABC):
+class ItemKind(ABC):
     """A kind of items with C categories.
 
     Parameters
@@ -107,7 +107,7 @@ def _stretched(slope):
     return np.sqrt(1 + 0.35 * slope**2)[:, None]
 
 
-class Graded(Kind):
+class Graded(ItemKind):
     """Graded responses; with two categories the two-parameter logistic model."""
 
     @property
@@ -158,7 +158,7 @@ class Graded(Kind):
         return intercept
 
 
-class PartialCredit(Kind):
+class PartialCreditItems(ItemKind):
     """Generalised partial credit; logits of adjacent categories are linear in z."""
 
     def curve(self, own, eta):
@@ -186,7 +186,7 @@ class PartialCredit(Kind):
         return intercept
 
 
-class Nominal(PartialCredit):
+class Nominal(PartialCreditItems):
     """Categories without order; each except the first has a slope and an intercept."""
 
     is_ordered = False
@@ -239,7 +239,7 @@ class Nominal(PartialCredit):
         return np.concatenate([slopes, intercept], 1)
 
 
-class Guessed(Kind):
+class Guessed(ItemKind):
     """Three parameters: slope, intercept, and probability of guessing the answer."""
 
     n_own = 2
@@ -295,14 +295,14 @@ def kind_of(name, n_categories):
     if name in ("2pl", "rasch", "graded"):
         return Graded(n_categories, has_slope=name != "rasch")
     if name in ("gpcm", "partial_credit"):
-        return PartialCredit(n_categories, has_slope=name == "gpcm")
+        return PartialCreditItems(n_categories, has_slope=name == "gpcm")
     return Guessed() if name == "3pl" else Nominal(n_categories)
 
 
-class Block(NamedTuple):
+class ItemBlock(NamedTuple):
     """Items of one kind: their indices, and the places of their parameters."""
 
-    kind: Kind
+    kind: ItemKind
     items: torch.Tensor  # shape: (j,)
     parameters: slice  # of the flat vector
     n_dims: int
@@ -365,7 +365,7 @@ class Items:
             width = kind.n_own + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
             places = torch.tensor(chosen, device="cpu")
-            self.blocks.append(Block(kind, places, slice(first, last), n_dims))
+            self.blocks.append(ItemBlock(kind, places, slice(first, last), n_dims))
             first = last
         self.n_parameters = first
 

@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import Items
-from sklearn_mpt._items.training import Layout, Objective, maximise
+from sklearn_mpt._items.training import Objective, ParameterLayout, maximise
 
 
 class DifferentialFunctioning(NamedTuple):
@@ -77,7 +77,7 @@ class _Problem:
 
     def layout(self, items):
         later = np.arange(self.n_groups) > 0
-        return Layout(items, later, later | items.has_fixed_scale)
+        return ParameterLayout(items, later, later | items.has_fixed_scale)
 
     def first(self, free):
         """Return the start of the first fit: the items of the fitted model."""

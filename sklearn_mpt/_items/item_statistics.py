@@ -223,7 +223,7 @@ def s_x2(tables, n_parameters):
     return np.array(statistic), np.array(df)
 
 
-class Moments(NamedTuple):
+class AnswerMoments(NamedTuple):
     """Moments of the answers of people with given abilities; (n, d) each.
 
     present : whether there is an answer. residual : answer less its expectation.
@@ -254,7 +254,7 @@ def moments_of(X, prob):
     variance_log = (prob * log_prob**2).sum(axis=2) - mean_log**2
     chosen = np.take_along_axis(log_prob, codes[..., None], 2)[..., 0]
     parts = codes - mean, variance, chosen, mean_log, variance_log
-    return Moments(present, *(np.where(present, part, 0.0) for part in parts))
+    return AnswerMoments(present, *(np.where(present, part, 0.0) for part in parts))
 
 
 def sums_of(moments, weight, axis):

@@ -9,7 +9,7 @@ from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import SCORING, Population, grid_of, steps_for
 from sklearn_mpt._items.rotation import rotated
-from sklearn_mpt._items.training import Layout
+from sklearn_mpt._items.training import ParameterLayout
 
 
 class ItemModel(NamedTuple):
@@ -56,7 +56,7 @@ class ItemModel(NamedTuple):
         """The layout of the free parameters."""
         later = np.arange(len(self.mean)) > 0
         free = later | (self.items.has_fixed_scale and self.items.n_dims == 1)
-        return Layout(self.items, later, free)
+        return ParameterLayout(self.items, later, free)
 
     def start(self, device):
         """Return the flat vector of all free parameters."""

@@ -52,7 +52,7 @@ class Priors(NamedTuple):
 NO_PRIORS = Priors()
 
 
-class Layout(NamedTuple):
+class ParameterLayout(NamedTuple):
     """Layout of the flat parameters: those of items, then the free ones of z.
 
     free_mean, free_variance : whether mean and variance of z are free, bool (g,).
@@ -146,7 +146,7 @@ class Objective:
     Parameters
     ----------
     answers : Answers
-    layout : Layout
+    layout : ParameterLayout
     priors : Priors
     unseen : Tensor of bool, of shape (d, c)
         Categories that nobody chose.

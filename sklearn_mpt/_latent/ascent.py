@@ -17,7 +17,7 @@ A problem is an object with
   to go on from there, instead of averages of points;
 - ``accelerates``: whether steps without noise are corrected by the last gradients; see
   `acceleration`;
-- ``longest``: bound on the steps of coefficients; see `move_of`;
+- ``longest``: bound on the steps of coefficients; see `natural_step`;
 - ``idle``: share of tol; smaller gains of a step without noise end the ascent;
 - ``jitter``: share of tol; smaller falls without noise are errors of nodes, which move
   with the posteriors. If it is not 0, a full step that falls by less than tol ends the
@@ -35,7 +35,7 @@ from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._latent.acceleration import QuasiNewton
 from sklearn_mpt._latent.fit_loop import Solver
 from sklearn_mpt._latent.natural_gradient import (
-    Move,
+    NaturalStep,
     align,
     apply,
     corrected,
@@ -43,7 +43,7 @@ from sklearn_mpt._latent.natural_gradient import (
     full_step,
     gain_at,
     mix,
-    with_change_of_law,
+    with_rescaling,
 )
 from sklearn_mpt._latent.saddles import with_missing_components
 from sklearn_mpt._latent.stopping import gain_to_come, trend
@@ -202,15 +202,15 @@ class Ascent(Solver):
         batches = list(self.problem.batches(self.rng))
         n_epochs = len(self.loss_curve)
         if n_epochs >= self._next_test and self._average is None:
-            escaped = self._escape(self.point, batches[0])
+            escaped = self._replace_weak_components(self.point, batches[0])
             self._next_test = n_epochs + 2 if escaped else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if not self.converged or self._escape(self.result, batches[0]):
+        if not self.converged or self._replace_weak_components(self.result, batches[0]):
             return
         may_try = self._makes_trials and self.problem.is_worth_trials
         if may_try and not self.problem.is_noisy:
-            if self._escape(self.point, batches[0], is_trial=True):
+            if self._replace_weak_components(self.point, batches[0], is_trial=True):
                 return
         problem = self.problem.finer() if self._finishes else None
         if problem is not None:
@@ -220,7 +220,7 @@ class Ascent(Solver):
             self.learning_rate = self._full_rate  # noise may have halved it
             self._memory = memory  # the curvature of both is about the same
 
-    def _escape(self, point, batch, is_trial=False):
+    def _replace_weak_components(self, point, batch, is_trial=False):
         """Replace weak components by missing ones; return whether any was replaced.
 
         is_trial : whether to replace the weakest one by a direction that may explain
@@ -252,7 +252,7 @@ class Ascent(Solver):
         if self._overshot(move):
             self._halve(move)
             return move.value if self._last is None else self._last[1].value
-        if self.problem.is_noisy and self._record.fell(move, self.point):
+        if self.problem.is_noisy and self._record.has_fallen(move, self.point):
             # go back to the point of the best values, with half the step size
             self.learning_rate /= 2
             self.point, self._last = self._record.best_point, None
@@ -261,9 +261,9 @@ class Ascent(Solver):
         if self.problem.accelerates and self._last is not None:
             self._remember(move)
         self._caution = min(1.0, 2 * self._caution)
-        self._judge(move)
+        self._check_convergence(move)
         if self.converged and self._average is not None:
-            self._doubt(move, batch)
+            self._verify_average(move, batch)
         self._advance(move)
         return move.value
 
@@ -285,7 +285,7 @@ class Ascent(Solver):
 
             def divided(gradient):
                 gradient = before.with_flat(gradient)
-                return with_change_of_law(gradient, before, move.information).flat()
+                return with_rescaling(gradient, before, move.information).flat()
 
             step = self._memory.direction(move.gradient.flat(), divided)
             longest = LONGER * self.problem.longest
@@ -326,12 +326,12 @@ class Ascent(Solver):
         self._last = point, move, size / 2
         self.point = apply(point, move, size / 2, self.problem.floor)
 
-    def _judge(self, move):
+    def _check_convergence(self, move):
         """Decide whether the ascent has converged, and whether to average."""
         if not self.problem.is_noisy:
-            self._judge_exact(move)
+            self._check_exact_convergence(move)
         elif self._average is not None:
-            self._judge_average(move)
+            self._check_average(move)
         else:
             self._record.add(move)
             self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
@@ -342,7 +342,7 @@ class Ascent(Solver):
                 else:
                     self._average = Average()
 
-    def _judge_exact(self, move):
+    def _check_exact_convergence(self, move):
         """End the ascent when all later steps would gain only a small share of tol.
 
         Near the maximum, gains fall by the same factor from step to step. If they fall
@@ -360,7 +360,7 @@ class Ascent(Solver):
         self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
         self.converged = self._n_idle > 1
 
-    def _judge_average(self, move):
+    def _check_average(self, move):
         average, n_more = self._average, self._patience * self.problem.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
@@ -376,7 +376,7 @@ class Ascent(Solver):
             if not self.converged and drift > SLOW * less_noise:
                 self._forget_average()
 
-    def _doubt(self, move, batch):
+    def _verify_average(self, move, batch):
         """Continue if the average is worse than its points, which lie on a curve."""
         sums = self.problem.sums(self._average.point, batch)
         noise = 2 * move.gain  # noise of the batch in the difference of both values
@@ -409,7 +409,7 @@ class Record:
         """Forget everything except the values."""
         self._agreements: list[float] = []
         self._gains: list[float] = []
-        self._moves: list[Move] = []
+        self._moves: list[NaturalStep] = []
 
     def add(self, move):
         self._moves = [*self._moves, move][-LAG - 1 :]
@@ -432,7 +432,7 @@ class Record:
         fall, noise = trend(self._values, window)
         return -fall - 2 * noise
 
-    def fell(self, move, point):
+    def has_fallen(self, move, point):
         """Return whether the last values are below the best ones, beyond noise."""
         self._values.append(move.value)
         if len(self._values) % WINDOW:

@@ -102,14 +102,14 @@ class Sums(NamedTuple):
     gradient: Point
     information: Curvature | None  # None to use that of the step before
     n_rows: float  # sum of the weights of the rows
-    of_law: torch.Tensor | None = None  # see `law_of`; None: from the gradient
+    rescaling: torch.Tensor | None = None  # None: from the gradient
 
     @classmethod
-    def of(cls, value, weight, gradient, information, of_law=None):
+    def of(cls, value, weight, gradient, information, rescaling=None):
         """Return the sums, given values and weights of rows, (n,) each."""
         n_rows, square = float(weight.sum()), (weight * value**2).sum()
         total = (weight * value).sum()
-        return cls(total, square, gradient, information, n_rows, of_law)
+        return cls(total, square, gradient, information, n_rows, rescaling)
 
     def __add__(self, other):
         return Sums(
@@ -118,7 +118,7 @@ class Sums(NamedTuple):
             self.gradient.plus(other.gradient),
             self.information and self.information.plus(other.information),
             self.n_rows + other.n_rows,
-            None if self.of_law is None else self.of_law + other.of_law,
+            None if self.rescaling is None else self.rescaling + other.rescaling,
         )
 
     def lowered(self, amount):
@@ -126,20 +126,22 @@ class Sums(NamedTuple):
         square = self.square - 2 * amount * self.value + self.n_rows * amount**2
         return self._replace(value=self.value - self.n_rows * amount, square=square)
 
-    def turned(self, rotation):
+    def rotated(self, rotation):
         """Return the sums of a model whose z is rotated, (k + 1, k + 1)."""
         gradient = self.gradient._replace(coefs=self.gradient.coefs @ rotation)
         information = self.information
         if information is not None:
             coefs = rotation.T @ information.coefs @ rotation
             information = information._replace(coefs=coefs)
-        of_law = self.of_law
-        if of_law is not None:
-            of_law = rotation.T @ of_law @ rotation
-        return self._replace(gradient=gradient, information=information, of_law=of_law)
+        rescaling = self.rescaling
+        if rescaling is not None:
+            rescaling = rotation.T @ rescaling @ rotation
+        return self._replace(
+            gradient=gradient, information=information, rescaling=rescaling
+        )
 
 
-class Move(NamedTuple):
+class NaturalStep(NamedTuple):
     """A full step, in nats per row."""
 
     value: float
@@ -180,7 +182,7 @@ def full_step(problem, point, batch, information, share):
             found = mix(information, found, share)
         if found.is_finite():
             information = found
-    return move_of(sums, point, information, longest=problem.longest)
+    return natural_step(sums, point, information, longest=problem.longest)
 
 
 def gain_at(found, point, problem, batch):
@@ -189,7 +191,7 @@ def gain_at(found, point, problem, batch):
     return float(now.value - before.value) / now.n_rows
 
 
-def move_of(sums, point, information, *, longest=math.inf):
+def natural_step(sums, point, information, *, longest=math.inf):
     """Return the step for sums over rows, given the information per row.
 
     longest : bound on a feature's step.
@@ -197,19 +199,19 @@ def move_of(sums, point, information, *, longest=math.inf):
     n, value = sums.n_rows, float(sums.value) / sums.n_rows
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
-    of_law = sums.of_law
-    if of_law is None:
+    rescaling = sums.rescaling
+    if rescaling is None:
         moment = point.coefs[:, :-1].T @ sums.gradient.coefs
         scale = moment[:, :-1]
-        of_law = law_of((scale + scale.T) / 4, moment[:, -1])
-    largest = (of_law / n).abs().max().clamp(min=LARGEST_GENERATOR)
-    generator = (of_law / n) * (LARGEST_GENERATOR / largest)
+        rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
+    largest = (rescaling / n).abs().max().clamp(min=LARGEST_GENERATOR)
+    generator = (rescaling / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     if longest < math.inf:
         step = _shortened(step, longest, information.blocks)
     error = math.sqrt(variance / n)
-    return Move(value, error, gradient, information, step, generator, gain)
+    return NaturalStep(value, error, gradient, information, step, generator, gain)
 
 
 def corrected(move, step, longest):
@@ -219,12 +221,12 @@ def corrected(move, step, longest):
     return move._replace(step=step, generator=torch.zeros_like(move.generator))
 
 
-def with_change_of_law(gradient, point, information):
+def with_rescaling(gradient, point, information):
     """Return the full step for a gradient, linear in it; z changes its law as well."""
     step = divide(gradient, information)
     moment = point.coefs[:, :-1].T @ gradient.coefs
     scale = moment[:, :-1]
-    generator = law_of((scale + scale.T) / 4, moment[:, -1])
+    generator = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
     return step._replace(coefs=step.coefs + point.coefs @ generator)
 
 
@@ -290,15 +292,15 @@ def _shortened(step, longest, blocks):
     return Point(step.coefs * factor, own)
 
 
-def law_of(scale, shift):
+def latent_rescaling(scale, shift):
     """Return the gradient in a change of the law of z as one matrix, (k + 1, k + 1).
 
     scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift : the
     gradient in the mean of z, (k,).
     """
-    of_law = torch.nn.functional.pad(scale, (0, 1, 0, 1))
-    of_law[:-1, -1] = shift
-    return of_law
+    rescaling = torch.nn.functional.pad(scale, (0, 1, 0, 1))
+    rescaling[:-1, -1] = shift
+    return rescaling
 
 
 def apply(point, move, size, floor=-math.inf):

@@ -66,14 +66,14 @@ class StreamAscent(Solver):
     def step(self):
         """Take one pass over the part."""
         batches = list(self.problem.batches(self.rng))
-        self._escape(batches[0])
+        self._replace_weak_components(batches[0])
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
 
     def terminate(self):
         return False
 
-    def _escape(self, batch):
+    def _replace_weak_components(self, batch):
         """Replace components by directions that are missing in all recent parts.
 
         All parts since the last test are used, because the rows of a single part have

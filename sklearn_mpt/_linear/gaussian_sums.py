@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.natural_gradient import Curvature, Point, Sums, law_of
+from sklearn_mpt._latent.natural_gradient import (
+    Curvature,
+    Point,
+    Sums,
+    latent_rescaling,
+)
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 BLOCK_BYTES = 2**22  # size of a block of rows in double precision
@@ -175,8 +180,8 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     share = present * weight[:, None]
     information = _information(C, z, share, m, symmetric) if informed else None
     v_z = v.T @ z
-    of_law = law_of(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
-    return Sums.of(value, weight, gradient, information, of_law)
+    rescaling = latent_rescaling(0.5 * (v_z + v_z.mT) - G.sum(0), v.sum(0))
+    return Sums.of(value, weight, gradient, information, rescaling)
 
 
 def _resolved(target, seen, ratio):
@@ -237,8 +242,8 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
     eye = torch.eye(len(second), dtype=second.dtype, device=second.device)
     spread = 0.5 * (second - weight.sum() * eye)
-    of_law = law_of(spread, (weight[:, None] * z).sum(0))
-    return Sums.of(value, weight, gradient, information, of_law)
+    rescaling = latent_rescaling(spread, (weight[:, None] * z).sum(0))
+    return Sums.of(value, weight, gradient, information, rescaling)
 
 
 def explained_axes(scaled):
@@ -308,8 +313,10 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     gradient = Point(torch.nn.functional.pad(slope, (0, 1)), of_noise)
     information = _moment_information(C + z_z, len(variance), m)
     total, square = v_z.sum(0), (value**2).sum()
-    of_law = law_of(0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0]))
-    return Sums(value.sum(), square, gradient, information, len(seen), of_law)
+    rescaling = latent_rescaling(
+        0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0])
+    )
+    return Sums(value.sum(), square, gradient, information, len(seen), rescaling)
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
@@ -331,8 +338,8 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     gradient = Point(n_rows * slope, n_rows * of_noise)
     information = _moment_information(second[None], d, m).times(n_rows)
     eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
-    of_law = law_of(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
-    return Sums(value, value**2 / n_rows, gradient, information, n_rows, of_law)
+    rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
+    return Sums(value, value**2 / n_rows, gradient, information, n_rows, rescaling)
 
 
 def _moment_information(second, n_features, m):

@@ -33,7 +33,7 @@ SLOPE_NUMBERS = 2**24  # entries of rows in which unexplained directions are loo
 FEW = 0.2  # observed features per latent dimension that count as few: UniformMasks
 
 
-class Batch(NamedTuple):
+class MaskedBatch(NamedTuple):
     """Rows of a step, and the seeds of their masks."""
 
     rows: torch.Tensor
@@ -156,7 +156,7 @@ class GaussianRows:
             self._shift = rng.random()
         turn, self._turn = self._turn, self._turn + self.n_turns
         for index, seed in zip(self._order, self._seeds, strict=True):
-            yield Batch(index, turn, int(seed), self._shift)
+            yield MaskedBatch(index, turn, int(seed), self._shift)
 
     def _shuffled(self, rng):
         order = np.arange(self.n_pairs)
@@ -182,7 +182,7 @@ class GaussianRows:
             of_row = self._noise_information(turned)
             information = sums.information._replace(own=sums.n_rows * of_row)
             sums = sums._replace(information=information)
-        return sums.turned(rotation.T)
+        return sums.rotated(rotation.T)
 
     def _noise_information(self, point):
         r"""Return the information of the log noise variances, per row.

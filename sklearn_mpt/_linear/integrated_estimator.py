@@ -24,7 +24,7 @@ from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.gaussian_sums import moments_of
-from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, Circumstances, point_of
+from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     LikelihoodRows,
@@ -144,7 +144,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         few = rng.permutation(len(X))[:SHORT_ROWS]
         if X.shape[1] >= MANY_FEATURES:  # short runs would cost as much as they save
             return first_components(X, intercept, K, likelihood, weight)
-        given = Circumstances(weight=_taken(weight, few))
+        given = RowContext(weight=_taken(weight, few))
         rows = torch.from_numpy(np.array(X[few], float))
         points = []
         for k in range(N_SHORT_RUNS):
@@ -203,7 +203,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         joint = self._joint_of(problem.fitted, problem.device)
         units = Units.of(problem.fitted, problem.device)
         rows, weight = as_view(problem.X, problem.device), problem.weight
-        given = Circumstances(
+        given = RowContext(
             seed=(*problem.fitted["_seed"].tolist(), 1),
             weight=weight,
             units=units,

@@ -36,7 +36,7 @@ BLOCK_ROWS = 2**14  # rows at a time in searches for features that vary
 LEAST_LOG_PROB = -30.0  # of an entry at a shared node; it keeps 1 / p finite
 
 
-class Circumstances(NamedTuple):
+class RowContext(NamedTuple):
     """Facts about the training rows.
 
     seed : seed of samples of posteriors in many dimensions. weight : weights of the
@@ -56,7 +56,7 @@ class Circumstances(NamedTuple):
         return X.double() if self.units is None else self.units.standardise(X.double())
 
 
-ORDINARY = Circumstances()
+ORDINARY = RowContext()
 
 
 class Targets(NamedTuple):
@@ -66,7 +66,7 @@ class Targets(NamedTuple):
     seen: float
 
 
-class Table(NamedTuple):
+class NodeTable(NamedTuple):
     """Log-probabilities and derivatives of all values at shared nodes; (s, v, d)."""
 
     z: torch.Tensor  # shape: (s, k + 1), with a column of ones
@@ -87,7 +87,7 @@ def table_of(z, log_weight, point, likelihood):
     log_prob = likelihood.entry_log_prob(values, location[:, None])
     slope, information = likelihood.derivatives(values, location[:, None])
     log_prob = log_prob.clamp(min=LEAST_LOG_PROB)
-    return Table(z, log_weight, log_prob, slope, information[:, 0])
+    return NodeTable(z, log_weight, log_prob, slope, information[:, 0])
 
 
 def indicators(X, likelihood):
@@ -150,7 +150,7 @@ def _target_terms(r, it, ratio, weight):
     return weight * average.log().sum(1), ratio * (r.T @ gain), through_r
 
 
-class Typical(NamedTuple):
+class RepresentativeValues(NamedTuple):
     """A few values of each feature that stand for its entries, in the information."""
 
     values: torch.Tensor  # shape: (v, d); repeated where a feature has fewer
@@ -178,7 +178,7 @@ class Typical(NamedTuple):
         return cls(torch.from_numpy(values), torch.from_numpy(code))
 
     def to(self, device):
-        return Typical(*(part.to(device) for part in self))
+        return RepresentativeValues(*(part.to(device) for part in self))
 
     def indicators(self, rows, like):
         """Return 1.0 for the value of each entry of some rows, else 0.0; (n, v, d)."""
@@ -193,8 +193,9 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     rows, so is its gradient, which is computed once. The information is computed at the
     typical values of entries.
 
-    blocks : iterable of rows, their weights, and `Typical.indicators`. grid, steps : as
-    `prior_grid` returns and takes them. values : (v, d), the typical values.
+    blocks : iterable of rows, their weights, and indicators of `RepresentativeValues`.
+    grid, steps : as `prior_grid` returns and takes them. values : (v, d), the typical
+    values.
 
     Returns the sums over the rows that the grid resolves, and for each block which rows
     it does not resolve, bool (n,).

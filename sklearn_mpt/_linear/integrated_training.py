@@ -20,8 +20,8 @@ from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
 from sklearn_mpt._latent.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
+    RepresentativeValues,
     Targets,
-    Typical,
     bound_sums,
     distinct,
     indicators,
@@ -98,7 +98,7 @@ class IntegratedRows:
     likelihood : Likelihood
     training : Training
     n_dims : int
-    given : Circumstances
+    given : RowContext
     is_fine : bool
         Whether sampled nodes are many, for the last epochs.
     """
@@ -344,7 +344,7 @@ class LikelihoodRows(IntegratedRows):
             number = max(N_TYPICAL, likelihood.n_own + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = given.standardise(X).cpu().numpy()
-            self.typical = Typical.of(entries, number).to(X.device)
+            self.typical = RepresentativeValues.of(entries, number).to(X.device)
 
     def finer(self):
         """Return the objective with more sampled nodes; None if these are many."""

@@ -33,7 +33,7 @@ class Classes(NamedTuple):
     """The parameters of a mixture of K classes, as tensors.
 
     g of the d columns are Gaussian, in the order of the table. The others have the
-    likelihood of the `Layout`, with l locations.
+    likelihood of the `MixtureLayout`, with l locations.
     """
 
     weights: torch.Tensor  # shape: (K,); they add up to 1
@@ -49,7 +49,7 @@ class Classes(NamedTuple):
         return all(bool(part.isfinite().all()) for part in self)
 
 
-class Layout(NamedTuple):
+class MixtureLayout(NamedTuple):
     """Which columns are Gaussian, and the likelihood of the others."""
 
     gaussian: torch.Tensor  # indices of the Gaussian columns, (g,)
@@ -192,7 +192,7 @@ class MixtureDensity(Density):
     Parameters
     ----------
     classes : Classes
-    layout : Layout
+    layout : MixtureLayout
     """
 
     def __init__(self, classes, layout):

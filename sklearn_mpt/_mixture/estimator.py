@@ -21,7 +21,7 @@ from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._mixture.covariances import compressed, covariance_shape, expanded
-from sklearn_mpt._mixture.density import Classes, Layout, MixtureDensity
+from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
 from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
@@ -387,7 +387,7 @@ class MPTMixture(TableMPT):
         if likelihood is not None:
             likelihood = likelihood.to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
-        return Layout(*columns, likelihood)
+        return MixtureLayout(*columns, likelihood)
 
     # The start
 
