@@ -14,10 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from test_common import binary_rows, quiet_fit, real_rows
 
 from sklearn_mpt import (
     MPTDeepVAE,
+    MPTDependencyNetwork,
     MPTImputer,
     MPTItemResponse,
     MPTLinearVAE,
@@ -38,6 +40,10 @@ MODELS = {
     ),
     "deep": (MPTDeepVAE(1, **SMALL_NET), real_rows()),
     "masked": (MPTMaskedAutoencoder(**SMALL_NET, n_orders=2), real_rows()),
+    "network": (
+        MPTDependencyNetwork(regressor=RandomForestRegressor(2), n_orders=2),
+        real_rows(),
+    ),
     "mixture": (
         MPTMixture(2, covariance_type="low_rank", max_iter=3, reg_covar=0.01),
         real_rows(),
@@ -53,6 +59,9 @@ MODELS = {
     ),
 }
 CHANGED = {
+    "classifier": RandomForestClassifier(3),
+    "regressor": RandomForestRegressor(3),
+    "marginal_weight": 0.5,
     "n_components": 3,
     "likelihood": "poisson",
     "noise": "shared",
