@@ -202,7 +202,10 @@ def test_parameters_changed_after_fit_are_refused_or_change_nothing(name):
                 expected, result = str(expected), str(result)
             np.testing.assert_equal(result, expected, message)
         model.set_params(**own)
-    np.testing.assert_equal(results_of(model, name), before)
+    again = results_of(model, name)
+    for method, result in before.items():
+        if not isinstance(result, Exception):
+            np.testing.assert_equal(again[method], result, method)
 
 
 def test_values_of_parameters_are_compared():

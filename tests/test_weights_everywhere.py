@@ -16,6 +16,7 @@ from test_fitted_parameters import plain_of
 import sklearn_mpt
 from sklearn_mpt import (
     MPTDeepVAE,
+    MPTDependencyNetwork,
     MPTImputer,
     MPTItemResponse,
     MPTLinearVAE,
@@ -66,6 +67,7 @@ MODELS = {
     "deep": (MPTDeepVAE(1, early_stopping=False, **NET), numbers()),
     "deep, validated": (MPTDeepVAE(1, **NET), numbers()),
     "masked": (MPTMaskedAutoencoder(n_orders=2, **NET), numbers()),
+    "network": (MPTDependencyNetwork(n_orders=2, random_state=0), numbers()),
     "imputer": (MPTImputer(max_models=4, random_state=0), numbers()),
     "imputer, table": (MPTImputer(max_models=3, random_state=0), table()),
     "imputer of a model": (MPTImputer(MPTProbabilisticPCA(1, **LML)), numbers()),
