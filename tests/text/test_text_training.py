@@ -437,7 +437,7 @@ def test_two_processes_train_one_model(tmp_path):
         "WORLD_SIZE": "2",
         "MASTER_ADDR": "localhost",
         "MASTER_PORT": str(port),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
     }
     command = [sys.executable, "-c", ONE_OF_TWO, str(tmp_path)]
     processes = [
