@@ -162,7 +162,7 @@ class GaussianIndicators(BaseEstimator):
                 vertices, model.means_[0, place], model.covariances_[0, place, place]
             )
             log_prior = np.log(np.maximum(frequencies, LEAST)) - prior
-            tensors = map(torch.as_tensor, (vertices, log_prior))
+            tensors = map(torch.from_numpy, (vertices, log_prior))
             blocks[j] = Block(place, *tensors)
         return blocks
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-SHORTER, SHORTEST = 0.3, 1e-3  # of steps: factor, and least share of a full one
+SHORTER, SHORTEST = 0.3, 1e-3  # of steps: factor, and least share of a damped one
 # Relative rounding error of a log-density, a sum over features. A smaller fall of it is
 # no reason to shorten a step.
 ROUNDING = 1e-13
@@ -28,9 +28,10 @@ class Modes(NamedTuple):
 
 
 def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.inf):
-    """Return the modes near `start`; rows move by Newton steps.
+    r"""Return the modes near `start`; rows move by Newton steps.
 
-    A step that gains nothing is shortened. Where the precision has negative
+    A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once if
+    it is long: Newton steps of log-rates grow with the counts. Where the precision has negative
     eigenvalues, their absolute values are taken, so that every step leads upwards. A
     row stays where it is once it has converged, however many steps other rows take.
 
@@ -66,10 +67,13 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
         precision[better] = found.precision[gained]
         new = _newton(found.gradient[gained], precision[better], longest)
         step[better], gain[better] = new
-        size[better] = (size[better] / SHORTER).clamp(max=1.0)
-        size[moving[~gained]] *= SHORTER
+        length = step.norm(dim=1).clamp(min=1e-300)
+        damped, worse = torch.log1p(length) / length, moving[~gained]
+        longer = torch.maximum(size[better] / SHORTER, damped[better])
+        size[better] = longer.clamp(max=1.0)
+        size[worse] = torch.minimum(SHORTER * size[worse], damped[worse])
         goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > least_gain)
-        goes_on &= size[moving] > SHORTEST
+        goes_on &= size[moving] > SHORTEST * damped[moving]
     return Modes(z, value, precision)
 
 

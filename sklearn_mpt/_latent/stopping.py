@@ -20,11 +20,11 @@ def trend(losses, window):
     """Return the trend of the last `window` losses, against as many before.
 
     If fewer came before, these are taken; the variance of a single one is that of the
-    last window.
+    last window. With windows of one loss, its noise is taken as 0.
     """
     losses = np.asarray(losses)
     before, last = losses[-2 * window : -window], losses[-window:]
-    variance = last.var(ddof=1)
+    variance = last.var(ddof=1) if window > 1 else 0.0
     of_before = before.var(ddof=1) if len(before) > 1 else variance
     noise = math.sqrt(of_before / len(before) + variance / len(last))
     return Trend(before.mean() - last.mean(), noise)
