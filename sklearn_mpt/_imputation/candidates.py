@@ -56,8 +56,8 @@ NET_SECONDS, LEAST_ROWS_OF_NETS = 1e-3, 2000
 
 
 # Forests, and their costs in seconds: of a column, and of an entry of an input.
-FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 25, 3, 2
-FOREST_COLUMN, FOREST_ENTRY = 0.01, 2.4e-6
+FOREST_TREES, LEAF_ROWS, FOREST_MASKS = 15, 3, 1
+FOREST_COLUMN, FOREST_ENTRY = 0.01, 1e-6
 # Alone they gained .1 to .6 nats per hidden entry on ten tables. They cost as much as
 # several others, and are tried after the first of these.
 FOREST_MAY_GAIN = 0.6

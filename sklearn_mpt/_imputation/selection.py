@@ -23,7 +23,7 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # number of columns is the geometric mean of those with and without indicators, at most
 # so many for each column, as the time of missForest does not grow with categories. At
 # most so many seconds, so that a table of 1,000 rows takes less than ten in all.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.025, 4e-6, 3.0
+LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.02, 3e-6, 3.0
 MOST_INDICATORS = 20
 # A candidate, and those after it in its path, are left out if it takes this many times
 # its cost by formula, and at least this many seconds.
