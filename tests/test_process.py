@@ -11,7 +11,6 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -182,18 +181,36 @@ def test_threads_do_not_disturb_one_another(name):
             assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
-def test_workers_give_the_same(start_method):
-    model, X = unfitted("bernoulli linear vae")
-    model = quiet_fit(model, X)
-    mask = np.arange(X.shape[1]) < 2
+WORKERS = """
+import sys
+from multiprocessing import get_context
+import numpy as np
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from test_common import MODELS, quiet_fit
+
+if __name__ == "__main__":
+    factory, X = MODELS["bernoulli linear vae"]
+    model, mask = quiet_fit(factory(), X), np.arange(X.shape[1]) < 2
     expected = model.conditional_log_prob(X, mask)  # torch has run before the fork
-    with get_context(start_method).Pool(1) as pool:
+    with get_context(sys.argv[1]).Pool(1) as pool:
         found = pool.apply_async(model.conditional_log_prob, (X, mask)).get(60)
         trained = pool.apply_async(clone(model).partial_fit, (X,)).get(60)
     assert_array_equal(found, expected)
     here = clone(model).partial_fit(X)
     assert_array_equal(trained.score_samples(X), here.score_samples(X))
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_workers_give_the_same(start_method, tmp_path):
+    """In a new process: torch refuses to fork one that has used other devices."""
+    (tmp_path / "workers.py").write_text(WORKERS)
+    command = [sys.executable, str(tmp_path / "workers.py"), start_method]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stdout == "done\n", done.stderr
 
 
 def test_asserts_are_not_needed(tmp_path):

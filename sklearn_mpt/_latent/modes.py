@@ -30,10 +30,11 @@ class Modes(NamedTuple):
 def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.inf):
     r"""Return the modes near `start`; rows move by Newton steps.
 
-    A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once if
-    it is long: Newton steps of log-rates grow with the counts. Where the precision has negative
-    eigenvalues, their absolute values are taken, so that every step leads upwards. A
-    row stays where it is once it has converged, however many steps other rows take.
+    A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once
+    if it is long: Newton steps of log-rates grow with the counts. Where the precision
+    has negative eigenvalues, their absolute values are taken, so that every step leads
+    upwards. A row stays where it is once it has converged, however many steps other
+    rows take.
 
     Parameters
     ----------
