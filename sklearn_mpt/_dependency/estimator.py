@@ -134,7 +134,6 @@ class MPTDependencyNetwork(TableMPT):
     device = "cpu"  # predictors compute on arrays
     _takes_parts = False
 
-    _bound_parameters = ("likelihood",)
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "classifier": [None, HasMethods(["fit", "predict_proba"])],
         "regressor": [None, HasMethods(["fit", "predict"])],

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
@@ -95,7 +94,7 @@ class FillingMixin:
             If X is not a list of texts or pairs, or a text is longer than
             `max_length_`.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_int(n_samples, "n_samples")
         texts = check_texts(X, self._joiner)
         language_model, tokenizer = self._open_again()
@@ -147,7 +146,7 @@ class FillingMixin:
             hidden. If `fit` had no texts, a warning says so, but not for masked
             diffusion models.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_int(n_samples, "n_samples")
         check_int(n_tokens, "n_tokens")
         language_model, tokenizer = self._open_again()

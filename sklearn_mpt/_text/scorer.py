@@ -9,7 +9,15 @@ from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_mpt._checks import AUTO, COUNT, N_JOBS, VERBOSE, warn_caller
+from sklearn_mpt._checks import (
+    AUTO,
+    COUNT,
+    N_JOBS,
+    VERBOSE,
+    bound_parameters,
+    check_bound_parameters,
+    warn_caller,
+)
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import (
@@ -182,6 +190,23 @@ class MPTScorer(
     True
     """
 
+    # Scores do not depend on these after `fit`, which keeps what it made of them.
+    _free_parameters = (
+        "model",
+        "tokenizer",
+        "mask_rates",
+        "joiner",
+        "batch_tokens",
+        "max_length",
+        "device",
+        "dtype",
+        "n_jobs",
+        "random_state",
+        "revision",
+        "local_files_only",
+        "trust_remote_code",
+        "verbose",
+    )
     _parameter_constraints: ClassVar[dict] = {
         "n_masks": [COUNT, AUTO],
         "method": [StrOptions({*METHODS})],
@@ -295,6 +320,7 @@ class MPTScorer(
 
     def _load(self, X):
         self._validate_params()
+        self._bound = bound_parameters(self, self._free_parameters)
         self._joiner = self.joiner
         texts = None if X is None else check_texts(X, self._joiner)
         self._rates = check_rates(self.mask_rates)
@@ -314,6 +340,10 @@ class MPTScorer(
         found = self._measure(language_model, tokenizer, texts)
         self.design_, self.design_variances_ = found.design, found.variances
         self._moderations = {self.method: found.moderation}
+
+    def _check_is_fitted(self):
+        check_is_fitted(self)
+        check_bound_parameters(self, self._bound)
 
     def _measure(self, language_model, tokenizer, texts):
         """Measure the variance over masks of some texts, if orders may be drawn."""
@@ -371,7 +401,7 @@ class MPTScorer(
             In nats per hidden token; whatever `method` is. NaN for a text without
             tokens to hide.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         n_masks = count_masks(self.n_masks, is_chain=False)
         draw = Draw("mpt", self._seed, n_masks, self._rates)
         n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
@@ -390,7 +420,7 @@ class MPTScorer(
         -------
         names : ndarray of str of shape (n_rates,)
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         return np.array([f"mask_rate_{rate:g}" for rate in self._rates], dtype=object)
 
     def __sklearn_tags__(self):

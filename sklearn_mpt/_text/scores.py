@@ -6,7 +6,6 @@ from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import (
     check_bool,
@@ -102,7 +101,7 @@ class TextScoresMixin:
             If `design_` is "chain", and with independent masks the standard errors of
             these texts, 10 or more, would be less than half as large.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         scores.warn_of_noise()
@@ -140,7 +139,7 @@ class TextScoresMixin:
         n_tokens : ndarray of int of shape (n_texts,)
             Numbers of tokens without special tokens, before longer texts are cut.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         language_model, tokenizer = self._open_again()
         windows, first = windows_of(
             tokenizer, self._check_texts(X), language_model.input_names
@@ -182,7 +181,7 @@ class TextScoresMixin:
             is the score of the text. Special tokens in a text are left out, as they are
             not scored.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_bool(as_frame, "as_frame")
         texts = self._check_texts(X)
         scores = self._score_texts(texts, self._draw())
@@ -213,7 +212,7 @@ class TextScoresMixin:
             If a mask does not fit its text, if a text is too long, or as
             `score_samples` does.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         return self._score_hidden(X, mask)
 
     @overload
@@ -261,7 +260,7 @@ class TextScoresMixin:
         .. [1] J. Salazar, D. Liang, T. Q. Nguyen and K. Kirchhoff, "Masked language
            model scoring", ACL 2020.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_bool(return_std, "return_std")
         scores = self._score_texts(X, self._draw())
         scores.warn_of_noise()
@@ -312,7 +311,7 @@ class TextScoresMixin:
             As in `score_samples`; also if `unit` is not "token" and a text is cut by
             ``overflow="truncate"``.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_choice(unit, "unit", UNITS)
         check_bool(return_std, "return_std")
         texts = self._check_texts(X)
@@ -372,7 +371,7 @@ class TextScoresMixin:
 
     def _masked_score_curve(self, X, n_masks, random_state, n_jobs):
         """Compute what `mpt_curve` returns for texts."""
-        check_is_fitted(self)
+        self._check_is_fitted()
         n_masks = self.n_masks if n_masks is None else n_masks
         check_int_or_auto(n_masks, "n_masks")
         check_n_jobs(n_jobs)
@@ -383,7 +382,7 @@ class TextScoresMixin:
 
     def _score_samples_on_masks(self, X, seed, n_jobs):
         """Compute `score_samples` with the masks of a seed, for `compare_lml`."""
-        check_is_fitted(self)
+        self._check_is_fitted()
         draw = self._draw_of(self.method, seed, self.n_masks)
         return self._score_texts(X, draw, n_jobs).totals()[0]
 
@@ -424,7 +423,7 @@ class TextScoresMixin:
         return scores.totals()[0], scores.std_errors()
 
     def _score_along_orders(self, X, n_orders, random_state, n_jobs):
-        check_is_fitted(self)
+        self._check_is_fitted()
         seed = self._seed if random_state is None else draw_seed(random_state)
         return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
 

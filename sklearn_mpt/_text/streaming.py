@@ -13,7 +13,6 @@ import torch
 import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._text.identity import HASH_BYTES, hash_of
@@ -106,7 +105,7 @@ class StreamingMixin:
             If scores cannot be written to the folder, as on a full disk. The scores of
             the block are yielded first.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_int(block_size, "block_size")
         if isinstance(X, str | bytes) or not hasattr(X, "__iter__"):
             check_texts(X)

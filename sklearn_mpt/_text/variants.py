@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int, warn_caller
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
@@ -212,7 +211,7 @@ class VariantsMixin:
            models enable zero-shot prediction of the effects of mutations on protein
            function", NeurIPS 2021.
         """
-        check_is_fitted(self)
+        self._check_is_fitted()
         check_choice(method, "method", CONVENTIONS)
         check_int(n_orders, "n_orders")
         check_int(first_position, "first_position", least=-sys.maxsize)

@@ -1,3 +1,4 @@
+import copy
 import math
 import pickle
 import subprocess
@@ -718,16 +719,56 @@ def test_fit_warns_of_texts_of_which_no_token_comes():
         scorer.fit(["q r"])
 
 
+LATER = {
+    "n_masks": 7,
+    "method": "pll",
+    "order": "confident",
+    "block_size": 2,
+    "design": "independent",
+    "overflow": "truncate",
+    "mask_rates": [0.9],
+    "joiner": ">>",
+    "batch_tokens": 50,
+    "max_length": 5,
+    "dtype": "bfloat16",
+    "n_jobs": 2,
+    "random_state": 9,
+    "model": None,
+    "tokenizer": None,
+}
+METHODS_OF_TEXTS = {
+    "score_samples": lambda scorer: scorer.score_samples(TEXTS),
+    "transform": lambda scorer: scorer.transform(TEXTS),
+    "perplexity": lambda scorer: scorer.perplexity(TEXTS),
+    "token_scores": lambda scorer: scorer.token_scores(TEXTS)[0].log_prob,
+    "iter_scores": lambda scorer: [s.log_prob for s in scorer.iter_scores(TEXTS)],
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_parameters_changed_after_fit_are_refused_or_change_nothing(name, scorer):
+    fitted = copy.copy(scorer.fit())
+    before = {key: call(fitted) for key, call in METHODS_OF_TEXTS.items()}
+    fitted.set_params(**{name: LATER[name]})
+    for key, call in METHODS_OF_TEXTS.items():
+        try:
+            after = call(fitted)
+        except ValueError as error:
+            assert f"{name}=" in str(error)  # noqa: PT017
+        else:
+            assert_allclose(after, before[key], rtol=1e-6)
+
+
 def test_long_texts(scorer):
     texts = ["the cat", "the " * 10, "a", "dog " * 7]
     scorer.set_params(max_length=6).fit()
     with pytest.raises(ValueError, match=r"texts\[1\] has 12 tokens, .* max_length=6"):
         scorer.score_samples(texts)
-    scorer.set_params(overflow="truncate")
+    scorer.set_params(overflow="truncate").fit()
     with pytest.warns(UserWarning, match="2 of 4 different texts are cut") as record:
         log_prob = scorer.score_samples(texts)
     assert record[0].filename == __file__
     assert_allclose(log_prob[1], scorer.score_samples(["the " * 4]), rtol=1e-5)
-    scorer.set_params(overflow="stride")
+    scorer.set_params(overflow="stride").fit()
     assert np.isfinite(scorer.transform(texts)).all()
     assert scorer.score_samples(texts)[1] < log_prob[1]

@@ -104,7 +104,7 @@ def test_proteins_have_places_contexts_and_words(proteins):
     assert_allclose(proteins.score([("ACD", "GHI")]), by_hand, rtol=1e-5)
     message = "To EsmTokenizer, each token is a word: method='pll' is then the same"
     with pytest.raises(ValueError, match=message):
-        proteins.set_params(method="pll_word_l2r").score_samples(["ACDA"])
+        proteins.set_params(method="pll_word_l2r").fit()
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def test_hidden_tokens_are_predicted_from_the_visible_ones():
     assert_array_equal(found[1], [0, 0])
     assert_allclose(found[2], [0, by_hand[2], 0], rtol=1e-5)
     assert_array_equal(found[3], [])
-    everything = scorer.set_params(method="mpt").token_scores(["the mat"])[0]
+    everything = scorer.set_params(method="mpt").fit().token_scores(["the mat"])[0]
     assert len(found[4]) == len(everything) == 2
     context = scorer.conditional_log_prob(PAIRS[:1], [[True, False]])[0]
     assert context[0] < 0 == context[1]
@@ -325,7 +325,7 @@ def test_long_texts_after_a_context_keep_it_in_view():
     assert part.tokens == pair[1].split()
     start = scorer.token_scores([("the cat", "sat on the mat")])[0]
     assert_allclose(part.log_prob[:2], start.log_prob[:2], rtol=1e-5)
-    scorer.set_params(overflow="truncate")
+    scorer.set_params(overflow="truncate").fit()
     with pytest.warns(UserWarning, match="1 of 1 different texts are cut"):
         assert_allclose(scorer.score([pair]), start.log_prob.sum(), rtol=1e-5)
 
@@ -336,7 +336,7 @@ def test_a_context_longer_than_the_model_is_refused(overflow):
     message = r"texts\[1\] has 6 context and special .* no room for text in max_len"
     with pytest.raises(ValueError, match=message):
         scorer.score_samples([("a", "dog"), ("the cat sat on a mat", "a")])
-    scorer.set_params(overflow="error")
+    scorer.set_params(overflow="error").fit()
     with pytest.raises(ValueError, match=r"texts\[0\] has 6 tokens, more than max_len"):
         scorer.score_samples([("the cat sat on a", "mat")])
 
