@@ -71,8 +71,9 @@ LOG_SLOPES = {
 def resolve_model(model: object) -> object:
     """Return the model that a search or a Pipeline has fitted, in the units of X.
 
-    Raises NotFittedError if an estimator says that it is not fitted, and TypeError for
-    a Pipeline with other transforms than those of `LOG_SLOPES`.
+    A Pipeline that scores texts is returned as it is. Raises NotFittedError if an
+    estimator says that it is not fitted, and TypeError for a Pipeline of rows with
+    other transforms than those of `LOG_SLOPES`.
     """
     if isinstance(model, FrozenEstimator):
         return resolve_model(model.estimator)
@@ -83,12 +84,14 @@ def resolve_model(model: object) -> object:
     if not isinstance(model, Pipeline):
         return model
     check_pipeline(model)
+    if _takes_texts(model[-1]):
+        return model
     return PipelineModel(model) if _transformers(model) else resolve_model(model[-1])
 
 
 def check_pipeline(model: object) -> None:
     """Refuse a Pipeline, fitted or not, whose transforms have no known derivatives."""
-    if isinstance(model, Pipeline):
+    if isinstance(model, Pipeline) and not _takes_texts(model[-1]):
         for name, transformer in _transformers(model):
             if not _has_log_slope(transformer):
                 raise TypeError(
@@ -99,6 +102,11 @@ def check_pipeline(model: object) -> None:
                     "FunctionTransformer of np.log, np.log1p or np.sqrt. Transform X "
                     "before, and compare models of the same transformed rows."
                 )
+
+
+def _takes_texts(model):
+    """Return whether a model scores texts, whose probabilities have no units."""
+    return isinstance(model, BaseEstimator) and get_tags(model).input_tags.string
 
 
 def _transformers(pipeline):

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from text_models import (
     TEXTS,
     JointModel,
@@ -31,7 +32,7 @@ from text_models import (
 )
 from tokenizers import models
 
-from sklearn_mpt import MPTCurveDisplay, MPTScorer, mpt_curve
+from sklearn_mpt import MPTCurveDisplay, MPTScorer, compare_lml, mpt_curve
 from sklearn_mpt._measure.masks import mask_size
 
 N_TOKENS = np.array([7, 7, 2, 9, 1])  # of TEXTS
@@ -772,3 +773,14 @@ def test_long_texts(scorer):
     scorer.set_params(overflow="stride").fit()
     assert np.isfinite(scorer.transform(texts)).all()
     assert scorer.score_samples(texts)[1] < log_prob[1]
+
+
+def test_a_pipeline_of_texts_takes_any_transform(scorer):
+    """Probabilities of texts have no units."""
+    scorer = clone(scorer).set_params(design="chain", n_masks=2)
+    choose = FunctionTransformer(lambda pairs: [pair[0] for pair in pairs])
+    pairs = [(text, "a dog") for text in TEXTS]
+    pipe = make_pipeline(choose, scorer).fit(pairs)
+    table = compare_lml({"pipe": pipe}, pairs, random_state=0)
+    alone = compare_lml({"alone": scorer.fit()}, TEXTS, random_state=0)
+    assert_allclose(table.row_lml, alone.row_lml, rtol=1e-6)
