@@ -44,6 +44,7 @@ class Fill(NamedTuple):
 class FillingMixin:
     """Draw tokens in the place of mask tokens."""
 
+    _check_is_fitted: Callable
     _joiner: str | None
     _open_again: Callable
     max_length_: int

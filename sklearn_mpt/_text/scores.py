@@ -38,6 +38,7 @@ Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int
 class TextScoresMixin:
     """Score texts as a whole and by their tokens."""
 
+    _check_is_fitted: Callable
     _open_again: Callable
     design_: str
     overflow: str

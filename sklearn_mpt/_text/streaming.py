@@ -50,6 +50,7 @@ class TextScore(NamedTuple):
 class StreamingMixin:
     """Score texts that come one after the other."""
 
+    _check_is_fitted: Callable
     _open_again: Callable
     _draw: Callable
     _score_texts: Callable

@@ -103,6 +103,7 @@ class Protein(NamedTuple):
 class VariantsMixin:
     """Compare variants of a protein with the wild type."""
 
+    _check_is_fitted: Callable
     _open_again: Callable
     _draw: Callable
     _score_texts: Callable
