@@ -44,11 +44,11 @@ from sklearn.preprocessing import scale
 
 import sklearn_mpt
 from sklearn_mpt import MPTDeepVAE
+from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import SampleCounts
 from sklearn_mpt._deep.start import CURLED, SMOOTH
-from sklearn_mpt._latent.density import Units, as_tensor
 
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {

@@ -36,8 +36,8 @@ from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._latent.integration import integrate_log_prob, rows_of
-from sklearn_mpt._latent.quadrature import GaussHermite
+from sklearn_mpt._integration.integrals import integrate_log_prob, rows_of
+from sklearn_mpt._integration.quadrature import GaussHermite
 from sklearn_mpt._likelihoods import Bernoulli
 from sklearn_mpt._linear.map import LinearMap
 

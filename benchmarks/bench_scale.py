@@ -466,7 +466,7 @@ def time_maths():
     """Run the maths of PPCA on rows with gaps in both precisions, and compare."""
     import torch
 
-    from sklearn_mpt._latent.natural_gradient import Point
+    from sklearn_mpt._fitting.natural_gradient import Point
     from sklearn_mpt._linear.gaussian_density import LinearGaussian
     from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums
 

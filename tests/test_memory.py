@@ -17,8 +17,8 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.quadrature import Nodes, standard_normal_log_prob
+from sklearn_mpt._integration.integrals import log_joint, rows_of
+from sklearn_mpt._integration.quadrature import Nodes, standard_normal_log_prob
 
 STATM = Path("/proc/self/statm")
 CONSTANT = 2**28  # 256 MiB: blocks, and what the allocator keeps

@@ -31,7 +31,7 @@ from sklearn_mpt import (
     MPTScorer,
     mpt_curve,
 )
-from sklearn_mpt._latent.density import own_mode
+from sklearn_mpt._base.density import own_mode
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import torch
 
 from sklearn_mpt._deep.density import DeepDensity
 from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
-from sklearn_mpt._latent.quadrature import log_mean_exp, normal_points
+from sklearn_mpt._integration.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
 N_STEPS = 5  # of a chain, from one z to the next

@@ -6,6 +6,7 @@ are standardised; the decoder's fitted arrays are in the units of X.
 
 import torch
 
+from sklearn_mpt._base.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
 from sklearn_mpt._deep.posterior_modes import (
     FEW_DIMS,
@@ -13,9 +14,8 @@ from sklearn_mpt._deep.posterior_modes import (
     n_modes,
     posteriors_around_modes,
 )
-from sklearn_mpt._latent.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
-from sklearn_mpt._latent.integration import IMPORTANCE_TOLERANCE, importance
-from sklearn_mpt._latent.quadrature import gaussian_around, width_of_last
+from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
+from sklearn_mpt._integration.quadrature import gaussian_around, width_of_last
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Points of each part of the mixture, rule after rule: powers of two. Posteriors are

@@ -7,10 +7,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
+from sklearn_mpt._base.estimator import Weights
 from sklearn_mpt._deep.objectives import SharedSamples
-from sklearn_mpt._latent.base import Weights
-from sklearn_mpt._latent.quadrature import natural_parameters
-from sklearn_mpt._latent.stopping import fall_of_lowest, trend
+from sklearn_mpt._fitting.stopping import fall_of_lowest, trend
+from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
 LARGEST_CHANGE, DIFFERENCE = 1.0, 0.1  # of the logarithm of the noise

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._latent.own_module import Wrapped
-from sklearn_mpt._latent.quadrature import gaussian_around
+from sklearn_mpt._base.user_modules import Wrapped
+from sklearn_mpt._integration.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
 
 ACTIVATIONS = {

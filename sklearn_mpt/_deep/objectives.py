@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._latent.base import Weights
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._base.estimator import Weights
+from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
     moments,
     natural_parameters,

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.modes import LogJoint, climb
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.integrals import log_joint
+from sklearn_mpt._integration.modes import LogJoint, climb
+from sklearn_mpt._integration.quadrature import (
     Nodes,
     Posterior,
     gaussian_around,

@@ -14,7 +14,7 @@ from sklearn_mpt._deep.early_stopping import (
     validation_is_flat,
 )
 from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
-from sklearn_mpt._latent.fit_loop import DIVERGENCE, Solver
+from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # for each start; the share is one of max_iter
 JOINED_SHARE = 0.2  # of the epochs so far: as many follow with validation rows

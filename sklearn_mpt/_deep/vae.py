@@ -8,6 +8,10 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.density import Units, as_tensor
+from sklearn_mpt._base.estimator import LatentMixin, Weights
+from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
+from sklearn_mpt._base.user_modules import OwnModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -34,12 +38,8 @@ from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start, unexplained
-from sklearn_mpt._latent.base import LatentMixin, Weights
-from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.own_module import OwnModule
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 VALIDATION_SAMPLES, VALIDATION_BATCH = 16, 256
 # How features are predicted from others: the density, the loss that trains it if

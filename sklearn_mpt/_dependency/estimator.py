@@ -10,16 +10,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
+from sklearn_mpt._base.density import Units, own_mode
+from sklearn_mpt._base.order_mixture import draw_orders
+from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._callbacks import in_callback_context
 from sklearn_mpt._checks import COUNT, SHARE, rows_that_count, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
 from sklearn_mpt._dependency.training import Settings, fit_column
-from sklearn_mpt._latent.density import Units, own_mode
-from sklearn_mpt._latent.order_mixture import draw_orders
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 
 class MPTDependencyNetwork(TableMPT):

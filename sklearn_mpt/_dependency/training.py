@@ -16,7 +16,7 @@ from sklearn_mpt._dependency.predictors import (
     named,
     prepared,
 )
-from sklearn_mpt._latent.mask_sizes import MaskSizes
+from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods.levels import smoothed_shares
 
 # Of numbers, in standard deviations of the column, as for the components of a net.

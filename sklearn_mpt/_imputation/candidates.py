@@ -21,7 +21,7 @@ from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
-from sklearn_mpt._latent.quadrature import NODES
+from sklearn_mpt._integration.quadrature import NODES
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
 from sklearn_mpt._mixture.estimator import MPTMixture

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._latent.base import BaseMPT
-from sklearn_mpt._latent.density import Density
+from sklearn_mpt._base.density import Density
+from sklearn_mpt._base.estimator import BaseMPT
 
 BLOCK_NUMBERS = 2**22  # numbers in the rows that are asked for all categories at once
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sklearn_mpt._imputation.powers import NO_POWERS, Powers
-from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
+from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._tables.kinds_of_values import MOST_LEVELS, ROWS_PER_LEVEL
 
 ORDERED = ("ordinal", "partial_credit")

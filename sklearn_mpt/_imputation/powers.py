@@ -25,7 +25,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import boxcox1p, inv_boxcox1p
 from scipy.stats import iqr, yeojohnson, yeojohnson_llf
 
-from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
+from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 
 # All numbers are transforms of numbers. With exponents outside they are not, and the
 # expectation of what has a normal transform may be infinite.

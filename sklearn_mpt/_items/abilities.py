@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING
-from sklearn_mpt._latent.modes import LogJoint, climb
 
 N_STEPS, TOLERANCE = 60, 1e-10
 LONGEST = 1.0

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from sklearn.utils import check_array, gen_batches
 
+from sklearn_mpt._base.density import own_mode
+from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
@@ -13,8 +15,6 @@ from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.training import Objective, Priors
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin
-from sklearn_mpt._latent.density import own_mode
 
 BLOCK = 2**22  # probabilities of answers that are computed at a time
 

@@ -7,9 +7,9 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 
 import torch
 
+from sklearn_mpt._base.density import FLOAT_BYTES, LatentDensity
 from sklearn_mpt._items.answers import Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
-from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
 FINER = 4  # ratio of spacings: that of integrals to that of the nodes to draw z

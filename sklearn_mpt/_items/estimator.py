@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._checks import (
     POSITIVE,
     check_real,
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.given import (
@@ -34,8 +36,6 @@ from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.rotation import ROTATIONS
 from sklearn_mpt._items.start import first_slopes, shares
 from sklearn_mpt._items.training import ItemSolver, Objective
-from sklearn_mpt._latent.base import BaseMPT
-from sklearn_mpt._latent.priors import LONG_SLOPE
 from sklearn_mpt._seeds import RandomState
 
 

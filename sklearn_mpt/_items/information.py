@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
-from sklearn_mpt._latent.observed_information import missing_information
 
 STEP = 1e-5  # of central differences
 BLOCK = 2**22  # numbers in a tensor over rows and parameters

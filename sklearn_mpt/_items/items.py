@@ -8,19 +8,19 @@ from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.utils import check_array
 
+from sklearn_mpt._base.density import own_mode
 from sklearn_mpt._checks import (
     check_bool,
     check_device,
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._information.louis import covariance_of
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.dif import DifferentialFunctioning, dif_by_likelihood_ratio
 from sklearn_mpt._items.information import observed_information
 from sklearn_mpt._items.model import attributes_of
-from sklearn_mpt._latent.density import own_mode
-from sklearn_mpt._latent.observed_information import covariance_of
 
 STEP = 1e-5  # of central differences
 DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")

@@ -10,6 +10,7 @@ import math
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.stopping import trend
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.training import (
     POWER,
@@ -19,7 +20,6 @@ from sklearn_mpt._items.training import (
     solve_metric,
 )
 from sklearn_mpt._items.training import _of_block as of_block
-from sklearn_mpt._latent.stopping import trend
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 AUTO_MASKS = 32

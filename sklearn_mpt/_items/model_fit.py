@@ -8,11 +8,11 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
+from sklearn_mpt._base.density import own_mode
 from sklearn_mpt._checks import check_sample_weight
 from sklearn_mpt._items import limited_information as limited
 from sklearn_mpt._items.base import FittedItems
 from sklearn_mpt._items.information import population_scores
-from sklearn_mpt._latent.density import own_mode
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 
 

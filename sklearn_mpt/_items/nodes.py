@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.prior_grid import coarsened, lattice, spacings
+from sklearn_mpt._integration.prior_grid import coarsened, lattice, spacings
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 RADIUS = 6.5  # radius of the grid, in standard deviations of z

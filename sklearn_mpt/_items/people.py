@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from sklearn_mpt._base.density import own_mode
 from sklearn_mpt._checks import check_choice, check_int, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities, likelihood_modes, posterior_modes
 from sklearn_mpt._items.base import FittedItems, with_codes
-from sklearn_mpt._latent.density import own_mode
 from sklearn_mpt._seeds import RandomState
 
 METHODS = ("eap", "map", "ml", "plausible")

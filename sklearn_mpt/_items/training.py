@@ -23,11 +23,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.acceleration import QuasiNewton
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
-from sklearn_mpt._latent.acceleration import QuasiNewton
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
-from sklearn_mpt._latent.quadrature import total_and_shares
 
 LONGEST = 2.0  # largest change of a parameter in a step
 ARMIJO, N_HALVINGS = 1e-4, 20

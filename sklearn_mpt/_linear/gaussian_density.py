@@ -22,7 +22,7 @@ used, whose errors grow with the square root.
 
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, LatentDensity
+from sklearn_mpt._base.density import FLOAT_BYTES, LatentDensity
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 

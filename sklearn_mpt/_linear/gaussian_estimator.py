@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._base.estimator import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._checks import warn_caller, warn_constant
-from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
-from sklearn_mpt._latent.density import as_tensor, as_view
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.natural_gradient import Point
-from sklearn_mpt._latent.stream import StreamAscent
+from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.natural_gradient import Point
+from sklearn_mpt._fitting.stream import StreamAscent
+from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
@@ -26,7 +27,6 @@ from sklearn_mpt._linear.gaussian_training import (
     UniformMasks,
 )
 from sklearn_mpt._measure.masks import fixed_size
-from sklearn_mpt._tables.observed_information import Information, information_by_hessian
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9

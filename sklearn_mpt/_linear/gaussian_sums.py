@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.natural_gradient import (
+from sklearn_mpt._fitting.natural_gradient import (
     Curvature,
     Point,
     Sums,

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.ascent import IDLE, IDLE_FOR_MASKS
-from sklearn_mpt._latent.base import Weights
-from sklearn_mpt._latent.natural_gradient import axes_of
+from sklearn_mpt._base.estimator import Weights
+from sklearn_mpt._fitting.ascent import IDLE, IDLE_FOR_MASKS
+from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._linear.gaussian_sums import (
     Model,
     Symmetric,

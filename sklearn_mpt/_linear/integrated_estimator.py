@@ -8,19 +8,25 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.density import IntegratedDensity, Units, as_tensor, as_view
+from sklearn_mpt._base.estimator import BaseMPT, LatentMixin, Weights
 from sklearn_mpt._checks import warn_caller, warn_constant
-from sklearn_mpt._latent.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._latent.base import BaseMPT, LatentMixin, Weights
-from sklearn_mpt._latent.density import IntegratedDensity, Units, as_tensor, as_view
-from sklearn_mpt._latent.integration import importance, quadrature, rows_of
-from sklearn_mpt._latent.prior_grid import (
+from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._fitting.priors import LONG_SLOPE
+from sklearn_mpt._fitting.stream import StreamAscent
+from sklearn_mpt._information.linear import (
+    Information,
+    information_by_nodes,
+    information_by_scores,
+    typical_rows,
+)
+from sklearn_mpt._integration.integrals import importance, quadrature, rows_of
+from sklearn_mpt._integration.prior_grid import (
     PriorGrids,
     coarsened,
     count_nodes,
     prior_grid,
 )
-from sklearn_mpt._latent.priors import LONG_SLOPE
-from sklearn_mpt._latent.stream import StreamAscent
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
 from sklearn_mpt._linear.gaussian_sums import moments_of
@@ -36,12 +42,6 @@ from sklearn_mpt._linear.map import (
     WIDEST,
     LinearMap,
     spacing,
-)
-from sklearn_mpt._tables.observed_information import (
-    Information,
-    information_by_nodes,
-    information_by_scores,
-    typical_rows,
 )
 
 # Samples around the mode and from the prior, in each replicate, of each rule.

@@ -22,10 +22,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import Units
-from sklearn_mpt._latent.natural_gradient import Blocks, Curvature, Point, Sums
-from sklearn_mpt._latent.prior_grid import RADIUS, resolves
-from sklearn_mpt._latent.quadrature import total_and_shares
+from sklearn_mpt._base.density import Units
+from sklearn_mpt._fitting.natural_gradient import Blocks, Curvature, Point, Sums
+from sklearn_mpt._integration.prior_grid import RADIUS, resolves
+from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._linear.map import (
     evidence_lower_bound,
     location_points,

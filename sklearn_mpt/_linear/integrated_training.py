@@ -12,12 +12,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.ascent import IDLE
-from sklearn_mpt._latent.base import Weights
-from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.prior_grid import RADIUS, coarsened, count_nodes, prior_grid
-from sklearn_mpt._latent.priors import UNSEEN, slope_penalty
-from sklearn_mpt._latent.quadrature import Nodes
+from sklearn_mpt._base.estimator import Weights
+from sklearn_mpt._fitting.ascent import IDLE
+from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._integration.integrals import rows_of
+from sklearn_mpt._integration.prior_grid import (
+    RADIUS,
+    coarsened,
+    count_nodes,
+    prior_grid,
+)
+from sklearn_mpt._integration.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
     RepresentativeValues,

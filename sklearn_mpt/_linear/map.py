@@ -5,9 +5,9 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.modes import LogJoint, climb
-from sklearn_mpt._latent.prior_grid import spacings
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.modes import LogJoint, climb
+from sklearn_mpt._integration.prior_grid import spacings
+from sklearn_mpt._integration.quadrature import (
     Posterior,
     gaussian_around,
     grids,

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.standard_errors import StandardErrorsMixin
+from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import POSITIVE
 from sklearn_mpt._likelihoods import Gaussian
 from sklearn_mpt._linear.gaussian_estimator import GaussianLinear
 from sklearn_mpt._linear.integrated_estimator import IntegratedLinear
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
-from sklearn_mpt._tables.standard_errors import StandardErrorsMixin
 
 
 class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLinear):

@@ -1,6 +1,6 @@
 """The density of a fitted net, on tensors."""
 
-from sklearn_mpt._latent.order_mixture import FLOAT_BYTES, OrderMixture
+from sklearn_mpt._base.order_mixture import FLOAT_BYTES, OrderMixture
 
 
 class MaskedDensity(OrderMixture):

@@ -8,6 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from sklearn_mpt._base.density import Units, as_tensor
+from sklearn_mpt._base.order_mixture import draw_orders
+from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
+from sklearn_mpt._base.user_modules import OwnModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -17,11 +21,8 @@ from sklearn_mpt._checks import (
     warn_caller,
     warn_constant,
 )
+from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._frames import plain
-from sklearn_mpt._latent.density import Units, as_tensor
-from sklearn_mpt._latent.mask_sizes import MaskSizes
-from sklearn_mpt._latent.order_mixture import draw_orders
-from sklearn_mpt._latent.own_module import OwnModule
 from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
@@ -30,7 +31,6 @@ from sklearn_mpt._masked.net import OwnNet, ResidualNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, Rows
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 OFTEN = 0.1  # share of entries of a column with the least width that causes a warning
 

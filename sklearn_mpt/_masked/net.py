@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._latent.own_module import Wrapped, seeded
+from sklearn_mpt._base.user_modules import Wrapped, seeded
 
 
 class ResidualNet(torch.nn.Module):

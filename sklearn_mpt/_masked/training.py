@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.stopping import fall_of_lowest
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.stopping import fall_of_lowest
 
 WARM_UP = 100  # number of steps in which the step size grows
 AVERAGED = 400  # approximate number of steps whose weights are averaged

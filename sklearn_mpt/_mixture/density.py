@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import FLOAT_BYTES, Density
-from sklearn_mpt._latent.quadrature import NODES, WEIGHTS
+from sklearn_mpt._base.density import FLOAT_BYTES, Density
+from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 from sklearn_mpt._measure.contract import masked_score
 

@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.utils._param_validation import StrOptions
 
+from sklearn_mpt._base.density import as_tensor, as_view
+from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
     COUNT,
     POSITIVE_OR_0,
     check_sample_weight,
     warn_caller,
 )
-from sklearn_mpt._latent.density import as_tensor, as_view
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
@@ -31,7 +32,6 @@ from sklearn_mpt._mixture.training import (
     moved,
 )
 from sklearn_mpt._seeds import RandomState
-from sklearn_mpt._tables.estimator import LikelihoodNames, TableMPT
 
 AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in each step
 # Steps from the first responsibilities to the first parameters: if all columns are

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.stopping import gain_to_come, trend
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.stopping import gain_to_come, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, distinct, multiply
 
 POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER

@@ -7,6 +7,7 @@ from scipy.integrate import quad
 from scipy.special import expit
 from scipy.stats import bernoulli, multivariate_normal, norm
 
+from sklearn_mpt._base.density import Units
 from sklearn_mpt._deep import objectives
 from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
 from sklearn_mpt._deep.density import DeepModule
@@ -18,9 +19,8 @@ from sklearn_mpt._deep.objectives import (
     shared_scores,
 )
 from sklearn_mpt._deep.posterior_modes import laplace, n_modes
-from sklearn_mpt._latent.density import Units
-from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.integrals import log_joint, rows_of
+from sklearn_mpt._integration.quadrature import (
     Nodes,
     PosteriorMixture,
     gaussian_around,

@@ -7,13 +7,13 @@ from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
+from sklearn_mpt._base.density import Units
+from sklearn_mpt._base.estimator import _warn_if_unsure
 from sklearn_mpt._deep.density import DeepDensity, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
 from sklearn_mpt._deep.posterior_modes import likeliest_points
-from sklearn_mpt._latent.base import _warn_if_unsure
-from sklearn_mpt._latent.density import Units
-from sklearn_mpt._latent.integration import log_joint, rows_of
-from sklearn_mpt._latent.quadrature import Nodes, standard_normal_log_prob
+from sklearn_mpt._integration.integrals import log_joint, rows_of
+from sklearn_mpt._integration.quadrature import Nodes, standard_normal_log_prob
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 
 NOISE = 0.01

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_mpt._deep.early_stopping import validation_is_flat
 from sklearn_mpt._deep.schedule_free import REST, ScheduleFreeAdam
 from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
-from sklearn_mpt._latent.fit_loop import fit_loop, fit_part
+from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part
 
 torch = pytest.importorskip("torch")
 

@@ -34,8 +34,8 @@ from sklearn_mpt import (
     order_log_prob,
     order_spread,
 )
+from sklearn_mpt._base.density import Density
 from sklearn_mpt._dependency.training import visible_sets
-from sklearn_mpt._latent.density import Density
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
 WEIGHT = 0.01  # default of marginal_weight

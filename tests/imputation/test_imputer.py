@@ -17,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
+from sklearn_mpt._base.density import Density
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
@@ -31,7 +32,6 @@ from sklearn_mpt._imputation.weights import (
     mixed,
     stacking_weights,
 )
-from sklearn_mpt._latent.density import Density
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from sklearn_mpt import MPTLinearVAE, MPTMixture
+from sklearn_mpt._base.density import Density, as_tensor
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.powers import Powers
 from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
-from sklearn_mpt._latent.density import Density, as_tensor
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from scipy.special import comb
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
+from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,
     NaturalStep,
     Point,

@@ -13,14 +13,14 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.integration import rows_of  # noqa: E402
-from sklearn_mpt._latent.natural_gradient import Point  # noqa: E402
-from sklearn_mpt._latent.prior_grid import (  # noqa: E402
+from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
+from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
+from sklearn_mpt._integration.prior_grid import (  # noqa: E402
     RADIUS,
     prior_grid,
     resolves,
 )
-from sklearn_mpt._latent.quadrature import (  # noqa: E402
+from sklearn_mpt._integration.quadrature import (  # noqa: E402
     GaussHermite,
     Nodes,
     grids,
@@ -352,7 +352,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
 ):
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
-    monkeypatch.setattr("sklearn_mpt._latent.prior_grid.RADIUS", 8.0)
+    monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
     monkeypatch.setattr("sklearn_mpt._linear.map.OWN_GRID", {2: 41})
     problem = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
@@ -383,7 +383,7 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
 
 @pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
 def test_likelihood_rows_are_a_dense_grid(arrays, point, X, edge, monkeypatch):
-    monkeypatch.setattr("sklearn_mpt._latent.prior_grid.AT_EDGE", edge)
+    monkeypatch.setattr("sklearn_mpt._integration.prior_grid.AT_EDGE", edge)
     settings = training_of(objective="lml")
     problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
     (batch,) = problem.batches(np.random.default_rng(0))

@@ -25,7 +25,7 @@ from sklearn_mpt import (
     lml_samples,
     mpt_curve,
 )
-from sklearn_mpt._latent.mask_sizes import MaskSizes
+from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
 from sklearn_mpt._masked.linear_start import LinearGaussian, fit_linear, fit_mixture
 from sklearn_mpt._masked.recipe import recipe_for

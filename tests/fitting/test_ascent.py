@@ -12,10 +12,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
-from sklearn_mpt._latent.ascent import Ascent, Average, agreement  # noqa: E402
-from sklearn_mpt._latent.fit_loop import fit_loop, fit_part  # noqa: E402
-from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
+from sklearn_mpt._fitting.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
+from sklearn_mpt._fitting.ascent import Ascent, Average, agreement  # noqa: E402
+from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part  # noqa: E402
+from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,
     Point,
     Sums,
@@ -28,7 +28,7 @@ from sklearn_mpt._latent.natural_gradient import (  # noqa: E402
     natural_step,
     with_rescaling,
 )
-from sklearn_mpt._latent.stream import StreamAscent  # noqa: E402
+from sklearn_mpt._fitting.stream import StreamAscent  # noqa: E402
 
 BEST = Point(
     torch.tensor([[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], dtype=torch.float64),

@@ -19,6 +19,7 @@ from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sklearn_mpt._base.density import Density, as_tensor, as_view, own_mode
 from sklearn_mpt._callbacks import CallbackMixin, in_callback_context
 from sklearn_mpt._checks import (
     AUTO,
@@ -44,9 +45,8 @@ from sklearn_mpt._checks import (
     rows_that_count,
     warn_caller,
 )
+from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._frames import ADVICE, readable_numbers
-from sklearn_mpt._latent.density import Density, as_tensor, as_view, own_mode
-from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._measure.contract import own_setting
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
+from sklearn_mpt._base.density import as_tensor, own_mode
 from sklearn_mpt._checks import check_device, check_sample_weight
-from sklearn_mpt._latent.density import as_tensor, own_mode
-from sklearn_mpt._tables.observed_information import Information
+from sklearn_mpt._information.linear import Information
 
 
 class StandardErrorsMixin:

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import bernoulli_log_prob, binary_rows
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
-from sklearn_mpt._latent.chain_scores import MAX_POINTS, lengths, n_points
+from sklearn_mpt._integration.chain_scores import MAX_POINTS, lengths, n_points
 from sklearn_mpt._measure.contract import (
     Conditional,
     chain_log_prob,
@@ -134,7 +134,7 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
     model, X = binary_model(2)
     orders = np.arange(10)[None]
     whole = model.mean_chain_scores(X, orders)
-    monkeypatch.setattr("sklearn_mpt._latent.chain_scores.BLOCK_BYTES", 2**16)
+    monkeypatch.setattr("sklearn_mpt._integration.chain_scores.BLOCK_BYTES", 2**16)
     assert_allclose(model.mean_chain_scores(X, orders), whole, rtol=1e-10)
     assert_array_equal(
         model.mean_chain_scores(X, orders), model.mean_chain_scores(X, orders)

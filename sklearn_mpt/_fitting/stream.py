@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.ascent import FIRST_TEST, PATIENCE, POWER
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.natural_gradient import (
+from sklearn_mpt._fitting.ascent import FIRST_TEST, PATIENCE, POWER
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.natural_gradient import (
     Curvature,
     Point,
     align,
@@ -18,7 +18,7 @@ from sklearn_mpt._latent.natural_gradient import (
     gain_at,
     mix,
 )
-from sklearn_mpt._latent.saddles import DENSE_FEATURES, with_missing_components
+from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
 
 FIRST_SIZE = 0.5  # of steps, which fall as those of `ascent`
 AVERAGE_POWER = 3  # of the number of a step: its weight in the average of points

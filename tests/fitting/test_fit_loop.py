@@ -4,7 +4,7 @@ import pytest
 from epochs import SILENCE, Silence
 from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_mpt._latent.fit_loop import Solver, fit_loop, fit_part
+from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 
 
 class Scripted(Solver):

@@ -28,8 +28,8 @@ import numpy as np
 import torch
 from sklearn.utils import gen_batches
 
-from sklearn_mpt._latent.integration import rows_of
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.integrals import rows_of
+from sklearn_mpt._integration.quadrature import (
     N_BITS,
     Posterior,
     digits,
@@ -64,7 +64,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
     orders : int Tensor of shape (n_orders, d) or (n_orders, n, d)
     model : object
         With `propose`, `propose_fewer`, `entry_log_prob` and `width` (see
-        `integration`), and `standardise`, which returns the rows that these take.
+        `integrals`), and `standardise`, which returns the rows that these take.
     n_dims : int
         Number of latent variables.
     seed : list of int
@@ -228,7 +228,7 @@ def integrate_along(rows, orders, rule, model):
     orders : int Tensor of shape (n, n_orders, d)
     rule : PriorGrids
     model : object
-        With `entry_log_prob`; see `integration`.
+        With `entry_log_prob`; see `integrals`.
 
     Returns
     -------

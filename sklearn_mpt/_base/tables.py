@@ -10,9 +10,9 @@ from narwhals.stable.v2.dependencies import is_into_dataframe
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
+from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._frames import with_distinct_names, with_strings
-from sklearn_mpt._latent.base import BaseMPT
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns, Likelihood
 from sklearn_mpt._measure.rows import missing_entries
 from sklearn_mpt._tables.kinds import kinds_of

@@ -32,9 +32,9 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
-from sklearn_mpt._latent.acceleration import QuasiNewton
-from sklearn_mpt._latent.fit_loop import Solver
-from sklearn_mpt._latent.natural_gradient import (
+from sklearn_mpt._fitting.acceleration import QuasiNewton
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.natural_gradient import (
     NaturalStep,
     align,
     apply,
@@ -45,8 +45,8 @@ from sklearn_mpt._latent.natural_gradient import (
     mix,
     with_rescaling,
 )
-from sklearn_mpt._latent.saddles import with_missing_components
-from sklearn_mpt._latent.stopping import gain_to_come, trend
+from sklearn_mpt._fitting.saddles import with_missing_components
+from sklearn_mpt._fitting.stopping import gain_to_come, trend
 
 FIRST_TEST = 2  # number of epochs before components are tested
 MIN_POINTS_TO_AVERAGE = 4

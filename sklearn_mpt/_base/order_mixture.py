@@ -11,7 +11,7 @@ from abc import abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.density import Density, Units
+from sklearn_mpt._base.density import Density, Units
 
 FLOAT_BYTES = 8
 CHAIN_BYTES = 2**25  # memory of the rows that are scored along an order at a time

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.integration import log_joint
-from sklearn_mpt._latent.observed_information import covariance_of, missing_information
-from sklearn_mpt._latent.quadrature import Nodes
+from sklearn_mpt._information.louis import covariance_of, missing_information
+from sklearn_mpt._integration.integrals import log_joint
+from sklearn_mpt._integration.quadrature import Nodes
 
 BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.

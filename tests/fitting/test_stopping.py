@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import ttest_ind
 
-from sklearn_mpt._latent.stopping import fall_of_lowest, gain_to_come, trend
+from sklearn_mpt._fitting.stopping import fall_of_lowest, gain_to_come, trend
 
 
 def test_a_trend_is_that_of_a_test_of_two_samples():

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.chain_scores import integrate_along, prefix_scores
-from sklearn_mpt._latent.integration import (
+from sklearn_mpt._integration.chain_scores import integrate_along, prefix_scores
+from sklearn_mpt._integration.integrals import (
     QUASI_RANDOM_GAIN,
     Rows,
     conditionals_by_difference,
@@ -26,7 +26,7 @@ from sklearn_mpt._latent.integration import (
     refine_mixtures,
     rows_of,
 )
-from sklearn_mpt._latent.quadrature import NODES, WEIGHTS, mixture_nodes
+from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
 
 FLOAT_BYTES = 8
@@ -297,7 +297,7 @@ class IntegratedDensity(LatentDensity):
     Parameters
     ----------
     joint : object
-        Joint distribution of z and standardised rows, as `integration` asks for it,
+        Joint distribution of z and standardised rows, as `integrals` asks for it,
         with a `likelihood`, ``location(z)``, `n_dims`, the number of latent variables,
         and `width`, the largest number of values that are computed for a node.
     units : Units

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._latent.quadrature import Nodes, log_mean_exp
+from sklearn_mpt._integration.quadrature import Nodes, log_mean_exp
 
 RADIUS = 5.5  # of a grid, in standard deviations of z: 4e-8 of the prior is beyond
 RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`

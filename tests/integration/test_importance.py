@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.quadrature import (
     N_REPLICATES,
     log_mean_exp,
     normal_points,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from sklearn_mpt._latent.quadrature import (
+from sklearn_mpt._integration.quadrature import (
     PartMoments,
     Posterior,
     adapted,

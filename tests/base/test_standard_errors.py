@@ -12,7 +12,12 @@ from sklearn_mpt._linear.components import simple_axes
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.integration import (  # noqa: E402
+from sklearn_mpt._information.linear import (  # noqa: E402
+    Information,
+    information_by_hessian,
+    information_by_nodes,
+)
+from sklearn_mpt._integration.integrals import (  # noqa: E402
     importance,
     quadrature,
     rows_of,
@@ -23,11 +28,6 @@ from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
     expected_information,
 )
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
-from sklearn_mpt._tables.observed_information import (  # noqa: E402
-    Information,
-    information_by_hessian,
-    information_by_nodes,
-)
 
 # Bock and Lieberman (1970): right answers of 1000 people to five questions.
 LSAT = """00000 3 00001 6 00010 2 00011 11 00100 1 00101 1 00110 3 00111 4 01000 1

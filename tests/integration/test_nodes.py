@@ -6,7 +6,7 @@ from scipy.stats import kstest
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._latent.integration import (  # noqa: E402
+from sklearn_mpt._integration.integrals import (  # noqa: E402
     DOUBT_IF_REFINED,
     QUASI_RANDOM_GAIN,
     _doubt,
@@ -14,7 +14,7 @@ from sklearn_mpt._latent.integration import (  # noqa: E402
     refine,
     rows_of,
 )
-from sklearn_mpt._latent.quadrature import (  # noqa: E402
+from sklearn_mpt._integration.quadrature import (  # noqa: E402
     N_BITS,
     GaussHermite,
     LogMeanExp,

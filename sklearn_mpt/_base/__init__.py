@@ -1,0 +1,1 @@
+"""What all estimators share: the base classes and the protocol of densities."""

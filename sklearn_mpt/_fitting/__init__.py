@@ -1,0 +1,1 @@
+"""Training: the fit loop and the solvers that it asks."""

@@ -1,0 +1,1 @@
+"""Observed information of parameters."""

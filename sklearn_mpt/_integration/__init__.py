@@ -1,0 +1,1 @@
+"""Integrals over latent variables, by rules that place nodes."""

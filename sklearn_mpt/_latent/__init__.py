@@ -1,1 +1,0 @@
-"""All about latent variables that no model needs to know: integrals, training."""
