@@ -12,7 +12,6 @@ from scipy.special import expit
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._integration import integrals as _integration  # noqa: E402
-
 from sklearn_mpt._integration.prior_grid import PriorGrids, prior_grid  # noqa: E402
 from sklearn_mpt._integration.quadrature import GaussHermite  # noqa: E402
 from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
