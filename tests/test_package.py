@@ -16,6 +16,22 @@ def test_import_loads_no_heavy_library():
     assert done.returncode == 0, done.stderr
 
 
+def test_import_of_classes_loads_what_they_need_and_no_more():
+    """What torch and scikit-learn's base load by themselves does not count."""
+    classes = [name for name in sklearn_mpt.__all__ if name.startswith("MPT")]
+    heavy = {"transformers", "matplotlib", "dask", "pandas", "pyarrow", "torch._dynamo"}
+    wings = "ensemble", "cluster", "linear_model", "manifold", "impute", "isotonic"
+    heavy |= {f"sklearn.{wing}" for wing in wings}
+    code = (
+        "import sys, torch, sklearn.base; before = set(sys.modules); "
+        f"from sklearn_mpt import {', '.join(classes)}; "
+        f"heavy = {heavy!r} & (set(sys.modules) - before); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_curve_of_a_function_needs_no_torch():
     code = (
         "import sys, numpy as np; from sklearn_mpt import mpt_curve; "

@@ -9,30 +9,33 @@ from contextlib import contextmanager
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.ensemble import (
-    ExtraTreesClassifier,
-    ExtraTreesRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from sklearn_mpt._frames import plain
 
 N_TREES, LEAF_ROWS = 60, 3
-FORESTS = RandomForestRegressor, ExtraTreesRegressor
-DRAWING = (*FORESTS, RandomForestClassifier, ExtraTreesClassifier)
 # criteria for which the impurity of a leaf is the variance of its rows
 SQUARES = "squared_error", "friedman_mse"
 
 
+def _forests():
+    """Return the kinds of forests: classifiers, and regressors."""
+    # here, as the import takes half as long as that of all else
+    from sklearn import ensemble
+
+    classifiers = ensemble.RandomForestClassifier, ensemble.ExtraTreesClassifier
+    regressors = ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor
+    return classifiers, regressors
+
+
 def default_forest(is_classifier):
     """Return an unfitted forest."""
+    (classifier, _), (regressor, _) = _forests()
     params = {"n_estimators": N_TREES, "min_samples_leaf": LEAF_ROWS}
     if is_classifier:
-        return RandomForestClassifier(max_features="sqrt", **params)
-    return RandomForestRegressor(max_features=0.5, **params)
+        return classifier(max_features="sqrt", **params)
+    return regressor(max_features=0.5, **params)
 
 
 def prepared(predictor, n_rows, rng):
@@ -43,7 +46,7 @@ def prepared(predictor, n_rows, rng):
     """
     predictor = clone(predictor)
     params = predictor.get_params(deep=True)
-    if isinstance(predictor, DRAWING) and predictor.bootstrap:
+    if isinstance(predictor, sum(_forests(), ())) and predictor.bootstrap:
         if predictor.max_samples is None:
             predictor.set_params(max_samples=n_rows)
     names = [n for n in params if n == "random_state" or n.endswith("__random_state")]
@@ -77,7 +80,8 @@ def takes_gaps(predictor):
 
 def has_leaves(predictor):
     """Return whether a regressor is a forest with a mean and a variance in leaves."""
-    return isinstance(predictor, FORESTS) and predictor.criterion in SQUARES
+    _, regressors = _forests()
+    return isinstance(predictor, regressors) and predictor.criterion in SQUARES
 
 
 def has_std(predictor):

@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.isotonic import IsotonicRegression
 
 from sklearn_mpt._dependency.families import FAMILIES
 from sklearn_mpt._dependency.inputs import Coding, Inputs
@@ -213,6 +212,8 @@ class _Fit(NamedTuple):
 
         By number of visible columns, 0 to d - 1, and not increasing with it.
         """
+        from sklearn.isotonic import IsotonicRegression  # its import takes long
+
         fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
         of_copy = fold[self.copies.rows]
         squares = np.empty(len(of_copy))

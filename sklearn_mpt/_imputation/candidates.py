@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
@@ -303,6 +302,9 @@ def _with_directions(before, n_components, seed):
 
 def _forests(how):
     """Return forests, to which numbers have no power transforms."""
+    # here, as the import takes half as long as that of all else
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
     size = how.size
     model = MPTDependencyNetwork(
         RandomForestClassifier(FOREST_TREES, min_samples_leaf=LEAF_ROWS),

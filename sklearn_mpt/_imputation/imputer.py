@@ -1,12 +1,11 @@
 """A transformer that fills gaps in by models trained by masking."""
 
 from collections import defaultdict
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.impute import MissingIndicator
 from sklearn.utils._param_validation import HasMethods, MissingValues, StrOptions
 from sklearn.utils.validation import (
     _check_feature_names_in,
@@ -44,6 +43,9 @@ from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forge
 from sklearn_mpt._seeds import RandomState, check_seed, spawn_seeds
 from sklearn_mpt._tables.kinds import EMPTY, ONE_VALUE, are_numbers
 from sklearn_mpt._tables.reader import TableReader
+
+if TYPE_CHECKING:
+    from sklearn.impute import MissingIndicator
 
 KINDS = "gaussian", "bernoulli", "categorical", "ordinal", "partial_credit"
 """Kinds that all models take which are tried; for others, users give a model."""
@@ -216,7 +218,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator_: BaseEstimator
     selection_: dict[str, np.ndarray]
     unmodelled_: dict
-    indicator_: MissingIndicator
+    indicator_: "MissingIndicator"
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader
@@ -385,6 +387,8 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if problems:
             raise ValueError(" ".join(problems))
         if self.add_indicator:
+            from sklearn.impute import MissingIndicator  # its import takes long
+
             self.indicator_ = MissingIndicator(error_on_new=False)
             self.indicator_.fit(_as_nan(missing_entries(X)))
         return reasons, hints

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
@@ -448,6 +447,8 @@ class MPTMixture(TableMPT):
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""
+        from sklearn.cluster import KMeans, kmeans_plusplus  # their import takes long
+
         n_classes, kind = self.n_components, self.init_params
         seed = np.random.RandomState(rng.integers(2**31))
         if kind == "random":

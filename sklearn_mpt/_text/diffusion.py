@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from inspect import Parameter, signature
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import PreTrainedTokenizerBase
-from transformers.modeling_outputs import MaskedLMOutput
 
 from sklearn_mpt._text.texts import show
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 class MaskedDiffusionLM(torch.nn.Module):
@@ -76,7 +78,7 @@ class MaskedDiffusionLM(torch.nn.Module):
     def __init__(
         self,
         model: torch.nn.Module,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: "PreTrainedTokenizerBase",
         *,
         time: str | Callable | None = "share",
     ):
@@ -93,6 +95,8 @@ class MaskedDiffusionLM(torch.nn.Module):
         self.config = config or SimpleNamespace(vocab_size=n_tokens)
 
     def forward(self, input_ids, attention_mask=None):
+        from transformers.modeling_outputs import MaskedLMOutput
+
         is_masked = input_ids == self.mask_token_id
         is_token = (
             torch.ones_like(input_ids) if attention_mask is None else attention_mask

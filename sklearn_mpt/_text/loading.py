@@ -7,12 +7,6 @@ from dataclasses import dataclass, replace
 from inspect import signature
 
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedTokenizerBase,
-)
 
 from sklearn_mpt._checks import check_device
 from sklearn_mpt._text.diffusion import adapt_module
@@ -32,8 +26,6 @@ UNUSED = re.compile(
 )
 # Inputs that do not reveal a hidden token. Others of a tokenizer are refused.
 INPUTS = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
-# Parameter of from_pretrained, renamed by transformers 4.56.
-DTYPE = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
 WHAT = "a masked language model with its tokenizer, from safetensors"
 
 
@@ -52,13 +44,17 @@ class Checkpoint:
 
     def load(self):
         """Load the model onto the device, in evaluation mode."""
+        from transformers import AutoModelForMaskedLM, PretrainedConfig
+
+        # renamed by transformers 4.56
+        dtype = "dtype" if hasattr(PretrainedConfig(), "dtype") else "torch_dtype"
         self.source.check_adapter()
         model, info = self.source.load(
             AutoModelForMaskedLM,
             WHAT,
             use_safetensors=True,
             output_loading_info=True,
-            **{DTYPE: self.dtype},
+            **{dtype: self.dtype},
         )
         self._check_keys(type(model).__name__, info)
         return model.to(self.device)
@@ -154,6 +150,8 @@ class Recipe:
             # A call with truncation changes a tokenizer for all threads, and users may
             # add tokens later. Scores must not depend on either, hence the copy.
             return copy.deepcopy(self.tokenizer), self.tokenizer
+        from transformers import AutoTokenizer
+
         is_own = self.tokenizer == self.model
         tokenizer = self.tokenizer.load(
             AutoTokenizer, WHAT if is_own else "a tokenizer"
@@ -225,6 +223,8 @@ def _check_tokenizer(tokenizer, model):
 
 def check_tokenizer(tokenizer):
     """Refuse a tokenizer without a mask token, or with special tokens only."""
+    from transformers import PreTrainedTokenizerBase
+
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise TypeError(
             "tokenizer must be a tokenizer of transformers, its name or its folder, "
@@ -303,6 +303,8 @@ class _Named:
 
 def _short(value):
     """Return a placeholder for a loaded model or tokenizer in a repr."""
+    from transformers import PreTrainedTokenizerBase
+
     if isinstance(value, torch.nn.Module):
         n_parameters = sum(tensor.numel() for tensor in value.parameters())
         return _Named(f"<{type(value).__name__} of {n_parameters:,} parameters>")

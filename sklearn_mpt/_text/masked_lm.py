@@ -12,11 +12,6 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
 
 LOADED = threading.Lock()  # makes the threads of a worker process load a model once
 OVERFLOW_ADVICE = (
@@ -209,6 +204,11 @@ def head(model, states):
 
 
 def _output(states, *args, **kwargs):
+    # here, as the import of transformers takes longest
+    from transformers.modeling_outputs import (
+        BaseModelOutputWithPoolingAndCrossAttentions,
+    )
+
     return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=states)
 
 
@@ -237,6 +237,11 @@ def _is_out_of_memory(error):
 
 def check_masked_lm(model):
     """Refuse models that do not predict a token from all visible tokens."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
     name, config = type(model).__name__, model.config
     causal = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
     causal &= name not in MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()

@@ -7,12 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from transformers.utils import (
-    cached_file,
-    find_adapter_config_file,
-    is_peft_available,
-)
-from transformers.utils.hub import extract_commit_hash
 
 LOADING = threading.Lock()  # from_pretrained patches torch in all threads while it runs
 # Endings of files that are read neither for models nor for tokenizers.
@@ -100,6 +94,8 @@ class Source:
 
         With peft, transformers loads the model below and puts the adapter on it.
         """
+        from transformers.utils import find_adapter_config_file, is_peft_available
+
         if is_peft_available():
             return
         found = find_adapter_config_file(
@@ -119,6 +115,9 @@ class Source:
         return self if commit is None else replace(self, revision=commit)
 
     def _commit(self):
+        from transformers.utils import cached_file
+        from transformers.utils.hub import extract_commit_hash
+
         for config in CONFIGS:
             try:
                 path = cached_file(

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-import transformers
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -166,6 +165,8 @@ class StreamingMixin:
 
     def _identity(self):
         """Return a hash of the model and of all settings that affect scores."""
+        import transformers  # its import takes long
+
         language_model, tokenizer = self._open_again()
         params = self.get_params(deep=False)
         settings = {k: v for k, v in params.items() if k not in WITHOUT_EFFECT}

@@ -113,7 +113,7 @@ def test_the_largest_token_counts_not_the_number_of_tokens():
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_an_adapter_is_not_left_out(folder, monkeypatch, is_alone):
-    monkeypatch.setattr("sklearn_mpt._text.sources.is_peft_available", lambda: False)
+    monkeypatch.setattr("transformers.utils.is_peft_available", lambda: False)
     (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     if is_alone:
         (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
