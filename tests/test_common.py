@@ -520,6 +520,8 @@ def test_bad_rows_are_refused(model, X):
         fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.nan, X))
     with pytest.raises(ValueError, match="infinity"):
         fresh.fit(np.where(np.arange(X.shape[1]) == 1, np.inf, X))
+    with pytest.raises(ValueError, match=r"whose squares|1e\+200"):
+        fresh.fit(np.where(np.arange(X.shape[1]) == 1, 1e200 * X, X))
 
 
 def test_a_refused_refit_leaves_the_estimator_as_it_was(model, X):

@@ -10,6 +10,8 @@ from sklearn_mpt._likelihoods.base import OfScale, totals
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**24  # memory for rows at a time
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
+# Squares of numbers of these sizes, summed over rows, are numbers of double precision.
+SMALLEST_SCALE, LARGEST_SIZE = 1e-150, 1e150
 SAME = 16  # values are equal if they differ by at most so many rounding errors
 
 
@@ -46,6 +48,16 @@ def _largest(X):
         for block, _ in row_blocks(X)
     ]
     return np.nanmax(np.abs(ends))
+
+
+def check_sizes(X):
+    """Raise ValueError if double precision cannot hold the squares of values of X."""
+    largest = _largest(X)
+    if largest > LARGEST_SIZE:
+        raise ValueError(
+            f"X holds values of size {largest:.3g}, whose squares double precision "
+            "cannot hold: rescale X, for instance with StandardScaler."
+        )
 
 
 def _are_same(low, high, dtype):
@@ -96,12 +108,8 @@ class Gaussian(OfScale):
 
         The standard deviation is 1 if all columns are constant.
         """
+        check_sizes(X)
         largest, constant = _largest(X), Gaussian.constant(X)
-        if largest > 1e150:
-            raise ValueError(
-                f"X holds values of size {largest:.3g}, whose squares double precision "
-                "cannot hold: rescale X, for instance with StandardScaler."
-            )
         shift, scale = Gaussian.start_location(X, weight), 1.0
         if constant.any():  # rounding may move their means off their values
             shift[constant] = shift[constant].clip(*_range(X[:, constant]))
@@ -110,7 +118,7 @@ class Gaussian(OfScale):
             parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
             square, n_present = np.sum(parts, axis=(0, 2))
             scale = float(largest * np.sqrt(square / n_present))
-        if not 1e-150 < scale < 1e150:
+        if not SMALLEST_SCALE < scale < LARGEST_SIZE:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
                 "precision cannot hold: rescale X, for instance with StandardScaler."

@@ -17,7 +17,7 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import fixed_size
 from sklearn_mpt._mixture.covariances import compressed, covariance_shape, expanded
@@ -396,6 +396,7 @@ class MPTMixture(TableMPT):
                 f"n_components={self.n_components} must be at most the number of "
                 f"rows, {len(X)}."
             )
+        check_sizes(X)
         layout = self._layout(X.shape[1])
         classes = self._first_classes(X, rng, weight, layout)
         classes = self._given(classes, layout)

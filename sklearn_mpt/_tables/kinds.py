@@ -21,6 +21,7 @@ from sklearn_mpt._frames import (
     words_for,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
+from sklearn_mpt._likelihoods.gaussian import LARGEST_SIZE, SMALLEST_SCALE
 from sklearn_mpt._tables.days import kind_of_days
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
@@ -135,7 +136,11 @@ def _obstacle_of_values(column):
     if present.dtype.kind in "fiub":
         if not np.isfinite(present).all():
             return "infinite values"
-        return ONE_VALUE if (present == present[0]).all() else ""
+        if (present == present[0]).all():
+            return ONE_VALUE
+        low, high = float(present.min()), float(present.max())
+        fits = high - low > SMALLEST_SCALE and max(-low, high) < LARGEST_SIZE
+        return "" if fits else "values whose squares double precision cannot hold"
     try:
         distinct = set(present.tolist())
     except TypeError:

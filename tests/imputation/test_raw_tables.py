@@ -62,6 +62,8 @@ UNMODELLED = {
     "complex": (Z * 1j, "dtype complex128"),
     "sparse": (pd.arrays.SparseArray(np.where(Z > 0, 0, Z)), "dtype Sparse"),
     "infinite": (np.where(np.arange(N) == 3, np.inf, Z), "infinite values"),
+    "huge": (1e200 * Z, "squares double precision cannot hold"),
+    "tiny": (1e-200 * Z, "squares double precision cannot hold"),
 }
 
 
