@@ -439,7 +439,7 @@ def losses(X, k):
     import torch
 
     from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
-    from sklearn_mpt._linear.gaussian_density import LinearGaussian
+    from sklearn_mpt._factors.density import LinearGaussian
 
     rows, model = X.astype(np.float32), MPTProbabilisticPCA(k, random_state=0).fit(X)
     fitted = model.components_, model.mean_, np.array(model.noise_variance_)
@@ -466,9 +466,9 @@ def time_maths():
     """Run the maths of PPCA on rows with gaps in both precisions, and compare."""
     import torch
 
+    from sklearn_mpt._factors.density import LinearGaussian
+    from sklearn_mpt._factors.sums import Symmetric, masked_sums
     from sklearn_mpt._fitting.natural_gradient import Point
-    from sklearn_mpt._linear.gaussian_density import LinearGaussian
-    from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums
 
     X = torch.from_numpy(block_of(0, 10_000)).double()
     seen = torch.rand(X.shape, generator=torch.Generator().manual_seed(0)) < 0.5

@@ -75,7 +75,7 @@ def test_only_nonsense_is_an_error(notes):
 
 def test_the_maths_loads_neither_sklearn_nor_joblib():
     code = (
-        "import sys, sklearn_mpt._linear.gaussian_sums\n"
+        "import sys, sklearn_mpt._factors.sums\n"
         "import sklearn_mpt._fitting.natural_gradient\n"
         "print({'sklearn', 'joblib'} & {name.split('.')[0] for name in sys.modules})"
     )

@@ -7,9 +7,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.stats import sem
 
-from sklearn_mpt._base.estimator import Weights
 from sklearn_mpt._deep.objectives import SharedSamples
 from sklearn_mpt._fitting.stopping import fall_of_lowest, trend
+from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 

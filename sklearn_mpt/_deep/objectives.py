@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._base.estimator import Weights
+from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
     moments,

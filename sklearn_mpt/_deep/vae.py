@@ -9,7 +9,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import Units, as_tensor
-from sklearn_mpt._base.estimator import LatentMixin, Weights
+from sklearn_mpt._base.estimator import LatentMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import OwnModule
 from sklearn_mpt._checks import (
@@ -38,6 +38,7 @@ from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start, unexplained
+from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 

@@ -18,6 +18,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
@@ -33,7 +34,6 @@ from sklearn_mpt._items.model import attributes_of, shaped
 from sklearn_mpt._items.model_fit import ModelFitMixin
 from sklearn_mpt._items.nodes import MAX_DIMS
 from sklearn_mpt._items.people import PeopleMixin
-from sklearn_mpt._items.rotation import ROTATIONS
 from sklearn_mpt._items.start import first_slopes, shares
 from sklearn_mpt._items.training import ItemSolver, Objective
 from sklearn_mpt._seeds import RandomState

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import SCORING, Population, grid_of, steps_for
-from sklearn_mpt._items.rotation import rotated
 from sklearn_mpt._items.training import ParameterLayout
 
 

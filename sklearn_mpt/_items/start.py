@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_mpt._items.rotation import SCALE
+from sklearn_mpt._factors.rotation import SCALE
 
 MOST_ROWS = 5000  # number of rows from which correlations are computed
 LEAST_SLOPE, LARGEST_LOADING = 0.1, 0.9

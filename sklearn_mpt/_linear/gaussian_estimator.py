@@ -7,25 +7,28 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
-from sklearn_mpt._base.estimator import BaseMPT, LatentMixin, Weights
+from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
-from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
-from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.natural_gradient import Point
-from sklearn_mpt._fitting.stream import StreamAscent
-from sklearn_mpt._information.linear import Information, information_by_hessian
-from sklearn_mpt._likelihoods import Columns
-from sklearn_mpt._likelihoods.gaussian import Gaussian
-from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
-from sklearn_mpt._linear.gaussian_density import density_of, expected_information
-from sklearn_mpt._linear.gaussian_sums import moments_of
-from sklearn_mpt._linear.gaussian_training import (
+from sklearn_mpt._factors.density import density_of, expected_information
+from sklearn_mpt._factors.objective import (
     FEW,
     FixedMasks,
     GaussianMoments,
     GaussianRows,
     UniformMasks,
 )
+from sklearn_mpt._factors.rotation import simple_axes
+from sklearn_mpt._factors.starts import closed_form
+from sklearn_mpt._factors.sums import moments_of
+from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
+from sklearn_mpt._fitting.fit_loop import Solver
+from sklearn_mpt._fitting.natural_gradient import Point
+from sklearn_mpt._fitting.stream import StreamAscent
+from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._information.linear import Information, information_by_hessian
+from sklearn_mpt._likelihoods import Columns
+from sklearn_mpt._likelihoods.gaussian import Gaussian
+from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._measure.masks import fixed_size
 
 # Smallest noise variance, relative to the mean variance of the features.

@@ -9,11 +9,15 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import IntegratedDensity, Units, as_tensor, as_view
-from sklearn_mpt._base.estimator import BaseMPT, LatentMixin, Weights
+from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
+from sklearn_mpt._factors.rotation import simple_axes
+from sklearn_mpt._factors.starts import closed_form
+from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.stream import StreamAscent
+from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._information.linear import (
     Information,
     information_by_nodes,
@@ -28,8 +32,7 @@ from sklearn_mpt._integration.prior_grid import (
     prior_grid,
 )
 from sklearn_mpt._likelihoods.base import Likelihood
-from sklearn_mpt._linear.components import closed_form, initial_arrays, simple_axes
-from sklearn_mpt._linear.gaussian_sums import moments_of
+from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,

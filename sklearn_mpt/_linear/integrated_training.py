@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.estimator import Weights
 from sklearn_mpt._fitting.ascent import IDLE
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
     RADIUS,

@@ -8,10 +8,14 @@ from scipy.stats import multivariate_normal, norm
 from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTLinearVAE
-from sklearn_mpt._linear.components import simple_axes
+from sklearn_mpt._factors.rotation import simple_axes
 
 torch = pytest.importorskip("torch")
 
+from sklearn_mpt._factors.density import (  # noqa: E402
+    density_of,
+    expected_information,
+)
 from sklearn_mpt._information.linear import (  # noqa: E402
     Information,
     information_by_hessian,
@@ -23,10 +27,6 @@ from sklearn_mpt._integration.integrals import (  # noqa: E402
     rows_of,
 )
 from sklearn_mpt._likelihoods import Columns  # noqa: E402
-from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
-    density_of,
-    expected_information,
-)
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 
 # Bock and Lieberman (1970): right answers of 1000 people to five questions.

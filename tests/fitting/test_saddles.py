@@ -10,17 +10,17 @@ from sklearn.preprocessing import scale
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt import MPTLinearVAE, MPTProbabilisticPCA  # noqa: E402
+from sklearn_mpt._factors.objective import (  # noqa: E402
+    GaussianMoments,
+    GaussianRows,
+)
+from sklearn_mpt._factors.sums import moments_of  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._fitting.saddles import (  # noqa: E402
     gain_of,
     with_missing_components,
 )
 from sklearn_mpt._fitting.stream import Unexplained  # noqa: E402
-from sklearn_mpt._linear.gaussian_sums import moments_of  # noqa: E402
-from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
-    GaussianMoments,
-    GaussianRows,
-)
 
 VARIANCES = np.array([9.0, 5.0, 4.0, 1.5, 1.0, 0.5])
 

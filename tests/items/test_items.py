@@ -19,9 +19,9 @@ from sklearn_mpt import (
     WrightMapDisplay,
     mpt_curve,
 )
+from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import MODELS, Items, kind_of
 from sklearn_mpt._items.item_statistics import collapsed
-from sklearn_mpt._items.rotation import rotated
 from sklearn_mpt._items.training import ParameterLayout
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))

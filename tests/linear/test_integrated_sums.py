@@ -13,6 +13,7 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
+from sklearn_mpt._factors.sums import Symmetric, masked_sums  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
 from sklearn_mpt._integration.prior_grid import (  # noqa: E402
@@ -27,7 +28,6 @@ from sklearn_mpt._integration.quadrature import (  # noqa: E402
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
-from sklearn_mpt._linear.gaussian_sums import Symmetric, masked_sums  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     LEAST_LOG_PROB,
     RepresentativeValues,

@@ -9,10 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.estimator import Weights
-from sklearn_mpt._fitting.ascent import IDLE, IDLE_FOR_MASKS
-from sklearn_mpt._fitting.natural_gradient import axes_of
-from sklearn_mpt._linear.gaussian_sums import (
+from sklearn_mpt._factors.sums import (
     Model,
     Symmetric,
     explained_axes,
@@ -22,6 +19,9 @@ from sklearn_mpt._linear.gaussian_sums import (
     moment_likelihood_sums,
     moment_sums,
 )
+from sklearn_mpt._fitting.ascent import IDLE, IDLE_FOR_MASKS
+from sklearn_mpt._fitting.natural_gradient import axes_of
+from sklearn_mpt._fitting.weights import Weights
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks

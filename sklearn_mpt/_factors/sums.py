@@ -26,7 +26,6 @@ from sklearn_mpt._fitting.natural_gradient import (
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 BLOCK_BYTES = 2**22  # size of a block of rows in double precision
-LARGEST_RATIO = 1e4  # of a conditional variance, computed as a difference, to the noise
 LEAST = 1e-12  # smallest ratio of a conditional variance to the noise
 
 
@@ -145,12 +144,23 @@ class Model:
         return of_features.sum() if self.is_shared else of_features
 
 
-def masked_sums(X, present, seen, target, point, symmetric, informed=True, weight=None):
+def masked_sums(
+    X,
+    present,
+    seen,
+    target,
+    point,
+    symmetric,
+    informed=True,
+    weight=None,
+    largest_ratio=1e4,
+):
     """Return sums of masked scores, each target given the seen entries but itself.
 
     X : shape (n, d), any number where missing. present, seen, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
-    information too. weight : weight of each row, (n,).
+    information too. weight : weight of each row, (n,). largest_ratio : ratio of a
+    conditional variance to the noise up to which seen targets are used.
 
     A target is either hidden, or seen and left out. The conditional variance of a seen
     target is a difference. If it is much larger than the noise, rounding makes it
@@ -162,7 +172,7 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     C = symmetric.covariance(seen, m.scaled)
     z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
     ratio = symmetric.ratio(C, seen, m.scaled)
-    target = _resolved(target, seen, ratio)
+    target = _resolved(target, seen, ratio, largest_ratio)
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
@@ -184,12 +194,12 @@ def masked_sums(X, present, seen, target, point, symmetric, informed=True, weigh
     return Sums.of(value, weight, gradient, information, rescaling)
 
 
-def _resolved(target, seen, ratio):
+def _resolved(target, seen, ratio, largest_ratio=1e4):
     """Score targets with a variance much larger than the noise only where hidden.
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
-    is_far = torch.where(seen > 0, 1 / ratio, ratio) > LARGEST_RATIO
+    is_far = torch.where(seen > 0, 1 / ratio, ratio) > largest_ratio
     if not is_far.any() or not (target * seen > 0).any():  # with a fixed size, all are
         return target
     n_targets = (target > 0).sum(1, keepdim=True)

@@ -13,6 +13,7 @@ References
 """
 
 import numpy as np
+from sklearn.utils.extmath import svd_flip
 
 SCALE = 1.702  # ratio of logits to normal deviates
 N_STEPS, TOLERANCE = 1000, 1e-10
@@ -21,16 +22,29 @@ ORTHOGONAL = ("varimax", "quartimax")
 ROTATIONS = (*ORTHOGONAL, "oblimin")
 
 
+def principal_axes(components):
+    """Rotate components to orthogonal ones, longest first, and fix their signs."""
+    U, lengths, axes = np.linalg.svd(components, full_matrices=False)
+    _, axes = svd_flip(U, axes, u_based_decision=False)
+    rotated = np.zeros_like(components)  # more components than features: zero rows
+    rotated[: len(lengths)] = lengths[:, None] * axes
+    return rotated
+
+
+def simple_axes(components, rotation):
+    """Rotate components to the principal axes, then by "varimax" or "quartimax"."""
+    components = principal_axes(components)
+    if rotation is None or len(components) == 1:
+        return components
+    from sklearn.decomposition._factor_analysis import _ortho_rotation
+
+    return _ortho_rotation(components.T, method=rotation)
+
+
 def loadings_of(slopes):
     """Return correlations of the factors with each item's latent response; (d, k)."""
     length = np.sqrt(SCALE**2 + (slopes**2).sum(axis=1, keepdims=True))
     return slopes / length
-
-
-def principal_axes(slopes):
-    """Rotate slopes to orthogonal columns, longest first; return them and T."""
-    _, _, axes = np.linalg.svd(slopes, full_matrices=False)
-    return slopes @ axes.T, axes.T
 
 
 def rotated(slopes, method, near=None):
@@ -43,7 +57,7 @@ def rotated(slopes, method, near=None):
     """
     k = slopes.shape[1]
     if near is None or method is None:
-        slopes, _ = principal_axes(slopes)
+        slopes = principal_axes(slopes.T).T
     transform = np.eye(k)
     if method is not None and k > 1:
         loadings = loadings_of(slopes)

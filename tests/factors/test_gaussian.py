@@ -15,21 +15,19 @@ from scipy.special import comb
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
-    Curvature,
-    NaturalStep,
-    Point,
-    apply,
-    divide,
-    natural_step,
-)
-from sklearn_mpt._linear import gaussian_sums  # noqa: E402
-from sklearn_mpt._linear.gaussian_density import (  # noqa: E402
+from sklearn_mpt._factors.density import (  # noqa: E402
     LinearGaussian,
     _precision_root_by_rows,
     moments_of,
 )
-from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
+from sklearn_mpt._factors.objective import (  # noqa: E402
+    FixedMasks,
+    GaussianMoments,
+    GaussianRows,
+    MaskedBatch,
+    UniformMasks,
+)
+from sklearn_mpt._factors.sums import (  # noqa: E402
     Symmetric,
     _resolved,
     likelihood_sums,
@@ -37,12 +35,13 @@ from sklearn_mpt._linear.gaussian_sums import (  # noqa: E402
     moment_likelihood_sums,
     moment_sums,
 )
-from sklearn_mpt._linear.gaussian_training import (  # noqa: E402
-    FixedMasks,
-    GaussianMoments,
-    GaussianRows,
-    MaskedBatch,
-    UniformMasks,
+from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
+    Curvature,
+    NaturalStep,
+    Point,
+    apply,
+    divide,
+    natural_step,
 )
 from sklearn_mpt._measure.contract import masked_score  # noqa: E402
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
@@ -234,15 +233,14 @@ def test_gradients_with_noise_of_each_feature(uneven, gaps, hidden):
         assert_points_close(sums.gradient, autograd(value_of, uneven), atol=1e-9)
 
 
-def test_masked_sums_with_hardly_any_noise(model, X, monkeypatch):
+def test_masked_sums_with_hardly_any_noise(model, X):
     """Two entries tell less than there are latent variables: each is all but free."""
-    monkeypatch.setattr(gaussian_sums, "LARGEST_RATIO", np.inf)
     tiny = LinearGaussian(model.components, model.mean, torch.tensor(1e-6).double())
     coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
     point = Point(coefs, tiny.noise_variance.log())
     hidden = np.broadcast_to(np.arange(N_FEATURES) > 1, X.shape)
     X, present, seen, _ = entries(X, hidden)
-    sums = masked_sums(X, present, seen, seen, point, SYMMETRIC)
+    sums = masked_sums(X, present, seen, seen, point, SYMMETRIC, largest_ratio=np.inf)
     scores = leave_one_out(X.numpy(), hidden, joint_of(tiny))[:, :2]
     assert_allclose(sums.value, scores.sum(), rtol=1e-4)
 
@@ -276,9 +274,8 @@ def exact_sum(X, seen, target, point):
     (1e-5, True, 1e-5),
     (1e-9, False, 1e-6),  # the least that a model may have
 ])  # fmt: skip
-def test_precision_of_masked_sums(model, noise, of_seen, atol, monkeypatch):
+def test_precision_of_masked_sums(model, noise, of_seen, atol):
     """Noise far below the variance of the features, as a difference or not."""
-    monkeypatch.setattr(gaussian_sums, "LARGEST_RATIO", np.inf)
     rng = np.random.default_rng(3)
     X = rng.normal(size=(5, N_DIMS)) @ model.components.numpy() + model.mean.numpy()
     X += noise**0.5 * rng.normal(size=X.shape)
@@ -287,7 +284,7 @@ def test_precision_of_masked_sums(model, noise, of_seen, atol, monkeypatch):
     hidden = rng.random(X.shape) < np.linspace(0, 0.9, 5)[:, None]
     X, present, seen, target = entries(X, hidden)
     target = target if of_seen else 1 - seen
-    sums = masked_sums(X, present, seen, target, point, SYMMETRIC)
+    sums = masked_sums(X, present, seen, target, point, SYMMETRIC, largest_ratio=np.inf)
     assert_allclose(sums.value, exact_sum(X, seen, target, point), rtol=0, atol=atol)
 
 

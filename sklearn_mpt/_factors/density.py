@@ -23,8 +23,8 @@ used, whose errors grow with the square root.
 import torch
 
 from sklearn_mpt._base.density import FLOAT_BYTES, LatentDensity
+from sklearn_mpt._factors.sums import moments_of, raised
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
-from sklearn_mpt._linear.gaussian_sums import moments_of, raised
 
 BLOCK_BYTES = 2**22  # size of a tensor over places, components and features
 ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches

@@ -1,0 +1,1 @@
+"""Factor analysis: posteriors, EM with gaps, starts, and rotations."""

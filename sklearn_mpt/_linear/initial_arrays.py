@@ -1,0 +1,36 @@
+"""Arrays of the user from which linear models start."""
+
+import numpy as np
+
+POSITIVE = ("noise_variance", "dispersion")  # initial arrays that must be positive
+
+
+def initial_arrays(init, shapes, **used):
+    """Check a dict of initial arrays and return them as fitted attributes.
+
+    shapes : required shape of the array of each key. used : which entries of an array
+    must be finite; all by default.
+    """
+    if set(init) != set(shapes):
+        raise ValueError(
+            f"init must have the keys {sorted(shapes)}, got {sorted(init, key=str)}."
+        )
+    return {f"{k}_": _initial(init, k, shapes[k], used.get(k, True)) for k in shapes}
+
+
+def _initial(init, key, shape, used):
+    value = np.array(init[key], dtype=np.float64)
+    if value.shape != shape:
+        raise ValueError(
+            f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
+        )
+    strange = ~np.isfinite(value[used])
+    if strange.any():
+        raise ValueError(
+            f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
+            f"{value[used].size} values are NaN or infinite."
+        )
+    least = value[used].min(initial=np.inf)
+    if key in POSITIVE and least <= 0:
+        raise ValueError(f"init[{key!r}] must be > 0, got {least}.")
+    return value if shape else float(value)
