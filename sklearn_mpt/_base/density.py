@@ -70,7 +70,7 @@ class _Writable:
 
 
 @contextmanager
-def own_mode(with_grad=False):
+def torch_modes(with_grad=False):
     """Set torch's modes in this thread, and restore them afterwards.
 
     The modes are those of gradients, inference and mixed precision. NumPy's handling of

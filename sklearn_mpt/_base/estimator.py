@@ -19,7 +19,7 @@ from sklearn.utils import check_array
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sklearn_mpt._base.density import Density, as_tensor, as_view, own_mode
+from sklearn_mpt._base.density import Density, as_tensor, as_view, torch_modes
 from sklearn_mpt._callbacks import CallbackMixin, in_callback_context
 from sklearn_mpt._checks import (
     AUTO,
@@ -47,7 +47,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._frames import ADVICE, readable_numbers
-from sklearn_mpt._measure.contract import own_setting
+from sklearn_mpt._measure.contract import given_or_parameter
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -231,7 +231,7 @@ class BaseMPT(
         """
         was_fitted = hasattr(self, "n_iter_")
         go_on = self.warm_start and was_fitted
-        with all_or_nothing(self), own_mode(with_grad=True):
+        with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if go_on:
                 self._check_is_fitted()
@@ -289,7 +289,7 @@ class BaseMPT(
             The updated estimator.
         """
         first = not hasattr(self, "n_iter_")
-        with all_or_nothing(self), own_mode(with_grad=True):
+        with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if not first:
                 self._check_is_fitted()
@@ -458,7 +458,7 @@ class BaseMPT(
         """
         X, density, masks = self._validate_rows(X), self._density(), np.asarray(masks)
         masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
-        with own_mode():
+        with torch_modes():
             rows = as_view(X, masks.device)
             scores = density.mean_masked_scores(rows, masks, _n_rows(density))
         return scores.cpu().numpy()
@@ -484,7 +484,7 @@ class BaseMPT(
             others, and the log-probability of the next one alone.
         """
         X, device = self._validate_rows(X), check_device(self.device)
-        with own_mode():
+        with torch_modes():
             orders = torch.from_numpy(np.require(orders, None, ["C", "W"])).to(device)
             scores = self._density().mean_chain_scores(as_view(X, device), orders)
         return scores.cpu().numpy()
@@ -509,8 +509,8 @@ class BaseMPT(
         X, density = self._validate_rows(X), self._density()
         orders = check_orders(orders, *X.shape).swapaxes(0, 1)
 
-        def along(rows, own):
-            return density.chain_log_prob(rows, own.long())
+        def along(rows, order):
+            return density.chain_log_prob(rows, order.long())
 
         if len(orders) == len(X):
             log_prob = self._map_rows(density, along, X, orders)
@@ -550,7 +550,7 @@ class BaseMPT(
         rows, density = self._validate_rows(X), self._density()
         fill = density.expect
         if method == "sample":
-            fill = partial(density.draw, rng=self._own_generator(random_state))
+            fill = partial(density.draw, rng=self._generator_for(random_state))
 
         def filled(part):
             return torch.where(torch.isnan(part), fill(part), part)
@@ -578,14 +578,14 @@ class BaseMPT(
         self._check_is_fitted()
         check_int(n_samples, "n_samples")
         nothing = np.broadcast_to(np.nan, (n_samples, self.n_features_in_))
-        rng, density = self._own_generator(random_state), self._density()
+        rng, density = self._generator_for(random_state), self._density()
         drawn = self._map_rows(density, lambda rows: density.draw(rows, rng), nothing)
         return self._as_given(drawn)
 
     # Rows and fitted attributes
 
-    def _own_generator(self, random_state):
-        random_state = own_setting(self, "random_state", random_state)
+    def _generator_for(self, random_state):
+        random_state = given_or_parameter(self, "random_state", random_state)
         return np.random.default_rng(spawn_seeds(random_state, 1)[0])
 
     def _validate_rows(self, X):
@@ -601,11 +601,11 @@ class BaseMPT(
 
     def _density(self):
         """Return the density of the fitted attributes."""
-        with own_mode():
+        with torch_modes():
             return self._density_of(vars(self), check_device(self.device))
 
     def _tensor(self, array):
-        with own_mode():
+        with torch_modes():
             return as_tensor(array, check_device(self.device))
 
     def _map_rows(self, density, function, *arrays, dtype=None):
@@ -614,7 +614,7 @@ class BaseMPT(
         dtype : of the result; None is what the function returns.
         """
         result = None
-        with own_mode():
+        with torch_modes():
             device, n_rows = check_device(self.device), _n_rows(density)
             for start in range(0, len(arrays[0]), n_rows):
                 rows = slice(start, start + n_rows)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.utils import Bunch
 
-from sklearn_mpt._base.density import as_tensor, own_mode
+from sklearn_mpt._base.density import as_tensor, torch_modes
 from sklearn_mpt._checks import check_device, check_sample_weight
 from sklearn_mpt._information.linear import Information
 
@@ -114,7 +114,7 @@ class StandardErrorsMixin:
                 "errors. Fit with max_iter >= 1."
             )
         device = check_device(self.device)
-        with own_mode(with_grad=True):
+        with torch_modes(with_grad=True):
             tensors = as_tensor(X, device), as_tensor(weight, device)
             information = self._information(*tensors)
         likelihood = self._likelihood().from_attributes(vars(self), self._scale)
@@ -132,19 +132,21 @@ def _errors(information, covariance, fitted, likelihood):
     deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     where = "mean" if "mean_" in fitted else "intercept"
     errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
-    of_own = covariance[n_locations * width :, n_locations * width :]
+    shape_slope = covariance[n_locations * width :, n_locations * width :]
     return Bunch(
-        **errors, **_own_errors(likelihood, of_own, fitted["_scale"]), covariance=blocks
+        **errors,
+        **_shape_attribute_errors(likelihood, shape_slope, fitted["_scale"]),
+        covariance=blocks,
     )
 
 
-def _own_errors(likelihood, covariance, scale):
-    """Return standard errors of the own attributes, by the delta method."""
-    errors, own = {}, likelihood.own.detach().cpu()
+def _shape_attribute_errors(likelihood, covariance, scale):
+    """Return standard errors of attributes of shape parameters: the delta method."""
+    errors, shape_params = {}, likelihood.shape_params.detach().cpu()
 
-    for name in likelihood.own_attributes(scale):
-        value, slope = _value_and_slope(likelihood, own, scale, name)
-        slope = slope.reshape(-1, own.numel()).numpy()
+    for name in likelihood.shape_attributes(scale):
+        value, slope = _value_and_slope(likelihood, shape_params, scale, name)
+        slope = slope.reshape(-1, shape_params.numel()).numpy()
         moves = slope != 0  # the covariance of others may be NaN
         found = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
@@ -156,11 +158,11 @@ def _own_errors(likelihood, covariance, scale):
     return errors
 
 
-def _value_and_slope(likelihood, own, scale, name):
-    """Return a fitted attribute and its Jacobian in the own parameters."""
+def _value_and_slope(likelihood, shape_params, scale, name):
+    """Return a fitted attribute and its Jacobian in the shape parameters."""
 
-    def attribute(own):
-        return likelihood.at(own).own_attributes(scale)[name]
+    def attribute(shape_params):
+        return likelihood.at(shape_params).shape_attributes(scale)[name]
 
-    value = attribute(own)
-    return value, torch.autograd.functional.jacobian(attribute, own)
+    value = attribute(shape_params)
+    return value, torch.autograd.functional.jacobian(attribute, shape_params)

@@ -40,7 +40,7 @@ class TableMPT(BaseMPT):
     _storage: list[dict]  # how each column of a table was stored in `fit`
 
     def _likelihood(self):
-        """Return the likelihood of the features; its own parameters do not matter."""
+        """Return the likelihood of the features; its shape parameters do not matter."""
         if isinstance(self.likelihood, Likelihood):
             return copy.deepcopy(self.likelihood)
         if self._is_of_numbers:
@@ -157,5 +157,5 @@ class TableMPT(BaseMPT):
 
 @lru_cache(maxsize=16)  # makes `impute` of single rows faster
 def _columns(kinds, n_categories):
-    """Return a likelihood that checks values; its own parameters do not matter."""
+    """Return a likelihood that checks values; its shape parameters do not matter."""
     return Columns(kinds, n_categories)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-OwnModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
+UserModule = torch.nn.Module | Callable[[int, int], torch.nn.Module]
 
 
 @contextmanager
@@ -36,7 +36,7 @@ class Wrapped(torch.nn.Module):
 
     Parameters
     ----------
-    own : torch.nn.Module or callable
+    source : torch.nn.Module or callable
         A module, at whose weights training starts, or a function of the numbers of
         inputs and outputs that returns one.
     n_inputs : int
@@ -47,12 +47,12 @@ class Wrapped(torch.nn.Module):
         Seed of torch while the function makes a module.
     """
 
-    def __init__(self, own, n_inputs, intercept, name, seed=0):
+    def __init__(self, source, n_inputs, intercept, name, seed=0):
         super().__init__()
         self.n_inputs = n_inputs
         sizes = n_inputs, len(intercept)
         with seeded(seed):
-            module = _made(own, sizes, name)
+            module = _made(source, sizes, name)
             self.module = module.to(device="cpu").float().eval()
             start = torch.tensor(intercept, dtype=torch.float32, device="cpu")
             self.register_buffer("intercept", start)
@@ -110,8 +110,8 @@ class Wrapped(torch.nn.Module):
         return self
 
 
-def _made(own, sizes, name):
-    module = own if isinstance(own, torch.nn.Module) else own(*sizes)
+def _made(source, sizes, name):
+    module = source if isinstance(source, torch.nn.Module) else source(*sizes)
     if not isinstance(module, torch.nn.Module):
         raise TypeError(
             f"{name}{sizes} must return a torch.nn.Module, got {type(module).__name__}."

@@ -21,7 +21,7 @@ N_STEPS = 5  # of a chain, from one z to the next
 N_CHAINS = 64  # in scores
 
 
-def own_bound(module, X, noise):
+def row_sample_bound(module, X, noise):
     """Return the importance-weighted bound by each row's own samples; (n,).
 
     noise : shape (n, s, k). With s = 1 it is the evidence lower bound.
@@ -41,7 +41,7 @@ class BoundLoss(RowLoss):
 
     def losses(self, module, batch):
         X, counts, noise, _ = batch
-        return -counts * own_bound(module, X, noise)
+        return -counts * row_sample_bound(module, X, noise)
 
 
 def encode_decode_log_prob(module, X, observed, noise):

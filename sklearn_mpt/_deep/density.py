@@ -7,7 +7,7 @@ are standardised; the decoder's fitted arrays are in the units of X.
 import torch
 
 from sklearn_mpt._base.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
-from sklearn_mpt._deep.nets import Encoder, Layers, OwnDecoder
+from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
     FEW_DIMS,
     laplace,
@@ -120,15 +120,16 @@ class DeepDensity(IntegratedDensity):
         self.averaging = averaging
 
 
-def module_of(fitted, likelihood, device, own=None):
+def module_of(fitted, likelihood, device, user_module=None):
     """Return the fitted module, in double precision.
 
-    likelihood : of the kinds of features; its parameters are not used. own : the
+    likelihood : of the kinds of features; its parameters are not used. user_module :
+    the
         parameter `decoder`.
     """
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(
-        _decoder(fitted, likelihood, device, own),
+        _decoder(fitted, likelihood, device, user_module),
         Encoder(
             as_tensor(fitted["encoder_information_"], device),
             as_tensor(fitted["encoder_precision_"], device),
@@ -138,11 +139,11 @@ def module_of(fitted, likelihood, device, own=None):
     )
 
 
-def _decoder(fitted, likelihood, device, own):
-    if own is not None:
+def _decoder(fitted, likelihood, device, user_module):
+    if user_module is not None:
         arrays = fitted["_decoder"]
         n_dims = len(fitted["encoder_precision_"])
-        decoder = OwnDecoder(own, n_dims, arrays["intercept"], "decoder")
+        decoder = UserDecoder(user_module, n_dims, arrays["intercept"], "decoder")
         return decoder.load(arrays).to(device).double()
     shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
     *coefs, last_coef = fitted["decoder_coefs_"]
@@ -172,7 +173,7 @@ def attributes_of(module, shift, scale):
         "encoder_information_": _array(encoder.information),
         "encoder_precision_": _array(encoder.precision),
     }
-    if isinstance(module.decoder, OwnDecoder):
+    if isinstance(module.decoder, UserDecoder):
         return fitted | {"_decoder": module.decoder.arrays()}
     coefs, intercepts = _arrays(module.decoder)
     size = likelihood.spread_units(scale)

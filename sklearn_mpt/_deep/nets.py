@@ -79,7 +79,7 @@ class Layers(torch.nn.Module):
         return value.detach(), torch.autograd.grad(value.sum(), h)[0]
 
 
-class OwnDecoder(Wrapped):
+class UserDecoder(Wrapped):
     """A decoder of a user, from z to the locations of standardised rows.
 
     It is always in evaluation mode: points are shared by rows, and scored again.

@@ -163,11 +163,11 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     apart = seen * (inputs - centre)
     factor = rows.total(apart * slope) / np.maximum(rows.total(apart**2), 1e-12)
     pull = np.concatenate([factor, level - factor * centre])[:, None]
-    own = {}
+    noise_attributes = {}
     if "noise_variance_" in fitted:
-        own = {"noise_variance_": noise * fitted["noise_variance_"]}
+        noise_attributes = {"noise_variance_": noise * fitted["noise_variance_"]}
     W = W / root
-    return own | {
+    return noise_attributes | {
         "encoder_information_": pull / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * (root / np.sqrt(noise)),
     }

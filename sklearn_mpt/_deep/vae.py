@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._base.estimator import LatentMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import OwnModule
+from sklearn_mpt._base.user_modules import UserModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -27,7 +27,7 @@ from sklearn_mpt._deep.comparators import (
 )
 from sklearn_mpt._deep.density import DeepDensity, attributes_of, module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
-from sklearn_mpt._deep.nets import ACTIVATIONS, OwnDecoder
+from sklearn_mpt._deep.nets import ACTIVATIONS, UserDecoder
 from sklearn_mpt._deep.objectives import (
     DRAWN_MASKS,
     BoundGainsLoss,
@@ -201,7 +201,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         n_components: int = 2,
         *,
         likelihood: LikelihoodNames = "gaussian",
-        decoder: OwnModule | None = None,
+        decoder: UserModule | None = None,
         hidden_layer_sizes: Sequence[int] | str = "auto",
         activation: str = "auto",
         n_importance_samples: int | str = "auto",
@@ -255,7 +255,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         self._check_is_fitted()
         module = module_of(vars(self), self._likelihood(), "cpu", self.decoder)
         decoder = module.float().decoder
-        return decoder.module if isinstance(decoder, OwnDecoder) else decoder
+        return decoder.module if isinstance(decoder, UserDecoder) else decoder
 
     @property
     def _has_chains(self):
@@ -299,21 +299,21 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _start(self, X, rng, weight):
         likelihood = self._likelihood()
         constant = np.flatnonzero(likelihood.constant(X))
-        own = {"lml_method_": "importance", "_constant": constant}
+        constants = {"lml_method_": "importance", "_constant": constant}
         recipe = self._recipe(likelihood, *X.shape)
         of = recipe, self.n_components, likelihood, X
-        fitted = own | start(*of, rng, recipe.starts[0], weight)
+        fitted = constants | start(*of, rng, recipe.starts[0], weight)
         if self.decoder is not None:
-            fitted |= self._own_start(fitted, X, rng, weight)
+            fitted |= self._user_decoder_start(fitted, X, rng, weight)
             del fitted["decoder_coefs_"], fitted["decoder_intercepts_"]
         return fitted
 
-    def _own_start(self, fitted, X, rng, weight):
+    def _user_decoder_start(self, fitted, X, rng, weight):
         """Attributes of a decoder of a user."""
         rows = (X - fitted["_shift"]) / fitted["_scale"]
         intercept = self._likelihood().start_location(rows, weight)
         seed = int(rng.integers(2**63))
-        decoder = OwnDecoder(
+        decoder = UserDecoder(
             self.decoder, self.n_components, intercept, "decoder", seed
         )
         return {"_decoder": decoder.arrays()}
@@ -412,10 +412,10 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)
         noise_variance = np.asarray(fitted.get("noise_variance_", np.inf))
         constant, low = fitted["_constant"], noise_variance < 10 * floor
-        has_own_noise = np.ndim(low) == 1
-        if has_own_noise or len(constant) == len(fitted["_shift"]):
+        is_per_feature = np.ndim(low) == 1
+        if is_per_feature or len(constant) == len(fitted["_shift"]):
             warn_constant(constant, fitted)
-        if has_own_noise:
+        if is_per_feature:
             low[constant] = False
             # logarithms of amounts have a floor of their own, far below
             kinds = getattr(self._likelihood(), "kinds", "gaussian")

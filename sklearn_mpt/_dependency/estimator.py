@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_mpt._base.density import Units, own_mode
+from sklearn_mpt._base.density import Units, torch_modes
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._callbacks import in_callback_context
@@ -191,7 +191,7 @@ class MPTDependencyNetwork(TableMPT):
             If a parameter or X is not valid, or a predictor fails; the message names
             the predictor and its column.
         """
-        with all_or_nothing(self), own_mode():
+        with all_or_nothing(self), torch_modes():
             X, weight = rows_that_count(X, sample_weight)
             if weight is not None and (weight == 1).all():
                 weight = None  # predictors need not take weights of 1

@@ -377,9 +377,13 @@ def _by_rows(X, orders, model, score_rows):
         orders = orders[:, None].expand(-1, len(X), -1)
     size = max(1, ROWS_BYTES // (8 * orders[:, 0].numel()))
     sums = 0
-    for rows, own in zip(X.split(size), orders.split(size, 1), strict=True):
-        scores = score_rows(rows.repeat(len(own), 1), own.flatten(0, 1), model)
-        sums = sums + scores.unflatten(2, (len(own), -1)).sum(3).permute(1, 2, 0)
+    for rows, block_orders in zip(X.split(size), orders.split(size, 1), strict=True):
+        scores = score_rows(
+            rows.repeat(len(block_orders), 1), block_orders.flatten(0, 1), model
+        )
+        sums = sums + scores.unflatten(2, (len(block_orders), -1)).sum(3).permute(
+            1, 2, 0
+        )
     return sums / len(X)
 
 

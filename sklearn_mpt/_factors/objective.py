@@ -176,11 +176,11 @@ class GaussianRows:
         turned = point._replace(coefs=point.coefs @ rotation)
         sums = functools.reduce(operator.add, self._parts(turned, batch))
         is_lml = self.masks is None or self.masks.is_uniform
-        is_shared = point.own.ndim == 0
+        is_shared = point.shape_params.ndim == 0
         is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
         if sums.information is not None and is_lml and (is_shared or is_joint):
             of_row = self._noise_information(turned)
-            information = sums.information._replace(own=sums.n_rows * of_row)
+            information = sums.information._replace(shape_params=sums.n_rows * of_row)
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
 
@@ -257,7 +257,7 @@ class GaussianRows:
         turned = point._replace(coefs=point.coefs @ axes_of(point))
         slopes = mean_slopes(torch.nan_to_num(X), present, turned, self.symmetric)
         share = weight[:, None] / weight.sum()
-        information = (share * present).sum(0) / point.own.exp()
+        information = (share * present).sum(0) / point.shape_params.exp()
         return (lambda V: slopes.T @ (share * (slopes @ V))), information
 
 

@@ -134,8 +134,8 @@ class Model:
 
     def __init__(self, point):
         self.W, self.mean = point.coefs[:, :-1], point.coefs[:, -1]
-        self.is_shared = point.own.ndim == 0
-        self.log_noise = point.own.expand(len(self.W))
+        self.is_shared = point.shape_params.ndim == 0
+        self.log_noise = point.shape_params.expand(len(self.W))
         self.noise = self.log_noise.exp()
         self.scaled = self.W / self.noise.sqrt()[:, None]
 
@@ -183,9 +183,11 @@ def masked_sums(
     direct = a - seen * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (seen * error / m.noise).T @ v
     slope -= _curved(C, G, b, seen, m, symmetric)
-    own = -0.5 * (target - a * error)
+    target_slope = -0.5 * (target - a * error)
     pull = error * (v @ m.W.T)
-    of_noise = _noise_slope(own, b, ratio, seen, G, pull, (v * z).sum(), m, symmetric)
+    of_noise = _noise_slope(
+        target_slope, b, ratio, seen, G, pull, (v * z).sum(), m, symmetric
+    )
     gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), of_noise)
     share = present * weight[:, None]
     information = _information(C, z, share, m, symmetric) if informed else None
@@ -216,18 +218,19 @@ def _curved(C, G, b, seen, m, symmetric):
     return 2 / m.noise[:, None] * curved
 
 
-def _noise_slope(own, b, ratio, seen, G, pull, of_z, m, symmetric):
+def _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric):
     """Return the derivative in the shared log noise, or in that of each feature.
 
-    own : derivative in the noise of the targets. b, G : derivatives in the ratios and
-    in the precisions of z. pull : effect of a seen entry on its own fit through z.
-    of_z : sum of the pulls divided by the noise, computed without cancellation.
+    target_slope : derivative in the noise of the targets. b, G : derivatives in the
+    ratios and in the precisions of z. pull : effect of a seen entry on its own fit
+    through z. of_z : sum of the pulls divided by the noise, computed without
+    cancellation.
     """
     if m.is_shared:
-        return own.sum() + G.diagonal(dim1=1, dim2=2).sum() - of_z
+        return target_slope.sum() + G.diagonal(dim1=1, dim2=2).sum() - of_z
     share = (1 - 2 * seen) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (own + b * share - seen * (others + pull / m.noise)).sum(0)
+    return (target_slope + b * share - seen * (others + pull / m.noise)).sum(0)
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
@@ -317,9 +320,9 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
     slope -= _curved(C, G, b, seen, m, symmetric)
-    own, pull = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
+    target_slope, pull = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
     of_z = v_z.diagonal(dim1=1, dim2=2).sum()
-    of_noise = _noise_slope(own, b, ratio, seen, G, pull, of_z, m, symmetric)
+    of_noise = _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric)
     gradient = Point(torch.nn.functional.pad(slope, (0, 1)), of_noise)
     information = _moment_information(C + z_z, len(variance), m)
     total, square = v_z.sum(0), (value**2).sum()

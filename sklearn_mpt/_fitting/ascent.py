@@ -6,7 +6,7 @@ A problem is an object with
 - ``sums(point, batch)``: the `Sums` of a batch at a `Point`;
 - ``is_noisy``: whether batches differ, by their masks or rows;
 - ``n_batches``: number of batches; ``n_rows``: number of rows; ``floor``: the least
-  values of own parameters of the likelihood, such as the log noise;
+  values of shape parameters of the likelihood, such as the log noise;
 - ``least``: number of points in an average before convergence is tested;
 - ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
 - ``finer()``: the same objective as a problem with smaller errors, without noise of

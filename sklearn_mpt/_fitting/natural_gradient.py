@@ -1,10 +1,10 @@
 r"""Natural gradient steps of models whose locations are linear in z.
 
 A point is the parameters of a model: the coefficients B, of shape (d, k + 1), with the
-weights and the intercept of each feature, and the own parameters of the likelihood. The
-locations are (z, 1) B'. A step divides the gradient of each feature by the information
-that the M-step of EM inverts. Like parameter expansion [1]_, it also changes the law of
-z (its mean and covariance), by a linear map of the coefficients:
+weights and the intercept of each feature, and the shape parameters of the likelihood.
+The locations are (z, 1) B'. A step divides the gradient of each feature by the
+information that the M-step of EM inverts. Like parameter expansion [1]_, it also
+changes the law of z (its mean and covariance), by a linear map of the coefficients:
 
 .. math:: B \leftarrow (B + \eta I^{-1} g) \exp(\eta G).
 
@@ -28,12 +28,12 @@ LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
 class Point(NamedTuple):
     """The parameters of a model; gradients and steps have the same two parts.
 
-    own : the likelihood's own parameters, such as the logarithms of noise variances;
-    (g,), or () if all features share one.
+    shape_params : the likelihood's shape parameters, such as the logarithms of noise
+    variances; (g,), or () if all features share one.
     """
 
     coefs: torch.Tensor  # shape: (d, k + 1)
-    own: torch.Tensor
+    shape_params: torch.Tensor
 
     def plus(self, step, size=1.0):
         return Point(*(a + size * b for a, b in zip(self, step, strict=True)))
@@ -53,17 +53,17 @@ class Point(NamedTuple):
 
     def with_flat(self, values):
         """Return a point of the same shapes with these values, flat."""
-        coefs, own = values.split([part.numel() for part in self])
-        return Point(coefs.view_as(self.coefs), own.view_as(self.own))
+        coefs, shape_params = values.split([part.numel() for part in self])
+        return Point(coefs.view_as(self.coefs), shape_params.view_as(self.shape_params))
 
 
 class Blocks(NamedTuple):
     """Own parameters that belong to one feature, and are solved for with its location.
 
-    slots : own parameters of each feature that has any, (f, q); -1 for none. places :
-    first location of each of these features, (f,). is_log : whether each own parameter
-    is the logarithm of a positive number, (g,). lengths : size of a unit step in each
-    own parameter, in units of the location, (g,).
+    slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
+    first location of each of these features, (f,). is_log : whether each shape
+    parameter is the logarithm of a positive number, (g,). lengths : size of a unit step
+    in each shape parameter, in units of the location, (g,).
     """
 
     slots: torch.Tensor
@@ -73,25 +73,29 @@ class Blocks(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """The information of coefficients and of own parameters.
+    """The information of coefficients and of shape parameters.
 
-    own : the information of each own parameter, of the shape of `Point.own`; a matrix
-    (g, g); or if own parameters have blocks, as `Likelihood.own_sums` returns it.
+    shape_params : the information of each shape parameter, of the shape of
+    `Point.shape_params`; a matrix (g, g); or if shape parameters have blocks, as
+    `Likelihood.shape_sums` returns it.
     """
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
-    own: torch.Tensor
+    shape_params: torch.Tensor
     blocks: Blocks | None = None
 
     def plus(self, other):
-        coefs, own = self.coefs + other.coefs, self.own + other.own
-        return Curvature(coefs, own, other.blocks)
+        coefs, shape_params = (
+            self.coefs + other.coefs,
+            self.shape_params + other.shape_params,
+        )
+        return Curvature(coefs, shape_params, other.blocks)
 
     def times(self, factor):
-        return Curvature(factor * self.coefs, factor * self.own, self.blocks)
+        return Curvature(factor * self.coefs, factor * self.shape_params, self.blocks)
 
     def is_finite(self):
-        return bool(self.coefs.isfinite().all() and self.own.isfinite().all())
+        return bool(self.coefs.isfinite().all() and self.shape_params.isfinite().all())
 
 
 class Sums(NamedTuple):
@@ -172,10 +176,11 @@ def full_step(problem, point, batch, information, share):
     of the batch in the average of the information.
     """
     sums = problem.sums(point, batch)
-    # a gradient must not take own parameters below their floor
-    outwards = (point.own <= problem.floor + 1e-9) & (sums.gradient.own < 0)
-    own = torch.where(outwards, 0.0, sums.gradient.own)
-    sums = sums._replace(gradient=sums.gradient._replace(own=own))
+    # a gradient must not take shape parameters below their floor
+    gradient, at_floor = sums.gradient, point.shape_params <= problem.floor + 1e-9
+    outwards = at_floor & (gradient.shape_params < 0)
+    shape_params = torch.where(outwards, 0.0, gradient.shape_params)
+    sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
     if sums.information is not None:
         found = sums.information.times(1 / sums.n_rows)
         if information is not None:
@@ -231,48 +236,48 @@ def with_rescaling(gradient, point, information):
 
 
 def divide(gradient, information):
-    """Solve for the step of each feature, and of the own parameters."""
+    """Solve for the step of each feature, and of the shape parameters."""
     matrices = information.coefs.clone()
     diagonal = matrices.diagonal(dim1=1, dim2=2)
     diagonal += RIDGE * diagonal.sum(1, keepdim=True)
     solved = torch.linalg.solve_ex(matrices, gradient.coefs[..., None]).result[..., 0]
-    own = gradient.own
+    shape_params = gradient.shape_params
     if information.blocks is not None:
         return _divide_blocks(gradient, information, solved)
-    if information.own.ndim > own.ndim:
-        matrix = information.own.clone()
+    if information.shape_params.ndim > shape_params.ndim:
+        matrix = information.shape_params.clone()
         matrix.diagonal().add_(RIDGE * matrix.trace())
-        own = torch.linalg.solve_ex(matrix, own).result
+        shape_params = torch.linalg.solve_ex(matrix, shape_params).result
     else:
-        own = own / information.own
-    return Point(solved, own)
+        shape_params = shape_params / information.shape_params
+    return Point(solved, shape_params)
 
 
 def _divide_blocks(gradient, information, solved):
-    """Solve for own parameters together with the coefficients of their location.
+    """Solve for shape parameters together with the coefficients of their location.
 
-    solved : steps of the coefficients of all locations, without own parameters.
+    solved : steps of the coefficients of all locations, without shape parameters.
     """
     slots, places, *_ = information.blocks
     n_slots, width = slots.shape[1], gradient.coefs.shape[1]
     is_own = slots >= 0
     taken = slots.clamp(min=0)
-    rows = torch.where(is_own[..., None], information.own[taken], 0.0)
+    rows = torch.where(is_own[..., None], information.shape_params[taken], 0.0)
     blocks, cross = rows[..., :n_slots], rows[..., n_slots:]
     blocks = blocks + torch.diag_embed((~is_own).to(blocks.dtype))
     of_coefs = information.coefs[places]
     matrices = torch.cat(
         [torch.cat([of_coefs, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
     )
-    own = torch.where(is_own, gradient.own[taken], 0.0)
-    slope = torch.cat([gradient.coefs[places], own], 1)
+    shape_params = torch.where(is_own, gradient.shape_params[taken], 0.0)
+    slope = torch.cat([gradient.coefs[places], shape_params], 1)
     size = matrices.diagonal(dim1=1, dim2=2).clamp(min=1e-300).rsqrt()
     matrices = size[:, None] * matrices * size[..., None]
     matrices.diagonal(dim1=1, dim2=2).add_(RIDGE * matrices.shape[1])
     step = torch.linalg.solve_ex(matrices, (size * slope)[..., None]).result[..., 0]
     step = size * step
     solved = solved.index_copy(0, places, step[:, :width])
-    moved = torch.zeros_like(gradient.own)
+    moved = torch.zeros_like(gradient.shape_params)
     moved[slots[is_own]] = step[:, width:][is_own]
     return Point(solved, moved)
 
@@ -283,13 +288,16 @@ def _shortened(step, longest, blocks):
     if blocks is None:
         return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
     slots, places, _, lengths = blocks
-    of_own = torch.where(slots >= 0, (lengths * step.own).abs()[slots.clamp(min=0)], 0)
-    length[places] = torch.maximum(length[places], of_own.amax(1, keepdim=True))
+    shape_length = (lengths * step.shape_params).abs()[slots.clamp(min=0)]
+    shape_length = torch.where(slots >= 0, shape_length, 0)
+    length[places] = torch.maximum(length[places], shape_length.amax(1, keepdim=True))
     factor = longest / length.clamp(min=longest)
     of_slots = factor[places].expand(slots.shape)[slots >= 0]
     taken = slots[slots >= 0]
-    own = step.own.index_put((taken,), step.own[taken] * of_slots)
-    return Point(step.coefs * factor, own)
+    shape_params = step.shape_params.index_put(
+        (taken,), step.shape_params[taken] * of_slots
+    )
+    return Point(step.coefs * factor, shape_params)
 
 
 def latent_rescaling(scale, shift):
@@ -304,26 +312,26 @@ def latent_rescaling(scale, shift):
 
 
 def apply(point, move, size, floor=-math.inf):
-    """Take a step of a given size; own parameters stay above their floor.
+    """Take a step of a given size; shape parameters stay above their floor.
 
-    Noise variances, and other positive numbers whose logarithms are own parameters,
+    Noise variances, and other positive numbers whose logarithms are shape parameters,
     change in proportion to their value. The change of the law of z is not larger than
     in a full step, because it is exponential in the size.
     """
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
     coefs = (point.coefs + size * move.step.coefs) @ change
-    change, blocks = size * move.step.own, move.information.blocks
+    change, blocks = size * move.step.shape_params, move.information.blocks
     relative = change.clamp(min=-LARGEST_FALL).log1p()
     if blocks is not None:
         relative = torch.where(blocks.is_log, relative, change)
-    return Point(coefs, (point.own + relative).clamp(min=floor))
+    return Point(coefs, (point.shape_params + relative).clamp(min=floor))
 
 
 def axes_of(point):
     """Return the rotation of z that makes weights over noise orthogonal."""
     n_dims = point.coefs.shape[1] - 1
     rotation = torch.eye(n_dims + 1, dtype=point.coefs.dtype, device=point.coefs.device)
-    scaled = point.coefs[:, :n_dims] / point.own.exp().sqrt()[..., None]
+    scaled = point.coefs[:, :n_dims] / point.shape_params.exp().sqrt()[..., None]
     rotation[:n_dims, :n_dims] = torch.linalg.svd(scaled.T, full_matrices=False)[0]
     return rotation
 

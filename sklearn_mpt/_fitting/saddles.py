@@ -95,8 +95,8 @@ def _unexplained(product, unit, axes, squared_lengths):
     explained = squared_lengths / (1 + squared_lengths)
 
     def excess(V):
-        own = axes @ (explained[:, None] * (axes.T @ V))
-        return unit * product(unit * V) - V + own
+        explained_part = axes @ (explained[:, None] * (axes.T @ V))
+        return unit * product(unit * V) - V + explained_part
 
     n_features, n_wanted = len(unit), len(squared_lengths)
     if n_features <= max(DENSE_FEATURES, 4 * n_wanted):

@@ -1,7 +1,7 @@
 """Observed information of the parameters of models that are linear in z.
 
 The parameters are the coefficients of the locations, (l, k + 1), row by row (weights
-and intercept), and the likelihood's own parameters, (g,).
+and intercept), and the likelihood's shape parameters, (g,).
 """
 
 import itertools
@@ -30,8 +30,8 @@ class Information(NamedTuple):
     standardised unit of each location, (l,). free : projection of coefficients onto
     those that change the distribution, (l, l). varies : (l,), False for locations that
     are not estimated. expected : information expected of rows drawn from the model, up
-    to a factor, (p, p); None if it is not known. own_varies : (g,), False for own
-    parameters that are not estimated; None if all are.
+    to a factor, (p, p); None if it is not known. shape_params_vary : (g,), False for
+    shape parameters that are not estimated; None if all are.
     """
 
     matrix: np.ndarray
@@ -40,15 +40,15 @@ class Information(NamedTuple):
     free: np.ndarray
     varies: np.ndarray
     expected: np.ndarray | None = None
-    own_varies: np.ndarray | None = None
+    shape_params_vary: np.ndarray | None = None
 
     @property
     def _fixed(self):
         """True for parameters that are not estimated, (p,)."""
         fixed = np.zeros(len(self.matrix), dtype=bool)
         fixed[: self.coefs.size] = np.repeat(~self.varies, self.coefs.shape[1])
-        if self.own_varies is not None:
-            fixed[self.coefs.size :] = ~self.own_varies
+        if self.shape_params_vary is not None:
+            fixed[self.coefs.size :] = ~self.shape_params_vary
         return fixed
 
     def covariance(self, rotation):
@@ -203,22 +203,25 @@ class _Parts:
         self.joint = joint
         likelihood, W = joint.likelihood, joint.components
         self.width, n_locations = W.shape[0] + 1, W.shape[1]
-        features = torch.as_tensor(likelihood.own_features, device=W.device)
-        self.own_features = features.long()
-        self.own, self.n_own = likelihood.own.detach().to(W), len(features)
+        features = torch.as_tensor(likelihood.shape_param_features, device=W.device)
+        self.shape_param_features = features.long()
+        self.shape_params, self.n_shape_params = (
+            likelihood.shape_params.detach().to(W),
+            len(features),
+        )
         numbers = torch.arange(n_locations, device=W.device)  # one or more a feature
         self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
-        self.n_parameters = self.n_coefs + self.n_own
+        self.n_parameters = self.n_coefs + self.n_shape_params
 
     def mean_scores(self, rows, z, r):
         """Return the gradient of the log-probability of each row, (n, p)."""
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
-        slope, of_own, *_ = self._slopes(rows, self.joint.location(z))
-        slope, of_own = slope.detach(), of_own.detach()
+        slope, shape_slope, *_ = self._slopes(rows, self.joint.location(z))
+        slope, shape_slope = slope.detach(), shape_slope.detach()
         coefs = (r[..., None, None] * slope[..., None] * z1[:, :, None]).sum(1)
-        return torch.cat([coefs.flatten(1), (r[:, None] @ of_own)[:, 0]], 1)
+        return torch.cat([coefs.flatten(1), (r[:, None] @ shape_slope)[:, 0]], 1)
 
     def information(self, rows, z, r, weight):
         """Return the information added up over rows, (p, p).
@@ -227,37 +230,39 @@ class _Parts:
         """
         z1 = torch.cat([z, torch.ones_like(z[..., :1])], -1)
         location = self.joint.location(z).requires_grad_()
-        slope, of_own, own = self._slopes(rows, location)
+        slope, shape_slope, shape_params = self._slopes(rows, location)
         share = weight[:, None, None] * r[..., None]
-        complete = self._complete(slope, of_own, location, own, z1, share)
+        complete = self._complete(slope, shape_slope, location, shape_params, z1, share)
         with torch.no_grad():
             scores = torch.cat(
-                [(slope[..., None] * z1[:, :, None]).flatten(2), of_own], 2
+                [(slope[..., None] * z1[:, :, None]).flatten(2), shape_slope], 2
             )
             return complete - missing_information(scores, r, weight)
 
     @torch.enable_grad()
     def _slopes(self, rows, location):
-        """Return derivatives of entries in locations and in own parameters.
+        """Return derivatives of entries in locations and in shape parameters.
 
-        They are zero where entries are not observed. Also returns the own parameters,
+        They are zero where entries are not observed. Also returns the shape parameters,
         repeated for each row and node so that gradients are taken for each. All are
         (n, s, ...).
         """
         likelihood = self.joint.likelihood
         on = rows.observed.to(location.dtype)[:, None]
-        shape = *location.shape[:2], self.n_own
-        own = self.own.expand(shape).clone().requires_grad_()
-        likelihood = likelihood.at(own) if self.n_own else likelihood
+        shape = *location.shape[:2], self.n_shape_params
+        shape_params = self.shape_params.expand(shape).clone().requires_grad_()
+        likelihood = likelihood.at(shape_params) if self.n_shape_params else likelihood
         slope, _ = likelihood.derivatives(rows.X[:, None], location)
         slope = likelihood.spread(on) * slope
-        if not self.n_own:
-            return slope, own.detach(), own
+        if not self.n_shape_params:
+            return slope, shape_params.detach(), shape_params
         log_prob = on * likelihood.entry_log_prob(rows.X[:, None], location)
-        (of_own,) = torch.autograd.grad(log_prob.sum(), own, create_graph=True)
-        return slope, of_own, own
+        (shape_slope,) = torch.autograd.grad(
+            log_prob.sum(), shape_params, create_graph=True
+        )
+        return slope, shape_slope, shape_params
 
-    def _complete(self, slope, of_own, location, own, z1, share):
+    def _complete(self, slope, shape_slope, location, shape_params, z1, share):
         """Return the curvatures of complete data, averaged over nodes, (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
         coefs = result[: self.n_coefs, : self.n_coefs]
@@ -268,8 +273,10 @@ class _Parts:
             sums = curvature.flatten(0, 1).T @ outer
             sums = sums.unflatten(1, (self.width, self.width))
             blocks[here, :, partner] += sums[here]
-        if self.n_own:
-            self._add_own(result, of_own, location, own, z1, share)
+        if self.n_shape_params:
+            self._add_shape_params(
+                result, shape_slope, location, shape_params, z1, share
+            )
         return result
 
     def _partners(self):
@@ -286,16 +293,16 @@ class _Parts:
             here = (partner >= 0).nonzero()[:, 0]
             yield here, partner[here], chosen
 
-    def _add_own(self, result, of_own, location, own, z1, share):
-        """Add the curvatures in own parameters, for the features in turn."""
-        n_coefs, feature = self.n_coefs, self.own_features
+    def _add_shape_params(self, result, shape_slope, location, shape_params, z1, share):
+        """Add the curvatures in shape parameters, for the features in turn."""
+        n_coefs, feature = self.n_coefs, self.shape_param_features
         place = _rank_among_equals(feature)
         for turn in range(int(place.max()) + 1):
             chosen = (place == turn).nonzero()[:, 0]  # at most one for each feature
-            total = of_own[..., chosen].sum()
+            total = shape_slope[..., chosen].sum()
             cross = -share * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)
-            within = (-share * _gradient(total, own)).sum((0, 1))
+            within = (-share * _gradient(total, shape_params)).sum((0, 1))
             for i in chosen.tolist():
                 for place_of in (self.feature == feature[i]).nonzero()[:, 0].tolist():
                     part = slice(place_of * self.width, (place_of + 1) * self.width)

@@ -44,8 +44,8 @@ def log_prob_of(items, point, rows, z):
     codes, present = rows
     value, gradient = torch.zeros_like(z[:, 0]), torch.zeros_like(z)
     for block in items.blocks:
-        slopes, own = block.split(point)
-        curve = block.kind.curve(own, slopes @ z.T)
+        slopes, shape_params = block.split(point)
+        curve = block.kind.curve(shape_params, slopes @ z.T)
         at = codes[:, block.items].T[:, None]  # shape: (j, 1, n)
         seen = present[:, block.items].T
         chosen = curve.log_prob.gather(1, at)[:, 0]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from sklearn.utils import check_array, gen_batches
 
-from sklearn_mpt._base.density import own_mode
+from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
@@ -108,7 +108,7 @@ class FittedItems(LatentMixin, BaseMPT):
         return None
 
     def _prob_of(self, density, theta):
-        with own_mode():
+        with torch_modes():
             z = density.of_abilities(self._tensor(theta))
             prob = density.items.prob(density.items.curves(density.point, z))
             return prob.permute(2, 0, 1).cpu().numpy()

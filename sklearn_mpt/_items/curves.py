@@ -2,7 +2,7 @@ r"""Item curves: the log-probability of each answer given z, and its derivatives
 
 A block holds items of one kind with the same number of categories. Its parameters are a
 matrix with a row for each item: slopes a, unless they are fixed at one, and then the
-kind's own parameters. With :math:`\eta = a^\top z`, the probabilities of the answers
+kind's shape parameters. With :math:`\eta = a^\top z`, the probabilities of the answers
 0..C-1 are
 
 graded
@@ -40,13 +40,13 @@ LONGEST_THRESHOLD = 12.0  # largest threshold at the start of training, in logit
 class Curve(NamedTuple):
     """Log-probabilities of answers at nodes, and their derivatives.
 
-    log_prob : (j, c, s). eta : derivatives in eta, (j, c, s). own : derivatives in own
-    parameters, (j, q, c, s).
+    log_prob : (j, c, s). eta : derivatives in eta, (j, c, s). shape_params :
+    derivatives in shape parameters, (j, q, c, s).
     """
 
     log_prob: torch.Tensor
     eta: torch.Tensor
-    own: torch.Tensor
+    shape_params: torch.Tensor
 
 
 class ItemKind(ABC):
@@ -59,7 +59,7 @@ class ItemKind(ABC):
         Whether slopes are parameters; otherwise they are one.
     """
 
-    own_slopes = 0  # number of own parameters that multiply z
+    n_shape_slopes = 0  # number of shape parameters that multiply z
     is_ordered = True
     is_guessed = False  # whether the last parameter is the logit of guessing
     is_logistic = False  # whether the logit of the second of two answers is linear
@@ -69,37 +69,37 @@ class ItemKind(ABC):
         self.has_slope = has_slope
 
     @property
-    def n_own(self):
+    def n_shape_params(self):
         return self.n_categories - 1
 
     @abstractmethod
-    def curve(self, own, eta):
-        """Return the curve; own : (j, q). eta : (j, s)."""
+    def curve(self, shape_params, eta):
+        """Return the curve; shape_params : (j, q). eta : (j, s)."""
 
     @abstractmethod
     def start(self, share, slope):
-        """Return the own parameters from which training starts.
+        """Return the shape parameters from which training starts.
 
         share : shares of the categories, (j, c). slope : (j,).
         """
 
-    def is_valid(self, own):
-        """Return whether own parameters are valid, such as thresholds in order."""
+    def is_valid(self, shape_params):
+        """Return whether shape parameters are valid, such as thresholds in order."""
         return True
 
-    def guessing(self, own):
-        return np.zeros(len(own))
+    def guessing(self, shape_params):
+        return np.zeros(len(shape_params))
 
-    def intercept(self, own):
-        return own
+    def intercept(self, shape_params):
+        return shape_params
 
-    def difficulty(self, slope, own):
+    def difficulty(self, slope, shape_params):
         """Return z at the thresholds, given the lengths of the slopes; (j, c - 1)."""
-        return -own / slope[:, None]
+        return -shape_params / slope[:, None]
 
     @abstractmethod
-    def own(self, discrimination, intercept, guessing, scores):
-        """Return own parameters, given the fitted attributes of items; arrays."""
+    def shape_params(self, discrimination, intercept, guessing, scores):
+        """Return shape parameters, given the fitted attributes of items; arrays."""
 
 
 def _stretched(slope):
@@ -114,10 +114,10 @@ class Graded(ItemKind):
     def is_logistic(self):
         return self.n_categories == 2
 
-    def curve(self, own, eta):
-        cut = eta[:, None] + own[:, :, None]
+    def curve(self, shape_params, eta):
+        cut = eta[:, None] + shape_params[:, :, None]
         if self.n_categories == 2:
-            log_prob, slope = cut.new_empty(2, len(own), 2, eta.shape[1])
+            log_prob, slope = cut.new_empty(2, len(shape_params), 2, eta.shape[1])
             log_prob[:, 1] = logsigmoid(cut[:, 0])
             torch.sub(log_prob[:, 1], cut[:, 0], out=log_prob[:, 0])
             torch.exp(log_prob[:, 1], out=slope[:, 1])
@@ -125,8 +125,8 @@ class Graded(ItemKind):
             slope[:, 1].neg_().add_(1)
             return Curve(log_prob, slope, slope[:, None])
         low, high = cut, cut  # for categories from 1 on; for categories to C - 2
-        gap = (own[:, :-1] - own[:, 1:])[:, :, None]
-        shape = len(own), self.n_categories, eta.shape[1]
+        gap = (shape_params[:, :-1] - shape_params[:, 1:])[:, :, None]
+        shape = len(shape_params), self.n_categories, eta.shape[1]
         log_prob = eta.new_zeros(shape)
         log_prob[:, 1:] += logsigmoid(low)
         log_prob[:, :-1] += logsigmoid(-high)
@@ -136,35 +136,35 @@ class Graded(ItemKind):
         slope[:, 1:] += of_low
         slope[:, :-1] += of_high
         inner = 1 / torch.expm1(gap)
-        each = eta.new_zeros(len(own), self.n_own, *shape[1:])
-        for m in range(self.n_own):
+        each = eta.new_zeros(len(shape_params), self.n_shape_params, *shape[1:])
+        for m in range(self.n_shape_params):
             each[:, m, m + 1] = of_low[:, m]
             each[:, m, m] = of_high[:, m]
             if m > 0:
                 each[:, m, m] -= inner[:, m - 1]
-            if m < self.n_own - 1:
+            if m < self.n_shape_params - 1:
                 each[:, m, m + 1] += inner[:, m]
         return Curve(log_prob, slope, each)
 
-    def is_valid(self, own):
-        return bool((own[:, :-1] > own[:, 1:]).all())
+    def is_valid(self, shape_params):
+        return bool((shape_params[:, :-1] > shape_params[:, 1:]).all())
 
     def start(self, share, slope):
         above = share[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
         logit = np.log(above / (1 - above)) * _stretched(slope)
         return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
 
-    def own(self, discrimination, intercept, guessing, scores):
+    def shape_params(self, discrimination, intercept, guessing, scores):
         return intercept
 
 
 class PartialCreditItems(ItemKind):
     """Generalised partial credit; logits of adjacent categories are linear in z."""
 
-    def curve(self, own, eta):
+    def curve(self, shape_params, eta):
         codes = torch.arange(self.n_categories, dtype=eta.dtype, device=eta.device)
-        zero = own.new_zeros(len(own), 1)
-        free = torch.cat([zero, own], 1)[:, :, None]
+        zero = shape_params.new_zeros(len(shape_params), 1)
+        free = torch.cat([zero, shape_params], 1)[:, :, None]
         return self._softmax(codes[:, None] * eta[:, None] + free, codes[None, :, None])
 
     def _softmax(self, logits, weight):
@@ -172,17 +172,17 @@ class PartialCreditItems(ItemKind):
         prob = log_prob.exp()
         slope = weight - (weight * prob).sum(1, keepdim=True)
         eye = torch.eye(self.n_categories, dtype=prob.dtype, device=prob.device)
-        own = eye[1:, :, None] - prob[:, 1:, None]
-        return Curve(log_prob, slope, own)
+        shape_params = eye[1:, :, None] - prob[:, 1:, None]
+        return Curve(log_prob, slope, shape_params)
 
     def start(self, share, slope):
         logit = np.log(share[:, 1:] / share[:, :1])
         return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
 
-    def difficulty(self, slope, own):
-        return -np.diff(own, axis=1, prepend=0.0) / slope[:, None]
+    def difficulty(self, slope, shape_params):
+        return -np.diff(shape_params, axis=1, prepend=0.0) / slope[:, None]
 
-    def own(self, discrimination, intercept, guessing, scores):
+    def shape_params(self, discrimination, intercept, guessing, scores):
         return intercept
 
 
@@ -195,46 +195,48 @@ class Nominal(PartialCreditItems):
         super().__init__(n_categories, has_slope=False)
 
     @property
-    def own_slopes(self):
+    def n_shape_slopes(self):
         return self.n_categories - 1
 
     @property
-    def n_own(self):
+    def n_shape_params(self):
         return 2 * (self.n_categories - 1)
 
-    def curve(self, own, eta):
-        zero = own.new_zeros(len(own), 1)
-        slopes, free = own.tensor_split([self.n_categories - 1], 1)
+    def curve(self, shape_params, eta):
+        zero = shape_params.new_zeros(len(shape_params), 1)
+        slopes, free = shape_params.tensor_split([self.n_categories - 1], 1)
         slopes, free = (
             torch.cat([zero, part], 1)[:, :, None] for part in (slopes, free)
         )
         curve = self._softmax(slopes * eta[:, None] + free, slopes)
         return curve._replace(
-            own=torch.cat([eta[:, None, None] * curve.own, curve.own], 1)
+            shape_params=torch.cat(
+                [eta[:, None, None] * curve.shape_params, curve.shape_params], 1
+            )
         )
 
     def start(self, share, slope):
         codes = np.arange(1, self.n_categories)
         return np.concatenate([slope[:, None] * codes, super().start(share, slope)], 1)
 
-    def intercept(self, own):
-        return own[:, self.n_categories - 1 :]
+    def intercept(self, shape_params):
+        return shape_params[:, self.n_categories - 1 :]
 
-    def difficulty(self, slope, own):
-        return np.full((len(own), self.n_categories - 1), np.nan)
+    def difficulty(self, slope, shape_params):
+        return np.full((len(shape_params), self.n_categories - 1), np.nan)
 
-    def discrimination(self, own):
+    def discrimination(self, shape_params):
         """Return the slope of the last category, divided by C - 1."""
-        return own[:, self.n_categories - 2] / (self.n_categories - 1)
+        return shape_params[:, self.n_categories - 2] / (self.n_categories - 1)
 
-    def scores(self, own):
+    def scores(self, shape_params):
         """Return the scores of the categories; that of the last is C - 1."""
-        slope = self.discrimination(own)
+        slope = self.discrimination(shape_params)
         slope = np.where(slope == 0, np.finfo(float).tiny, slope)[:, None]
-        counts = own[:, : self.n_categories - 1] / slope
-        return np.concatenate([np.zeros((len(own), 1)), counts], 1)
+        counts = shape_params[:, : self.n_categories - 1] / slope
+        return np.concatenate([np.zeros((len(shape_params), 1)), counts], 1)
 
-    def own(self, discrimination, intercept, guessing, scores):
+    def shape_params(self, discrimination, intercept, guessing, scores):
         slopes = discrimination[:, :1] * scores[:, 1:]
         return np.concatenate([slopes, intercept], 1)
 
@@ -242,14 +244,14 @@ class Nominal(PartialCreditItems):
 class Guessed(ItemKind):
     """Three parameters: slope, intercept, and probability of guessing the answer."""
 
-    n_own = 2
+    n_shape_params = 2
     is_guessed = True
 
     def __init__(self):
         super().__init__(2)
 
-    def curve(self, own, eta):
-        cut, logit = eta + own[:, :1], own[:, 1:].expand_as(eta)
+    def curve(self, shape_params, eta):
+        cut, logit = eta + shape_params[:, :1], shape_params[:, 1:].expand_as(eta)
         known, guess = torch.sigmoid(cut), torch.sigmoid(logit)
         log_right = torch.logaddexp(
             logsigmoid(logit), logsigmoid(-logit) + logsigmoid(cut)
@@ -271,16 +273,16 @@ class Guessed(ItemKind):
         logit = np.log(GUESSING_START / (1 - GUESSING_START))
         return np.stack([cut, np.full(len(share), logit)], 1)
 
-    def guessing(self, own):
-        return 1 / (1 + np.exp(-own[:, 1]))
+    def guessing(self, shape_params):
+        return 1 / (1 + np.exp(-shape_params[:, 1]))
 
-    def intercept(self, own):
-        return own[:, :1]
+    def intercept(self, shape_params):
+        return shape_params[:, :1]
 
-    def difficulty(self, slope, own):
-        return -own[:, :1] / slope[:, None]
+    def difficulty(self, slope, shape_params):
+        return -shape_params[:, :1] / slope[:, None]
 
-    def own(self, discrimination, intercept, guessing, scores):
+    def shape_params(self, discrimination, intercept, guessing, scores):
         share = guessing.clip(1e-12, 1 - 1e-12)
         return np.stack([intercept[:, 0], np.log(share / (1 - share))], 1)
 
@@ -313,31 +315,31 @@ class ItemBlock(NamedTuple):
 
     @property
     def width(self):
-        return self.n_slopes + self.kind.n_own
+        return self.n_slopes + self.kind.n_shape_params
 
     def split(self, point):
-        """Return slopes (j, k), 1 where they are fixed, and own parameters (j, q)."""
+        """Return slopes (j, k), 1 where they are fixed, and shape parameters (j, q)."""
         values = point[self.parameters].reshape(len(self.items), self.width)
-        slopes, own = values[:, : self.n_slopes], values[:, self.n_slopes :]
+        slopes, shape_params = values[:, : self.n_slopes], values[:, self.n_slopes :]
         if not self.kind.has_slope:
             slopes = values.new_ones(len(values), self.n_dims)
-        return slopes, own
+        return slopes, shape_params
 
     def curve(self, point, z):
-        slopes, own = self.split(point)
-        return self.kind.curve(own, slopes @ z.T)
+        slopes, shape_params = self.split(point)
+        return self.kind.curve(shape_params, slopes @ z.T)
 
     def scores(self, curve, z):
         """Return derivatives of log-probabilities in the parameters; (j, p, c, s)."""
         if not self.kind.has_slope:
-            return curve.own
+            return curve.shape_params
         of_slopes = curve.eta[:, None] * z.T[None, :, None]
-        return torch.cat([of_slopes, curve.own], 1)
+        return torch.cat([of_slopes, curve.shape_params], 1)
 
     @property
     def steep(self):
         """Places of the parameters that multiply z."""
-        return slice(0, self.n_slopes + self.kind.own_slopes)
+        return slice(0, self.n_slopes + self.kind.n_shape_slopes)
 
 
 class Items:
@@ -362,7 +364,7 @@ class Items:
         for name, count in sorted(set(sorts)):
             kind = kind_of(name, count)
             chosen = [j for j, sort in enumerate(sorts) if sort == (name, count)]
-            width = kind.n_own + (n_dims if kind.has_slope else 0)
+            width = kind.n_shape_params + (n_dims if kind.has_slope else 0)
             last = first + width * len(chosen)
             places = torch.tensor(chosen, device="cpu")
             self.blocks.append(ItemBlock(kind, places, slice(first, last), n_dims))
@@ -456,9 +458,9 @@ class Items:
             length = np.linalg.norm(slopes[chosen], axis=1)
             if not block.kind.has_slope:
                 length = slopes[chosen, 0]
-            own = block.kind.start(few, length)
+            shape_params = block.kind.start(few, length)
             given = slopes[chosen][:, : block.n_slopes]
-            parts.append(np.concatenate([given, own], 1).ravel())
+            parts.append(np.concatenate([given, shape_params], 1).ravel())
         return np.concatenate(parts)
 
     # Conversion to and from fitted attributes
@@ -475,20 +477,25 @@ class Items:
         }
         tensor = torch.from_numpy(np.asarray(point))
         for block in self.blocks:
-            slopes, own = (part.numpy() for part in block.split(tensor))
+            slopes, shape_params = (part.numpy() for part in block.split(tensor))
             kind, chosen = block.kind, block.items.numpy()
             scores = np.arange(kind.n_categories, dtype=float)
             if isinstance(kind, Nominal):
-                slopes, scores = kind.discrimination(own)[:, None], kind.scores(own)
+                slopes, scores = (
+                    kind.discrimination(shape_params)[:, None],
+                    kind.scores(shape_params),
+                )
             length = slopes[:, 0]
             if self.n_dims > 1:
                 length = np.linalg.norm(slopes, axis=1)
             count = kind.n_categories - 1
             found["discrimination"][chosen] = slopes
-            found["intercept"][chosen, :count] = kind.intercept(own)
+            found["intercept"][chosen, :count] = kind.intercept(shape_params)
             with np.errstate(divide="ignore", invalid="ignore"):
-                found["difficulty"][chosen, :count] = kind.difficulty(length, own)
-            found["guessing"][chosen] = kind.guessing(own)
+                found["difficulty"][chosen, :count] = kind.difficulty(
+                    length, shape_params
+                )
+            found["guessing"][chosen] = kind.guessing(shape_params)
             found["category_scores"][chosen, : count + 1] = scores
         return found
 
@@ -498,12 +505,12 @@ class Items:
         for block in self.blocks:
             kind, chosen = block.kind, block.items.numpy()
             count = kind.n_categories - 1
-            own = kind.own(
+            shape_params = kind.shape_params(
                 discrimination[chosen],
                 intercept[chosen, :count],
                 guessing[chosen],
                 category_scores[chosen, : count + 1],
             )
             given = discrimination[chosen][:, : block.n_slopes]
-            parts.append(np.concatenate([given, own], 1).ravel())
+            parts.append(np.concatenate([given, shape_params], 1).ravel())
         return np.concatenate(parts)

@@ -329,10 +329,10 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         codes = (
             np.zeros(len(X), int) if self._group_codes is None else self._group_codes
         )
-        own, _ = attributes_of(items, point, self.rotation)
+        item_attributes, _ = attributes_of(items, point, self.rotation)
         counted = np.bincount(codes, weight, n_groups)
         shape = n_groups, self.n_components
-        return own | {
+        return item_attributes | {
             "lml_method_": "quadrature",
             "n_categories_": counts,
             "latent_mean_": np.zeros(shape),
@@ -390,10 +390,13 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         items, layout = model.items, model.layout
         n_items = items.n_parameters
         rotation = self.rotation
-        own, sign = attributes_of(items, point[:n_items].numpy(), rotation)
+        item_attributes, sign = attributes_of(items, point[:n_items].numpy(), rotation)
         population = layout.population(point)
         mean, deviation = population.mean.numpy(), population.deviation.numpy()
-        return own | {"latent_mean_": sign * mean, "latent_variance_": deviation**2}
+        return item_attributes | {
+            "latent_mean_": sign * mean,
+            "latent_variance_": deviation**2,
+        }
 
     def _warn_of_limits(self, fitted, n_samples):
         names = fitted.get("feature_names_in_", np.arange(len(fitted["n_categories_"])))

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import chi2
 from sklearn.utils import check_array
 
-from sklearn_mpt._base.density import own_mode
+from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import (
     check_bool,
     check_device,
@@ -101,7 +101,7 @@ class ItemsMixin(FittedItems):
                 f"{theta.shape[1]}."
             )
         density = self._density()
-        with own_mode():
+        with torch_modes():
             z = density.of_abilities(self._tensor(theta))
             curves = density.items.curves(density.point, z)
             by_item = np.zeros((len(theta), self.n_features_in_))
@@ -242,7 +242,7 @@ class ItemsMixin(FittedItems):
     def _covariances(self, model, X, sample_weight, groups):
         """Return covariances of the parameters of each item, and other errors."""
         items = model.items
-        with own_mode():
+        with torch_modes():
             objective, point = self._objective_on(model, X, sample_weight, groups)
             information = observed_information(objective, point)
         K = items.n_dims
@@ -452,7 +452,7 @@ class ItemsMixin(FittedItems):
             )
         if anchors is not None:
             anchors = _anchors(anchors, rows.shape[1])
-        with own_mode():
+        with torch_modes():
             return dif_by_likelihood_ratio(
                 self._model_of(vars(self)),
                 rows,

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
-from sklearn_mpt._base.density import own_mode
+from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import check_sample_weight
 from sklearn_mpt._items import limited_information as limited
 from sklearn_mpt._items.base import FittedItems
@@ -65,7 +65,7 @@ class ModelFitMixin(FittedItems):
                 f"model_fit needs the covariance of {n_moments} moments of {n_items} "
                 f"items, more than {limited.MOST_MOMENTS}: take fewer items."
             )
-        with own_mode():
+        with torch_modes():
             fitted = _at_nodes(model, density)
         m2 = limited.moment_statistic(rows, weight, fitted, by_category=False)
         c2 = (math.nan,) * 2

@@ -91,9 +91,9 @@ def steps_for(items, point, population, ratios):
     precision = information + population.deviation.amax(0) ** -2
     slopes = items.slopes(point)
     for block in items.blocks:
-        if block.kind.own_slopes:
-            own = block.split(point)[1][:, : block.kind.own_slopes]
-            slopes[block.items, 0] = own.abs().amax(1)
+        if block.kind.n_shape_slopes:
+            shape_slopes = block.split(point)[1][:, : block.kind.n_shape_slopes]
+            slopes[block.items, 0] = shape_slopes.abs().amax(1)
     steepest = slopes.abs().amax(0)
     widest = torch.minimum(widest, STEEPEST * ratio / steepest.clamp(min=1e-3))
     steps = spacings(precision, ratio, widest).tolist()

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from sklearn_mpt._base.density import own_mode
+from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._checks import check_choice, check_int, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities, likelihood_modes, posterior_modes
@@ -85,8 +85,8 @@ class PeopleMixin(FittedItems):
         return found._replace(theta=drawn)
 
     def _drawn_abilities(self, X, density, codes, n_draws, random_state):
-        rng = self._own_generator(random_state)
-        with own_mode():
+        rng = self._generator_for(random_state)
+        with torch_modes():
             finer = density.finer()
 
         def draw(rows, codes=None):
@@ -154,7 +154,7 @@ class PeopleMixin(FittedItems):
         spread = weight @ (theta - mean) ** 2 / (weight.sum() - 1)
         noise = np.average(error**2, axis=0, weights=weight)
         density = self._density()
-        with own_mode():
+        with torch_modes():
             weights = density.log_weight.exp()
             curves = density.items.curves(density.point, density.grid.z)
             told = density.items.information_of_z(curves, density.point).sum(0)

@@ -93,19 +93,20 @@ class Likelihood(torch.nn.Module, ABC):
     Training rows are arrays, NaN where missing; methods that take them do not depend on
     the parameters of the instance.
 
-    In addition to its locations a kind may have parameters `own`: the logarithm of a
-    noise variance, or of the gaps between thresholds. They form one vector, and are
-    trained together with the locations. `OwnParameters` is the base class of such
-    kinds.
+    In addition to its locations a kind may have shape parameters: the
+    logarithm of a noise variance, or of the gaps between thresholds. They form one
+    vector, and are trained together with the locations. `ShapeLikelihood` is the base
+    class of such kinds.
     """
 
     bounds: tuple[float, float] = (-math.inf, math.inf)  # of the values of a feature
     values: tuple[float, ...] | None = None  # all values of a feature, if they are few
     is_separable = True  # whether each feature has one location
-    own_features: Sequence[int] = ()  # the feature to which each own parameter belongs
-    n_own = 0  # number of own parameters of a feature
+    # The feature to which each shape parameter belongs.
+    shape_param_features: Sequence[int] = ()
+    n_shape_params = 0  # number of shape parameters of a feature
     n_means = 1  # how many numbers `mean` returns for a feature
-    # Whether own parameters have cross information with the location.
+    # Whether shape parameters have cross information with the location.
     has_blocks = False
     measure: str | None = None  # whether entries have a "density" or a "probability"
     has_density = False  # whether a constant feature has no finite maximum likelihood
@@ -178,7 +179,7 @@ class Likelihood(torch.nn.Module, ABC):
     def start_attributes(
         self, X: np.ndarray, scale: Scale, weight: np.ndarray | None = None
     ) -> dict:
-        """Return the fitted attributes of `own` at which training starts.
+        """Return the fitted attributes of `shape_params` at which training starts.
 
         X : standardised rows, NaN where missing.
         """
@@ -191,21 +192,21 @@ class Likelihood(torch.nn.Module, ABC):
     def check_attributes(
         self, fitted: Mapping, columns: Sequence = (), names: Sequence = ()
     ) -> None:
-        """Refuse fitted attributes of `own` that do not define a distribution.
+        """Refuse fitted attributes of `shape_params` that do not define a distribution.
 
         columns : indices of the features of this kind in a table. names : their names.
         """
 
-    def own_attributes(self, scale: Scale) -> dict[str, torch.Tensor]:
-        """Return the fitted attributes of `own`, in the units of the rows.
+    def shape_attributes(self, scale: Scale) -> dict[str, torch.Tensor]:
+        """Return the fitted attributes of `shape_params`, in the units of the rows.
 
-        They are tensors that are functions of `own`.
+        They are tensors that are functions of `shape_params`.
         """
         return {}
 
     def attributes(self, scale: Scale) -> dict:
-        """Return `own_attributes` as arrays, or as floats if features share them."""
-        found = self.own_attributes(scale)
+        """Return `shape_attributes` as arrays, or as floats if features share them."""
+        found = self.shape_attributes(scale)
         arrays = {k: v.detach().double().cpu().numpy() for k, v in found.items()}
         return {k: v if v.ndim else float(v) for k, v in arrays.items()}
 
@@ -348,35 +349,35 @@ class Likelihood(torch.nn.Module, ABC):
         outer = (jacobian[:, None] * jacobian).flatten(0, 1)
         return (weight @ outer.T).unflatten(1, (len(jacobian),) * 2)
 
-    def at(self, own: torch.Tensor) -> Self:
-        """Return the likelihood with these own parameters, (..., g).
+    def at(self, shape_params: torch.Tensor) -> Self:
+        """Return the likelihood with these shape parameters, (..., g).
 
         They may differ between entries, if they broadcast with locations.
         """
         return self
 
     @property
-    def own(self) -> torch.Tensor:
+    def shape_params(self) -> torch.Tensor:
         """Own parameters, (g,)."""
         return torch.empty(0, device="cpu", dtype=torch.float64)
 
     @property
-    def own_floor(self) -> torch.Tensor:
-        """Smallest values of the own parameters, (g,)."""
-        return self.own
+    def shape_param_floor(self) -> torch.Tensor:
+        """Smallest values of the shape parameters, (g,)."""
+        return self.shape_params
 
     @property
-    def own_is_log(self) -> torch.Tensor:
-        """Whether own parameters are logarithms of numbers in which steps are taken."""
-        return self.own.bool()
+    def shape_param_is_log(self) -> torch.Tensor:
+        """Whether a shape parameter is the logarithm of the number that is stepped."""
+        return self.shape_params.bool()
 
     @property
-    def own_lengths(self) -> torch.Tensor:
-        """Size of a unit step of each own parameter in units of the location.
+    def shape_param_lengths(self) -> torch.Tensor:
+        """Size of a unit step of each shape parameter in units of the location.
 
         0 means that steps are not bounded.
         """
-        return self.own
+        return self.shape_params
 
     def noises(self) -> list[torch.nn.Parameter]:
         """Return the torch parameters of noise variances and dispersions.
@@ -386,7 +387,7 @@ class Likelihood(torch.nn.Module, ABC):
         """
         return []
 
-    def own_sums(
+    def shape_sums(
         self,
         X: torch.Tensor,
         location: torch.Tensor,
@@ -394,7 +395,7 @@ class Likelihood(torch.nn.Module, ABC):
         known: torch.Tensor,
         z: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return gradient and information of `own`, summed over rows and nodes.
+        """Return gradient and information of `shape_params`; sums over rows and nodes.
 
         X : (n, 1, d). location : (n, s, l). share : weights of slopes, (n, s, d).
         known : weights of information, (n, s, d). z : nodes with a one at the end,
@@ -404,7 +405,7 @@ class Likelihood(torch.nn.Module, ABC):
         -------
         slope : Tensor of shape (g,)
         information : Tensor of shape (g,), or (g, q + k + 1) if `has_blocks`
-            With blocks, the first q columns are for the own parameters of the same
+            With blocks, the first q columns are for the shape parameters of the same
             feature, the others for the coefficients of its first location.
         """
         none = location.new_zeros(0)
@@ -431,8 +432,8 @@ class Likelihood(torch.nn.Module, ABC):
         """Draw entries from uniform noise (..., d)."""
 
 
-class OwnParameters(Likelihood):
-    """Base class of kinds with own parameters, `n_own` for each feature.
+class ShapeLikelihood(Likelihood):
+    """Base class of kinds with shape parameters, `n_shape_params` for each feature.
 
     Parameters
     ----------
@@ -444,31 +445,31 @@ class OwnParameters(Likelihood):
     def __init__(self, raw):
         super().__init__()
         self.raw = torch.nn.Parameter(raw)
-        self.register_buffer("given", None)  # own parameters that `at` has set
+        self.register_buffer("given", None)  # shape parameters that `at` has set
 
     @abstractmethod
     def _empty(self) -> Self:
-        """Return a likelihood of this kind with any own parameters."""
+        """Return a likelihood of this kind with any shape parameters."""
 
     @property
-    def own(self):
+    def shape_params(self):
         return self.raw if self.given is None else self.given
 
-    def at(self, own):
+    def at(self, shape_params):
         other = self._empty()
-        other.raw, other.given = None, own
+        other.raw, other.given = None, shape_params
         return other
 
     @property
-    def own_features(self):
-        if not self.n_own or not self.own.ndim:
+    def shape_param_features(self):
+        if not self.n_shape_params or not self.shape_params.ndim:
             return []
-        n_features = self.own.shape[-1] // self.n_own
-        return np.repeat(np.arange(n_features), self.n_own).tolist()
+        n_features = self.shape_params.shape[-1] // self.n_shape_params
+        return np.repeat(np.arange(n_features), self.n_shape_params).tolist()
 
 
-class OfScale(OwnParameters):
-    """Base class of kinds whose own parameter is a log noise variance or dispersion.
+class DispersionLikelihood(ShapeLikelihood):
+    """Base class of kinds whose shape parameter is a log noise variance or dispersion.
 
     Its cross information with the location is zero.
 
@@ -478,7 +479,7 @@ class OfScale(OwnParameters):
         Noise variances or dispersions at which training starts.
     """
 
-    n_own = 1
+    n_shape_params = 1
     floor: float  # smallest noise variance or dispersion
     has_bound = True  # whether a step of the logarithm is at most 1
 
@@ -494,30 +495,30 @@ class OfScale(OwnParameters):
         return (LOG_NOISE_STEP * self.raw).exp() + self.floor
 
     @property
-    def own(self):
+    def shape_params(self):
         return self.scatter.log() if self.given is None else self.given
 
     @property
-    def own_floor(self):
-        return torch.full_like(self.own, math.log(2 * self.floor)).detach()
+    def shape_param_floor(self):
+        return torch.full_like(self.shape_params, math.log(2 * self.floor)).detach()
 
     @property
-    def own_is_log(self):
-        return torch.ones_like(self.own, dtype=torch.bool)
+    def shape_param_is_log(self):
+        return torch.ones_like(self.shape_params, dtype=torch.bool)
 
     @property
-    def own_lengths(self):
-        return torch.full_like(self.own, float(self.has_bound)).detach()
+    def shape_param_lengths(self):
+        return torch.full_like(self.shape_params, float(self.has_bound)).detach()
 
     def noises(self):
         return [self.raw]
 
     @abstractmethod
-    def own_derivatives(
+    def shape_derivatives(
         self, X: torch.Tensor, location: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return derivative and Fisher information in `own`; (..., d) each."""
+        """Return derivative and Fisher information in `shape_params`; (..., d) each."""
 
-    def own_sums(self, X, location, share, known, z):
-        slope, information = self.own_derivatives(X, location)
+    def shape_sums(self, X, location, share, known, z):
+        slope, information = self.shape_derivatives(X, location)
         return (share * slope).sum((0, 1)), (known * information).sum((0, 1))

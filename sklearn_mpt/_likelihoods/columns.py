@@ -41,7 +41,7 @@ def likelihood_of(kind, n_categories, n_features):
 
 
 class Columns(Likelihood):
-    """Features of several kinds, with the own parameters of their kinds.
+    """Features of several kinds, with the shape parameters of their kinds.
 
     Features of one kind and one number of categories form a part, with its own
     likelihood. Locations are in the order of the features.
@@ -85,8 +85,8 @@ class Columns(Likelihood):
         return all(part.has_fixed_information for part in self.parts)
 
     @property
-    def n_own(self):
-        return max(part.n_own for part in self.parts)
+    def n_shape_params(self):
+        return max(part.n_shape_params for part in self.parts)
 
     @property
     def has_blocks(self):
@@ -202,9 +202,9 @@ class Columns(Likelihood):
             found.append((columns, tensors))
         return {name: tensor.numpy() for name, tensor in self._placed(found).items()}
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return self._placed(
-            (columns, part.own_attributes(scale[columns.cpu().numpy()]))
+            (columns, part.shape_attributes(scale[columns.cpu().numpy()]))
             for part, columns, _ in self._each()
         )
 
@@ -226,7 +226,7 @@ class Columns(Likelihood):
             part.from_attributes(
                 {
                     name: fitted[name][columns.cpu().numpy()]
-                    for name in part.own_attributes(scale[columns.cpu().numpy()])
+                    for name in part.shape_attributes(scale[columns.cpu().numpy()])
                 },
                 scale[columns.cpu().numpy()],
             )
@@ -238,10 +238,13 @@ class Columns(Likelihood):
             names = [self.names[j] for j in columns.tolist()]
             part.check_attributes(fitted, columns.numpy(), names)
 
-    def at(self, own):
-        sizes = [part.n_own * len(columns) for part, columns, _ in self._each()]
-        given = zip(self.parts, own.split(sizes, -1), strict=True)
-        return self._with(part.at(of_part) for part, of_part in given).to(own.device)
+    def at(self, shape_params):
+        sizes = [
+            part.n_shape_params * len(columns) for part, columns, _ in self._each()
+        ]
+        given = zip(self.parts, shape_params.split(sizes, -1), strict=True)
+        parts = (part.at(of_part) for part, of_part in given)
+        return self._with(parts).to(shape_params.device)
 
     def _with(self, parts):
         other = type(self)(self.kinds, self.n_categories, self.names)
@@ -249,23 +252,23 @@ class Columns(Likelihood):
         return other
 
     @property
-    def own(self):
-        return self._of_own(part.own for part in self.parts)
+    def shape_params(self):
+        return self._join_shape_params(part.shape_params for part in self.parts)
 
     @property
-    def own_floor(self):
-        return self._of_own(part.own_floor for part in self.parts)
+    def shape_param_floor(self):
+        return self._join_shape_params(part.shape_param_floor for part in self.parts)
 
     @property
-    def own_is_log(self):
-        return self._of_own(part.own_is_log for part in self.parts)
+    def shape_param_is_log(self):
+        return self._join_shape_params(part.shape_param_is_log for part in self.parts)
 
     @property
-    def own_lengths(self):
-        return self._of_own(part.own_lengths for part in self.parts)
+    def shape_param_lengths(self):
+        return self._join_shape_params(part.shape_param_lengths for part in self.parts)
 
-    def _of_own(self, parts):
-        """Join tensors of the own parameters of all parts.
+    def _join_shape_params(self, parts):
+        """Join tensors of the shape parameters of all parts.
 
         Empty tensors are left out, so that the result has the dtype of the others.
         """
@@ -273,28 +276,28 @@ class Columns(Likelihood):
         return torch.cat(found, -1) if found else torch.empty(0, dtype=torch.float64)
 
     @property
-    def own_features(self):
+    def shape_param_features(self):
         return [
             j
             for part, columns, _ in self._each()
-            for j in columns.repeat_interleave(part.n_own).tolist()
+            for j in columns.repeat_interleave(part.n_shape_params).tolist()
         ]
 
     def noises(self):
         return [noise for part in self.parts for noise in part.noises()]
 
-    def own_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, share, known, z):
         slopes, informations = [], []
-        n_own = max(part.n_own for part in self.parts)
+        n_shape_params = max(part.n_shape_params for part in self.parts)
         for part, columns, places in self._each_sliced():
-            if part.n_own:
+            if part.n_shape_params:
                 of_part = (t[..., columns] for t in (share, known))
                 at = X[..., columns], location[..., places]
-                sums = part.own_sums(*at, *of_part, z)
+                sums = part.shape_sums(*at, *of_part, z)
                 slopes.append(sums[0])
                 informations.append(sums[1])
         if self.has_blocks:
-            width = n_own, z.shape[-1]
+            width = n_shape_params, z.shape[-1]
             informations = [_as_blocks(part, *width) for part in informations]
         return torch.cat(slopes), torch.cat(informations)
 
@@ -451,13 +454,15 @@ def _widened(tensor, width):
     return torch.nn.functional.pad(tensor, (0, more), value=torch.nan)
 
 
-def _as_blocks(information, n_own, n_coefs):
-    """Return the information of a part in the columns of `own_sums` with blocks.
+def _as_blocks(information, n_shape_params, n_coefs):
+    """Return the information of a part in the columns of `shape_sums` with blocks.
 
-    information : (g,), or (g, q + k + 1) with q at most `n_own`.
+    information : (g,), or (g, q + k + 1) with q at most `n_shape_params`.
     """
     if information.ndim == 1:
-        return torch.nn.functional.pad(information[:, None], (0, n_own - 1 + n_coefs))
+        return torch.nn.functional.pad(
+            information[:, None], (0, n_shape_params - 1 + n_coefs)
+        )
     blocks, cross = information.tensor_split([information.shape[1] - n_coefs], 1)
-    more = n_own - blocks.shape[1]
+    more = n_shape_params - blocks.shape[1]
     return torch.cat([torch.nn.functional.pad(blocks, (0, more)), cross], 1)

@@ -20,13 +20,13 @@ from sklearn_mpt._likelihoods.amounts import (
     log_of,
     positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import OfScale, totals
+from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 DISPERSION_FLOOR = 1e-7
 LARGEST_EXCESS = 50.0  # of log(x / m); beyond it log-densities are linear
 
 
-class Gamma(OfScale):
+class Gamma(DispersionLikelihood):
     """Positive amounts, given the logarithms of their means.
 
     Parameters
@@ -76,7 +76,7 @@ class Gamma(OfScale):
         dispersion = np.array(fitted["dispersion_"], dtype=float)
         return type(self)(torch.from_numpy(dispersion))
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return {"dispersion_": self.scatter}
 
     @property
@@ -118,7 +118,7 @@ class Gamma(OfScale):
         shape = self._shape
         return shape * (self._ratio(X, location) - 1), shape.expand_as(location)
 
-    def own_derivatives(self, X, location):
+    def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion, which is minus the log shape."""
         shape, excess = self._shape, log_of(X) - location
         capped = excess.clamp(max=LARGEST_EXCESS)

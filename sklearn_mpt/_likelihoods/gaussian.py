@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import OfScale, totals
+from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 LOG_2PI = math.log(2 * math.pi)
 BLOCK_BYTES = 2**24  # memory for rows at a time
@@ -70,7 +70,7 @@ def normal_log_prob(squared_error, variance):
     return -0.5 * (LOG_2PI + variance.log() + squared_error / variance)
 
 
-class Gaussian(OfScale):
+class Gaussian(DispersionLikelihood):
     """Features with Gaussian noise, given their means.
 
     Parameters
@@ -154,7 +154,7 @@ class Gaussian(OfScale):
         variance = fitted["noise_variance_"] / scale**2
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
         return {"noise_variance_": self.scatter * unit**2}
 
@@ -204,7 +204,7 @@ class Gaussian(OfScale):
         precision = 1 / self.scatter
         return (X - location) * precision, precision.expand_as(location)
 
-    def own_derivatives(self, X, location):
+    def shape_derivatives(self, X, location):
         square = (X - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 

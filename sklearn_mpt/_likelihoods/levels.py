@@ -5,7 +5,7 @@ from abc import abstractmethod
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import OwnParameters, totals
+from sklearn_mpt._likelihoods.base import ShapeLikelihood, totals
 
 
 def check_codes(X, n_categories, kind):
@@ -28,17 +28,17 @@ def smoothed_shares(X, n_categories, weight=None):
     return (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
 
 
-class Levels(OwnParameters):
+class Levels(ShapeLikelihood):
     """Base class of kinds whose features are codes 0..C-1 of ordered levels.
 
-    A feature has one location, and C - 2 own parameters for the distances between
+    A feature has one location, and C - 2 shape parameters for the distances between
     levels.
 
     Parameters
     ----------
     n_categories : int
         Number of levels C, the same for all features.
-    own : Tensor of shape (d * (C - 2),)
+    shape_params : Tensor of shape (d * (C - 2),)
     n_features : int
     """
 
@@ -46,12 +46,12 @@ class Levels(OwnParameters):
     has_blocks = has_factors = True
     kind: str
 
-    def __init__(self, n_categories, own, n_features):
-        super().__init__(own)
+    def __init__(self, n_categories, shape_params, n_features):
+        super().__init__(shape_params)
         self.n_categories, self.n_features = n_categories, n_features
 
     @property
-    def n_own(self):
+    def n_shape_params(self):
         return max(0, self.n_categories - 2)
 
     @property
@@ -61,8 +61,8 @@ class Levels(OwnParameters):
     @classmethod
     def of_columns(cls, n_categories, n_features):
         size = n_features * max(0, n_categories - 2)
-        own = torch.zeros(size, dtype=torch.float64, device="cpu")
-        return cls(n_categories, own, n_features)
+        shape_params = torch.zeros(size, dtype=torch.float64, device="cpu")
+        return cls(n_categories, shape_params, n_features)
 
     def _empty(self):
         return self.of_columns(self.n_categories, self.n_features)
@@ -84,17 +84,21 @@ class Levels(OwnParameters):
 
     def from_attributes(self, fitted, scale):
         thresholds = fitted["thresholds_"][:, : self.n_categories - 1]
-        own = self._own_of(torch.from_numpy(np.array(thresholds, dtype=float)))
-        return type(self)(self.n_categories, own.flatten(), len(thresholds))
+        shape_params = self._shape_params_of(
+            torch.from_numpy(np.array(thresholds, dtype=float))
+        )
+        return type(self)(self.n_categories, shape_params.flatten(), len(thresholds))
 
     @abstractmethod
-    def _own_of(self, thresholds):
-        """Return the own parameters of thresholds (d, C - 1); (d, C - 2)."""
+    def _shape_params_of(self, thresholds):
+        """Return the shape parameters of thresholds (d, C - 1); (d, C - 2)."""
 
-    def _each_own(self):
-        """Return the own parameters of each feature, (..., d, C - 2)."""
-        shape = self.own.shape
-        return self.own.reshape(*shape[:-1], -1, self.n_own) if self.n_own else None
+    def _shape_params_by_feature(self):
+        """Return the shape parameters of each feature, (..., d, C - 2)."""
+        shape = self.shape_params.shape
+        if not self.n_shape_params:
+            return None
+        return self.shape_params.reshape(*shape[:-1], -1, self.n_shape_params)
 
     def inputs(self, X):
         """Return codes scaled to -1..1."""

@@ -10,13 +10,13 @@ from sklearn_mpt._likelihoods.amounts import (
     log_of,
     positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import OfScale
+from sklearn_mpt._likelihoods.base import DispersionLikelihood
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
 
 VARIANCE_FLOOR = 1e-7  # of a logarithm in single precision
 
 
-class Lognormal(OfScale):
+class Lognormal(DispersionLikelihood):
     """Positive amounts, given the means of their logarithms.
 
     Parameters
@@ -59,7 +59,7 @@ class Lognormal(OfScale):
         variance = np.array(fitted["noise_variance_"], dtype=float)
         return type(self)(torch.from_numpy(variance))
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return {"noise_variance_": self.scatter}
 
     def entry_log_prob(self, X, location):
@@ -75,7 +75,7 @@ class Lognormal(OfScale):
         precision = 1 / self.scatter
         return (log_of(X) - location) * precision, precision.expand_as(location)
 
-    def own_derivatives(self, X, location):
+    def shape_derivatives(self, X, location):
         square = (log_of(X) - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 

@@ -13,12 +13,12 @@ from scipy.stats import nbinom
 from torch.nn.functional import logsigmoid
 
 from sklearn_mpt._likelihoods.amounts import LARGEST_LOG, check_amounts
-from sklearn_mpt._likelihoods.base import OfScale, totals
+from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 DISPERSION_FLOOR = 1e-6  # nearly Poisson
 
 
-class NegativeBinomial(OfScale):
+class NegativeBinomial(DispersionLikelihood):
     """Counts, given the logarithms of their means.
 
     Parameters
@@ -61,7 +61,7 @@ class NegativeBinomial(OfScale):
         dispersion = np.array(fitted["dispersion_"], dtype=float)
         return type(self)(torch.from_numpy(dispersion))
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return {"dispersion_": self.scatter}
 
     @property
@@ -92,7 +92,7 @@ class NegativeBinomial(OfScale):
         share = torch.sigmoid(location - size.log())
         return X - (X + size) * share, (X + size) * share * (1 - share)
 
-    def own_derivatives(self, X, location):
+    def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion; information is their squares."""
         size = self._size
         t = location - size.log()

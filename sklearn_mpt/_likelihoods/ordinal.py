@@ -58,29 +58,31 @@ class Ordinal(Levels):
                     f"start with 0 and fall, got {thresholds.tolist()}."
                 )
 
-    def _own_of(self, thresholds):
+    def _shape_params_of(self, thresholds):
         return (-thresholds.diff(dim=1)).clamp(min=2 * LEAST_GAP).log()
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return {"thresholds_": self._thresholds()}
 
     @property
-    def own_floor(self):
-        return torch.full_like(self.own, math.log(LEAST_GAP)).detach()
+    def shape_param_floor(self):
+        return torch.full_like(self.shape_params, math.log(LEAST_GAP)).detach()
 
     @property
-    def own_is_log(self):
-        return torch.ones_like(self.own, dtype=torch.bool)
+    def shape_param_is_log(self):
+        return torch.ones_like(self.shape_params, dtype=torch.bool)
 
     @property
-    def own_lengths(self):
-        return self.own.exp().detach()
+    def shape_param_lengths(self):
+        return self.shape_params.exp().detach()
 
     def _thresholds(self):
         """Return the thresholds of each feature, (..., d, C - 1)."""
-        if not self.n_own:
-            return self.own.new_zeros(self.n_features, 1)
-        return torch.nn.functional.pad(-self._each_own().exp().cumsum(-1), (1, 0))
+        if not self.n_shape_params:
+            return self.shape_params.new_zeros(self.n_features, 1)
+        return torch.nn.functional.pad(
+            -self._shape_params_by_feature().exp().cumsum(-1), (1, 0)
+        )
 
     def _taken(self, table, X):
         """Return the entries of a table (..., d, m) at the codes X, broadcast."""
@@ -99,9 +101,9 @@ class Ordinal(Levels):
     def entry_log_prob(self, X, location):
         above, beyond = self._around(X, location)
         log_prob = logsigmoid(above) + logsigmoid(-beyond)
-        if not self.n_own:
+        if not self.n_shape_params:
             return log_prob
-        between = torch.log(-torch.expm1(-self._each_own().exp()))
+        between = torch.log(-torch.expm1(-self._shape_params_by_feature().exp()))
         table = torch.nn.functional.pad(between, (1, 1)).to(location.dtype)
         return log_prob + self._taken(table, X)
 
@@ -111,14 +113,14 @@ class Ordinal(Levels):
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
         return below - over, below * (1 - below) + over * (1 - over)
 
-    def own_sums(self, X, location, share, known, z):
+    def shape_sums(self, X, location, share, known, z):
         """Use second derivatives in the gaps, where the log-probability is concave."""
-        if not self.n_own:
-            return super().own_sums(X, location, share, known, z)
+        if not self.n_shape_params:
+            return super().shape_sums(X, location, share, known, z)
         above, beyond = self._around(X, location)
         below, over = torch.sigmoid(-above), torch.sigmoid(beyond)
-        gaps = self._each_own().exp()
-        inner = torch.arange(1, self.n_own + 1, device=X.device)
+        gaps = self._shape_params_by_feature().exp()
+        inner = torch.arange(1, self.n_shape_params + 1, device=X.device)
         code = X[:, 0, :, None]
         is_past, is_at = (code > inner).to(X.dtype), (code == inner).to(X.dtype)
         reaches = is_past + is_at  # shape: (n, d, q)

@@ -50,30 +50,30 @@ class PartialCredit(Levels):
                     f"{thresholds.tolist()}."
                 )
 
-    def _own_of(self, thresholds):
+    def _shape_params_of(self, thresholds):
         return thresholds.cumsum(1)[:, :-1]
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         constants = self._constants()
         return {"thresholds_": constants.diff(dim=-1)}
 
     @property
-    def own_floor(self):
-        return torch.full_like(self.own, -torch.inf).detach()
+    def shape_param_floor(self):
+        return torch.full_like(self.shape_params, -torch.inf).detach()
 
     @property
-    def own_is_log(self):
-        return torch.zeros_like(self.own, dtype=torch.bool)
+    def shape_param_is_log(self):
+        return torch.zeros_like(self.shape_params, dtype=torch.bool)
 
     @property
-    def own_lengths(self):
-        return torch.ones_like(self.own).detach()
+    def shape_param_lengths(self):
+        return torch.ones_like(self.shape_params).detach()
 
     def _constants(self):
         """Return the constants b of all levels, (..., d, C)."""
-        if not self.n_own:
-            return self.own.new_zeros(self.n_features, 2)
-        return torch.nn.functional.pad(self._each_own(), (1, 1))
+        if not self.n_shape_params:
+            return self.shape_params.new_zeros(self.n_features, 2)
+        return torch.nn.functional.pad(self._shape_params_by_feature(), (1, 1))
 
     def _log_prob(self, location):
         """Return the log-probability of each level, (..., d, C)."""
@@ -94,9 +94,9 @@ class PartialCredit(Levels):
         mean = prob @ codes
         return X - mean, (prob * (codes - mean[..., None]) ** 2).sum(-1)
 
-    def own_sums(self, X, location, share, known, z):
-        if not self.n_own:
-            return super().own_sums(X, location, share, known, z)
+    def shape_sums(self, X, location, share, known, z):
+        if not self.n_shape_params:
+            return super().shape_sums(X, location, share, known, z)
         prob, codes = self._log_prob(location).exp(), self._codes(location)
         apart = codes - (prob @ codes)[..., None]
         prob, inner = prob[..., 1:-1], codes[1:-1]

@@ -18,14 +18,14 @@ from sklearn_mpt._likelihoods.amounts import (
     log_of,
     positive_part_is_constant,
 )
-from sklearn_mpt._likelihoods.base import OfScale, totals
+from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, normal_pairs
 
 FEW = 2  # with fewer positive amounts the noise variance starts at 1
 
 
-class ZeroLognormal(OfScale):
+class ZeroLognormal(DispersionLikelihood):
     """Amounts that may be zero, given the logit and mean logarithm of positive ones.
 
     The two locations of a feature are neighbours.
@@ -82,7 +82,7 @@ class ZeroLognormal(OfScale):
         variance = np.array(fitted["noise_variance_"], dtype=float)
         return type(self)(torch.from_numpy(variance))
 
-    def own_attributes(self, scale):
+    def shape_attributes(self, scale):
         return {"noise_variance_": self.scatter}
 
     def entry_log_prob(self, X, location):
@@ -110,7 +110,7 @@ class ZeroLognormal(OfScale):
         shape = slopes[0].shape
         return _paired(*slopes), _paired(*(part.expand(shape) for part in curvatures))
 
-    def own_derivatives(self, X, location):
+    def shape_derivatives(self, X, location):
         _, mean = _two(location)
         is_positive = (X > 0).to(location.dtype)
         square = (log_of(X) - mean) ** 2 / self.scatter

@@ -79,7 +79,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if self.noise != "shared":
             kind = Columns(["gaussian"] * shape[1], [1] * shape[1])
         shift, scale = kind.units(X, weight)
-        own = {
+        constants = {
             "lml_method_": "exact",
             "_scale": scale,
             "_noise_floor": NOISE_FLOOR * scale**2,
@@ -88,17 +88,17 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if isinstance(init, dict):
             shapes = {"components": shape, "mean": shape[1:]}
             shapes["noise_variance"] = np.shape(scale)
-            return own | initial_arrays(init, shapes)
+            return constants | initial_arrays(init, shapes)
         noise = scale * rng.normal(size=shape)
         if init == "pca" or self.noise != "shared":
             first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "pca":
-                return own | first
+                return constants | first
             first["components_"] = first["components_"] + START_NOISE * noise
             if self.max_iter == 0:
-                return own | first
-            return own | _best_factors(X, own | first, rng, weight)
-        return own | {
+                return constants | first
+            return constants | _best_factors(X, constants | first, rng, weight)
+        return constants | {
             "components_": noise / np.sqrt(shape[0]),
             "mean_": shift,
             "noise_variance_": scale**2,
@@ -127,7 +127,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
         fitted = vars(self)
         point = _point(fitted, X.device)
         unit = as_tensor(np.asarray(fitted["_scale"]), X.device)
-        log_noise, unit = point.own - 2 * unit.log(), unit.expand(X.shape[1])
+        log_noise, unit = point.shape_params - 2 * unit.log(), unit.expand(X.shape[1])
         rows, coefs = (X - point.coefs[:, -1]) / unit, point.coefs / unit[:, None]
 
         def log_prob(moved, log_noise):
@@ -180,7 +180,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
     def _trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
-        noise_variance = np.exp(result.own.cpu().numpy())
+        noise_variance = np.exp(result.shape_params.cpu().numpy())
         return {
             "components_": scale * simple_axes(coefs[:, :-1].T / scale, self.rotation),
             "mean_": coefs[:, -1].copy(),
@@ -241,7 +241,7 @@ def _best_factors(X, fitted, rng, weight):
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
-        "noise_variance_": best.own.exp().numpy(),
+        "noise_variance_": best.shape_params.exp().numpy(),
     }
 
 

@@ -106,11 +106,15 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         }
         X = X - shift  # in double precision
         X /= scale
-        own = likelihood.start_attributes(X, scale, weight)
-        likelihood = likelihood.from_attributes(own, scale)
+        shape_attributes = likelihood.start_attributes(X, scale, weight)
+        likelihood = likelihood.from_attributes(shape_attributes, scale)
         intercept = likelihood.start_location(X, weight)
         if isinstance(self.init, dict):
-            return fitted | own | self._given(own, likelihood, len(intercept))
+            return (
+                fitted
+                | shape_attributes
+                | self._given(shape_attributes, likelihood, len(intercept))
+            )
         if self.init == "pca":
             components = first_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
@@ -119,18 +123,25 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             components *= _varies(X, likelihood)
         else:
             components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
-        return fitted | own | _restored(components, intercept, fitted, likelihood)
+        return (
+            fitted
+            | shape_attributes
+            | _restored(components, intercept, fitted, likelihood)
+        )
 
-    def _given(self, own, likelihood, n_locations):
+    def _given(self, shape_attributes, likelihood, n_locations):
         """Return the initial arrays of the user as fitted attributes.
 
-        own : attributes of the likelihood, which have initial arrays too.
+        shape_attributes : attributes of the likelihood, which have initial arrays too.
         """
         shapes = {
             "components": (self.n_components, n_locations),
             "intercept": (n_locations,),
         }
-        used = {name.rstrip("_"): ~np.isnan(array) for name, array in own.items()}
+        used = {
+            name.rstrip("_"): ~np.isnan(array)
+            for name, array in shape_attributes.items()
+        }
         shapes |= {key: where.shape for key, where in used.items()}
         arrays = initial_arrays(self.init, shapes, **used)
         for key, where in used.items():
@@ -157,7 +168,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
-            points.append(point_of(*arrays, likelihood.own))
+            points.append(point_of(*arrays, likelihood.shape_params))
         posed = LikelihoodRows(rows, likelihood, self._training, K, given)
         best = best_of_short_runs(posed, points, N_SHORT_STEPS)
         return best.coefs.numpy()[:, :-1].T.copy()
@@ -214,7 +225,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             is_all=problem.is_all,
         )
         posed = pose(rows, joint.likelihood, self._training, self.n_components, given)
-        point = point_of(joint.components, joint.intercept, joint.likelihood.own)
+        point = point_of(
+            joint.components, joint.intercept, joint.likelihood.shape_params
+        )
         how = {"learning_rate": self.learning_rate, "rng": problem.rng}
         how["n_before"] = problem.fitted["n_iter_"]
         if not problem.is_all:
@@ -225,9 +238,10 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()
         coefs = likelihood.centre(result.coefs.cpu().T).numpy()
-        own = likelihood.at(result.own.cpu()).attributes(fitted["_scale"])
+        likelihood_at_result = likelihood.at(result.shape_params.cpu())
+        shape_attributes = likelihood_at_result.attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
-        return own | _restored(components, coefs[-1], fitted, likelihood)
+        return shape_attributes | _restored(components, coefs[-1], fitted, likelihood)
 
     def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)

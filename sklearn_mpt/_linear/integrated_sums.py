@@ -203,33 +203,37 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     nodes = with_one(grid[0])
     with torch.enable_grad():
         location = (nodes @ point.coefs.T).detach().requires_grad_()
-        own = point.own.detach().requires_grad_()
-        at = likelihood.at(own)
+        shape_params = point.shape_params.detach().requires_grad_()
+        at = likelihood.at(shape_params)
         factors = at.location_factors(location) if at.has_factors else location
-    parts = [_shared_part(*block, grid, steps, factors, own, at) for block in blocks]
+    parts = [
+        _shared_part(*block, grid, steps, factors, shape_params, at) for block in blocks
+    ]
     of_rows, sums, unresolved = zip(*parts, strict=True)
     value, weight = (torch.cat(part) for part in zip(*of_rows, strict=True))
-    of_factors, of_own, known = (sum(part) for part in zip(*sums, strict=True))
-    of_location, more = _gradients(factors, of_factors, (location, own))
+    of_factors, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
+    of_location, more = _gradients(factors, of_factors, (location, shape_params))
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
-    own = _own_parameters(likelihood, X, at_values, known, known, z)
+    shape_params = _shape_sums(likelihood, X, at_values, known, known, z)
     information = likelihood.derivatives(X, location[None])[1]
     information = information * likelihood.spread(known)
     full = _outer_sums(information.sum(0), nodes)
-    own = own and (of_own + more, *own[1:])
-    return sums_of(value, weight, of_location.T @ nodes, full, own), unresolved
+    shape_params = shape_params and (shape_slope + more, *shape_params[1:])
+    return sums_of(value, weight, of_location.T @ nodes, full, shape_params), unresolved
 
 
-def _shared_part(rows, weight, indicators, grid, steps, factors, own, likelihood):
+def _shared_part(
+    rows, weight, indicators, grid, steps, factors, shape_params, likelihood
+):
     """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
 
-    Value and weight of each row that is resolved; gradients in factors and own
+    Value and weight of each row that is resolved; gradients in factors and shape_params
     parameters, and weights of the typical values at nodes, (v, s, d).
 
     factors : `location_factors` of the nodes, or their locations if there are none.
-    likelihood : with the own parameters `own`.
+    likelihood : with these shape parameters.
     """
     z, log_weight = grid
     seen = rows.observed.to(rows.X.dtype)
@@ -244,7 +248,7 @@ def _shared_part(rows, weight, indicators, grid, steps, factors, own, likelihood
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
     r = weight[:, None] * r
-    gradients = _gradients(log_prob, r, (factors, own))
+    gradients = _gradients(log_prob, r, (factors, shape_params))
     if indicators.shape[1] == 1 and rows.observed.all():
         known = r.sum(0)[:, None, None].expand(-1, *indicators.shape[1:])
     else:
@@ -307,17 +311,18 @@ def _outer_sums(weight, z):
     return _as_matrices((_products(z).T @ weight).T, z.shape[1])
 
 
-def sums_of(value, weight, gradient, information, own=None):
+def sums_of(value, weight, gradient, information, shape_params=None):
     """Return `Sums`.
 
-    own : slope, information and blocks of the likelihood's own parameters, or None.
+    shape_params : slope, information and blocks of the likelihood's shape parameters,
+    or None.
     """
-    slope, of_own, blocks = own or (gradient.new_zeros(0),) * 2 + (None,)
-    curvature = Curvature(information, of_own, blocks)
+    slope, shape_slope, blocks = shape_params or (gradient.new_zeros(0),) * 2 + (None,)
+    curvature = Curvature(information, shape_slope, blocks)
     return Sums.of(value, weight, Point(gradient, slope), curvature)
 
 
-def own_sums(rows, nodes, point, likelihood, targets, weight=None):
+def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     """Return sums of masked scores, or of log marginal likelihoods, with nodes by row.
 
     targets : None for the log marginal likelihood of the observed entries. weight :
@@ -334,20 +339,22 @@ def own_sums(rows, nodes, point, likelihood, targets, weight=None):
         known, r = share, weight[:, None] * r
     else:
         off = rows.present.to(z.dtype) - on
-        value, share = _own_shares(log_prob, joint - value[:, None], on, off, targets)
+        value, share = _row_node_shares(
+            log_prob, joint - value[:, None], on, off, targets
+        )
         known = r[..., None] * rows.present[:, None]
         share, known = (weight[:, None, None] * t for t in (share, known))
         r = torch.ones_like(r)
-    own = None
-    if len(likelihood.own_features):
+    shape_params = None
+    if len(likelihood.shape_param_features):
         shares = (r[..., None] * t for t in (share, known))
-        own = _own_parameters(likelihood, X, location, *shares, z)
+        shape_params = _shape_sums(likelihood, X, location, *shares, z)
     if targets is None and on.all():
         share = known = None
     width = z.shape[-1]
     products = r[..., None] * _products(z)
     sums = likelihood.coef_sums(X, location, share, known, products, width)
-    return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), own)
+    return sums_of(value, weight, sums[0], _as_matrices(sums[1], width), shape_params)
 
 
 def mean_slopes(rows, nodes, point, likelihood, weight):
@@ -367,39 +374,43 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     return weight[:, None].sqrt() * slope, weight @ information
 
 
-def _own_parameters(likelihood, X, location, share, known, z):
-    """Return sums over rows and nodes for the likelihood's own parameters.
+def _shape_sums(likelihood, X, location, share, known, z):
+    """Return sums over rows and nodes for the likelihood's shape parameters.
 
     They are slope, information and blocks. share : derivatives in the log-probabilities
     of entries. known : weights of nodes for present entries. Both are (n, s, d).
     """
-    if not len(likelihood.own_features):
+    if not len(likelihood.shape_param_features):
         return None
-    sums = likelihood.own_sums(X, location, share, known, z)
+    sums = likelihood.shape_sums(X, location, share, known, z)
     return *sums, blocks_of(likelihood, location.shape[-1])
 
 
 def blocks_of(likelihood, n_locations):
-    """Return which own parameters belong to which features, as `Blocks`.
+    """Return which shape parameters belong to which features, as `Blocks`.
 
     None if their information is diagonal.
     """
     if not likelihood.has_blocks:
         return None
-    of_own = likelihood.own
-    feature = torch.as_tensor(likelihood.own_features, device=of_own.device)
+    shape_slope = likelihood.shape_params
+    feature = torch.as_tensor(
+        likelihood.shape_param_features, device=shape_slope.device
+    )
     features, which = feature.unique(return_inverse=True)
     order = which.argsort(stable=True)
     first = torch.searchsorted(which[order].contiguous(), which[order])
-    slots = which.new_full((len(features), likelihood.n_own), -1)
+    slots = which.new_full((len(features), likelihood.n_shape_params), -1)
     slots[which[order], torch.arange(len(order), device=first.device) - first] = order
-    numbers = torch.arange(n_locations, device=of_own.device)
+    numbers = torch.arange(n_locations, device=shape_slope.device)
     of_location = likelihood.spread(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)
-    return Blocks(slots, places, likelihood.own_is_log, likelihood.own_lengths)
+    return Blocks(
+        slots, places, likelihood.shape_param_is_log, likelihood.shape_param_lengths
+    )
 
 
-def _own_shares(log_prob, log_r, on, off, targets):
+def _row_node_shares(log_prob, log_r, on, off, targets):
     """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
     sign, gain = off - on, targets.hidden * off + targets.seen * on
     joint = log_r[..., None] + sign[:, None] * log_prob
@@ -427,7 +438,7 @@ def bound_sums(rows, joint, grid, weight=None):
     seen = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
     z = with_one(posterior.mean)
     at_points = z[:, None].expand(-1, points.shape[1], -1)
-    own = _own_parameters(likelihood, X, points, seen, seen, at_points)
+    shape_params = _shape_sums(likelihood, X, points, seen, seen, at_points)
     slope, information = likelihood.derivatives(X, points)
     slope, information = (likelihood.spread(seen) * t for t in (slope, information))
     covariance = posterior.root.mT @ posterior.root
@@ -443,9 +454,11 @@ def bound_sums(rows, joint, grid, weight=None):
     second[:, :-1, :-1] += covariance
     full = (information.T @ second.flatten(1)).unflatten(1, second.shape[1:])
     value = evidence_lower_bound(rows, posterior, joint, grid)
-    return sums_of(value, weight, gradient, full, own)
+    return sums_of(value, weight, gradient, full, shape_params)
 
 
-def point_of(components, intercept, own=()):
+def point_of(components, intercept, shape_params=()):
     coefs = torch.cat([components.T, intercept[:, None]], 1)
-    return Point(coefs, torch.as_tensor(own, device=coefs.device).detach().to(coefs))
+    return Point(
+        coefs, torch.as_tensor(shape_params, device=coefs.device).detach().to(coefs)
+    )

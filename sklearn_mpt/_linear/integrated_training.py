@@ -31,7 +31,7 @@ from sklearn_mpt._linear.integrated_sums import (
     distinct,
     indicators,
     mean_slopes,
-    own_sums,
+    row_node_sums,
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
@@ -41,7 +41,7 @@ from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
-    OwnNodes,
+    RowNodes,
     bound_grid,
     spacing,
 )
@@ -54,16 +54,18 @@ from sklearn_mpt._measure.masks import (
 
 AUTO_MASKS = 32
 MANY_FEATURES = 200  # from here on posteriors are nearly Gaussian
-OWN_MASKS = 256  # smallest number of masks in a step with many features
+LEAST_MASKS_IF_MANY_FEATURES = (
+    256  # smallest number of masks in a step with many features
+)
 # Cost of a node of a single row, in nodes that rows share, with masks and without.
-OWN_COST, SHARED_COST = 12, 40
+ROW_NODE_COST, SHARED_COST = 12, 40
 N_TYPICAL = 8  # number of values that stand for the entries of a feature
 # Spacing of shared grids in standard deviations of the narrowest posterior, of which
 # there is a bound, with masks and without.
 SPACING, EXACT_SPACING = 1.75, 1.5
 # Entries of a tensor over rows, nodes and features, where rows share nodes and where
 # they do not; the tensors of a block fit the caches.
-BLOCK, OWN_BLOCK = 2**19, 2**18
+BLOCK, ROW_NODE_BLOCK = 2**19, 2**18
 STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
 MAX_BATCH, MAX_COPIES = 2**16, 32
 FIRST_COPIES = 4  # the sum over sizes removes the noise that is left by first masks
@@ -121,7 +123,7 @@ class IntegratedRows:
         self.given = given
         self.weights = Weights.of(given.weight, X)
         self.likelihood = likelihood
-        self.floor = likelihood.own_floor.to(X.device)
+        self.floor = likelihood.shape_param_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
         self.training, self.is_fine = training, is_fine
@@ -139,7 +141,7 @@ class IntegratedRows:
         self.varies = likelihood.spread(varying(X, given.is_all))
         many = self.n_features >= MANY_FEATURES
         how = given.seed, many, is_fine
-        self.own = OwnNodes(self.n_rows, n_dims, X.device, *how)
+        self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *how)
         self._turn = 0
 
     def finer(self):
@@ -160,7 +162,7 @@ class IntegratedRows:
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
         slopes, information = [], 0
-        for rows, nodes, weight in exact._own_blocks(batch, joint):
+        for rows, nodes, weight in exact._row_node_blocks(batch, joint):
             found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
             slopes.append(found[0])
             information = information + found[1]
@@ -183,14 +185,14 @@ class IntegratedRows:
 
     @property
     def _n_copies(self):
-        numbers = self.n_rows * len(self.varies) * self.own.n_nodes
+        numbers = self.n_rows * len(self.varies) * self.row_nodes.n_nodes
         largest = STEP if self.likelihood.values else STEP_IF_SLOW
         fitting = max(1, min(MAX_COPIES, largest // numbers))
         return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
         few = self.n_features < MANY_FEATURES  # otherwise each row may have its nodes
-        count = self.n_masks if few else max(self.n_masks, OWN_MASKS)
+        count = self.n_masks if few else max(self.n_masks, LEAST_MASKS_IF_MANY_FEATURES)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
@@ -208,7 +210,7 @@ class IntegratedRows:
         if steps and self._fits(steps):
             table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
             return self._shared_parts(batch, table)
-        return self._own_parts(batch, point, joint)
+        return self._row_node_parts(batch, point, joint)
 
     def _kept_finite(self, sums, point):
         """Add the priors of slopes and of levels that no row has.
@@ -232,7 +234,7 @@ class IntegratedRows:
     def _fits(self, steps):
         """Return whether a shared grid costs no more than nodes around each row."""
         n_nodes = count_nodes(steps, [RADIUS] * self.n_dims)
-        return n_nodes <= OWN_COST * self.own.n_nodes
+        return n_nodes <= ROW_NODE_COST * self.row_nodes.n_nodes
 
     def _with_unseen(self, sums, point):
         """Add `UNSEEN` observations, at z = 0, of each level that no row has."""
@@ -240,8 +242,8 @@ class IntegratedRows:
         z = point.coefs.new_zeros(size, 1, self.n_dims)
         nodes = Nodes(z, z[0, :, 0])
         weight = z.new_full((size,), UNSEEN * sums.n_rows / self.weights.total)
-        likelihood = self.likelihood.at(point.own)
-        more = own_sums(self.unseen, nodes, point, likelihood, None, weight)
+        likelihood = self.likelihood.at(point.shape_params)
+        more = row_node_sums(self.unseen, nodes, point, likelihood, None, weight)
         return sums._replace(
             value=sums.value + more.value,
             gradient=sums.gradient.plus(more.gradient),
@@ -255,7 +257,7 @@ class IntegratedRows:
 
     def joint(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
-        return LinearMap(W, b, self.likelihood.at(point.own))
+        return LinearMap(W, b, self.likelihood.at(point.shape_params))
 
     def _shared_parts(self, batch, table):
         """Yield sums of groups of rows; each group has a mask."""
@@ -279,24 +281,28 @@ class IntegratedRows:
         index = torch.from_numpy(rows)
         return self.given.standardise(self.X[index]), self.weights.each[index]
 
-    def _own_parts(self, batch, point, joint):
+    def _row_node_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
-        for rows, nodes, weight in self._own_blocks(batch, joint):
-            yield own_sums(rows, nodes, point, joint.likelihood, self.targets, weight)
+        for rows, nodes, weight in self._row_node_blocks(batch, joint):
+            yield row_node_sums(
+                rows, nodes, point, joint.likelihood, self.targets, weight
+            )
 
-    def _own_blocks(self, batch, joint):
+    def _row_node_blocks(self, batch, joint):
         """Yield rows, their nodes and their weights, block by block.
 
         Posteriors are found for more rows at a time than there are in a block.
         """
         width = joint.components.numel()
         for which, rows, weight in self._blocks(batch, width):
-            posterior = self.own.posterior(rows, joint, which)
-            size = max(1, OWN_BLOCK // (len(joint.intercept) * self.own.n_nodes))
+            posterior = self.row_nodes.posterior(rows, joint, which)
+            size = max(
+                1, ROW_NODE_BLOCK // (len(joint.intercept) * self.row_nodes.n_nodes)
+            )
             for start in range(0, len(which), size):
                 part = slice(start, start + size)
                 some, near = rows.take(part), posterior.take(part)
-                yield some, self.own.place(some, near, batch.turn), weight[part]
+                yield some, self.row_nodes.place(some, near, batch.turn), weight[part]
 
     def _blocks(self, batch, width):
         """Yield indices of rows, the rows and their weights, block by block.
@@ -342,11 +348,11 @@ class LikelihoodRows(IntegratedRows):
         self.accelerates = not self.is_noisy
         self.bounds = training.objective == "elbo"
         self._is_coarse, self.jitter = False, 0.0 if self.bounds else JITTER
-        if self.own.is_sampled and not self.bounds:
+        if self.row_nodes.is_sampled and not self.bounds:
             self.idle, self._is_coarse = IDLE_SAMPLED, not is_fine
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
-            number = max(N_TYPICAL, likelihood.n_own + 2)
+            number = max(N_TYPICAL, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = given.standardise(X).cpu().numpy()
             self.typical = RepresentativeValues.of(entries, number).to(X.device)
@@ -371,16 +377,16 @@ class LikelihoodRows(IntegratedRows):
 
     def _parts(self, batch, point, joint):
         if self.typical is None:
-            return self._own_parts(batch, point, joint)
+            return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.typical.values)
-        most, radii = SHARED_COST * self.own.n_nodes, [RADIUS] * self.n_dims
+        most, radii = SHARED_COST * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
         steps = coarsened(steps, most, radii, WIDEST)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.typical.values
         sums, unresolved = shared_likelihood_sums(blocks, *shared)
         left = batch._replace(rows=batch.rows[torch.cat(unresolved).cpu().numpy()])
-        return [sums, *self._own_parts(left, point, joint)]
+        return [sums, *self._row_node_parts(left, point, joint)]
 
     def _shared_blocks(self, rows, n_nodes):
         """Yield rows, their weights and indicators, block by block."""
@@ -388,9 +394,9 @@ class LikelihoodRows(IntegratedRows):
             X, weight = self._standard(block)
             yield rows_of(X), weight, self.typical.indicators(block, X)
 
-    def _own_parts(self, batch, point, joint):
+    def _row_node_parts(self, batch, point, joint):
         if not self.bounds:
-            yield from super()._own_parts(batch, point, joint)
+            yield from super()._row_node_parts(batch, point, joint)
             return
         grid = bound_grid(joint, self.given.seed)
         for _, rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
@@ -411,7 +417,7 @@ class EnumeratedRows(IntegratedRows):
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
         self.weight = (count[:, None] * share).flatten()
-        self.own = OwnNodes(len(self.weight), n_dims, X.device, given.seed, False)
+        self.row_nodes = RowNodes(len(self.weight), n_dims, X.device, given.seed, False)
 
     def batches(self, rng):
         yield None
@@ -423,9 +429,9 @@ class EnumeratedRows(IntegratedRows):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
-            posterior = self.own.posterior(self.pairs, joint, slice(None))
-            nodes = self.own.place(self.pairs, posterior, 0)
-        sums = own_sums(
+            posterior = self.row_nodes.posterior(self.pairs, joint, slice(None))
+            nodes = self.row_nodes.place(self.pairs, posterior, 0)
+        sums = row_node_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)

@@ -22,11 +22,11 @@ N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
 
 MAX_QUADRATURE_DIMS = 3
-OWN_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimension
-OWN_GRID_IF_MANY = 5  # nodes in each dimension, if there are many features
+ROW_GRID = {1: 15, 2: 7, 3: 5}  # number of dimensions -> nodes in each dimension
+ROW_GRID_IF_MANY_FEATURES = 5  # nodes in each dimension, if there are many features
 # In more dimensions: samples around the mode and from the prior; number of groups.
-OWN_POINTS, FINE_POINTS, N_OWN_GROUPS = (64, 8), (256, 32), 16
-OWN_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
+ROW_POINTS, FINE_POINTS, N_ROW_GROUPS = (64, 8), (256, 32), 16
+MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 BOUND_NODES, BOUND_POINTS = 7, 256
 
 
@@ -166,7 +166,7 @@ def evidence_lower_bound(rows, posterior, joint, grid):
     return expected - 0.5 * (trace - posterior.mean.shape[1] - log_det)
 
 
-class OwnNodes:
+class RowNodes:
     """Place nodes for each row, around the mode of its posterior.
 
     The search for a mode starts at the one that was found last.
@@ -180,18 +180,20 @@ class OwnNodes:
         self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
         self.is_sampled = n_dims > MAX_QUADRATURE_DIMS
         if self.is_sampled:
-            counts = FINE_POINTS if is_fine else OWN_POINTS
-            self.rule = mixtures(counts, n_dims, device, seed, N_OWN_GROUPS)
+            counts = FINE_POINTS if is_fine else ROW_POINTS
+            self.rule = mixtures(counts, n_dims, device, seed, N_ROW_GROUPS)
             self.n_nodes = sum(counts)
             return
-        n_per_dim = OWN_GRID_IF_MANY if many and n_dims > 1 else OWN_GRID[n_dims]
+        n_per_dim = (
+            ROW_GRID_IF_MANY_FEATURES if many and n_dims > 1 else ROW_GRID[n_dims]
+        )
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
     def posterior(self, rows, joint, which):
         """Return the Laplace approximation of rows, whose indices are `which`."""
         start = self._modes[which]
-        posterior = laplace(rows, joint, tol=OWN_TOLERANCE, start=start)
+        posterior = laplace(rows, joint, tol=MODE_TOLERANCE, start=start)
         self._modes[which] = posterior.mean
         return posterior
 
@@ -207,7 +209,7 @@ def bound_grid(joint, seed):
     if joint.likelihood.is_separable:
         return grids((BOUND_NODES,), 1, device).groups[0]
     if joint.n_dims <= MAX_QUADRATURE_DIMS:
-        return grids((OWN_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
+        return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
     (points,) = normal_points(BOUND_POINTS, joint.n_dims, seed, 1)
     z = torch.from_numpy(points).to(device)
     return z, torch.full_like(z[:, 0], -math.log(len(z)))

@@ -17,7 +17,9 @@ from sklearn_mpt._masked.linear_start import fit_mixture
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
 WIDTH_FLOOR = 3e-3
-LARGEST_OWN = 12.0  # largest own parameter of a column, which may be a logarithm
+LARGEST_SHAPE_PARAM = (
+    12.0  # largest shape parameter of a column, which may be a logarithm
+)
 
 
 class Head(torch.nn.Module, ABC):
@@ -59,7 +61,7 @@ class Head(torch.nn.Module, ABC):
 class LikelihoodHead(Head):
     """Columns of a kind of the package.
 
-    Outputs of the net are the locations of a column, then its own parameters.
+    Outputs of the net are the locations of a column, then its shape parameters.
 
     Parameters
     ----------
@@ -74,9 +76,9 @@ class LikelihoodHead(Head):
     def __init__(self, kind, n_categories, n_features):
         super().__init__()
         likelihood = likelihood_of(kind, n_categories, n_features)
-        self.likelihood = likelihood.at(likelihood.own.detach())
+        self.likelihood = likelihood.at(likelihood.shape_params.detach())
         self.n_locations = likelihood.n_locations(n_categories)
-        self.width = self.n_locations + likelihood.n_own
+        self.width = self.n_locations + likelihood.n_shape_params
 
     @property
     def n_inputs(self):
@@ -87,10 +89,14 @@ class LikelihoodHead(Head):
 
     def start(self, X, weight):
         likelihood, scale = self.likelihood, np.ones(X.shape[1])
-        own = likelihood.start_attributes(X, scale, weight)
-        own = likelihood.from_attributes(own, scale).own.detach().numpy()
+        shape_params = likelihood.start_attributes(X, scale, weight)
+        shape_params = (
+            likelihood.from_attributes(shape_params, scale)
+            .shape_params.detach()
+            .numpy()
+        )
         location = likelihood.start_location(X, weight)
-        each = [part.reshape(X.shape[1], -1) for part in (location, own)]
+        each = [part.reshape(X.shape[1], -1) for part in (location, shape_params)]
         return np.concatenate(each, 1).ravel()
 
     def reading(self, X, weight):
@@ -111,9 +117,9 @@ class LikelihoodHead(Head):
         if self.width == self.n_locations:
             return self.likelihood, parameters
         each = parameters.unflatten(-1, (-1, self.width))
-        location, own = each.tensor_split([self.n_locations], -1)
-        own = own.clamp(-LARGEST_OWN, LARGEST_OWN)
-        return self.likelihood.at(own.flatten(-2)), location.flatten(-2)
+        location, shape_params = each.tensor_split([self.n_locations], -1)
+        shape_params = shape_params.clamp(-LARGEST_SHAPE_PARAM, LARGEST_SHAPE_PARAM)
+        return self.likelihood.at(shape_params.flatten(-2)), location.flatten(-2)
 
     def log_prob(self, X, parameters, moments):
         likelihood, location = self._parts(parameters)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._base.user_modules import OwnModule
+from sklearn_mpt._base.user_modules import UserModule
 from sklearn_mpt._checks import (
     AUTO,
     COUNT,
@@ -27,7 +27,7 @@ from sklearn_mpt._masked.columns import WIDTH_FLOOR
 from sklearn_mpt._masked.density import MaskedDensity
 from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
-from sklearn_mpt._masked.net import OwnNet, ResidualNet
+from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, Rows
 from sklearn_mpt._seeds import RandomState
@@ -177,7 +177,7 @@ class MPTMaskedAutoencoder(TableMPT):
         self,
         *,
         likelihood: LikelihoodNames = "gaussian",
-        net: OwnModule | None = None,
+        net: UserModule | None = None,
         hidden_layer_sizes: Sequence[int] | str = "auto",
         n_mixtures: int = 5,
         n_orders: int = 8,
@@ -223,7 +223,7 @@ class MPTMaskedAutoencoder(TableMPT):
         """A copy of the trained net, in single precision on the CPU."""
         self._check_is_fitted()
         net = self._module(vars(self)).net
-        return net.module if isinstance(net, OwnNet) else net
+        return net.module if isinstance(net, UserNet) else net
 
     def transform(self, X: ArrayLike) -> np.ndarray:
         """Compute the last hidden layer of the net, given the present columns.
@@ -300,7 +300,7 @@ class MPTMaskedAutoencoder(TableMPT):
             net = self._empty_net(module, fitted).initialise(rng, intercept)
         else:
             seed = int(rng.integers(2**63))
-            net = OwnNet(self.net, module.n_inputs, intercept, "net", seed)
+            net = UserNet(self.net, module.n_inputs, intercept, "net", seed)
         return fitted | {"_net": _arrays(net)}
 
     def _empty_module(self, fitted):
@@ -317,7 +317,7 @@ class MPTMaskedAutoencoder(TableMPT):
     def _empty_net(self, module, fitted):
         if self.net is not None:
             nothing = np.zeros(module.n_outputs)
-            return OwnNet(self.net, module.n_inputs, nothing, "net")
+            return UserNet(self.net, module.n_inputs, nothing, "net")
         widths, dropout = fitted["hidden_layer_sizes_"], fitted["dropout_"]
         return ResidualNet(module.n_inputs, module.n_outputs, widths, dropout)
 

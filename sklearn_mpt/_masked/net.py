@@ -110,7 +110,7 @@ def _kept(h, dropout, generator):
     return (level >= n_dropped - 2**15).to(h.dtype) / (1 - n_dropped / 2**16)
 
 
-class OwnNet(Wrapped):
+class UserNet(Wrapped):
     """A net of a user, between the inputs and the outputs of a `MaskedModule`.
 
     If a generator is given, the net is in training mode, and torch's own generators,

@@ -424,6 +424,6 @@ def complete_rows(rows):
     return Rows(take(rows.values, first), rows.missing[first])
 
 
-def own_setting(model, name, value):
+def given_or_parameter(model, name, value):
     """Return `value`, or if it is None the model's parameter of that name."""
     return getattr(model, name, None) if value is None else value

@@ -16,7 +16,7 @@ from sklearn_mpt._measure.contract import (
     Conditional,
     chain_log_prob,
     check_rows,
-    own_setting,
+    given_or_parameter,
     ragged_hook,
     row_blocks,
     wants_row_orders,
@@ -131,7 +131,9 @@ def sums_along_orders(
     """
     check_hidden_values(estimator, rows, is_compared)
     n_features = rows.shape[1]
-    seed = spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0]
+    seed = spawn_seeds(given_or_parameter(estimator, "random_state", random_state), 1)[
+        0
+    ]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
     per_row = wants_row_orders(Conditional(estimator), rows)
@@ -182,7 +184,7 @@ def std_error_of_mean(values, n_all=np.inf):
 
 def map_orders(function, estimator, rows, orders, n_jobs):
     """Apply a function to the conditional, the rows and shares of orders."""
-    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
     n_shares = min(len(orders), effective_n_jobs(n_jobs))
     conditional = Conditional(estimator)
@@ -334,7 +336,9 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
     n_pairs = (n_orders + 1) // 2
-    seeds = spawn_seeds(own_setting(estimator, "random_state", random_state), n_pairs)
+    seeds = spawn_seeds(
+        given_or_parameter(estimator, "random_state", random_state), n_pairs
+    )
     per_row = wants_row_orders(Conditional(estimator), rows)
     sizes = [2] * (n_orders // 2) + [1] * (n_orders % 2)
     pairs = [(seed, per_row, size) for seed, size in zip(seeds, sizes, strict=True)]

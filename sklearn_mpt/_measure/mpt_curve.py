@@ -12,7 +12,7 @@ from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
     Conditional,
     check_rows,
-    own_setting,
+    given_or_parameter,
     ragged_hook,
     takes_row_masks,
 )
@@ -149,7 +149,7 @@ def mpt_curve(
         random_state = 0  # it decides in which order masks are added up, no more
     n_masks = 10 if n_masks is None else n_masks
     check_int(n_masks, "n_masks")
-    n_jobs = own_setting(estimator, "n_jobs", n_jobs)
+    n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
     is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
     design = _choose_design(design, allocation, is_chain)
@@ -159,7 +159,7 @@ def mpt_curve(
         rows.shape,
         sizes,
         int(n_masks),
-        spawn_seeds(own_setting(estimator, "random_state", random_state), 1)[0],
+        spawn_seeds(given_or_parameter(estimator, "random_state", random_state), 1)[0],
         n_jobs,
         _is_per_row(estimator, rows, design),
     )

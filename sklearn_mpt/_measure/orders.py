@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
 from sklearn_mpt._measure.consistency import check_hidden_values
-from sklearn_mpt._measure.contract import check_rows, own_setting, ragged_hook
+from sklearn_mpt._measure.contract import check_rows, given_or_parameter, ragged_hook
 from sklearn_mpt._measure.contributions import (
     GivenOrder,
     OrderDraw,
@@ -122,7 +122,9 @@ def order_log_prob(
     check_hidden_values(model, rows)
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
-        seed = spawn_seeds(own_setting(model, "random_state", random_state), 1)[0]
+        seed = spawn_seeds(given_or_parameter(model, "random_state", random_state), 1)[
+            0
+        ]
         n_all = count_orders(rows.shape[1])
         n_drawn = min(int(np.asarray(order)), n_all)
         # all rows have the same orders, so that the mixture is one model of the rows

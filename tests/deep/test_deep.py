@@ -9,7 +9,7 @@ from scipy.stats import bernoulli, multivariate_normal, norm
 
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._deep import objectives
-from sklearn_mpt._deep.comparators import EncodeDecodeDensity, own_bound
+from sklearn_mpt._deep.comparators import EncodeDecodeDensity, row_sample_bound
 from sklearn_mpt._deep.density import DeepModule
 from sklearn_mpt._deep.nets import ACTIVATIONS, Encoder, Layers, initial_layers
 from sklearn_mpt._deep.objectives import (
@@ -202,7 +202,7 @@ def test_bounds_are_exact_where_the_encoder_is():
     entropy = model.posterior(X, observed[0]).root.diagonal(dim1=1, dim2=2).log().sum(1)
     exact_fit = -entropy - N_DIMS * (0.5 + 0.5 * np.log(2 * np.pi))
     assert_allclose(posterior_fit[0].detach(), exact_fit.detach(), atol=0.25)
-    own = own_bound(model, X, noise[:, :1])
+    own = row_sample_bound(model, X, noise[:, :1])
     complete = np.ones(X.shape, dtype=bool)
     assert_allclose(own.detach(), log_density(X.numpy(), complete, mean, covariance))
 
@@ -226,8 +226,12 @@ def test_bounds_are_below_the_density_and_approach_it(name):
         elbo, iwae, shared, with_prior = (
             torch.stack([bound(seed) for seed in range(200)])
             for bound in (
-                lambda seed: own_bound(model, X, tensor(4, 1, N_DIMS, seed=seed)),
-                lambda seed: own_bound(model, X, tensor(4, 8, N_DIMS, seed=seed)),
+                lambda seed: row_sample_bound(
+                    model, X, tensor(4, 1, N_DIMS, seed=seed)
+                ),
+                lambda seed: row_sample_bound(
+                    model, X, tensor(4, 8, N_DIMS, seed=seed)
+                ),
                 lambda seed: of_shared_points(seed, 0),
                 lambda seed: of_shared_points(seed, 6),
             )

@@ -74,7 +74,9 @@ def point(model):
 
 
 def model_at(point):
-    return LinearGaussian(point.coefs[:, :-1].T, point.coefs[:, -1], point.own.exp())
+    return LinearGaussian(
+        point.coefs[:, :-1].T, point.coefs[:, -1], point.shape_params.exp()
+    )
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def information_by_loop(X, seen, model):
 
 def assert_points_close(actual, expected, **tolerance):
     assert_allclose(actual.coefs, expected.coefs, **tolerance)
-    assert_allclose(actual.own, expected.own, **tolerance)
+    assert_allclose(actual.shape_params, expected.shape_params, **tolerance)
 
 
 def assert_sums_close(actual, expected, **tolerance):
@@ -196,7 +198,7 @@ def uneven(point):
 def log_density_of(x, index, point):
     """By the covariance of some entries, for autograd."""
     W, mean = point.coefs[index, :-1], point.coefs[index, -1]
-    covariance = W @ W.T + point.own.exp()[index].diag()
+    covariance = W @ W.T + point.shape_params.exp()[index].diag()
     normal = torch.distributions.MultivariateNormal(mean, covariance)
     return normal.log_prob(x[index]) if len(index) else torch.zeros(())
 
@@ -252,7 +254,7 @@ def exact_sum(X, seen, target, point):
         W, mean = (
             mp.matrix(a.tolist()) for a in (point.coefs[:, :-1], point.coefs[:, -1])
         )
-        S = W * W.T + mp.exp(mp.mpf(point.own.item())) * mp.eye(len(mean))
+        S = W * W.T + mp.exp(mp.mpf(point.shape_params.item())) * mp.eye(len(mean))
         total = mp.mpf(0)
         for i, j in target.nonzero().tolist():
             given = [k for k in seen[i].nonzero()[:, 0].tolist() if k != j]
@@ -369,7 +371,7 @@ def test_noise_information_is_that_of_the_density(model):
     expected = 0.5 * (np.sqrt(variance[:, None] * variance) * inverse) ** 2
     assert_allclose(problem._noise_information(point), expected)
     inverse = np.linalg.inv(W @ W.T + 0.4 * np.eye(N_FEATURES))
-    shared = point._replace(own=torch.tensor(0.4).double().log())
+    shared = point._replace(shape_params=torch.tensor(0.4).double().log())
     expected = 0.5 * 0.4**2 * np.trace(inverse @ inverse)
     assert_allclose(problem._noise_information(shared), expected)
 
@@ -381,7 +383,7 @@ def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hid
     for information, given in ((by_masks, seen), (by_rows, present)):
         expected = information_by_loop(gaps, given.numpy().astype(bool), model)
         assert_allclose(information.coefs, expected)
-        assert information.own == present.sum() / 2
+        assert information.shape_params == present.sum() / 2
 
 
 def test_information_can_be_left_out(point, X, hidden):

@@ -91,7 +91,7 @@ class Quadratic:
     @staticmethod
     def pull(gap):
         coefs = (CURVATURE.coefs @ gap.coefs[..., None])[..., 0]
-        return Point(coefs, CURVATURE.own * gap.own)
+        return Point(coefs, CURVATURE.shape_params * gap.shape_params)
 
 
 class Failing(Quadratic):
@@ -287,7 +287,7 @@ def test_batches_of_an_epoch_are_all_steps():
     ascent = ascent_on(Counting(noise=0.1, n_batches=5))
     ascent.step()
     assert len(calls) == 5
-    assert len({float(point.own) for point in calls}) == 5
+    assert len({float(point.shape_params) for point in calls}) == 5
     assert len(ascent.loss_curve) == 1
 
 
@@ -323,7 +323,7 @@ def test_noise_stays_above_its_floor():
     ascent = ascent_on(problem)
     for _ in range(30):
         ascent.step()
-    assert ascent.point.own == -0.25
+    assert ascent.point.shape_params == -0.25
     assert_allclose(ascent.point.coefs, BEST.coefs, atol=1e-6)
 
 
@@ -368,11 +368,11 @@ def test_an_exact_ascent_stops_before_a_cliff():
     class Cliff(Quadratic):
         def sums(self, point, batch):
             sums = super().sums(point, batch)
-            beyond = point.own < 0
+            beyond = point.shape_params < 0
             return sums._replace(value=torch.where(beyond, torch.nan, sums.value))
 
     ascent = run(Cliff())
-    assert 0 <= ascent.result.own < 0.1
+    assert 0 <= ascent.result.shape_params < 0.1
 
 
 def stream(problem, n_parts, rng):
@@ -478,7 +478,7 @@ def test_a_move_is_in_nats_per_row():
     assert_allclose(move.value, 3.0)
     assert_allclose(move.error, np.std([1, 2, 6]) / np.sqrt(3))
     assert_allclose(move.step.coefs, gradient.coefs / 3 / 2)
-    assert_allclose(move.step.own, gradient.own / 8)
+    assert_allclose(move.step.shape_params, gradient.shape_params / 8)
     assert_allclose(move.gain, 0.5 * move.gradient.dot(move.step))
 
 
@@ -489,7 +489,7 @@ def test_division_is_by_the_information_of_each_feature():
     step = divide(gradient, information)
     back = (information.coefs @ step.coefs[..., None])[..., 0]
     assert_allclose(back, gradient.coefs, rtol=1e-6)
-    assert_allclose(step.own, gradient.own / 2)
+    assert_allclose(step.shape_params, gradient.shape_params / 2)
 
 
 def test_steps_are_bounded_feature_by_feature():
@@ -510,7 +510,7 @@ def test_a_step_multiplies_the_noise_variance(asked, factor):
     gradient = Point(torch.zeros(6, 4).double(), torch.tensor(8 * asked).double())
     point = random_point(0)
     moved = apply(point, move_at(point, gradient), 1.0)
-    assert_allclose((moved.own - point.own).exp(), factor)
+    assert_allclose((moved.shape_params - point.shape_params).exp(), factor)
 
 
 def test_generators_ascend_and_are_bounded():
@@ -537,7 +537,7 @@ def test_an_average_weights_points_by_their_number():
     n, average, start = 400, Average(), random_point(0)
     move = move_at(start, random_point(1).times(0.1))
     for row in torch.eye(n, dtype=torch.float64):
-        average.add(Point(row, start.own), move)
+        average.add(Point(row, start.shape_params), move)
     weights = average.point.coefs.numpy()
     rising = np.arange(1, n + 1)
     assert_allclose(weights, rising / rising.sum())

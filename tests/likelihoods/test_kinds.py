@@ -17,7 +17,7 @@ from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns  # noqa: E402
-from sklearn_mpt._linear.integrated_sums import blocks_of, own_sums  # noqa: E402
+from sklearn_mpt._linear.integrated_sums import blocks_of, row_node_sums  # noqa: E402
 from sklearn_mpt._linear.map import LinearMap  # noqa: E402
 
 N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
@@ -36,14 +36,17 @@ VALUES = {
 }
 DENSITIES = ("gaussian", "lognormal", "gamma", "zero_lognormal")
 KINDS = list(LIKELIHOODS)
-OWN = [kind for kind in KINDS if kind not in ("bernoulli", "categorical", "poisson")]
+WITH_SHAPE = [
+    kind for kind in KINDS if kind not in ("bernoulli", "categorical", "poisson")
+]
 
 
 def columns_of(*kinds):
-    """A likelihood of such columns, with own parameters that are not the first ones."""
+    """A likelihood of such columns; its shape parameters are not the first ones."""
     columns = Columns(kinds, [N_LEVELS.get(kind, 1) for kind in kinds])
-    own = np.random.default_rng(1).normal(scale=0.5, size=len(columns.own)) - 0.4
-    return columns.at(torch.from_numpy(own))
+    rng = np.random.default_rng(1)
+    shape_params = rng.normal(scale=0.5, size=len(columns.shape_params)) - 0.4
+    return columns.at(torch.from_numpy(shape_params))
 
 
 def draws(kind, n_draws, location, likelihood):
@@ -86,12 +89,12 @@ def test_log_probabilities_are_those_of_scipy():
     location = np.random.default_rng(3).normal(size=6)
     X = np.array([[0, 0.3, 0, 2.0, 0.0], [3, 4.0, 7, 0.1, 2.5], [1, 1, 1, 1, 1.0]])
     found = likelihood.entry_log_prob(torch.from_numpy(X), torch.from_numpy(location))
-    own = {name: a.numpy() for name, a in likelihood.own_attributes(np.ones(5)).items()}
-    shape = 1 / own["dispersion_"][1]
-    size = 1 / own["dispersion_"][2]
+    attributes = likelihood.attributes(np.ones(5))
+    shape = 1 / attributes["dispersion_"][1]
+    size = 1 / attributes["dispersion_"][2]
     mean = np.exp(location)
-    deviation = np.sqrt(own["noise_variance_"])
-    above = 1 / (1 + np.exp(-location[0] - own["thresholds_"][0]))
+    deviation = np.sqrt(attributes["noise_variance_"])
+    above = 1 / (1 + np.exp(-location[0] - attributes["thresholds_"][0]))
     levels = -np.diff([1, *above, 0])
     assert_allclose(
         found[:, :4].numpy(),
@@ -144,23 +147,25 @@ def summed(likelihood, X, z, coefs):
     """Slopes and information of rows at a node each."""
     rows = rows_of(X)
     nodes = Nodes(z[:, None], torch.zeros(len(X), 1).double())
-    return own_sums(rows, nodes, Point(coefs, likelihood.own), likelihood, None)
+    return row_node_sums(
+        rows, nodes, Point(coefs, likelihood.shape_params), likelihood, None
+    )
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", WITH_SHAPE)
 def test_slopes_in_own_parameters_are_those_of_autograd(kind, likelihood, location):
     X = draws(kind, 40, location, likelihood)
     z = torch.from_numpy(np.random.default_rng(4).normal(size=(40, 1)))
     coefs = torch.cat([torch.full_like(location, 0.6), location]).T.contiguous()
     sums = summed(likelihood, X, z, coefs)
-    own = likelihood.own.clone().requires_grad_()
+    shape_params = likelihood.shape_params.clone().requires_grad_()
     places = z @ coefs[:, :1].T + coefs[:, 1]
-    total = likelihood.at(own).entry_log_prob(X, places).sum()
-    (expected,) = torch.autograd.grad(total, own)
-    assert_allclose(sums.gradient.own, expected)
+    total = likelihood.at(shape_params).entry_log_prob(X, places).sum()
+    (expected,) = torch.autograd.grad(total, shape_params)
+    assert_allclose(sums.gradient.shape_params, expected)
 
 
-@pytest.mark.parametrize("kind", OWN)
+@pytest.mark.parametrize("kind", WITH_SHAPE)
 def test_information_is_the_mean_square_of_slopes(kind, likelihood, location):
     """With that of the location, and across; of rows that the model draws."""
     n_draws = 40000
@@ -168,21 +173,21 @@ def test_information_is_the_mean_square_of_slopes(kind, likelihood, location):
     z = torch.zeros(n_draws, 1).double()
     coefs = torch.cat([torch.zeros_like(location), location]).T.contiguous()
     sums = summed(likelihood, X, z, coefs)
-    own = likelihood.own.expand(n_draws, -1).clone().requires_grad_()
-    log_prob = likelihood.at(own).entry_log_prob(X, location)
-    (of_own,) = torch.autograd.grad(log_prob.sum(), own)
+    shape_params = likelihood.shape_params.expand(n_draws, -1).clone().requires_grad_()
+    log_prob = likelihood.at(shape_params).entry_log_prob(X, location)
+    (shape_slope,) = torch.autograd.grad(log_prob.sum(), shape_params)
     slope, _ = likelihood.derivatives(X, location)
-    scores = torch.cat([slope[:, :1], of_own], 1)
+    scores = torch.cat([slope[:, :1], shape_slope], 1)
     expected = scores.T @ scores / n_draws
     found = torch.zeros_like(expected)
     information = sums.information
     found[0, 0] = information.coefs[0, 1, 1]
     if information.blocks is None:
-        found[1:, 1:] = torch.diag_embed(information.own)
+        found[1:, 1:] = torch.diag_embed(information.shape_params)
     else:
-        q = likelihood.n_own
-        found[1:, 1:] = information.own[:, :q]
-        found[1:, 0] = found[0, 1:] = information.own[:, -1]
+        q = likelihood.n_shape_params
+        found[1:, 1:] = information.shape_params[:, :q]
+        found[1:, 0] = found[0, 1:] = information.shape_params[:, -1]
     found /= n_draws
     assert (torch.linalg.eigvalsh(found) > -1e-12).all()
     assert_allclose(found, expected, rtol=0.06, atol=0.02)
@@ -241,10 +246,10 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
     sums = summed(likelihood, X, z, coefs)
     step = divide(sums.gradient, sums.information)
     slots, places, *_ = blocks_of(likelihood, 4)
-    for own, place in zip(slots, places, strict=True):
-        own = own[own >= 0]
-        rows = sums.information.own[own]
-        q = len(own)
+    for slot, place in zip(slots, places, strict=True):
+        slot = slot[slot >= 0]
+        rows = sums.information.shape_params[slot]
+        q = len(slot)
         cross = rows[:, -2:]
         matrix = torch.cat(
             [
@@ -252,10 +257,12 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
                 torch.cat([cross, rows[:, :q]], 1),
             ]
         )
-        moved = torch.cat([step.coefs[place], step.own[own]])
-        slope = torch.cat([sums.gradient.coefs[place], sums.gradient.own[own]])
+        moved = torch.cat([step.coefs[place], step.shape_params[slot]])
+        slope = torch.cat(
+            [sums.gradient.coefs[place], sums.gradient.shape_params[slot]]
+        )
         assert_allclose(matrix @ moved, slope, atol=1e-6 * slope.abs().max())
-    point = Point(coefs, likelihood.own)
+    point = Point(coefs, likelihood.shape_params)
     move = natural_step(sums, point, sums.information.times(1 / 60), longest=1e-3)
     assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
 
@@ -274,12 +281,14 @@ MIXED = ["ordinal", "partial_credit", "gamma", "negative_binomial", "zero_lognor
 
 
 def log_prob_at(theta, rows, likelihood):
-    """By a fixed rule of quadrature, of coefficients and own parameters in a row."""
+    """By a fixed rule of quadrature, of coefficients and shape parameters in a row."""
     z, weight = np.polynomial.hermite_e.hermegauss(60)
     z = torch.from_numpy(z)[:, None]
     size = len(likelihood.feature_of)
-    slopes, intercept, own = theta.split([size, size, len(theta) - 2 * size])
-    entries = likelihood.at(own).entry_log_prob(rows.X[:, None], z * slopes + intercept)
+    slopes, intercept, shape_params = theta.split([size, size, len(theta) - 2 * size])
+    entries = likelihood.at(shape_params).entry_log_prob(
+        rows.X[:, None], z * slopes + intercept
+    )
     joint = torch.where(rows.observed[:, None], entries, 0.0).sum(2)
     return torch.logsumexp(joint + torch.from_numpy(weight / weight.sum()).log(), 1)
 
@@ -291,7 +300,7 @@ def test_a_fit_comes_to_the_maximum_of_the_likelihood():
     ).fit(X)
     joint = model._joint_of(vars(model), "cpu")
     rows, likelihood = rows_of(torch.from_numpy(X)), joint.likelihood
-    parts = [joint.components[0], joint.intercept, likelihood.own.detach()]
+    parts = [joint.components[0], joint.intercept, likelihood.shape_params.detach()]
     theta = torch.cat(parts).clone().requires_grad_()
     optimizer = torch.optim.LBFGS(
         [theta], max_iter=100, line_search_fn="strong_wolfe", tolerance_change=1e-10
@@ -314,7 +323,10 @@ def test_information_is_minus_the_second_derivative():
     rows, weight = rows_of(torch.from_numpy(X)), torch.linspace(0.5, 2, 30).double()
     rng, size = np.random.default_rng(5), len(likelihood.feature_of)
     theta = torch.cat(
-        [torch.from_numpy(rng.normal(scale=0.5, size=2 * size)), likelihood.own]
+        [
+            torch.from_numpy(rng.normal(scale=0.5, size=2 * size)),
+            likelihood.shape_params,
+        ]
     )
     joint = LinearMap(theta[None, :size], theta[size : 2 * size], likelihood)
     found = information_by_nodes(rows, weight, joint, quadrature(1, "cpu"))

@@ -202,7 +202,7 @@ def test_noise_slopes_are_those_of_autograd():
         torch.autograd.grad(v, log_noise, retain_graph=True)[0] for v in log_prob
     ]
     ones, z = torch.ones(2, 1, 5).double(), torch.ones(2, 1, 1).double()
-    slope, _ = table().own_sums(X[:, None], location[:, None], ones, ones, z)
+    slope, _ = table().shape_sums(X[:, None], location[:, None], ones, ones, z)
     assert_allclose(slope.detach(), sum(expected))
 
 
@@ -336,16 +336,16 @@ def test_columns_name_the_column_that_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "n_own"),
+    ("likelihood", "n_shape_params"),
     [
         (Poisson(), 0),
         (Columns(["bernoulli", "poisson"], [1, 1]), 0),
         (Columns(["gaussian", "poisson"], [1, 1], noise_variance=torch.ones(1)), 1),
     ],
 )
-def test_only_kinds_with_noise_have_parameters_of_their_own(likelihood, n_own):
-    assert len(likelihood.own_features) == n_own
-    assert likelihood.own.shape == (n_own,)
+def test_only_kinds_with_noise_have_parameters_of_their_own(likelihood, n_shape_params):
+    assert len(likelihood.shape_param_features) == n_shape_params
+    assert likelihood.shape_params.shape == (n_shape_params,)
 
 
 COUNTS = np.array([0, 1, 2, 15, 16, 17, 300, 1e6, 2.0**32, 1e12, 1e15, 1e22, 1e300])

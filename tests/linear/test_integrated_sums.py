@@ -35,8 +35,8 @@ from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     bound_sums,
     distinct,
     indicators,
-    own_sums,
     point_of,
+    row_node_sums,
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
@@ -163,7 +163,7 @@ def test_own_sums_are_those_of_sets_of_entries(point, X, grid, targets):
     rows, hidden = torch.tensor(X), torch.tensor(rng.random(X.shape) < 0.5)
     shift = torch.tensor(rng.normal(size=(len(X), 1, 2)))
     nodes = Nodes(grid[0] + shift, grid[1].expand(len(X), -1))
-    sums = own_sums(rows_of(rows, hidden), nodes, point, BERNOULLI, targets)
+    sums = row_node_sums(rows_of(rows, hidden), nodes, point, BERNOULLI, targets)
     scores = node_scores(rows, hidden, point.coefs, nodes, targets)
     assert_allclose(sums.value, scores.sum())
     assert_allclose(sums.square, (scores**2).sum())
@@ -183,11 +183,11 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
     point, X, grid, targets, n_hidden, scale, least
 ):
     rows, mask = torch.tensor(X), torch.arange(N_FEATURES) < n_hidden
-    point = Point(scale * point.coefs, point.own)
+    point = Point(scale * point.coefs, point.shape_params)
     table = table_of(*grid, point, BERNOULLI)
     assert LEAST_LOG_PROB < table.log_prob.min() < least
     shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)
-    own = own_sums(
+    own = row_node_sums(
         rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
     )
     assert_sums_close(shared, own, rtol=1e-7, atol=1e-9)
@@ -204,8 +204,8 @@ def both_sums(rows, grid, point, likelihood, number=8):
     of = point, likelihood, typical.values
     shared, unresolved = shared_likelihood_sums(blocks, grid, steps, *of)
     assert not torch.cat(unresolved).any()
-    nodes, at = repeated(grid, len(rows)), likelihood.at(point.own)
-    return shared, own_sums(rows_of(rows), nodes, point, at, None)
+    nodes, at = repeated(grid, len(rows)), likelihood.at(point.shape_params)
+    return shared, row_node_sums(rows_of(rows), nodes, point, at, None)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +229,12 @@ def test_shared_sums_of_all_kinds_are_own_sums(kind, draw, grid):
     likelihood = Columns([kind, kind, "bernoulli"], [4, 4, 1])
     rows[:, 2] = (rows[:, 2] > rows[:, 2].median()).double()
     coefs = torch.tensor(rng.normal(size=(len(likelihood.feature_of), 3)))
-    point = Point(coefs, likelihood.own.detach().to(coefs))
+    point = Point(coefs, likelihood.shape_params.detach().to(coefs))
     with torch.no_grad():
         shared, own = both_sums(rows, grid, point, likelihood, len(rows))
     assert_sums_close(shared, own, atol=1e-8)
     for name in ("gradient", "information"):
-        pair = [getattr(sums, name).own for sums in (shared, own)]
+        pair = [getattr(sums, name).shape_params for sums in (shared, own)]
         assert_allclose(*pair, atol=1e-8)
 
 
@@ -266,7 +266,7 @@ def test_weights_of_rows_are_those_of_copies(point, X, grid, mask):
     def sums_of(rows, weight=None):
         nodes = repeated(grid, len(rows))
         arguments = rows_of(rows, hidden), nodes, point, BERNOULLI, UNIFORM
-        return own_sums(*arguments, weight)
+        return row_node_sums(*arguments, weight)
 
     weighted = sums_of(rows, count.double())
     copied = sums_of(rows.repeat_interleave(count, 0))
@@ -276,7 +276,7 @@ def test_weights_of_rows_are_those_of_copies(point, X, grid, mask):
 
 
 def test_gaussian_features_agree_with_their_closed_form():
-    """Quadrature of own_sums against masked_sums, but for the noise."""
+    """Quadrature of row_node_sums against masked_sums, but for the noise."""
     rng = np.random.default_rng(0)
     likelihood = Gaussian(torch.tensor(0.7, dtype=torch.float64))
     log_noise = likelihood.scatter.detach().log()
@@ -291,7 +291,7 @@ def test_gaussian_features_agree_with_their_closed_form():
     nodes = GaussHermite([60], 1, "cpu").place(group, [posterior], rows)
     with torch.no_grad():
         point = Point(coefs, coefs.new_zeros(0))
-        own = own_sums(rows, nodes, point, likelihood, UNIFORM)
+        own = row_node_sums(rows, nodes, point, likelihood, UNIFORM)
     present, seen = rows.present.double(), rows.observed.double()
     exact = masked_sums(
         rows.X, present, seen, present, Point(coefs, log_noise), Symmetric(1, "cpu")
@@ -353,13 +353,13 @@ def test_shared_and_own_nodes_give_the_same_sums(
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
-    monkeypatch.setattr("sklearn_mpt._linear.map.OWN_GRID", {2: 41})
+    monkeypatch.setattr("sklearn_mpt._linear.map.ROW_GRID", {2: 41})
     problem = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
     )
     batch = integrated_training.Batch(np.arange(len(X)), mask[None], 0)
     shared = problem.sums(point, batch)
-    monkeypatch.setattr(integrated_training, "OWN_COST", 0)
+    monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
     own = problem.sums(point, batch)
     assert_sums_close(shared, own, rtol=1e-4, atol=1e-4)
     if mask_rate == 2:
@@ -372,11 +372,11 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
     masks = np.stack([mask, ~mask, mask])
     batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
-        monkeypatch.setattr(integrated_training, "OWN_COST", cost)
-        for name in ("BLOCK", "OWN_BLOCK"):
+        monkeypatch.setattr(integrated_training, "ROW_NODE_COST", cost)
+        for name in ("BLOCK", "ROW_NODE_BLOCK"):
             monkeypatch.setattr(integrated_training, name, 2**22)
         whole = problem.sums(point, batch)
-        for name in ("BLOCK", "OWN_BLOCK"):
+        for name in ("BLOCK", "ROW_NODE_BLOCK"):
             monkeypatch.setattr(integrated_training, name, block)
         assert_sums_close(problem.sums(point, batch), whole, atol=1e-10)
 
@@ -541,7 +541,7 @@ def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
 
 def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     """Rows of an own-node step get the masks by turns: the sum over their groups."""
-    monkeypatch.setattr(integrated_training, "OWN_COST", 0)
+    monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
     problem = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
     index = np.arange(len(X))

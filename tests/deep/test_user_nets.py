@@ -15,7 +15,7 @@ from torch.func import jacrev
 from torch.nn import functional
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder
-from sklearn_mpt._deep.nets import OwnDecoder
+from sklearn_mpt._deep.nets import UserDecoder
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 
 DIGITS = (load_digits().data[:400] > 7).astype(float)
@@ -120,7 +120,7 @@ def test_layers_of_own_nets_are_trained_as_such_and_scored_without_noise():
 
 
 def test_the_derivatives_of_own_decoders():
-    decoder = OwnDecoder(ConvDecoder, 2, np.linspace(-1, 1, 64), "decoder").double()
+    decoder = UserDecoder(ConvDecoder, 2, np.linspace(-1, 1, 64), "decoder").double()
     z = torch.tensor(np.random.default_rng(0).normal(size=(3, 2)))
     value, slope = decoder.value_and_jacobian(z)
     assert_allclose(value.detach(), decoder(z).detach())
