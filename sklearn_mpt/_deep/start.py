@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._deep.nets import initial_layers, spread_layers
+from sklearn_mpt._factors.starts import closed_form_of_rows
 
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
 # The variance of the locations is at most 1, and at most this number over that of the
@@ -153,7 +153,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     root = np.sqrt(np.maximum(information, LEAST_INFORMATION))
     slope = seen * slope.numpy()
     size = np.sqrt(rows.weight)[:, None]
-    W, noise = _principal(size * (slope / root), z.shape[1])
+    W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])
     solution = np.linalg.lstsq(basis, z @ (W / root), rcond=1e-6)[0]
     coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
@@ -171,31 +171,3 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
         "encoder_information_": pull / noise * np.concatenate([W.T, W.T]),
         "encoder_precision_": W * (root / np.sqrt(noise)),
     }
-
-
-def unexplained(X, n_components):
-    """Return squared distances of standardised rows from principal components; (n,).
-
-    Missing entries count as 0. Components are fewer than features, as all of them
-    would leave nothing.
-    """
-    X = np.nan_to_num(X)
-    n_kept = min(n_components, X.shape[1] - 1)
-    distance = (X**2).sum(1)
-    if n_kept:
-        _, _, directions = randomized_svd(X, n_kept, random_state=0)
-        distance -= ((X @ directions.T) ** 2).sum(1)
-    return distance
-
-
-def _principal(slope, n_components):
-    """Return components (k, d) of probabilistic PCA, and its noise variance."""
-    n_samples, n_features = slope.shape
-    n_kept = min(n_components, n_samples, n_features)
-    _, size, directions = randomized_svd(slope, n_kept, random_state=0)
-    variances = size**2 / n_samples
-    rest = (slope**2).sum() / n_samples - variances.sum()
-    noise = max(rest / max(1, n_features - n_kept), 1e-3 * variances.max(), 1e-6)
-    W = np.zeros((n_components, n_features))
-    W[:n_kept] = np.sqrt(np.maximum(variances - noise, 0))[:, None] * directions
-    return W, noise

@@ -37,7 +37,8 @@ from sklearn_mpt._deep.objectives import (
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
-from sklearn_mpt._deep.start import start, unexplained
+from sklearn_mpt._deep.start import start
+from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
@@ -390,7 +391,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         if self.early_stopping and problem.is_all:
             n_held_out = int(self.validation_fraction * n_rows)
             ends = np.linspace(0, n_rows, n_held_out + 1).astype(int)
-            order = unexplained(rows.cpu().numpy(), self.n_components).argsort()
+            distance = squared_distances(rows.cpu().numpy(), self.n_components)
+            order = distance.argsort()
             held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
         return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
 

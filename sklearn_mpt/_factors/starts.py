@@ -1,7 +1,9 @@
-"""Where factor analysis starts: principal components, from moments or rows."""
+"""Where factor analysis starts: principal components, of moments or of rows."""
 
 import numpy as np
+import torch
 from scipy.linalg import eigh
+from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._factors.rotation import principal_axes
 
@@ -10,7 +12,8 @@ def closed_form(moments, n_components, noise_floor):
     """Return the maximum likelihood solution for second moments (Tipping, Bishop).
 
     moments : Moments. If their covariance is a product of the rows, which are fewer
-    than the features, the eigenvectors lie in the span of the rows.
+    than the features, the eigenvectors lie in the span of the rows. noise_floor : least
+    noise variance.
     """
     factors = [factor.cpu().numpy() for factor in moments.covariance_factors]
     n_features = len(moments.mean)
@@ -20,7 +23,7 @@ def closed_form(moments, n_components, noise_floor):
     rest = values[n_components:].sum() / n_rest if n_rest > 0 else values[-1]
     noise_variance = max(float(rest), noise_floor)
     values, vectors = values[:n_components], vectors[:, :n_components]
-    lengths = np.sqrt(np.maximum(values - noise_variance, 0))
+    lengths = _lengths(values, noise_variance)
     if len(factors) == 2:
         with_length = lengths > 0
         lengths[with_length] /= np.sqrt(values[with_length])
@@ -32,3 +35,71 @@ def closed_form(moments, n_components, noise_floor):
         "mean_": moments.mean.cpu().numpy(),
         "noise_variance_": noise_variance,
     }
+
+
+def principal_factors(moments, n_factors, noise_floor, least_noise=0.05):
+    """Return components (k, d) and noise variances (d,) of standardised features.
+
+    moments : Moments of features with variance 1. least_noise : smallest share of the
+    variance of a feature that noise has at the start. With less noise, EM hardly moves.
+    """
+    components = closed_form(moments, n_factors, noise_floor)["components_"]
+    return components, np.maximum(1 - (components**2).sum(axis=0), least_noise)
+
+
+def closed_form_of_rows(X, n_components, noise_share=1e-3, noise_floor=1e-6):
+    """Return components (k, d) and the noise variance of rows with mean 0.
+
+    The leading singular vectors are computed from random projections, at a cost
+    proportional to n_components. Components beyond the rank are 0.
+
+    noise_share, noise_floor : least noise variance, relative to that of the first
+    component, and absolute.
+    """
+    n_samples, n_features = X.shape
+    n_kept = min(n_components, n_samples, n_features)
+    values, directions = _leading(X, n_kept)
+    rest = (X**2).sum() / n_samples - values.sum()
+    rest /= max(1, n_features - n_kept)
+    noise = max(rest, noise_share * values.max(), noise_floor)
+    components = np.zeros((n_components, n_features))
+    components[:n_kept] = _lengths(values, noise)[:, None] * directions
+    return components, noise
+
+
+def squared_distances(X, n_components):
+    """Return squared distances of rows with mean 0 from principal components; (n,).
+
+    Missing entries count as 0. Components are fewer than features, as all of them
+    would leave nothing.
+    """
+    X = np.nan_to_num(X)
+    n_kept = min(n_components, X.shape[1] - 1)
+    distance = (X**2).sum(1)
+    if n_kept:
+        distance -= ((X @ _leading(X, n_kept)[1].T) ** 2).sum(1)
+    return distance
+
+
+def factors_of_covariances(covariances, n_factors, noise_floor):
+    """Return loadings (K, g, q) and noise variances (K, g) of covariances (K, g, g).
+
+    Factors have half the variance along the leading axes. So noise starts above zero.
+    """
+    values, vectors = torch.linalg.eigh(covariances)
+    values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
+    loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
+    variance = covariances.diagonal(dim1=1, dim2=2)
+    noise = (variance - (loadings**2).sum(2)).clamp(min=noise_floor + 1e-300)
+    return loadings, noise
+
+
+def _leading(X, n_axes):
+    """Return variances (q,) along the leading principal axes, and the axes (q, d)."""
+    _, size, directions = randomized_svd(X, n_axes, random_state=0)
+    return size**2 / len(X), directions
+
+
+def _lengths(values, noise):
+    """Return lengths of components, given variances of the rows along them."""
+    return np.sqrt(np.maximum(values - noise, 0))

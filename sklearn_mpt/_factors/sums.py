@@ -129,6 +129,12 @@ class Symmetric:
         return (1 + (1 - 2 * seen) * share).clamp_(min=LEAST)
 
 
+@functools.lru_cache(maxsize=32)
+def packing_of(n_dims, device):
+    """Return the `Symmetric` of this size, made once for each device."""
+    return Symmetric(n_dims, device)
+
+
 class Model:
     """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
 
@@ -142,6 +148,29 @@ class Model:
     def of_noise(self, of_features):
         """Add up derivatives over features if they share the noise variance."""
         return of_features.sum() if self.is_shared else of_features
+
+
+def _posterior(residual, seen, m, symmetric):
+    """Return covariances (n, k, k) and means (n, k) of z given the seen entries.
+
+    residual : rows less the mean, any number where not seen, (n, d).
+    """
+    C = symmetric.covariance(seen, m.scaled)
+    pull = (residual * seen / m.noise) @ m.W
+    return C, (C @ pull[..., None])[..., 0]
+
+
+def conditional_moments(X, seen, point, symmetric):
+    """Return mean and variance of each entry given the seen entries; (n, d) each.
+
+    For an entry that is seen they are those of another draw of it.
+
+    X : any number where not seen. seen : 1.0 where seen, (n, d).
+    """
+    m = Model(point)
+    C, z = _posterior(X - m.mean, seen, m, symmetric)
+    ratio = symmetric.ratio(C, torch.zeros_like(seen), m.scaled)
+    return z @ m.W.T + m.mean, m.noise * ratio
 
 
 def masked_sums(
@@ -169,8 +198,7 @@ def masked_sums(
     m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
     target = target * weight[:, None]
     residual = (X - m.mean) * present
-    C = symmetric.covariance(seen, m.scaled)
-    z = (C @ ((residual * seen / m.noise) @ m.W)[..., None])[..., 0]
+    C, z = _posterior(residual, seen, m, symmetric)
     ratio = symmetric.ratio(C, seen, m.scaled)
     target = _resolved(target, seen, ratio, largest_ratio)
     error, sign = residual - z @ m.W.T, 1 - 2 * seen
@@ -238,8 +266,7 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
     share = present * weight[:, None]
     residual = (X - m.mean) * present
-    C = symmetric.covariance(present, m.scaled)
-    z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
+    C, z = _posterior(residual, present, m, symmetric)
     error = (residual - z @ m.W.T) * present
     covered = symmetric.unpack(share.T @ symmetric.pack(C))
     spread = (covered @ m.W[..., None])[..., 0]
@@ -273,8 +300,7 @@ def mean_slopes(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
     m = Model(point)
     residual = (X - m.mean) * present
-    C = symmetric.covariance(present, m.scaled)
-    z = (C @ ((residual / m.noise) @ m.W)[..., None])[..., 0]
+    _, z = _posterior(residual, present, m, symmetric)
     return (residual - z @ m.W.T) * present / m.noise
 
 

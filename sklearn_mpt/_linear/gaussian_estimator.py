@@ -18,7 +18,7 @@ from sklearn_mpt._factors.objective import (
     UniformMasks,
 )
 from sklearn_mpt._factors.rotation import simple_axes
-from sklearn_mpt._factors.starts import closed_form
+from sklearn_mpt._factors.starts import closed_form, principal_factors
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._fitting.fit_loop import Solver
@@ -110,12 +110,11 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if self.noise == "shared":
             return closed_form(moments, n_components, NOISE_FLOOR * scale**2)
         moments = moments.divided(torch.from_numpy(scale))
-        components = closed_form(moments, n_components, NOISE_FLOOR)["components_"]
-        unexplained = np.maximum(1 - (components**2).sum(axis=0), LEAST_UNEXPLAINED)
+        components, noise = principal_factors(moments, n_components, NOISE_FLOOR)
         return {
             "components_": components * scale,
             "mean_": shift,
-            "noise_variance_": unexplained * scale**2,
+            "noise_variance_": noise * scale**2,
         }
 
     def _density_of(self, fitted, device):

@@ -287,7 +287,7 @@ class MPTMaskedAutoencoder(TableMPT):
         if len(numbers):
             fitted["_linear"] = list(fit_linear(rows, weight, n_factors, rng))
         else:
-            fitted["_linear"] = [np.zeros((0, 0)), np.zeros(0)]
+            fitted["_linear"] = [np.zeros((0, 1)), np.zeros(0)]
         fitted["_reading"] = self._empty_module(fitted).reading(X, weight)
         if self.net is None:
             fitted["hidden_layer_sizes_"] = [int(width) for width in widths]

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from scipy.special import softmax
 
-LEAST_NOISE = 1e-3  # smallest noise variance, as a share of the column's variance
-N_STEPS = 60  # number of steps of EM
-MOST_ROWS = 4000  # largest number of rows that it is fitted to
+from sklearn_mpt._factors.em import fit_factors
+from sklearn_mpt._factors.sums import conditional_moments, packing_of
+from sklearn_mpt._fitting.natural_gradient import Point, as_arrays
+
 ROWS_PER_FACTOR, MOST_FACTORS = 40, 32
 N_RESIDUALS = 1000  # number of rows and masks that mixtures of residuals are fitted to
 N_MIXTURE_STEPS = 20  # number of steps of EM for these mixtures
@@ -24,27 +25,23 @@ def count_factors(n_samples, n_features):
     return min(few, MOST_FACTORS, (n_features + 1) // 2)
 
 
-class LinearGaussian(torch.nn.Module):
-    r"""Conditional means and variances of hidden numbers under factor analysis.
+class NumberMoments(torch.nn.Module):
+    """Moments of hidden numbers given visible ones, under factor analysis.
 
-    The model is :math:`x = W z + \varepsilon` on standardised columns, with noise
-    variances :math:`\psi`. Given the visible set R,
-
-    .. math:: A_R = I + W_R^\top \Psi_R^{-1} W_R, \quad
-              E[x_j \mid x_R] = w_j^\top A_R^{-1} W_R^\top \Psi_R^{-1} x_R, \quad
-              \mathrm{Var}[x_j \mid x_R] = \psi_j + w_j^\top A_R^{-1} w_j.
-
-    It is not trained together with the net. It computes in double precision.
+    Columns are standardised. The model is not trained together with the net, and it
+    computes in double precision.
 
     Parameters
     ----------
-    loadings : ndarray of shape (d, k)
-    noise : ndarray of shape (d,)
+    coefs : ndarray of shape (d, k + 1)
+        Loadings, then the mean. k may be 0.
+    log_noise : ndarray of shape (d,)
+        Logarithms of the noise variances.
     """
 
-    def __init__(self, loadings, noise):
+    def __init__(self, coefs, log_noise):
         super().__init__()
-        for name, array in (("loadings", loadings), ("noise", noise)):
+        for name, array in (("coefs", coefs), ("log_noise", log_noise)):
             tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
             self.register_buffer(name, tensor)
 
@@ -55,70 +52,34 @@ class LinearGaussian(torch.nn.Module):
         X : standardised rows, with any finite number at entries that are not visible.
         visible : bool (n, d).
         """
-        W, noise = self.loadings.double(), self.noise.double()
-        k = W.shape[1]
-        if k == 0:
-            return torch.zeros_like(X), noise.sqrt().to(X.dtype).expand_as(X)
-        precision = visible.double() / noise
-        outer = (W[:, :, None] * W[:, None]).flatten(1)
-        eye = torch.eye(k, dtype=W.dtype, device=W.device)
-        A = (precision @ outer).unflatten(1, (k, k)) + eye
-        root = torch.linalg.cholesky(A)
-        pull = (precision * X.double()) @ W
-        covariance = torch.cholesky_inverse(root)
-        z = (covariance @ pull[..., None])[..., 0]
-        variance = noise + covariance.flatten(1) @ outer.T
-        return (z @ W.T).to(X.dtype), variance.sqrt().to(X.dtype)
+        point = Point(self.coefs.double(), self.log_noise.double())
+        if point.coefs.shape[1] == 1:
+            mean, std = point.coefs[:, 0], (0.5 * point.own).exp()
+            return mean.to(X).expand_as(X), std.to(X).expand_as(X)
+        packing = packing_of(point.coefs.shape[1] - 1, X.device)
+        mean, variance = conditional_moments(
+            X.double(), visible.double(), point, packing
+        )
+        return mean.to(X.dtype), variance.sqrt().to(X.dtype)
 
 
-def fit_linear(X, weight, n_factors, rng):
-    """Fit loadings and noise variances to standardised rows with gaps, by EM.
+def fit_linear(X, weight, n_factors, rng, max_rows=4000):
+    """Fit factor analysis to standardised rows with gaps.
+
+    max_rows : number of rows that it is fitted to, drawn at random if there are more.
 
     Returns
     -------
-    loadings : ndarray of shape (d, n_factors)
-    noise : ndarray of shape (d,)
+    coefs : ndarray of shape (d, n_factors + 1)
+        Loadings, then the mean.
+    log_noise : ndarray of shape (d,)
     """
     if n_factors == 0:
-        return np.zeros((X.shape[1], 0)), np.ones(X.shape[1])
-    if len(X) > MOST_ROWS:
-        chosen = rng.choice(len(X), MOST_ROWS, replace=False)
+        return np.zeros((X.shape[1], 1)), np.zeros(X.shape[1])
+    if len(X) > max_rows:
+        chosen = rng.choice(len(X), max_rows, replace=False)
         X, weight = X[chosen], weight[chosen]
-    seen = ~np.isnan(X)
-    X, counts = np.nan_to_num(X), weight @ seen
-    W, noise = _principal(X, seen, weight, n_factors)
-    for _ in range(N_STEPS):
-        W, noise = _em_step(X, seen, weight, counts, W, noise)
-    return W, noise
-
-
-def _principal(X, seen, weight, n_factors):
-    """Return loadings of the principal axes, from moments of pairs that are present."""
-    pairs = np.maximum((seen * weight[:, None]).T @ seen, 1e-9)
-    covariance = (X * weight[:, None]).T @ X / pairs
-    values, axes = np.linalg.eigh((covariance + covariance.T) / 2)
-    values, axes = values[::-1][:n_factors], axes[:, ::-1][:, :n_factors]
-    rest = max((np.trace(covariance) - values.sum()) / len(covariance), 0.05)
-    W = axes * np.sqrt(np.maximum(values - rest, 0.01))
-    return W, np.maximum(np.diag(covariance) - (W**2).sum(1), 0.05)
-
-
-def _em_step(X, seen, weight, counts, W, noise):
-    d, k = W.shape
-    precision = seen / noise
-    outer = (W[:, :, None] * W[:, None]).reshape(d, -1)
-    A = (precision @ outer).reshape(-1, k, k) + np.eye(k)
-    C = np.linalg.inv(A)
-    z = np.einsum("nkl,nl->nk", C, (precision * X) @ W)
-    second = C + z[:, :, None] * z[:, None]
-    weighted = seen * weight[:, None]
-    S = (weighted.T @ second.reshape(len(X), -1)).reshape(d, k, k)
-    T = (weighted * X).T @ z
-    ridge = 1e-6 * np.eye(k) * counts[:, None, None]
-    W = np.linalg.solve(S + ridge, T[..., None])[..., 0]
-    square = weight @ X**2
-    noise = (square - 2 * (W * T).sum(1) + np.einsum("dk,dkl,dl->d", W, S, W)) / counts
-    return W, np.maximum(noise, LEAST_NOISE)
+    return as_arrays(fit_factors(X, weight, n_factors))
 
 
 def residuals_of(linear, X, rng):
@@ -126,7 +87,7 @@ def residuals_of(linear, X, rng):
 
     Entries are hidden at random, at a rate of its own for each row; NaN elsewhere.
 
-    linear : LinearGaussian. X : standardised rows, NaN where missing.
+    linear : NumberMoments. X : standardised rows, NaN where missing.
     """
     present = ~np.isnan(X)
     hidden = rng.random(X.shape) < rng.random((len(X), 1))

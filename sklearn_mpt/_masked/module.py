@@ -8,7 +8,7 @@ import torch
 from sklearn_mpt._masked.columns import LikelihoodHead, MixtureHead
 from sklearn_mpt._masked.linear_start import (
     N_RESIDUALS,
-    LinearGaussian,
+    NumberMoments,
     residuals_of,
 )
 
@@ -27,7 +27,7 @@ class MaskedModule(torch.nn.Module):
     n_mixtures : int
         Number of Gaussians for a column of numbers.
     linear : tuple of ndarray
-        Loadings and noise variances of the columns of numbers.
+        Parameters of `NumberMoments` for the columns of numbers.
     reading : tuple of ndarray, default=None
         Shift and scale of the inputs of columns other than numbers; None is no change.
     """
@@ -49,7 +49,7 @@ class MaskedModule(torch.nn.Module):
             )
         self.n_features = len(of_column)
         self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
-        self.linear = LinearGaussian(*linear) if NUMBERS in kinds else None
+        self.linear = NumberMoments(*linear) if NUMBERS in kinds else None
         sizes = [len(columns) for columns in places]
         each = list(zip(self.heads, sizes, strict=True))
         self._ends = [0, *accumulate(head.width * size for head, size in each)]

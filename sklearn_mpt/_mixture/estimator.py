@@ -16,6 +16,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     warn_caller,
 )
+from sklearn_mpt._factors.starts import factors_of_covariances
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
@@ -27,7 +28,6 @@ from sklearn_mpt._mixture.training import (
     MixtureSolver,
     Step,
     distinct_order,
-    first_factors,
     moved,
 )
 from sklearn_mpt._seeds import RandomState
@@ -444,7 +444,7 @@ class MPTMixture(TableMPT):
         if self.covariance_type != "low_rank":
             return covariances[..., :0], covariances.new_zeros(n_classes, 0)
         n_factors = min(self.n_factors, n_gaussian)
-        return first_factors(covariances, n_factors, self.reg_covar)
+        return factors_of_covariances(covariances, n_factors, self.reg_covar)
 
     def _responsibilities(self, X, rng, layout, weight, variance):
         """Return the first responsibilities, (n, K), as `init_params` says."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._factors.em import em_step
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.stopping import gain_to_come, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, distinct, multiply
@@ -225,29 +226,12 @@ def factored(spread, counts, loadings, noise, step):
     Each class counts one additional row that has the noise variances pooled over the
     classes. So the noise of a feature that is constant in one class stays above zero.
     """
-    eye = torch.eye(loadings.shape[2], dtype=spread.dtype, device=spread.device)
     share = (counts / counts.sum())[:, None]
     own = counts[:, None] / (counts[:, None] + POOLED_ROWS)
     for _ in range(FACTOR_STEPS):
-        scaled = loadings / noise[..., None]
-        inner = eye + loadings.mT @ scaled
-        beta = torch.linalg.solve(inner, scaled.mT)  # shape: (K, q, g)
-        cross = spread @ beta.mT
-        second = eye - beta @ loadings + beta @ cross
-        loadings = torch.linalg.solve(second, cross.mT).mT
-        left = (spread - loadings @ cross.mT).diagonal(dim1=1, dim2=2).clamp(min=0)
-        pooled = (share * left).sum(0)
-        noise = own * left + (1 - own) * pooled + step.reg_covar
-    return loadings, noise
-
-
-def first_factors(covariances, n_factors, floor):
-    """Return loadings (K, g, q) on the leading axes, and noise variances (K, g)."""
-    values, vectors = torch.linalg.eigh(covariances)
-    values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
-    loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
-    variance = covariances.diagonal(dim1=1, dim2=2)
-    noise = (variance - (loadings**2).sum(2)).clamp(min=floor + 1e-300)
+        loadings, variance = em_step(spread, loadings, noise)
+        pooled = (share * variance).sum(0)
+        noise = own * variance + (1 - own) * pooled + step.reg_covar
     return loadings, noise
 
 

@@ -21,8 +21,8 @@ from sklearn_mpt._deep.start import (
     LINEAR,
     SMOOTH,
     start,
-    unexplained,
 )
+from sklearn_mpt._factors.starts import squared_distances
 from sklearn_mpt._likelihoods import LIKELIHOODS, Gaussian
 
 
@@ -68,7 +68,7 @@ def test_rows_held_out_are_as_hard_to_explain_as_all(monkeypatch):
     X = low_rank()
     X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
     centred = np.nan_to_num(X - np.nanmean(X, 0))
-    rank = unexplained(centred, 2).argsort().argsort()
+    rank = squared_distances(centred, 2).argsort().argsort()
     for seed in range(3):
         chosen = held_out_of(X, monkeypatch, random_state=seed)
         assert sorted(rank[chosen] // 10) == list(range(30))  # one in ten each
@@ -79,7 +79,7 @@ def test_rows_held_out_are_as_hard_to_explain_as_all(monkeypatch):
 def test_what_principal_components_leave(n_features, n_left):
     X = np.random.default_rng(0).normal(size=(50, n_features))
     values = np.linalg.eigvalsh(X.T @ X)
-    assert_allclose(unexplained(X, 2).sum(), values[:n_left].sum(), rtol=1e-3)
+    assert_allclose(squared_distances(X, 2).sum(), values[:n_left].sum(), rtol=1e-3)
 
 
 def test_layers_are_spread_over_their_inputs():

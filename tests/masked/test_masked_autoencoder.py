@@ -27,7 +27,7 @@ from sklearn_mpt import (
 )
 from sklearn_mpt._fitting.mask_sizes import MaskSizes
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns
-from sklearn_mpt._masked.linear_start import LinearGaussian, fit_linear, fit_mixture
+from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixture
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._measure.contract import loop_over_masks, masked_score
 from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
@@ -245,13 +245,14 @@ def test_the_linear_model_is_the_conditional_gaussian():
     W, noise = rng.normal(size=(5, 2)), rng.uniform(0.2, 1, 5)
     covariance = W @ W.T + np.diag(noise)
     x, visible = rng.normal(size=5), np.array([True, False, True, False, True])
-    mean, deviation = LinearGaussian(W, noise)(
+    centre = rng.normal(size=5)
+    mean, deviation = NumberMoments(np.column_stack([W, centre]), np.log(noise))(
         torch.tensor(x[None]), torch.tensor(visible[None])
     )
     R = np.flatnonzero(visible)
     for j in (1, 3):
         pull = np.linalg.solve(covariance[np.ix_(R, R)], covariance[R, j])
-        assert_allclose(mean[0, j], pull @ x[R])
+        assert_allclose(mean[0, j], centre[j] + pull @ (x - centre)[R])
         assert_allclose(
             deviation[0, j] ** 2, covariance[j, j] - pull @ covariance[R, j]
         )
@@ -263,8 +264,9 @@ def test_the_linear_model_is_fitted_with_gaps():
     X = rng.normal(size=(3000, 2)) @ W.T + 0.5 * rng.normal(size=(3000, 6))
     X = (X - X.mean(0)) / X.std(0)
     gaps = np.where(rng.random(X.shape) < 0.3, np.nan, X)
-    loadings, noise = fit_linear(gaps, np.ones(len(X)), 2, rng)
-    fitted = multivariate_normal(np.zeros(6), loadings @ loadings.T + np.diag(noise))
+    coefs, log_noise = fit_linear(gaps, np.ones(len(X)), 2, rng)
+    covariance = coefs[:, :2] @ coefs[:, :2].T + np.diag(np.exp(log_noise))
+    fitted = multivariate_normal(coefs[:, 2], covariance)
     best = multivariate_normal(np.zeros(6), np.cov(X.T, bias=True))
     assert best.logpdf(X).mean() - fitted.logpdf(X).mean() < 0.02
 

@@ -1,0 +1,85 @@
+r"""EM of factor analysis, of covariances and of rows with gaps.
+
+References
+----------
+.. [1] D. B. Rubin and D. T. Thayer, "EM algorithms for ML factor analysis",
+   Psychometrika 47, 1982.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from sklearn_mpt._factors.objective import GaussianRows
+from sklearn_mpt._factors.starts import principal_factors
+from sklearn_mpt._factors.sums import moments_of
+from sklearn_mpt._fitting.ascent import Ascent
+from sklearn_mpt._fitting.natural_gradient import Point
+
+
+def em_step(covariances, loadings, noise):
+    """Take a step of EM [1]_ for each of K covariances.
+
+    Parameters
+    ----------
+    covariances : Tensor of shape (K, g, g)
+    loadings : Tensor of shape (K, g, q)
+    noise : Tensor of shape (K, g)
+
+    Returns
+    -------
+    loadings : Tensor of shape (K, g, q)
+    variance : Tensor of shape (K, g)
+        Variance that the loadings leave to each feature: the new noise variances.
+    """
+    eye = torch.eye(loadings.shape[2], dtype=noise.dtype, device=noise.device)
+    scaled = loadings / noise[..., None]
+    inner = eye + loadings.mT @ scaled
+    beta = torch.linalg.solve(inner, scaled.mT)  # E[z | x] = beta x; (K, q, g)
+    cross = covariances @ beta.mT
+    second = eye - beta @ loadings + beta @ cross
+    loadings = torch.linalg.solve(second, cross.mT).mT
+    variance = (covariances - loadings @ cross.mT).diagonal(dim1=1, dim2=2)
+    return loadings, variance.clamp(min=0)
+
+
+def fit_factors(X, weight, n_factors, *, noise_floor=1e-3, tol=1e-3, max_iter=60):
+    """Fit factor analysis to standardised rows with gaps, by EM.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        NaN where missing. Present entries have mean 0 and variance 1.
+    weight : ndarray of shape (n,)
+    n_factors : int
+    noise_floor : float, default=1e-3
+        Least noise variance, in variances of a feature.
+    tol : float, default=1e-3
+        Training ends when later steps would gain less, in nats per row.
+    max_iter : int, default=60
+        Largest number of steps.
+
+    Returns
+    -------
+    point : Point
+        Loadings and means, (d, n_factors + 1), and logarithms of the noise variances.
+    """
+    rows, d = torch.from_numpy(X), X.shape[1]
+    weight = weight * (len(X) / weight.sum())
+    moments = moments_of(rows, torch.from_numpy(weight), rows.new_zeros(d))
+    components, noise = principal_factors(moments, n_factors, noise_floor)
+    coefs = np.column_stack([components.T, np.zeros(d)])
+    floor = rows.new_tensor(math.log(noise_floor))
+    ascent = Ascent(
+        GaussianRows(rows, n_factors, None, len(rows), floor, weight),
+        Point(torch.from_numpy(coefs), torch.from_numpy(np.log(noise))),
+        learning_rate=1.0,
+        rng=np.random.default_rng(0),
+        tol=tol,
+    )
+    for _ in range(max_iter):
+        ascent.step()
+        if ascent.converged:
+            break
+    return ascent.result
