@@ -77,6 +77,21 @@ def check_mask_rate(mask_rate, n_features):
         )
 
 
+def warn_of_mask_rate(mask_rate, n_features):
+    """Warn if a mask rate of 1 hides all features, or may be meant to."""
+    if isinstance(mask_rate, FLOATS) and mask_rate == 1:
+        warn_caller(
+            "mask_rate=1.0 hides every feature: training uses only the marginal "
+            "distribution of each feature and learns no dependence between them."
+        )
+    elif isinstance(mask_rate, Integral) and mask_rate == 1 and n_features > 1:
+        warn_caller(
+            "mask_rate=1 is an int and hides one feature, where 1.0 would hide all "
+            f"{n_features}. Write 1 / n_features for one feature: a grid such as "
+            "[0.5, 1] mixes rates and sizes."
+        )
+
+
 def check_int(value, name, least=1):
     """Check an integer of at least `least`; bools are refused."""
     if isinstance(value, bool):

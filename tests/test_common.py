@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning, InconsistentVersionWarning
+from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_mpt import (
@@ -546,3 +547,12 @@ def test_a_refused_refit_leaves_the_estimator_as_it_was(model, X):
 def test_hiding_everything_warns(model, X):
     with pytest.warns(UserWarning, match=r"mask_rate=1\.0 hides every feature"):
         quiet_fit(clone(model).set_params(mask_rate=1.0), X)
+
+
+def test_a_grid_that_mixes_rates_and_sizes_warns():
+    """In [0.5, 1] the 1 is a size: it hides one feature, where 1.0 hides all."""
+    search = GridSearchCV(
+        MPTProbabilisticPCA(max_iter=0), {"mask_rate": [0.5, 1]}, cv=2, refit=False
+    )
+    with pytest.warns(UserWarning, match="mask_rate=1 is an int and hides one feature"):
+        search.fit(real_rows())

@@ -90,6 +90,7 @@ CHANGED = {
     "activation": "tanh",
     "n_importance_samples": 3,
     "conditional": "encode_decode",
+    "mask_blocks": "span",
     "n_mixtures": 2,
     "n_orders": 3,
     "dropout": 0.4,

@@ -25,7 +25,6 @@ from sklearn_mpt._checks import (
     AUTO,
     COUNT,
     COUNT_OR_0,
-    FLOATS,
     N_JOBS,
     POSITIVE,
     POSITIVE_OR_0,
@@ -44,6 +43,7 @@ from sklearn_mpt._checks import (
     check_sample_weight,
     rows_that_count,
     warn_caller,
+    warn_of_mask_rate,
 )
 from sklearn_mpt._fitting.fit_loop import Solver, fit_loop, fit_part
 from sklearn_mpt._frames import ADVICE, readable_numbers
@@ -329,11 +329,7 @@ class BaseMPT(
         X = self._read_rows(X, reset=is_new, min_samples=min_samples)
         self._check_values(X)
         check_mask_rate(self.mask_rate, X.shape[1])
-        if isinstance(self.mask_rate, FLOATS) and self.mask_rate == 1:
-            warn_caller(
-                "mask_rate=1.0 hides every feature: training uses only the marginal "
-                "distribution of each feature and learns no dependence between them."
-            )
+        warn_of_mask_rate(self.mask_rate, X.shape[1])
         self._check_parameters(X.shape[1])
         if is_new:
             names = getattr(self, "feature_names_in_", np.arange(X.shape[1]))

@@ -5,16 +5,25 @@ import math
 import numpy as np
 import torch
 
+from sklearn_mpt._measure.masks import block_keys
+
 
 class MaskSizes:
     """Draw masks with the sizes that the parameter `mask_rate` defines.
 
     For a uniform rate, sizes are drawn from 1 to the number of present entries of each
     row, and only present entries are hidden: missing entries contribute 0.
+
+    Parameters
+    ----------
+    mask_rate : "uniform", float or int
+    n_features : int
+    blocks : MaskBlocks, default=None
+        Features that are hidden together.
     """
 
-    def __init__(self, mask_rate, n_features):
-        self.size = None
+    def __init__(self, mask_rate, n_features, blocks=None):
+        self.size, self.blocks = None, blocks
         if mask_rate != "uniform":
             is_rate = isinstance(mask_rate, float | np.floating)
             size = math.floor(mask_rate * n_features + 0.5) if is_rate else mask_rate
@@ -41,17 +50,28 @@ class MaskSizes:
             "device": present.device,
             "dtype": torch.float32,
         }
-        keys = torch.rand(n, d, **where)
+        keys = self._keys(n, d, where)
         if self.size is not None:
             highest = keys.kthvalue(self.size, 1, keepdim=True).values
-            return keys <= highest, keys.new_full((n,), d / self.size)
-        keys = torch.where(present, keys, 2.0)
+            weight = torch.full((n,), d / self.size, device=present.device)
+            return keys <= highest, weight.to(torch.float32)
+        keys = torch.where(present, keys, math.inf)
         count = present.sum(1).clamp(min=1)
         place = torch.randperm(n, generator=generator, device=present.device)
         level = (place + torch.rand(n, **where)) / n
         size = torch.minimum((level * count).long() + 1, count)
         highest = _sorted(keys).gather(1, size[:, None] - 1)
-        return keys <= highest, count.to(keys.dtype) / size
+        return keys <= highest, count.to(torch.float32) / size
+
+    def _keys(self, n, d, where):
+        """Draw keys (n, d); the smallest ones of each row are hidden."""
+        if self.blocks is None:
+            return torch.rand(n, d, **where)
+        # single precision has ties between the keys of a block
+        where = where | {"dtype": torch.float64}
+        numbers = torch.as_tensor(self.blocks.numbers).to(where["device"])
+        blocks = self.blocks._replace(numbers=numbers)
+        return block_keys(lambda *shape: torch.rand(shape, **where), n, blocks)
 
 
 def _sorted(keys):

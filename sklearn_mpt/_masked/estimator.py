@@ -30,6 +30,7 @@ from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._masked.training import MaskedSolver, Rows
+from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._seeds import RandomState
 
 OFTEN = 0.1  # share of entries of a column with the least width that causes a warning
@@ -73,6 +74,13 @@ class MPTMaskedAutoencoder(TableMPT):
         How many columns each mask hides. "uniform" draws the number from 1 to that of
         the present columns, and trains the bound. A float in (0, 1] is a fixed rate and
         an int a fixed number; they train D times the score of that size.
+    mask_blocks : array-like of shape (n_features,) or "span", default=None
+        Structure of the masks. An array has a label for each column: columns of one
+        label, such as pixels of one patch, are hidden together. With "span",
+        consecutive columns are hidden. See `mpt_curve`. The objective is then not a
+        bound of the log-density, and `loss_curve_` is not comparable with that of other
+        masks; scores are densities all the same. None hides every set of one size with
+        the same probability.
     n_masks : int or "auto", default="auto"
         Number of masks in each step. "auto" is one for each row. If there are fewer,
         several rows share a mask; if there are more, rows are used several times.
@@ -163,6 +171,7 @@ class MPTMaskedAutoencoder(TableMPT):
         *TableMPT._free_parameters,
         "hidden_layer_sizes",
         "dropout",
+        "mask_blocks",
     )
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "net": [None, torch.nn.Module, callable],
@@ -183,6 +192,7 @@ class MPTMaskedAutoencoder(TableMPT):
         n_orders: int = 8,
         dropout: float | str = "auto",
         mask_rate: str | float = "uniform",
+        mask_blocks: ArrayLike | str | None = None,
         n_masks: int | str = "auto",
         max_iter: int = 150,
         learning_rate: float = 0.002,
@@ -204,6 +214,7 @@ class MPTMaskedAutoencoder(TableMPT):
         self.n_orders = n_orders
         self.dropout = dropout
         self.mask_rate = mask_rate
+        self.mask_blocks = mask_blocks
         self.n_masks = n_masks
         self.max_iter = max_iter
         self.learning_rate = learning_rate
@@ -245,6 +256,7 @@ class MPTMaskedAutoencoder(TableMPT):
 
     def _check_parameters(self, n_features):
         check_widths(self.hidden_layer_sizes)
+        read_blocks(self.mask_blocks, n_features)
 
     def _check_fitted_parameters(self):
         sizes = self.hidden_layer_sizes
@@ -353,11 +365,12 @@ class MPTMaskedAutoencoder(TableMPT):
         generator = torch.Generator(device=device)
         generator.manual_seed(int(problem.rng.integers(2**63)))
         batch_size, n_masks = self.batch_size, self.n_masks
+        blocks = read_blocks(self.mask_blocks, X.shape[1])
         return MaskedSolver(
             self._module(fitted).to(device),
             rows,
             held_out,
-            sizes=MaskSizes(self.mask_rate, X.shape[1]),
+            sizes=MaskSizes(self.mask_rate, X.shape[1], blocks),
             generator=generator,
             batch_size=fitted["_batch_size"] if batch_size == "auto" else batch_size,
             n_masks=None if n_masks == "auto" else int(n_masks),

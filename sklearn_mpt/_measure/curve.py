@@ -119,13 +119,21 @@ class MPTCurve:
     noise : MaskNoise, default=None
         Errors of the scores from drawing masks, as :func:`mpt_curve` returns them. With
         None the errors of different sizes are taken as independent.
+    has_blocks : bool, default=False
+        Whether masks hid blocks or spans of features (`mask_blocks` of
+        :func:`mpt_curve`). The scores then do not add up to the log marginal
+        likelihood: `lml`, `lml_std_error`, `lml_interval` and `bias` raise a
+        ValueError.
 
     Attributes
     ----------
     mask_rates : ndarray of shape (n_sizes,)
         ``mask_sizes / n_features``.
+    total : float
+        Sum of the scores of all sizes, interpolated between the measured ones.
     lml : float
-        Mean log marginal likelihood per row, in nats.
+        Mean log marginal likelihood per row, in nats: `total`, if every set of one size
+        is hidden with the same probability.
     lml_std_error : float
         Standard error of `lml` over masks.
 
@@ -159,6 +167,7 @@ class MPTCurve:
     std_errors: np.ndarray
     n_features: int
     noise: MaskNoise | None = field(default=None, kw_only=True)
+    has_blocks: bool = field(default=False, kw_only=True)
 
     def __post_init__(self):
         check_int(self.n_features, "n_features")
@@ -180,10 +189,11 @@ class MPTCurve:
 
     def __repr__(self):
         sizes = np.asarray(self.mask_sizes)
+        name = "sum over sizes" if self.has_blocks else "lml"
         return (
             f"<{type(self).__name__} of {len(sizes)} mask sizes, {sizes[0]} to "
-            f"{sizes[-1]} of {self.n_features}: lml={self.lml:.6g} "
-            f"(standard error {self.lml_std_error:.2g}) nats>"
+            f"{sizes[-1]} of {self.n_features}: {name}={self.total:.6g} "
+            f"(standard error {self._error_of_total()[0]:.2g}) nats>"
         )
 
     # Labels of MPTCurveDisplay: x axis, unit of the scores, legend.
@@ -194,12 +204,26 @@ class MPTCurve:
         return np.asarray(self.mask_sizes) / self.n_features
 
     @property
-    def lml(self) -> float:
+    def total(self) -> float:
         return float(self.score_at(np.arange(1, self.n_features + 1)).sum())
 
     @property
+    def lml(self) -> float:
+        self._check_uniform()
+        return self.total
+
+    @property
     def lml_std_error(self) -> float:
-        return float(self._error_of_lml()[0])
+        self._check_uniform()
+        return float(self._error_of_total()[0])
+
+    def _check_uniform(self):
+        if self.has_blocks:
+            raise ValueError(
+                "The scores of masks that hide blocks or spans do not add up to the "
+                "log marginal likelihood. Their sum is `total`; call mpt_curve with "
+                "mask_blocks=None for the log marginal likelihood."
+            )
 
     def lml_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a confidence interval for the log marginal likelihood of these rows.
@@ -220,12 +244,13 @@ class MPTCurve:
             In nats per row.
         """
         check_real(confidence, "confidence", "neither", 1)
-        std_error, degrees = self._error_of_lml()
+        self._check_uniform()
+        std_error, degrees = self._error_of_total()
         reach = stats.t.ppf(0.5 + 0.5 * confidence, degrees) * std_error
         return self.lml - float(reach), self.lml + float(reach)
 
-    def _error_of_lml(self):
-        """Return the standard error of `lml` and its degrees of freedom."""
+    def _error_of_total(self):
+        """Return the standard error of `total` and its degrees of freedom."""
         weights = size_weights(np.asarray(self.mask_sizes), self.n_features)
         if self.noise is not None:
             return self.noise.of_sum(weights)

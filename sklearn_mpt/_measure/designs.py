@@ -20,11 +20,13 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.curve import MaskNoise, size_weights
 from sklearn_mpt._measure.masks import (
     MAX_ENUMERATED,
+    MaskBlocks,
     child_generator,
     count_masks,
     count_orders,
     draw_distinct,
     draw_distinct_per_row,
+    draw_in_blocks,
     draw_order,
     draw_partitions,
     neighbouring_std,
@@ -50,11 +52,15 @@ class Measurement:
     seed: np.random.SeedSequence
     n_jobs: int | None
     per_row: bool  # whether each row has masks of its own
+    blocks: MaskBlocks | None = None  # features that are hidden together
 
     @cached_property
     def n_existing(self):
-        """Number of masks of each size that exist."""
-        return np.array([count_masks(size, self.shape[1]) for size in self.sizes])
+        """Number of distinct masks of each size; 2**53 if masks may be repeated."""
+        n_features = self.shape[1]
+        if self.blocks is not None:
+            return np.where(self.sizes == n_features, 1, 2**53)
+        return np.array([count_masks(size, n_features) for size in self.sizes])
 
     @property
     def n_drawn(self):
@@ -173,8 +179,10 @@ def _score_range(what, first, last):
 def _score_distinct(what, tasks):
     def draw(task):
         index, (first, last) = task
-        rng = child_generator(what.seed, index)
-        return draw_distinct(what.sizes[index], last, what.shape[1], rng)[first:]
+        rng, size = child_generator(what.seed, index), what.sizes[index]
+        if what.blocks is not None:
+            return draw_in_blocks(size, last, what.blocks, rng)[first:]
+        return draw_distinct(size, last, what.shape[1], rng)[first:]
 
     return _score_shared(what, tasks, draw)
 

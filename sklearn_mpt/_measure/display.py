@@ -173,9 +173,11 @@ class MPTCurveDisplay:
         return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
 
     def _label(self, name):
-        area = f"{self.curve._labels[2]} = {self.curve.lml:.2f}"
-        if self.curve.lml_std_error >= 0.005:  # not nan, and not rounding
-            area += f" ± {self.curve.lml_std_error:.2f}"
+        curve = self.curve
+        title = "area" if curve.has_blocks else curve._labels[2]
+        area, error = f"{title} = {curve.total:.2f}", curve._error_of_total()[0]
+        if error >= 0.005:  # not nan, and not rounding
+            area += f" ± {error:.2f}"
         return f"{area} nats" if name is None else f"{name}\n{area} nats"
 
 

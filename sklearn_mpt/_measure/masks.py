@@ -5,6 +5,7 @@ A mask is a boolean array of shape (n_features,), True where a feature is hidden
 
 from itertools import combinations, permutations
 from math import comb, factorial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -79,6 +80,59 @@ def draw_masks(sizes, n_features, rng):
     keys = rng.random((len(sizes), n_features))
     ranks = np.argsort(np.argsort(keys, axis=1), axis=1)
     return ranks < np.asarray(sizes)[:, None]
+
+
+class MaskBlocks(NamedTuple):
+    """Features that are hidden together.
+
+    numbers : number 0, 1, ... of the block of each feature, array or tensor of shape
+    (n_features,). is_span : whether hidden features are consecutive, in place of
+    blocks.
+    """
+
+    numbers: Any
+    is_span: bool
+
+
+def read_blocks(mask_blocks, n_features):
+    """Return the parameter `mask_blocks` as `MaskBlocks`, or None; check it."""
+    if mask_blocks is None:
+        return None
+    if isinstance(mask_blocks, str) and mask_blocks == "span":
+        return MaskBlocks(np.arange(n_features), True)
+    labels = np.asarray(mask_blocks)
+    if labels.shape != (n_features,):
+        got = f"shape {labels.shape}" if labels.ndim else repr(mask_blocks)
+        raise ValueError(
+            "mask_blocks must be None, 'span', or an array of a label for each of the "
+            f"{n_features} features, got {got}."
+        )
+    return MaskBlocks(np.unique(labels, return_inverse=True)[1], False)
+
+
+def block_keys(rand, n, blocks):
+    """Draw keys (n, n_features); a mask hides the features with the smallest keys.
+
+    Blocks come in random order, and so do the features of each block. Keys of a span
+    increase from a random feature to the last one, and on from the first.
+
+    rand : callable, from numbers of rows and columns to an array or tensor in [0, 1).
+    """
+    n_features, n_blocks = len(blocks.numbers), int(blocks.numbers.max()) + 1
+    if blocks.is_span:
+        return (blocks.numbers - rand(n, 1) * n_features // 1) % n_features
+    drawn = rand(n, n_blocks + n_features)
+    place = drawn[:, :n_blocks].argsort(1).argsort(1)
+    return place[:, blocks.numbers] + drawn[:, n_blocks:]
+
+
+def draw_in_blocks(size, n_masks, blocks, rng):
+    """Draw masks of one size that hide whole blocks, and a part of one more.
+
+    With a smaller `n_masks` and the same generator, the first of these are drawn.
+    """
+    keys = block_keys(lambda *shape: rng.random(shape), n_masks, blocks)
+    return keys.argsort(axis=1).argsort(axis=1) < size
 
 
 def enumerate_masks(n_features, size):

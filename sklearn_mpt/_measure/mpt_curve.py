@@ -17,6 +17,7 @@ from sklearn_mpt._measure.contract import (
     takes_row_masks,
 )
 from sklearn_mpt._measure.curve import MPTCurve
+from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
@@ -32,6 +33,7 @@ def mpt_curve(
     n_masks: int | None = None,
     design: str = "auto",
     allocation: str = "equal",
+    mask_blocks: ArrayLike | str | None = None,
     random_state: RandomState = None,
     n_jobs: int | None = None,
 ) -> MPTCurve:
@@ -83,6 +85,17 @@ def mpt_curve(
         How the masks are divided among the sizes. "neyman" keeps their total number and
         draws more of them at sizes where scores vary more, in proportion to the
         standard deviation in a pilot [2]_. It needs `design` "independent" or "auto".
+    mask_blocks : array-like of shape (n_features,) or "span", default=None
+        Structure of the masks. An array has a label for each feature: features of one
+        label, such as columns of one topic or pixels of one patch, are hidden together.
+        Blocks come in random order; a mask hides whole blocks, and some features of one
+        more if its size needs it. With "span", a mask hides consecutive features, such
+        as steps of time, from a random one on; a span that reaches the last feature
+        goes on at the first. None hides every set of one size with the same
+        probability. With blocks or spans the sum of the scores is not the log marginal
+        likelihood, and the curve has no `lml`. It is lower if hidden features depend
+        more on those hidden with them than on others, as neighbours do. They need
+        `design` "independent" or "auto".
     random_state : int, RandomState instance or None, default=None
         Determines the masks. None takes the `random_state` of the estimator.
     n_jobs : int, default=None
@@ -138,12 +151,15 @@ def mpt_curve(
     """
     estimator = resolve_model(estimator)
     if ask := ragged_hook(estimator, "_masked_score_curve"):
-        _check_ragged(mask_sizes, design, allocation)
+        _check_ragged(mask_sizes, design, allocation, mask_blocks)
         return ask(X, n_masks, random_state, n_jobs)
     rows = check_rows(estimator, X)
     check_hidden_values(estimator, rows)
     sizes = _check_mask_sizes(mask_sizes, rows.shape[1])
     check_choice(design, "design", DESIGNS)
+    blocks = read_blocks(mask_blocks, rows.shape[1])
+    if blocks is not None:
+        design = _design_of_blocks(design)
     if design == "all":
         n_masks = _count_for_all(n_masks, rows.shape[1])
         random_state = 0  # it decides in which order masks are added up, no more
@@ -162,13 +178,23 @@ def mpt_curve(
         spawn_seeds(given_or_parameter(estimator, "random_state", random_state), 1)[0],
         n_jobs,
         _is_per_row(estimator, rows, design),
+        blocks,
     )
     scores, noise = getattr(designs, design)(what)
     noise = replace(noise, draw=_identify(what, design, noise))
-    return MPTCurve(sizes, scores, noise.std_errors, what.shape[1], noise=noise)
+    return MPTCurve(
+        sizes,
+        scores,
+        noise.std_errors,
+        what.shape[1],
+        noise=noise,
+        has_blocks=blocks is not None,
+    )
 
 
-def _check_ragged(mask_sizes, design, allocation):
+def _check_ragged(mask_sizes, design, allocation, mask_blocks):
+    if mask_blocks is not None:
+        raise ValueError(f"mask_blocks must be None for texts, got {mask_blocks!r}.")
     if mask_sizes is not None or design != "auto" or allocation != "equal":
         raise ValueError(
             "For texts, which differ in length, mask_sizes must be None, design 'auto' "
@@ -191,6 +217,14 @@ def _choose_design(design, allocation, is_chain):
         return "chain" if is_chain else "balanced"
     # All masks are independent ones, without repetition, as many as there are.
     return "independent" if design == "all" else design
+
+
+def _design_of_blocks(design):
+    if design not in ("auto", "independent"):
+        raise ValueError(
+            f"mask_blocks needs design='independent' or 'auto', got {design!r}."
+        )
+    return "independent"
 
 
 def _count_for_all(n_masks, n_features):
@@ -233,10 +267,17 @@ def _identify(what, design, noise):
         ("random_state", entropy),
         ("n_masks", what.n_masks),
         ("mask_sizes", tuple(what.sizes.tolist())),
+        ("mask_blocks", _identify_blocks(what.blocks)),
         ("masks for each row", what.per_row),
         ("number of rows with masks", what.shape[0] if what.per_row else None),
         ("number of masks of each size", tuple(noise.degrees.tolist())),
     )
+
+
+def _identify_blocks(blocks):
+    if blocks is None:
+        return None
+    return "span" if blocks.is_span else tuple(blocks.numbers.tolist())
 
 
 def _check_mask_sizes(mask_sizes, n_features):

@@ -46,10 +46,10 @@ class TextCurve(MPTCurve):
     _labels = ("Hidden tokens (%)", "token", "LML")
 
     @property
-    def lml(self) -> float:
+    def total(self) -> float:
         return self.text_lml
 
-    def _error_of_lml(self):
+    def _error_of_total(self):
         return self.text_noise.of_sum(1.0)
 
     def __sub__(self, other: MPTCurve) -> "TextCurve":

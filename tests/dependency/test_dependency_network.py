@@ -463,7 +463,7 @@ def test_a_fixed_rate_is_biased():
     """With everything hidden in training, nothing is learned of dependence."""
     X = numbers(300)
     how = {"regressor": trees()[1], "n_masks": 1}
-    given = network(**how, mask_rate=1).fit(X)
+    given = network(**how, mask_rate=1 / 3).fit(X)
     with pytest.warns(UserWarning, match=r"mask_rate=1\.0 hides every feature"):
         alone = network(**how, mask_rate=1.0).fit(X)
     mask = np.array([False, True, False])

@@ -31,6 +31,7 @@ from sklearn_mpt._masked.linear_start import NumberMoments, fit_linear, fit_mixt
 from sklearn_mpt._masked.recipe import recipe_for
 from sklearn_mpt._measure.contract import loop_over_masks, masked_score
 from sklearn_mpt._measure.contract import mean_chain_scores as chain_scores
+from sklearn_mpt._measure.masks import read_blocks
 
 KINDS = ["bernoulli", "gaussian", "categorical", "poisson", "gaussian"]
 SMALL = {
@@ -238,6 +239,47 @@ def test_masks_have_the_weights_that_sum_to_the_log_density():
         hidden, weight = MaskSizes(rate, 5).draw(present, generator)
         assert (hidden.sum(1) == expected).all()
         assert_allclose(weight, 5 / expected)
+
+
+def test_masks_of_blocks_hide_whole_blocks():
+    generator = torch.Generator().manual_seed(0)
+    present = torch.ones(3000, 6, dtype=torch.bool)
+    blocks = read_blocks([0, 0, 1, 1, 2, 2], 6)
+    hidden, weight = MaskSizes(4, 6, blocks).draw(present, generator)
+    pairs = hidden.view(-1, 3, 2)
+    assert (pairs.all(2) == pairs.any(2)).all()
+    assert_allclose(pairs.all(2).double().mean(0), 2 / 3, atol=0.04)
+    assert_allclose(weight, 1.5)
+    hidden, weight = MaskSizes("uniform", 6, blocks).draw(present, generator)
+    counts = torch.bincount(hidden.sum(1), minlength=7)[1:]
+    assert (counts - 500).abs().max() <= 1
+    half = hidden.view(-1, 3, 2).sum(2) == 1
+    assert (half.sum(1) == hidden.sum(1) % 2).all()
+    present[:, 0] = False
+    hidden, _ = MaskSizes("uniform", 6, blocks).draw(present, generator)
+    assert not hidden[:, 0].any()
+
+
+def test_a_net_that_is_trained_on_blocks_knows_no_partner_in_them():
+    """Of two equal columns that are hidden together, none predicts the other."""
+    x = np.random.default_rng(0).integers(0, 2, (400, 2)).astype(float)
+    X, mask = x[:, [0, 0, 1, 1]], np.array([True, False, False, False])
+    options = {
+        "likelihood": "bernoulli",
+        "hidden_layer_sizes": (16,),
+        "max_iter": 6,
+        "mask_rate": 2,
+        "random_state": 0,
+    }
+    score = [
+        MPTMaskedAutoencoder(mask_blocks=blocks, **options)
+        .fit(X)
+        .conditional_log_prob(X, mask)[:, 0]
+        .mean()
+        for blocks in (None, [0, 0, 1, 1])
+    ]
+    assert score[0] > -0.3
+    assert score[1] < -0.6
 
 
 def test_the_linear_model_is_the_conditional_gaussian():

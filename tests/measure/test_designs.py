@@ -294,6 +294,63 @@ def test_balanced_masks_vary_less():
     assert spread["balanced"] < 0.5 * spread["independent"]
 
 
+@pytest.mark.parametrize("allocation", ["equal", "neyman"])
+def test_curves_of_blocks_are_averages_over_their_masks(allocation):
+    """Each way to pair four features, against all masks that hide the pairs.
+
+    The mean over the three ways to pair them has no bias.
+    """
+    model, X = model_of(4)
+    totals = []
+    for partner in (1, 2, 3):
+        blocks = np.isin(np.arange(4), [0, partner]).tolist()
+        first, second = ([j for j in range(4) if blocks[j] == own] for own in (1, 0))
+        masks = [[[j] for j in range(4)], [first, second]]
+        masks.append([*([*first, j] for j in second), *([*second, j] for j in first)])
+        masks.append([[0, 1, 2, 3]])
+        expected = [
+            np.mean([
+                model.conditional_log_prob(X, np.isin(np.arange(4), hidden))[:, hidden]
+                for hidden in of_size
+            ])
+            for of_size in masks
+        ]  # fmt: skip
+        totals.append(sum(expected))
+        curve = mpt_curve(
+            model,
+            X,
+            n_masks=400,
+            mask_blocks=blocks,
+            allocation=allocation,
+            random_state=0,
+        )
+        error = curve.scores - expected
+        assert (np.abs(error) <= 4 * curve.std_errors + 1e-12).all()
+        assert curve.std_errors[3] == 0
+        assert abs(curve.total - sum(expected)) < 4 * np.linalg.norm(curve.std_errors)
+    assert np.mean(totals) == pytest.approx(model.score(X), abs=1e-9)
+    assert np.std(totals) > 0.02  # one pairing alone has a bias
+    assert "sum over sizes" in repr(curve)
+    for ask in (lambda: curve.lml, lambda: curve.bias(0.5), curve.lml_interval):
+        with pytest.raises(ValueError, match="do not add up to the log marginal"):
+            ask()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mask_blocks": [0, 1]}, "a label for each of the 5 features, got shape"),
+        ({"mask_blocks": "row"}, "mask_blocks must be None, 'span', or an array"),
+        ({"mask_blocks": "span", "design": "all"}, "mask_blocks needs design="),
+        ({"mask_blocks": "span", "design": "chain"}, "mask_blocks needs design="),
+    ],
+)
+def test_blocks_that_are_not_allowed_are_named(options, message):
+    model, X = model_of(5)
+    with pytest.raises(ValueError, match=message):
+        mpt_curve(model, X, **options)
+
+
 def test_only_hidden_entries_count():
     model, X = model_of(5)
 
