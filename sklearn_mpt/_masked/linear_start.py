@@ -54,7 +54,7 @@ class NumberMoments(torch.nn.Module):
         """
         point = Point(self.coefs.double(), self.log_noise.double())
         if point.coefs.shape[1] == 1:
-            mean, std = point.coefs[:, 0], (0.5 * point.own).exp()
+            mean, std = point.coefs[:, 0], (0.5 * point.shape_params).exp()
             return mean.to(X).expand_as(X), std.to(X).expand_as(X)
         packing = packing_of(point.coefs.shape[1] - 1, X.device)
         mean, variance = conditional_moments(
