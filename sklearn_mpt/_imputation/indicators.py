@@ -11,7 +11,6 @@ from sklearn.base import BaseEstimator
 from sklearn_mpt._imputation.coded import CodedModel
 from sklearn_mpt._imputation.layout import Layout, Units
 from sklearn_mpt._imputation.recoded import draw_codes, frequencies
-from sklearn_mpt._mixture.density import multiply
 
 LEAST = 1e-3  # smallest frequency of a category
 
@@ -35,13 +34,14 @@ class Block(NamedTuple):
 
         mean : expected indicators, (n, g). They are arbitrary where they are visible.
         """
-        covariance = given.covariance[:, 0, self.place, self.place]
+        covariance = given.covariance[0, :, self.place, self.place]
         is_visible = covariance.diagonal(dim1=1, dim2=2) == 0
         root = torch.linalg.cholesky(covariance + is_visible.double().diag_embed())
         slopes = torch.cholesky_solve(self.vertices.T.expand(len(root), -1, -1), root)
         level = self.log_prior - 0.5 * (self.vertices.T * slopes).sum(1)
-        found = multiply(slopes.mT[:, None], given.pattern, mean[:, None, self.place])
-        return (level[given.pattern] + found[:, 0]).log_softmax(1)
+        patterns = given.patterns
+        found = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
+        return (level[patterns.of_row] + found[0]).log_softmax(1)
 
 
 class GaussianIndicators(BaseEstimator):

@@ -1,34 +1,205 @@
-"""Convert covariances between full matrices and the shape of `covariances_`."""
+"""Forms of the covariances of a mixture: what is stored, and estimated.
+
+Training and densities have matrices (K, g, g), or variances (K, g) if the columns are
+independent. `covariances_` has the shapes of `sklearn.mixture.GaussianMixture`.
+"""
+
+from abc import ABC, abstractmethod
 
 import numpy as np
+import torch
+
+from sklearn_mpt._mixture.gaussians import DenseGaussians, DiagonalGaussians
 
 
-def covariance_shape(kind, n_classes, n_features):
-    """Return the shape of `covariances_` for this covariance type."""
-    return {
-        "tied": (n_features, n_features),
-        "diag": (n_classes, n_features),
-        "spherical": (n_classes,),
-    }.get(kind, (n_classes, n_features, n_features))
+class CovarianceForm(ABC):
+    """A form of the covariances of K components."""
+
+    gaussians: type  # distribution of the Gaussian columns, from means and covariances
+
+    @abstractmethod
+    def shape(self, n_classes, n_features):
+        """Return the shape of `covariances_`."""
+
+    @abstractmethod
+    def compress(self, covariances):
+        """Return arrays (K, g, g) or (K, g) in the shape of `covariances_`."""
+
+    @abstractmethod
+    def expand(self, array, n_classes, n_features):
+        """Return an array in the shape of `covariances_` for every component."""
+
+    @abstractmethod
+    def with_variances(self, variances):
+        """Return covariances with these variances, (K, g), and no correlations."""
+
+    @abstractmethod
+    def outer(self, vectors):
+        """Return what vectors (K, g) contribute to covariances about another mean."""
+
+    @abstractmethod
+    def pool(self, spread, share):
+        """Return the covariances of maximum likelihood of this form.
+
+        spread : covariances of the rows in each component. share : share of the rows in
+        each component, (K,).
+        """
+
+    @abstractmethod
+    def widen(self, covariances, amount):
+        """Add a number to the variances."""
+
+    @abstractmethod
+    def is_valid(self, covariances):
+        """Return whether all covariances are positive definite."""
+
+    @abstractmethod
+    def inverses(self, covariances):
+        """Return Cholesky factors of the inverses of arrays, and the inverses."""
+
+    @abstractmethod
+    def least_variances(self, covariances):
+        """Return the least variance of each component in any direction, (K,)."""
+
+    @abstractmethod
+    def n_parameters(self, n_classes, n_features, n_factors):
+        """Return the number of free parameters."""
 
 
-def compressed(matrices, kind):
-    """Return full matrices (K, g, g) in the shape of `covariances_`."""
-    if kind == "tied":
-        return matrices[0].copy()
-    if kind in ("diag", "spherical"):
-        diagonal = np.diagonal(matrices, axis1=1, axis2=2).copy()
-        return diagonal if kind == "diag" else diagonal.mean(axis=1)
-    return matrices.copy()
+class Full(CovarianceForm):
+    """A matrix for each component."""
+
+    gaussians = DenseGaussians
+
+    def shape(self, n_classes, n_features):
+        return n_classes, n_features, n_features
+
+    def compress(self, covariances):
+        return covariances.copy()
+
+    def expand(self, array, n_classes, n_features):
+        return array
+
+    def with_variances(self, variances):
+        return torch.diag_embed(variances)
+
+    def outer(self, vectors):
+        return vectors[:, :, None] * vectors[:, None]
+
+    def pool(self, spread, share):
+        return 0.5 * (spread + spread.mT)
+
+    def widen(self, covariances, amount):
+        eye = torch.eye(covariances.shape[1], dtype=covariances.dtype)
+        return covariances + amount * eye.to(covariances.device)
+
+    def is_valid(self, covariances):
+        is_empty = covariances.numel() == 0
+        return is_empty or not bool(torch.linalg.cholesky_ex(covariances)[1].any())
+
+    def inverses(self, covariances):
+        root = torch.linalg.cholesky(torch.from_numpy(covariances))
+        eye = torch.eye(root.shape[-1], dtype=root.dtype)
+        root = torch.linalg.solve_triangular(root, eye, upper=False).mT
+        return root.numpy(), (root @ root.mT).numpy()
+
+    def least_variances(self, covariances):
+        return np.linalg.eigvalsh(covariances)[:, 0]
+
+    def n_parameters(self, n_classes, n_features, n_factors):
+        return n_classes * n_features * (n_features + 1) // 2
 
 
-def expanded(array, kind, n_classes, n_features):
-    """Return `covariances_` as one full matrix for each class, (K, g, g)."""
-    eye = np.eye(n_features)
-    if kind == "tied":
+class Tied(Full):
+    """One matrix for all components."""
+
+    def shape(self, n_classes, n_features):
+        return n_features, n_features
+
+    def compress(self, covariances):
+        return covariances[0].copy()
+
+    def expand(self, array, n_classes, n_features):
         return np.tile(array, (n_classes, 1, 1))
-    if kind == "diag":
-        return array[:, :, None] * eye
-    if kind == "spherical":
-        return array[:, None, None] * eye
-    return array
+
+    def pool(self, spread, share):
+        mean = (share[:, None, None] * spread).sum(0).expand_as(spread)
+        return super().pool(mean, share)
+
+    def n_parameters(self, n_classes, n_features, n_factors):
+        return n_features * (n_features + 1) // 2
+
+
+class LowRank(Full):
+    """Factors and noise variances for each component."""
+
+    def n_parameters(self, n_classes, n_features, n_factors):
+        q = min(n_factors, n_features)
+        return n_classes * (n_features * (q + 1) - q * (q - 1) // 2)
+
+
+class Diagonal(CovarianceForm):
+    """A variance for each column of each component."""
+
+    gaussians = DiagonalGaussians
+
+    def shape(self, n_classes, n_features):
+        return n_classes, n_features
+
+    def compress(self, covariances):
+        return covariances.copy()
+
+    def expand(self, array, n_classes, n_features):
+        return array
+
+    def with_variances(self, variances):
+        return variances
+
+    def outer(self, vectors):
+        return vectors**2
+
+    def pool(self, spread, share):
+        return spread
+
+    def widen(self, covariances, amount):
+        return covariances + amount
+
+    def is_valid(self, covariances):
+        return bool((covariances > 0).all())
+
+    def inverses(self, covariances):
+        return 1 / np.sqrt(covariances), 1 / covariances
+
+    def least_variances(self, covariances):
+        return covariances.min(axis=1)
+
+    def n_parameters(self, n_classes, n_features, n_factors):
+        return n_classes * n_features
+
+
+class Spherical(Diagonal):
+    """One variance for each component."""
+
+    def shape(self, n_classes, n_features):
+        return (n_classes,)
+
+    def compress(self, covariances):
+        return covariances.sum(axis=1) / max(covariances.shape[1], 1)
+
+    def expand(self, array, n_classes, n_features):
+        return np.repeat(array[:, None], n_features, axis=1)
+
+    def pool(self, spread, share):
+        return spread.mean(1, keepdim=True).expand_as(spread)
+
+    def n_parameters(self, n_classes, n_features, n_factors):
+        return n_classes * min(n_features, 1)
+
+
+FORMS = {
+    "full": Full(),
+    "tied": Tied(),
+    "diag": Diagonal(),
+    "spherical": Spherical(),
+    "low_rank": LowRank(),
+}

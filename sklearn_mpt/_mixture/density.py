@@ -6,9 +6,7 @@ Given the observed entries R of a row, class k has the responsibility
     p(x_j \mid x_R) = \sum_k r_k \, p_k(x_j \mid x_R),
 
 where :math:`p_k` is the Gaussian density of the Gaussian columns times one factor for
-each other column, since other columns are independent in a class. For each class, the
-block of its precision at the unobserved entries is factorised once for all rows with
-the same gaps.
+each other column, since other columns are independent in a class.
 """
 
 from functools import cached_property
@@ -20,13 +18,12 @@ import torch
 
 from sklearn_mpt._base.density import FLOAT_BYTES, Density
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
-from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
+from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._measure.contract import masked_score
+from sklearn_mpt._mixture.covariances import CovarianceForm
+from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
 
-LEAST_VARIANCE = 1e-300
 BLOCK_BYTES = 2**25
-# Sizes up to which matrices are copied for every row: for each pattern, and in all.
-CHEAP_COPY, LARGE_COPY = 2**15, 2**20
 
 
 class Classes(NamedTuple):
@@ -38,7 +35,7 @@ class Classes(NamedTuple):
 
     weights: torch.Tensor  # shape: (K,); they add up to 1
     means: torch.Tensor  # shape: (K, g)
-    covariances: torch.Tensor  # shape: (K, g, g)
+    covariances: torch.Tensor  # (K, g, g), or (K, g) if columns are independent
     locations: torch.Tensor  # shape: (K, l)
     # With covariance_type="low_rank", covariances are loadings @ loadings.T + noise.
     # With other types, the next two are empty.
@@ -52,6 +49,7 @@ class Classes(NamedTuple):
 class MixtureLayout(NamedTuple):
     """Which columns are Gaussian, and the likelihood of the others."""
 
+    form: CovarianceForm  # of the covariances of the Gaussian columns
     gaussian: torch.Tensor  # indices of the Gaussian columns, (g,)
     others: torch.Tensor  # indices of the other columns, (d - g,)
     likelihood: torch.nn.Module | None  # None if all columns are Gaussian
@@ -61,124 +59,11 @@ class MixtureLayout(NamedTuple):
         return len(self.gaussian) + len(self.others)
 
 
-class Conditioned(NamedTuple):
-    """Distribution of the Gaussian columns in each class, given the observed entries.
-
-    Matrices are computed once for each of the u distinct patterns of observed entries;
-    `pattern` is the index of the pattern of each row.
-    """
-
-    log_prob: torch.Tensor  # log-density of the observed entries, (n, K)
-    deviation: torch.Tensor  # E[x | observed] - mean, (n, K, g)
-    covariance: torch.Tensor  # Cov[x | observed], (u, K, g, g)
-    precision: torch.Tensor  # inverse of the covariance of a class, (K, g, g)
-    pattern: torch.Tensor  # shape: (n,)
-
-    @property
-    def variance(self):
-        """Variance of each entry given the observed entries, (n, K, g)."""
-        variance = self.covariance.diagonal(dim1=2, dim2=3)
-        return variance.clamp(min=LEAST_VARIANCE)[self.pattern]
-
-
-class Factors(NamedTuple):
-    """Covariances of the classes, factorised once for all rows.
-
-    whitening : inverse of their Cholesky factors. precision : their inverse.
-    """
-
-    whitening: torch.Tensor  # shape: (K, g, g)
-    precision: torch.Tensor  # shape: (K, g, g)
-    log_det: torch.Tensor  # log-determinant of the covariances, (K,)
-
-    @classmethod
-    def of(cls, covariances):
-        root = torch.linalg.cholesky(covariances)
-        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
-        eye = eye.expand_as(root)
-        whitening = torch.linalg.solve_triangular(root, eye, upper=False)
-        return cls(whitening, whitening.mT @ whitening, _log_det(root))
-
-
-def _log_det(root):
-    """Return the log-determinants of matrices with these Cholesky factors."""
-    return 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-
-def condition(X, observed, means, factors, patterns=None):
-    r"""Condition Gaussians on the observed entries of rows.
-
-    With the precision P of all columns, observed ones R and others M,
-
-    .. math:: \operatorname{Cov}[x_M \mid x_R] = P_{MM}^{-1}, \quad
-        E[x_M \mid x_R] = \mu_M - P_{MM}^{-1} P_{MR} (x_R - \mu_R), \quad
-        \log |\Sigma_{RR}| = \log |\Sigma| + \log |P_{MM}|,
-
-    and the distance of the row filled in so is that of its observed entries.
-
-    X, observed : shape (n, g). factors : `Factors` of the covariances. patterns :
-    `distinct(observed)`, if it is known.
-    """
-    n_features = X.shape[1]
-    if n_features == 0:
-        log_prob = means.new_zeros(len(X), len(means))
-        nothing = log_prob.new_zeros(len(X), len(means), 0)
-        matrix = log_prob.new_zeros(1, len(means), 0, 0)
-        pattern = X.new_zeros(len(X), dtype=torch.int64)
-        return Conditioned(log_prob, nothing, matrix, matrix[0], pattern)
-    patterns, pattern = distinct(observed) if patterns is None else patterns
-    whitening, precision, log_det = factors
-    unobserved = ~patterns[:, None]
-    both = unobserved[..., None] & unobserved[..., None, :]
-    ones = patterns[:, None].to(means)
-    blocks = torch.where(both, precision, 0.0)  # shape: (u, K, g, g)
-    blocks.diagonal(dim1=2, dim2=3).add_(ones)
-    block_root = torch.linalg.cholesky(blocks)
-    covariance = torch.cholesky_inverse(block_root)
-    covariance.diagonal(dim1=2, dim2=3).sub_(ones)
-    log_det = log_det + _log_det(block_root)
-    seen = observed[:, None]
-    residual = torch.where(seen, torch.where(observed, X, 0.0)[:, None] - means, 0.0)
-    pulled = (residual.transpose(0, 1) @ precision).transpose(0, 1)
-    expected = -multiply(covariance, pattern, pulled)
-    deviation = torch.where(seen, residual, expected)
-    white = deviation.transpose(0, 1) @ whitening.mT  # shape: (K, n, g)
-    size = observed.to(X.dtype).sum(1, keepdim=True) * LOG_2PI
-    log_prob = -0.5 * ((white**2).sum(2).T + log_det[pattern] + size)
-    return Conditioned(log_prob, deviation, covariance, precision, pattern)
-
-
-def distinct(observed):
-    """Return patterns of observed entries, (u, g), and the index of each row's, (n,).
-
-    If many neighbouring rows are equal, only neighbours are compared and a pattern may
-    occur twice; otherwise rows are sorted and patterns are distinct.
-    """
-    starts = observed.new_ones(len(observed))
-    starts[1:] = (observed[1:] != observed[:-1]).any(1)
-    if len(observed) > 1 and 4 * int(starts.sum()) > len(observed):
-        return observed.unique(dim=0, return_inverse=True)
-    return observed[starts], starts.cumsum(0) - 1
-
-
-def multiply(matrices, pattern, vectors):
-    """Multiply vectors (n, K, g) by the matrices (u, K, g, g) of their patterns."""
-    size = len(vectors) * matrices[0].numel()
-    is_small = size < min(CHEAP_COPY * len(matrices), LARGE_COPY)
-    if is_small or 4 * len(matrices) > len(vectors):
-        return (matrices[pattern] @ vectors[..., None])[..., 0]
-    product = torch.empty_like(vectors)
-    for u, matrix in enumerate(matrices):
-        rows = (pattern == u).nonzero()[:, 0] if len(matrices) > 1 else slice(None)
-        product[rows] = (vectors[rows].transpose(0, 1) @ matrix.mT).transpose(0, 1)
-    return product
-
-
 class Given(NamedTuple):
     """Distributions of all classes, given the observed entries of rows."""
 
     joint: torch.Tensor  # log p(class, observed entries), (n, K)
-    gaussian: Conditioned
+    gaussian: DenseConditioned | DiagonalConditioned
     entries: torch.Tensor  # log p(entry | class) of the other columns, (n, K, d - g)
 
     @property
@@ -200,8 +85,9 @@ class MixtureDensity(Density):
         self.layout = layout
 
     @cached_property
-    def _factors(self):
-        return Factors.of(self.classes.covariances)
+    def _gaussians(self):
+        of = self.classes.means, self.classes.covariances
+        return self.layout.form.gaussians(*of)
 
     @cached_property
     def _of_codes(self):
@@ -225,39 +111,40 @@ class MixtureDensity(Density):
 
     @property
     def row_bytes(self):
-        n_classes, n_gaussian = self.classes.means.shape
-        n_numbers = 5 * n_gaussian**2 + 8 * self.layout.n_features + 8
-        return FLOAT_BYTES * n_classes * n_numbers
+        n_numbers = self._gaussians.pattern_numbers + 8 * self.layout.n_features + 8
+        return FLOAT_BYTES * len(self.classes.weights) * n_numbers
 
     def blocks(self, observed):
         """Yield slices of rows that stay within the memory for rows and for patterns.
 
-        observed : bool, (n, d); rows with the same pattern follow each other.
+        Patterns in a block have similar numbers of unobserved columns.
+
+        observed : bool, (n, d), in the order of `pattern_order`.
         """
-        n_classes, n_gaussian = self.classes.means.shape
-        number = FLOAT_BYTES * n_classes
-        n_patterns = max(1, BLOCK_BYTES // (number * (5 * n_gaussian**2 + 1)))
+        number = FLOAT_BYTES * len(self.classes.weights)
         n_rows = max(1, BLOCK_BYTES // (number * 12 * self.layout.n_features))
-        columns = observed[:, self.layout.gaussian]
-        new = (columns[1:] != columns[:-1]).any(1)
-        block = new.cumsum(0) // n_patterns
-        ends = (block[1:] != block[:-1]).nonzero()[:, 0] + 2
-        ends = {0, *ends.tolist(), *range(n_rows, len(observed), n_rows)}
+        ends = {0, *range(n_rows, len(observed), n_rows)}
+        if self._gaussians.pattern_numbers:
+            columns = observed[:, self.layout.gaussian]
+            n_patterns = BLOCK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
+            new = (columns[1:] != columns[:-1]).any(1)
+            block = new.cumsum(0) // max(1, n_patterns)
+            scale = (~columns).sum(1).double().frexp().exponent
+            is_end = (block[1:] != block[:-1]) | (scale[2:] != scale[1:-1])
+            ends.update((is_end.nonzero()[:, 0] + 2).tolist())
+            ends.update((scale[1:2] != scale[:1]).nonzero()[:, 0].add(1).tolist())
         for first, last in pairwise([*sorted(ends), len(observed)]):
             yield slice(first, last)
 
     def given(self, X, observed, patterns=None):
         """Condition every class on the observed entries of rows.
 
-        patterns : `distinct` of the observed Gaussian columns, if it is known.
+        patterns : those of the observed Gaussian columns, if they are known.
         """
         classes, layout = self.classes, self.layout
-        gaussian = condition(
-            X[:, layout.gaussian],
-            observed[:, layout.gaussian],
-            classes.means,
-            self._factors,
-            patterns,
+        columns = layout.gaussian
+        gaussian = self._gaussians.condition(
+            X[:, columns], observed[:, columns], patterns
         )
         entries = self._other_entries(X)
         seen = observed[:, None, layout.others]
@@ -373,16 +260,13 @@ class MixtureDensity(Density):
         level = X.new_tensor(rng.random((len(X), 1)))
         share = given.log_responsibility.exp().cumsum(1)
         k = (share < level).sum(1).clamp(max=len(classes.weights) - 1)
-        root = torch.linalg.cholesky(classes.covariances)[k]
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
-        own = (root @ noise[..., None])[..., 0]
+        of_class = classes.means[k] + self._gaussians.draw(k, noise)
         observed = present[:, layout.gaussian]
-        residual = torch.nan_to_num(X[:, layout.gaussian]) - classes.means[k] - own
-        residual = torch.where(observed, residual, 0.0)[..., None]
-        covariance = given.gaussian.covariance[given.gaussian.pattern, k]
-        moved = -(covariance @ (given.gaussian.precision[k] @ residual))[..., 0]
+        residual = torch.nan_to_num(X[:, layout.gaussian]) - of_class
+        residual = torch.where(observed, residual, 0.0)
         drawn = torch.empty_like(X)
-        drawn[:, layout.gaussian] = classes.means[k] + own + moved
+        drawn[:, layout.gaussian] = of_class + given.gaussian.expectation(residual, k)
         if layout.likelihood is not None:
             uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
             of_class = layout.likelihood.draw(classes.locations[k], uniform)

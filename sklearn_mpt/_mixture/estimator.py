@@ -21,13 +21,13 @@ from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian, check_sizes
 from sklearn_mpt._measure.information_criteria import akaike, bayesian
 from sklearn_mpt._measure.masks import fixed_size
-from sklearn_mpt._mixture.covariances import compressed, covariance_shape, expanded
+from sklearn_mpt._mixture.covariances import FORMS
 from sklearn_mpt._mixture.density import Classes, MixtureDensity, MixtureLayout
+from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
     Step,
-    distinct_order,
     moved,
 )
 from sklearn_mpt._seeds import RandomState
@@ -349,16 +349,8 @@ class MPTMixture(TableMPT):
     def _n_parameters(self):
         """Return the number of free parameters."""
         n_classes, layout = len(self.weights_), self._layout(self.n_features_in_)
-        g, kind = len(layout.gaussian), self.covariance_type
-        q = min(self.n_factors, g)
-        of_covariance = {
-            "full": n_classes * g * (g + 1) // 2,
-            "tied": g * (g + 1) // 2,
-            "diag": n_classes * g,
-            "spherical": n_classes * min(g, 1),
-            "low_rank": n_classes * (g * (q + 1) - q * (q - 1) // 2),
-        }[kind]
-        free = 0
+        g, free = len(layout.gaussian), 0
+        of_covariance = layout.form.n_parameters(n_classes, g, self.n_factors)
         if layout.likelihood is not None:
             entries = torch.from_numpy(np.ones(len(layout.others)))
             n_locations = len(layout.likelihood.spread(entries))
@@ -386,7 +378,7 @@ class MPTMixture(TableMPT):
         if likelihood is not None:
             likelihood = likelihood.to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
-        return MixtureLayout(*columns, likelihood)
+        return MixtureLayout(FORMS[self.covariance_type], *columns, likelihood)
 
     # The start
 
@@ -418,8 +410,8 @@ class MPTMixture(TableMPT):
             others = X[:, layout.others.numpy()]
             start = layout.likelihood.start_location(others, weight)
             locations = np.tile(start, (n_classes, 1))
-        wide = torch.from_numpy(np.diag(np.maximum(variance, self.reg_covar + 1e-300)))
-        wide = wide.repeat(n_classes, 1, 1)
+        variance = torch.from_numpy(np.maximum(variance, self.reg_covar + 1e-300))
+        wide = layout.form.with_variances(variance.repeat(n_classes, 1))
         classes = Classes(
             share.sum(0) / share.sum(),
             torch.from_numpy(np.tile(mean, (n_classes, 1))),
@@ -427,7 +419,7 @@ class MPTMixture(TableMPT):
             torch.from_numpy(locations),
             *self._factors(wide),
         )
-        order = distinct_order(rows.isnan())
+        order = pattern_order(~rows.isnan())
         rows, share = rows[order], share[order]
         n_steps = START_STEPS[layout.likelihood is not None]
         for _ in range(n_steps):
@@ -440,9 +432,10 @@ class MPTMixture(TableMPT):
 
     def _factors(self, covariances):
         """Return loadings and noise variances to start from; empty if not low-rank."""
-        n_classes, n_gaussian, _ = covariances.shape
+        n_classes, n_gaussian = covariances.shape[:2]
         if self.covariance_type != "low_rank":
-            return covariances[..., :0], covariances.new_zeros(n_classes, 0)
+            nothing = covariances.new_zeros(n_classes, 0)
+            return covariances.new_zeros(n_classes, n_gaussian, 0), nothing
         n_factors = min(self.n_factors, n_gaussian)
         return factors_of_covariances(covariances, n_factors, self.reg_covar)
 
@@ -486,17 +479,17 @@ class MPTMixture(TableMPT):
         if means is not None:
             classes = classes._replace(means=torch.from_numpy(means))
         if self.precisions_init is not None:
-            kind = self.covariance_type
-            shape = covariance_shape(kind, n_classes, n_gaussian)
+            form = layout.form
+            shape = form.shape(n_classes, n_gaussian)
             precisions = given_array(self.precisions_init, "precisions_init", shape)
-            full = expanded(precisions, kind, n_classes, n_gaussian)
-            try:
-                np.linalg.cholesky(full)
-            except np.linalg.LinAlgError:
-                raise ValueError("precisions_init must be positive definite.") from None
-            full = torch.from_numpy(np.linalg.inv(full))
-            loadings, noise = self._factors(full)
-            classes = classes._replace(covariances=full, loadings=loadings, noise=noise)
+            precisions = form.expand(precisions, n_classes, n_gaussian)
+            if not form.is_valid(torch.from_numpy(precisions)):
+                raise ValueError("precisions_init must be positive definite.")
+            given = torch.from_numpy(form.inverses(precisions)[1])
+            loadings, noise = self._factors(given)
+            classes = classes._replace(
+                covariances=given, loadings=loadings, noise=noise
+            )
         return classes
 
     # Training
@@ -571,19 +564,14 @@ class MPTMixture(TableMPT):
         if layout.likelihood is not None and layout.likelihood.is_separable:
             mean = layout.likelihood.mean(torch.from_numpy(arrays.locations))
             means[:, layout.others.numpy()] = mean.numpy()
-        kind = self.covariance_type
-        roots = np.linalg.cholesky(arrays.covariances)
-        eye = torch.eye(arrays.means.shape[1], dtype=torch.float64)
-        inverse = torch.linalg.solve_triangular(
-            torch.from_numpy(roots), eye, upper=False
-        ).mT.numpy()
-        compact = compressed(arrays.covariances, kind)
+        form = layout.form
+        roots, precisions = form.inverses(arrays.covariances)
         return {
             "weights_": arrays.weights.copy(),
             "means_": means,
-            "covariances_": compact,
-            "precisions_cholesky_": compressed(inverse, kind),
-            "precisions_": compressed(inverse @ inverse.mT, kind),
+            "covariances_": form.compress(arrays.covariances),
+            "precisions_cholesky_": form.compress(roots),
+            "precisions_": form.compress(precisions),
             "locations_": arrays.locations.copy(),
             "factors_": np.swapaxes(arrays.loadings, 1, 2).copy(),
             "noise_variances_": arrays.noise.copy(),
@@ -592,10 +580,10 @@ class MPTMixture(TableMPT):
     def _classes(self, fitted, device):
         layout = self._layout(fitted["means_"].shape[1])
         means = fitted["means_"][:, layout.gaussian.numpy()]
-        full = expanded(fitted["covariances_"], self.covariance_type, *means.shape)
+        covariances = layout.form.expand(fitted["covariances_"], *means.shape)
         loadings = np.swapaxes(fitted["factors_"], 1, 2)
         others = (fitted["locations_"], loadings, fitted["noise_variances_"])
-        arrays = (fitted["weights_"], means, full, *others)
+        arrays = (fitted["weights_"], means, covariances, *others)
         return Classes(*(as_tensor(array, device) for array in arrays))
 
     def _density_of(self, fitted, device):
@@ -614,8 +602,8 @@ class MPTMixture(TableMPT):
         means = fitted["means_"][:, layout.gaussian.numpy()]
         if not means.size:
             return
-        full = expanded(fitted["covariances_"], self.covariance_type, *means.shape)
-        least = np.linalg.eigvalsh(full)[:, 0]
+        covariances = layout.form.expand(fitted["covariances_"], *means.shape)
+        least = layout.form.least_variances(covariances)
         flat = np.flatnonzero(least < 2 * self.reg_covar)
         if len(flat):
             warn_caller(

@@ -16,7 +16,8 @@ def statistics(classes, layout, rows, share):
     density = MixtureDensity(classes, layout)
     parts = density.blocks(~rows.isnan())
     first, *others = (
-        statistics_of_shares(density, rows[part], share[part]) for part in parts
+        statistics_of_shares(density, rows[part], share[part], 1 / float(share.sum()))
+        for part in parts
     )
     for other in others:
         first = first + other

@@ -27,7 +27,8 @@ import torch
 from sklearn_mpt._factors.em import em_step
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.stopping import gain_to_come, trend
-from sklearn_mpt._mixture.density import Classes, MixtureDensity, distinct, multiply
+from sklearn_mpt._mixture.density import Classes, MixtureDensity
+from sklearn_mpt._mixture.patterns import Patterns, pattern_order
 
 POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER
 SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
@@ -49,7 +50,7 @@ class Statistics(NamedTuple):
     square: torch.Tensor  # sum over rows of its square
     counts: torch.Tensor  # rows in each class, (K,)
     sums: torch.Tensor  # first moments, (K, g)
-    scatters: torch.Tensor  # second moments, (K, g, g)
+    scatters: torch.Tensor  # second moments, (K, g, g) or (K, g)
     slopes: torch.Tensor  # gradient in the locations, (K, l)
     informations: torch.Tensor  # expected information on the locations, (K, l)
 
@@ -73,22 +74,23 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     Gaussian. It keeps the probabilities of categories above zero. patterns : those of
     the present entries, if they are known.
     """
-    present, classes = ~X.isnan(), density.classes
+    present = ~X.isnan()
     given = density.given(X, present, patterns)
     value = given.joint.logsumexp(1)
     share = given.log_responsibility.exp() * weight[:, None]
     entries = (share + prior * weight[:, None])[..., None] * present[:, None].to(X)
-    return _added(density, X, given, share, None, entries, value, weight, classes)
+    return _added(density, X, given, share, None, entries, value, weight, prior)
 
 
-def statistics_of_shares(density, X, share):
-    """Return the statistics of whole rows with given responsibilities (n, K)."""
+def statistics_of_shares(density, X, share, prior):
+    """Return the statistics of whole rows with given responsibilities (n, K).
+
+    prior : additional count of each row in the information of every class.
+    """
     given, present = density.given(X, ~X.isnan()), ~X.isnan()
     entries = share[..., None] * present[:, None].to(X)
     value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
-    return _added(
-        density, X, given, share, None, entries, value, weight, density.classes
-    )
+    return _added(density, X, given, share, None, entries, value, weight, prior)
 
 
 def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
@@ -97,7 +99,7 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     hidden : bool, (n, d), True only where an entry is present. inflation : D / |H|,
     (n, 1). prior : as in `statistics_of_rows`.
     """
-    present, classes = ~X.isnan(), density.classes
+    present = ~X.isnan()
     given = density.given(X, present & ~hidden)
     entries = density.entry_log_prob(X, given)
     joint = given.log_responsibility[..., None] + entries  # shape: (n, K, d)
@@ -109,51 +111,35 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     seen = (present & ~hidden)[:, None]
     each = torch.where(seen, share[..., None], targets)
     each = each + prior * weight[:, None, None] * present[:, None].to(X)
-    return _added(density, X, given, share, targets, each, value, weight, classes)
+    return _added(density, X, given, share, targets, each, value, weight, prior)
 
 
-def _added(density, X, given, share, targets, entries, value, weight, classes):
+def _added(density, X, given, share, targets, entries, value, weight, prior):
     """Add up weighted statistics over rows.
 
     share : weights of the statistics given the observed entries, (n, K). targets :
     weights of the statistics given the observed entries and one hidden entry,
     (n, K, d); None for whole rows. entries : weights of the gradients of columns that
-    are not Gaussian, (n, K, d).
+    are not Gaussian, (n, K, d). prior : additional count of each row in every class.
     """
-    gaussian, layout = given.gaussian, density.layout
-    deviation, pattern = gaussian.deviation, gaussian.pattern
-    n_patterns = len(gaussian.covariance)
-    of_pattern = share.new_zeros(n_patterns, share.shape[1]).index_add(
-        0, pattern, share
-    )
-    sums = torch.einsum("nk,nkd->kd", share, deviation)
-    weighted = share[..., None] * deviation
-    scatters = weighted.permute(1, 2, 0) @ deviation.transpose(0, 1)
-    scatters = scatters + torch.einsum("uk,ukde->kde", of_pattern, gaussian.covariance)
+    gaussian, layout, classes = given.gaussian, density.layout, density.classes
+    sums, scatters = gaussian.moments(share)
     if targets is not None:
-        of_target = targets[..., layout.gaussian]
-        variance = gaussian.variance
         residual = torch.nan_to_num(X[:, None, layout.gaussian]) - classes.means
-        error = (residual - deviation) / variance
-        C = gaussian.covariance
-        pulled = of_target * error
-        moved = multiply(C, pattern, pulled)
-        cross = moved.permute(1, 2, 0) @ deviation.transpose(0, 1)
-        each = of_target * (error**2 - 1 / variance)
-        each = each.new_zeros(n_patterns, *each.shape[1:]).index_add(0, pattern, each)
-        own = torch.einsum("ukde,uke,ukef->kdf", C, each, C)
-        sums = sums + moved.sum(0)
-        scatters = scatters + cross + cross.mT + own
+        error = (residual - gaussian.deviation) / gaussian.variance
+        more = gaussian.target_moments(targets[..., layout.gaussian], error)
+        sums, scatters = sums + more[0], scatters + more[1]
     slopes = informations = torch.zeros_like(classes.locations)
     if layout.likelihood is not None:
-        slopes, informations = _slopes(density, X, entries[..., layout.others], weight)
+        of_others = entries[..., layout.others]
+        slopes, informations = _slopes(density, X, of_others, weight, prior)
     return Statistics(
         weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
         informations,
     )  # fmt: skip
 
 
-def _slopes(density, X, entries, weight):
+def _slopes(density, X, entries, weight, prior):
     """Return gradient and information in the locations of columns not Gaussian."""
     layout, classes = density.layout, density.classes
     rows, likelihood = X[:, layout.others], layout.likelihood
@@ -163,8 +149,7 @@ def _slopes(density, X, entries, weight):
     slopes = (likelihood.spread(entries) * slope).sum(0)
     n_present = weight @ likelihood.spread((~rows.isnan()).to(X))
     expected = information.expand(len(X), *classes.locations.shape)[0]
-    counts = classes.weights[:, None] + 1 / n_present.clamp(min=1)
-    return slopes, counts * n_present * expected
+    return slopes, (classes.weights[:, None] + prior) * n_present * expected
 
 
 def moved(classes, statistics, n_rows, size, step, with_prior):
@@ -177,21 +162,21 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
     own = n_rows * classes.weights
     keep = 1.0 if with_prior else 1 - size
     counts = keep * own + size * statistics.counts
-    sums, scatters = size * statistics.sums, size * statistics.scatters
-    scatters = scatters + (keep * own)[:, None, None] * classes.covariances
     if not bool((counts > 0).all()):
         return None
-    shift = sums / counts[:, None]
+    form, before = step.layout.form, classes.covariances
+    per_class = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
+    shift = size * statistics.sums / counts[:, None]
     share = counts / counts.sum()
-    spread = scatters / counts[:, None, None] - shift[:, :, None] * shift[:, None]
-    spread = 0.5 * (spread + spread.mT)
+    kept = (keep * own).view_as(per_class) * before
+    spread = (size * statistics.scatters + kept) / per_class - form.outer(shift)
     loadings, noise = classes.loadings, classes.noise
     if step.covariance_type == "low_rank":
         loadings, noise = factored(spread, counts, loadings, noise, step)
         covariances = loadings @ loadings.mT + torch.diag_embed(noise)
     else:
-        covariances = structured(spread, share, step)
-    if covariances.numel() and bool(torch.linalg.cholesky_ex(covariances)[1].any()):
+        covariances = form.widen(form.pool(spread, share), step.reg_covar)
+    if not form.is_valid(covariances):
         return None
     locations = classes.locations
     if step.layout.likelihood is not None:
@@ -201,23 +186,6 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
         share, classes.means + shift, covariances, locations, loadings, noise
     )
     return found if found.is_finite() else None
-
-
-def structured(spread, share, step):
-    """Return the covariances of maximum likelihood of the type of `step`.
-
-    spread : covariances of the rows in each class, (K, g, g). share : share of the
-    rows in each class, (K,).
-    """
-    eye = torch.eye(spread.shape[1], dtype=spread.dtype, device=spread.device)
-    if step.covariance_type == "tied":
-        spread = (share[:, None, None] * spread).sum(0).expand_as(spread)
-    elif step.covariance_type == "diag":
-        spread = spread * eye
-    elif step.covariance_type == "spherical":
-        mean = spread.diagonal(dim1=1, dim2=2).mean(1)
-        spread = mean[:, None, None] * eye
-    return spread + step.reg_covar * eye
 
 
 def factored(spread, counts, loadings, noise, step):
@@ -233,12 +201,6 @@ def factored(spread, counts, loadings, noise, step):
         pooled = (share * variance).sum(0)
         noise = own * variance + (1 - own) * pooled + step.reg_covar
     return loadings, noise
-
-
-def distinct_order(observed):
-    """Return an order of the rows in which equal rows of `observed` are neighbours."""
-    _, pattern = observed.unique(dim=0, return_inverse=True)
-    return pattern.argsort(stable=True)
 
 
 class MixtureSolver(Solver):
@@ -285,7 +247,7 @@ class MixtureSolver(Solver):
         n_before=0,
     ):
         # Rows with the same gaps share matrices, so they are made neighbours.
-        order = distinct_order(X.isnan())
+        order = pattern_order(~X.isnan())
         self.X, self.weight = X[order], weight[order]
         self.starts = starts
         self.how = step
@@ -359,7 +321,7 @@ class MixtureSolver(Solver):
         if masks is not None:
             rows, hidden, inflation = masks
             seen = seen[rows] & ~hidden
-            order = distinct_order(seen)
+            order = pattern_order(seen)
             hidden, inflation, seen = hidden[order], inflation[order], seen[order]
             n_copies = len(rows) / len(X)
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
@@ -381,7 +343,7 @@ class MixtureSolver(Solver):
         if self._parts_of_rows is None:
             numbers = seen[:, self.how.layout.gaussian]
             self._parts_of_rows = [
-                (part, distinct(numbers[part])) for part in density.blocks(seen)
+                (part, Patterns(numbers[part])) for part in density.blocks(seen)
             ]
         return self._parts_of_rows
 

@@ -13,7 +13,10 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
-from sklearn_mpt._mixture.density import Conditioned, Factors, condition  # noqa: E402
+from sklearn_mpt._mixture.gaussians import (  # noqa: E402
+    DenseGaussians,
+    DiagonalGaussians,
+)
 from sklearn_mpt._mixture.training import (  # noqa: E402
     statistics_of_masks,
     statistics_of_rows,
@@ -80,22 +83,49 @@ def test_nearly_singular_classes_are_conditioned():
     covariance = root @ root.T
     X = (root @ rng.normal(size=(4, 16))).T
     observed = (np.arange(16)[:, None] >> np.arange(4)) % 2 == 1  # every pattern
-    factors = Factors.of(torch.from_numpy(covariance[None]))
-    arrays = X, observed, np.zeros((1, 4))
-    tensors = condition(*map(torch.from_numpy, arrays), factors)
-    found = Conditioned(*(part.numpy() for part in tensors))
+    of = np.zeros((1, 4)), covariance[None]
+    gaussians = DenseGaussians(*map(torch.from_numpy, of))
+    found = gaussians.condition(torch.from_numpy(X), torch.from_numpy(observed))
+    covariances, of_row = found.covariance.numpy(), found.patterns.of_row
     for i, seen in enumerate(observed):
         block, cross = covariance[np.ix_(seen, seen)], covariance[:, seen]
         gain = np.linalg.solve(block, cross.T).T
         scale = np.sqrt(covariance.diagonal())
         expected = multivariate_normal(cov=block).logpdf(X[i, seen]) if i else 0.0
         assert_allclose(found.log_prob[i, 0], expected, atol=1e-6)
-        assert_allclose(
-            found.deviation[i, 0] / scale, gain @ X[i, seen] / scale, atol=1e-6
-        )
+        deviation = found.deviation[i, 0].numpy()
+        assert_allclose(deviation / scale, gain @ X[i, seen] / scale, atol=1e-6)
         left = (covariance - gain @ cross.T) / np.outer(scale, scale)
-        of_pattern = found.covariance[found.pattern[i], 0] / np.outer(scale, scale)
+        of_pattern = covariances[0, of_row[i]] / np.outer(scale, scale)
         assert_allclose(of_pattern, left, atol=1e-7)
+
+
+def test_independent_columns_are_those_of_matrices_without_correlations():
+    rng = np.random.default_rng(0)
+    means, variances = rng.normal(size=(3, 6)), rng.gamma(2, size=(3, 6))
+    X, observed = rng.normal(size=(40, 6)), rng.random((40, 6)) < 0.6
+    observed[20:] = observed[20]  # a pattern of many rows
+    X = torch.from_numpy(np.where(observed, X, np.nan))
+    observed = torch.from_numpy(observed)
+    means, variances = torch.from_numpy(means), torch.from_numpy(variances)
+    share = torch.from_numpy(rng.random((40, 3)))
+    targets = torch.from_numpy(rng.random((40, 3, 6))) * ~observed[:, None]
+    error = torch.from_numpy(rng.normal(size=(40, 3, 6)))
+    dense, plain = (
+        gaussians.condition(X, observed)
+        for gaussians in (
+            DenseGaussians(means, torch.diag_embed(variances)),
+            DiagonalGaussians(means, variances),
+        )
+    )
+    for name in ("log_prob", "deviation", "variance"):
+        assert_allclose(getattr(dense, name), getattr(plain, name), atol=1e-12)
+    moments = dense.moments(share), plain.moments(share)
+    of_targets = (kind.target_moments(targets, error) for kind in (dense, plain))
+    for matrices, numbers in (moments, of_targets):
+        assert_allclose(matrices[0], numbers[0], atol=1e-12)
+        diagonal = matrices[1].diagonal(dim1=1, dim2=2)
+        assert_allclose(diagonal, numbers[1], atol=1e-12)
 
 
 def test_the_curve_adds_up_to_the_score():
@@ -104,9 +134,14 @@ def test_the_curve_adds_up_to_the_score():
     assert_allclose(curve.lml, model.score(X), atol=1e-10)
 
 
-def test_masks_of_all_sizes_have_the_statistics_of_whole_rows():
+@pytest.mark.parametrize("kind", ["full", "diag"])
+def test_masks_of_all_sizes_have_the_statistics_of_whole_rows(kind):
     """The mean over sizes, and over masks of a size, by enumeration."""
     model, X = known()
+    if kind == "diag":
+        precisions = 1 / covariances().diagonal(axis1=1, axis2=2)
+        model.set_params(covariance_type=kind, precisions_init=precisions)
+        model.fit(np.nan_to_num(X))
     density = model._density()
     rows = torch.from_numpy(X)
     weight = torch.ones(len(X), dtype=torch.float64)
@@ -126,7 +161,8 @@ def test_masks_of_all_sizes_have_the_statistics_of_whole_rows():
     assert_allclose(total[0], exact.value, rtol=1e-10)
     assert_allclose(total[2] + own, exact.counts, rtol=1e-10)
     assert_allclose(total[3], exact.sums, atol=1e-9)
-    prior = own[:, None, None] * density.classes.covariances
+    before = density.classes.covariances
+    prior = own.view(-1, *[1] * (before.ndim - 1)) * before
     assert_allclose(total[4] + prior, exact.scatters, atol=1e-8)
 
 
@@ -203,6 +239,23 @@ def test_latent_classes_are_recovered():
     assert_allclose(found, prob, atol=0.06)
     agree = np.mean(model.predict(X) == label)
     assert max(agree, 1 - agree) > 0.9
+
+
+def test_statistics_are_the_same_in_any_number_of_parts():
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.normal(size=(60, 3)), rng.random((60, 2)) < 0.5]
+    X[rng.random(X.shape) < 0.3] = np.nan
+    kinds = ["gaussian"] * 3 + ["bernoulli"] * 2
+    model = MPTMixture(2, likelihood=kinds, max_iter=0, random_state=0).fit(X)
+    density, rows = model._density(), torch.from_numpy(X)
+    weight = torch.from_numpy(rng.random(60))
+    whole = statistics_of_rows(density, rows, weight, prior=0.1)
+    parts = (
+        statistics_of_rows(density, rows[part], weight[part], prior=0.1)
+        for part in (slice(25), slice(25, 60))
+    )
+    for one, other in zip(whole, next(parts) + next(parts), strict=True):
+        assert_allclose(one, other, atol=1e-10)
 
 
 def test_a_table_of_several_kinds_is_filled_in():

@@ -1,0 +1,153 @@
+"""Patterns of observed columns, whose matrices are computed once for all their rows."""
+
+import math
+from functools import cached_property
+
+import numpy as np
+import torch
+
+# Sums of these numbers tell patterns apart. They are exact in double precision.
+LARGEST_KEY = 2**40
+
+
+def pattern_order(observed):
+    """Return an order of rows in which equal rows are neighbours; (n,).
+
+    Rows with few unobserved columns come first. Two patterns with the same key, which
+    is most improbable, may be mixed.
+
+    observed : bool, (n, d).
+    """
+    keys = np.random.default_rng(0).integers(LARGEST_KEY, size=observed.shape[1])
+    observed = observed.double()
+    order = (observed @ observed.new_tensor(keys.astype(float))).argsort(stable=True)
+    count = observed.sum(1)
+    return order[count[order].argsort(descending=True, stable=True)]
+
+
+class Patterns:
+    """The patterns of observed columns of some rows.
+
+    Parameters
+    ----------
+    observed : Tensor of bool, of shape (n, g)
+
+    Attributes
+    ----------
+    distinct : Tensor of bool, of shape (u, g)
+        The patterns. A pattern may occur twice.
+    of_row : Tensor of shape (n,)
+        The index of the pattern of each row.
+    """
+
+    def __init__(self, observed):
+        order = pattern_order(observed)
+        by_pattern = observed[order]
+        starts = observed.new_ones(len(observed))
+        starts[1:] = (by_pattern[1:] != by_pattern[:-1]).any(1)
+        self._order = order
+        self._starts = starts
+        self.distinct = by_pattern[starts]
+        self.of_row = torch.empty_like(order)
+        self.of_row[order] = starts.cumsum(0) - 1
+
+    @cached_property
+    def n_hidden(self):
+        """Number of unobserved columns of each pattern, (u,)."""
+        return (~self.distinct).sum(1)
+
+    @cached_property
+    def hidden(self):
+        """Unobserved columns of each pattern, (u, h), h the largest number of them.
+
+        Patterns that have fewer are filled up with observed columns.
+        """
+        largest = int(self.n_hidden.max()) if len(self.n_hidden) else 0
+        order = self.distinct.to(torch.uint8).argsort(dim=1, stable=True)
+        return order[:, :largest].contiguous()
+
+    @cached_property
+    def is_hidden(self):
+        """Whether a column of `hidden` is unobserved; bool, (u, h)."""
+        places = torch.arange(self.hidden.shape[1], device=self.hidden.device)
+        return places < self.n_hidden[:, None]
+
+    @cached_property
+    def hidden_of_rows(self):
+        """Unobserved columns of each row, (n, h)."""
+        return self.hidden[self.of_row]
+
+    @cached_property
+    def block_places(self):
+        """Places of the blocks of unobserved columns in flat matrices; (u, h, h)."""
+        n_columns = self.distinct.shape[1]
+        return self.hidden[:, :, None] * n_columns + self.hidden[:, None]
+
+    def blocks(self, matrices):
+        """Return the blocks of matrices (K, g, g) at unobserved columns; (K, u, h, h).
+
+        They are those of the identity where `hidden` has observed columns.
+        """
+        blocks = matrices.flatten(1)[:, self.block_places]
+        eye = torch.eye(blocks.shape[-1], dtype=blocks.dtype, device=blocks.device)
+        return torch.where(self.is_in_block, blocks, eye)
+
+    @cached_property
+    def is_in_block(self):
+        """Whether both columns of an entry of a block are unobserved; (u, h, h)."""
+        return self.is_hidden[:, :, None] & self.is_hidden[:, None]
+
+    def sum_of_blocks(self, blocks):
+        """Add up blocks (K, u, h, h) to matrices (K, g, g)."""
+        n_columns = self.distinct.shape[1]
+        total = blocks.new_zeros(len(blocks), n_columns**2)
+        places = self.block_places.flatten().expand(len(blocks), -1)
+        total.scatter_add_(1, places, blocks.flatten(1))
+        return total.unflatten(1, (n_columns, n_columns))
+
+    def at_hidden(self, vectors):
+        """Return the entries of vectors (K, n, g) at unobserved columns, (K, n, h)."""
+        places = self.hidden_of_rows.expand(len(vectors), -1, -1)
+        return vectors.gather(2, places)
+
+    def with_hidden(self, vectors, values):
+        """Add values (K, n, h) at unobserved columns to vectors (K, n, g)."""
+        places = self.hidden_of_rows.expand(len(vectors), -1, -1)
+        return vectors.scatter_add(2, places, values)
+
+    def sums(self, values):
+        """Add up the values (K, n, ...) of the rows of each pattern, (K, u, ...)."""
+        total = values.new_zeros(len(values), len(self.distinct), *values.shape[2:])
+        return total.index_add(1, self.of_row, values)
+
+    @cached_property
+    def _groups(self):
+        """Groups of as many rows of one pattern as rows have patterns on average.
+
+        The size of a group, the patterns of the groups, and the place of each row among
+        them.
+        """
+        n_rows, n_patterns = len(self.of_row), len(self.distinct)
+        size = math.ceil(n_rows / max(n_patterns, 1))
+        counts = torch.bincount(self.of_row, minlength=n_patterns)
+        n_groups = (counts + size - 1) // max(size, 1)
+        each = torch.arange(n_rows, device=counts.device)
+        rank = torch.empty_like(self.of_row)
+        rank[self._order] = each - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        first = n_groups.cumsum(0) - n_groups
+        patterns = torch.arange(n_patterns, device=counts.device)
+        return (
+            size,
+            patterns.repeat_interleave(n_groups),
+            first[self.of_row] * size + rank,
+        )
+
+    def multiply(self, matrices, vectors):
+        """Multiply vectors (K, n, b) by matrices (K, u, a, b) of their patterns."""
+        size, patterns, places = self._groups
+        shape = len(vectors), len(patterns) * size, vectors.shape[2]
+        grouped = vectors.new_zeros(shape).index_copy(1, places, vectors)
+        grouped = grouped.unflatten(1, (len(patterns), size))
+        if len(patterns) > len(self.distinct):
+            matrices = matrices[:, patterns]
+        return (grouped @ matrices.mT).flatten(1, 2)[:, places]
