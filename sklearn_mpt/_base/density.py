@@ -360,13 +360,13 @@ class IntegratedDensity(LatentDensity):
         log_prob = value - self.units.log_scale
         return torch.where(rows.present[:, None], log_prob, 0.0)
 
-    def _conditionals(self, rows, how):
-        value, error, _ = self._estimate(integrate_conditionals, rows, how)
-        largest = how.tolerance if how.is_quadrature else UNSURE_CONDITIONAL
+    def _conditionals(self, rows, accuracy):
+        value, error, _ = self._estimate(integrate_conditionals, rows, accuracy)
+        largest = accuracy.tolerance if accuracy.is_quadrature else UNSURE_CONDITIONAL
         far = (error > largest).nonzero()
         if len(far) == 0:
             return value
-        accuracy = self.scoring if how.is_quadrature else how.finest()
+        accuracy = self.scoring if accuracy.is_quadrature else accuracy.finest()
         integrate = partial(self._estimate, integrate_log_prob, accuracy=accuracy)
         for which, feature in (part.T for part in far.split(len(value))):
             entries = which, feature

@@ -55,7 +55,7 @@ CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
 
 
-class Problem(NamedTuple):
+class TrainingData(NamedTuple):
     """The rows, the start and the device of a training.
 
     X : rows, NaN where missing. fitted : the attributes to start from. is_all : whether
@@ -149,8 +149,8 @@ class BaseMPT(
         """
 
     @abstractmethod
-    def _solver(self, problem: Problem) -> Solver:
-        """Return a solver that starts from the problem's attributes."""
+    def _solver(self, data: TrainingData) -> Solver:
+        """Return a solver that starts from the attributes of `data`."""
 
     @abstractmethod
     def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
@@ -249,8 +249,8 @@ class BaseMPT(
             fitted |= {"loss_curve_": [], "n_iter_": 0}
             if self.max_iter > 0:
                 device = check_device(self.device)
-                problem = Problem(X, fitted, True, not go_on, device, rng, weight)
-                solver = self._solver(problem)
+                data = TrainingData(X, fitted, True, not go_on, device, rng, weight)
+                solver = self._solver(data)
                 epochs = Epochs(self, X, solver, context, fitted)
                 is_refit = was_fitted and not go_on
                 n_required = self.n_iter_no_change if is_refit else 1
@@ -304,8 +304,8 @@ class BaseMPT(
                 fitted |= {"loss_curve_": [], "n_iter_": 0}
             rng = np.random.default_rng([*fitted["_seed"], fitted["n_iter_"]])
             device = check_device(self.device)
-            problem = Problem(X, fitted, False, first, device, rng, weight)
-            solver = self._solver(problem)
+            data = TrainingData(X, fitted, False, first, device, rng, weight)
+            solver = self._solver(data)
             solver.load(fitted["_optimizer_state"])
             fit_part(solver)
             fitted |= self._trained_attributes(solver.result, fitted)

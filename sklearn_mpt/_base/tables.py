@@ -85,8 +85,8 @@ class TableMPT(BaseMPT):
         is_frame = is_into_dataframe(X)
         strings = None if is_frame or self._is_of_numbers else with_strings(X)
         if strings is not None:
-            how = {"dtype": object, "ensure_all_finite": "allow-nan"}
-            X = validate_data(self, strings, reset=reset, **how)
+            check_params = {"dtype": object, "ensure_all_finite": "allow-nan"}
+            X = validate_data(self, strings, reset=reset, **check_params)
         elif is_frame and not self._is_of_numbers:
             named = with_distinct_names(X)
             validate_data(self, named, reset=reset, skip_check_array=True)

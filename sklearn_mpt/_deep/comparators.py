@@ -85,7 +85,7 @@ class EncodeDecodeDensity(DeepDensity):
     The noise of the chains is the same for all rows.
     """
 
-    def _conditionals(self, rows, how):
+    def _conditionals(self, rows, accuracy):
         shape = (N_STEPS, N_CHAINS, rows.X.shape[1])
         normal = normal_points(N_CHAINS, self.joint.n_dims, self.seed, N_STEPS + 1)
         uniform = np.random.default_rng(self.seed).random(shape)

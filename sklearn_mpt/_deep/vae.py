@@ -302,8 +302,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         constant = np.flatnonzero(likelihood.constant(X))
         constants = {"lml_method_": "importance", "_constant": constant}
         recipe = self._recipe(likelihood, *X.shape)
-        of = recipe, self.n_components, likelihood, X
-        fitted = constants | start(*of, rng, recipe.starts[0], weight)
+        args = recipe, self.n_components, likelihood, X
+        fitted = constants | start(*args, rng, recipe.starts[0], weight)
         if self.decoder is not None:
             fitted |= self._user_decoder_start(fitted, X, rng, weight)
             del fitted["decoder_coefs_"], fitted["decoder_intercepts_"]
@@ -328,18 +328,18 @@ class MPTDeepVAE(LatentMixin, TableMPT):
     def _trained_attributes(self, module, fitted):
         return attributes_of(module, fitted["_shift"], fitted["_scale"])
 
-    def _solver(self, problem):
-        fitted, device = problem.fitted, problem.device
+    def _solver(self, data):
+        fitted, device = data.fitted, data.device
         likelihood, units = self._likelihood(), Units.of(fitted, device)
         module = module_of(fitted, likelihood, device, self.decoder).float()
-        rows = units.standardise(as_tensor(problem.X, device))
+        rows = units.standardise(as_tensor(data.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
-        log_scale *= Weights.of(problem.weight, rows).each
+        log_scale *= Weights.of(data.weight, rows).each
         recipe = self._recipe(likelihood, *rows.shape)
-        chosen, held_out = self._split(problem, rows)
-        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
+        chosen, held_out = self._split(data, rows)
+        weight = np.ones(len(rows)) if data.weight is None else data.weight
         counts = recipe.n_samples, recipe.n_prior_samples, self.n_components
-        of = rows[chosen].float(), recipe.batch_size, SampleCounts(*counts)
+        args = rows[chosen].float(), recipe.batch_size, SampleCounts(*counts)
         validation = None
         if len(held_out):
             validation = ValidationRows(
@@ -351,18 +351,18 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             )
         n_noises = sum(noise.numel() for noise in module.likelihood.noises())
         sets_noise = recipe.sets_noise and n_noises == 1 and validation is not None
-        is_new = problem.is_new and problem.is_all and self.decoder is None
+        is_new = data.is_new and data.is_all and self.decoder is None
         kinds = recipe.starts[1:] if is_new else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
-        of_start = recipe, self.n_components, likelihood, problem.X
+        of_start = recipe, self.n_components, likelihood, data.X
         starts = [
-            start(*of_start, np.random.default_rng(seed), kind, problem.weight)
+            start(*of_start, np.random.default_rng(seed), kind, data.weight)
             for seed, kind in zip(seeds, kinds, strict=True)
         ]
         return NetSolver(
             module,
-            self._loss(problem, of, weight[chosen]),
-            rng=problem.rng,
+            self._loss(data, args, weight[chosen]),
+            rng=data.rng,
             validation=validation,
             other_starts=[
                 module_of(each, likelihood, device).float().state_dict()
@@ -376,19 +376,19 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             joins=validation is not None and not self.warm_start,
             learning_rate=self.learning_rate,
             resting=module.likelihood.noises(),
-            rest=math.inf if sets_noise else REST * problem.is_new,
+            rest=math.inf if sets_noise else REST * data.is_new,
             rotates=recipe.rotates,
         )
 
-    def _split(self, problem, rows):
+    def _split(self, data, rows):
         """Return the numbers of the rows to train on, and of the validation rows.
 
         Of every few rows that principal components explain about as well, one is drawn
         for validation.
         """
         n_rows, held_out = len(rows), np.zeros(len(rows), dtype=bool)
-        rng = np.random.default_rng(problem.fitted["_seed"])
-        if self.early_stopping and problem.is_all:
+        rng = np.random.default_rng(data.fitted["_seed"])
+        if self.early_stopping and data.is_all:
             n_held_out = int(self.validation_fraction * n_rows)
             ends = np.linspace(0, n_rows, n_held_out + 1).astype(int)
             distance = squared_distances(rows.cpu().numpy(), self.n_components)
@@ -396,19 +396,19 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             held_out[order[rng.integers(ends[:-1], ends[1:])]] = True
         return [rng.permutation(np.flatnonzero(part)) for part in (~held_out, held_out)]
 
-    def _loss(self, problem, of, weight):
+    def _loss(self, data, args, weight):
         """Return the loss of `objective`.
 
-        of : rows, batch size and numbers of samples. weight : of the rows.
+        args : rows, batch size and numbers of samples. weight : of the rows.
         """
         if self.objective == "mpt":
             _, at_once, drawn = CONDITIONALS[self.conditional]
             is_auto = self.n_masks == "auto"
             kind, n_masks = (at_once, DRAWN_MASKS) if is_auto else (drawn, self.n_masks)
-            loss = kind(*of, (self.mask_rate, n_masks), weight)
+            loss = kind(*args, (self.mask_rate, n_masks), weight)
         else:
-            loss = BoundLoss(*of, weight)
-        return loss if problem.is_all else loss.as_part()
+            loss = BoundLoss(*args, weight)
+        return loss if data.is_all else loss.as_part()
 
     def _warn_of_limits(self, fitted, n_samples):
         floor = np.asarray(NOISE_FLOOR * fitted["_scale"] ** 2)

@@ -289,7 +289,7 @@ class MPTDependencyNetwork(TableMPT):
     def _n_features_out(self):
         return self._density().n_outputs
 
-    def _solver(self, problem: Any):
+    def _solver(self, data: Any):
         raise NotImplementedError("predictors are fitted by their own `fit`")
 
     def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:

@@ -19,7 +19,7 @@ from sklearn_mpt._factors.sums import (
     moment_likelihood_sums,
     moment_sums,
 )
-from sklearn_mpt._fitting.ascent import IDLE, IDLE_FOR_MASKS
+from sklearn_mpt._fitting.ascent import STOP_GAIN, STOP_GAIN_AFTER_MASKS
 from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.weights import Weights
 
@@ -37,7 +37,7 @@ class MaskedBatch(NamedTuple):
     """Rows of a step, and the seeds of their masks."""
 
     rows: torch.Tensor
-    turn: int
+    iteration: int
     seed: int
     shift: float
 
@@ -46,8 +46,9 @@ class UniformMasks:
     """Draw seen sets of uniform size; every entry is a target given the other seen.
 
     Each entry is seen with the probability u of its row. As u is uniform, so is the
-    size, over 0..d. From row to row and from turn to turn, u follows sequences that
-    cover the interval evenly. Sets of odd turns are complements of those before.
+    size, over 0..d. From row to row and from iteration to iteration, u follows
+    sequences that cover the interval evenly. Sets of odd iterations are complements of
+    those before.
 
     few : float, default=None
         If given, half the draws of u have a density proportional to 1 / (u + few),
@@ -63,11 +64,11 @@ class UniformMasks:
         uniform = _uniform(batch, first, present)
         place = torch.arange(first, first + len(present), device=present.device)
         start = batch.shift + SILVER * place[:, None].to(present.dtype)
-        share, weight = (start + GOLDEN * (batch.turn // 2)) % 1, 1.0
+        share, weight = (start + GOLDEN * (batch.iteration // 2)) % 1, 1.0
         if self.few is not None:
             share, weight = self._tilted(share)
         seen = uniform < share
-        seen = ~seen if batch.turn % 2 else seen
+        seen = ~seen if batch.iteration % 2 else seen
         return present * seen, present * weight
 
     def _tilted(self, uniform):
@@ -80,7 +81,7 @@ class UniformMasks:
 
 
 class FixedMasks:
-    """Draw hidden sets of one size as targets, disjoint in successive turns."""
+    """Draw hidden sets of one size as targets, disjoint in successive iterations."""
 
     is_uniform = False
 
@@ -91,7 +92,7 @@ class FixedMasks:
         n_features = present.shape[1]
         n_parts = max(1, n_features // self.size)
         rank = _uniform(batch, first, present).argsort(1).argsort(1)
-        start = (batch.turn % n_parts) * self.size
+        start = (batch.iteration % n_parts) * self.size
         hidden = (rank >= start) & (rank < start + self.size)
         return present * ~hidden, present * hidden * (n_features / self.size)
 
@@ -122,13 +123,13 @@ class GaussianRows:
     weight : ndarray of shape (n,), or None
     """
 
-    longest = math.inf
-    accelerates = False
-    jitter = 0.0
-    least = 10
-    idle = IDLE
-    is_first = False
-    n_turns = 1  # turns in each step; a second one uses the complements
+    max_step = math.inf
+    corrects_steps = False
+    node_noise = 0.0
+    min_averaged_steps = 10
+    stop_gain = STOP_GAIN
+    precedes_exact = False
+    iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
@@ -136,7 +137,7 @@ class GaussianRows:
         self.masks = masks
         self.floor = floor
         self.symmetric = Symmetric(n_dims, X.device)
-        self.is_worth_trials = bool(torch.isnan(X.min()))
+        self.tries_components = bool(torch.isnan(X.min()))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
         n_copies = 1 if masks is None else max(1, MIN_PAIRS // n_rows)
@@ -146,17 +147,18 @@ class GaussianRows:
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, BLOCK_BYTES // row_bytes)
         self.is_noisy = masks is not None or self.n_batches > 1
-        self._turn = 0
+        self._iteration = 0
 
     def batches(self, rng):
-        if self._turn % 2 == 0 or self.masks is None:
+        if self._iteration % 2 == 0 or self.masks is None:
             self._order = self._shuffled(rng)
             self._seeds = rng.integers(2**63, size=self.n_batches)
-        if self._turn == 0:
+        if self._iteration == 0:
             self._shift = rng.random()
-        turn, self._turn = self._turn, self._turn + self.n_turns
+        iteration = self._iteration
+        self._iteration += self.iterations_per_step
         for index, seed in zip(self._order, self._seeds, strict=True):
-            yield MaskedBatch(index, turn, int(seed), self._shift)
+            yield MaskedBatch(index, iteration, int(seed), self._shift)
 
     def _shuffled(self, rng):
         order = np.arange(self.n_pairs)
@@ -173,13 +175,13 @@ class GaussianRows:
         weak ones.
         """
         rotation = axes_of(point)
-        turned = point._replace(coefs=point.coefs @ rotation)
-        sums = functools.reduce(operator.add, self._parts(turned, batch))
+        rotated = point._replace(coefs=point.coefs @ rotation)
+        sums = functools.reduce(operator.add, self._parts(rotated, batch))
         is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.shape_params.ndim == 0
         is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
         if sums.information is not None and is_lml and (is_shared or is_joint):
-            of_row = self._noise_information(turned)
+            of_row = self._noise_information(rotated)
             information = sums.information._replace(shape_params=sums.n_rows * of_row)
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
@@ -195,13 +197,13 @@ class GaussianRows:
         of rows in which both features are present.
         """
         present, weight = self._patterns
-        of = Model(point)
-        if of.is_shared:
-            C = self.symmetric.covariance(present, of.scaled)
+        model = Model(point)
+        if model.is_shared:
+            C = self.symmetric.covariance(present, model.scaled)
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
         both = present.T @ (weight[:, None] * present)
-        axes, explained = explained_axes(of.scaled)
+        axes, explained = explained_axes(model.scaled)
         eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
         precision = eye - (axes * explained) @ axes.T
         return 0.5 * both * precision**2
@@ -225,11 +227,11 @@ class GaussianRows:
                 yield likelihood_sums(X, present, point, self.symmetric, weight)
                 continue
             seen, target = self.masks(present, batch, first)
-            of = X, present, seen, target, point, self.symmetric
+            args = X, present, seen, target, point, self.symmetric
             # complements have about the same information
-            yield masked_sums(*of, informed=batch.turn % 2 == 0, weight=weight)
+            yield masked_sums(*args, informed=batch.iteration % 2 == 0, weight=weight)
 
-    def finer(self):
+    def exact_objective(self):
         """Return the objective summed over all sizes, without masks.
 
         None if masks do not estimate that sum.
@@ -237,9 +239,9 @@ class GaussianRows:
         if self.masks is None or not self.masks.is_uniform:
             return None
         exact = copy.copy(self)
-        exact.masks, exact.idle = None, IDLE_FOR_MASKS
-        exact.n_pairs, exact.n_batches, exact.n_turns = self.n_rows, 1, 1
-        exact.is_noisy, exact._turn = False, 0
+        exact.masks, exact.stop_gain = None, STOP_GAIN_AFTER_MASKS
+        exact.n_pairs, exact.n_batches, exact.iterations_per_step = self.n_rows, 1, 1
+        exact.is_noisy, exact._iteration = False, 0
         return exact
 
     def slopes(self, point):
@@ -254,8 +256,8 @@ class GaussianRows:
         rows = torch.from_numpy(places).to(self.X.device)
         X, weight = self.X[rows].double(), self.weights.each[rows]
         present = (~torch.isnan(X)).to(X.dtype)
-        turned = point._replace(coefs=point.coefs @ axes_of(point))
-        slopes = mean_slopes(torch.nan_to_num(X), present, turned, self.symmetric)
+        rotated = point._replace(coefs=point.coefs @ axes_of(point))
+        slopes = mean_slopes(torch.nan_to_num(X), present, rotated, self.symmetric)
         share = weight[:, None] / weight.sum()
         information = (share * present).sum(0) / point.shape_params.exp()
         return (lambda V: slopes.T @ (share * (slopes @ V))), information
@@ -265,9 +267,9 @@ class GaussianMoments(GaussianRows):
     """Objective of complete rows, computed from their second moments for each mask."""
 
     is_noisy = True
-    least = 20  # steps are cheap
+    min_averaged_steps = 20  # steps are cheap
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
-    is_worth_trials = False
+    tries_components = False
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks
@@ -276,35 +278,40 @@ class GaussianMoments(GaussianRows):
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         self._patterns = self.all[:1], self.all.new_ones(1)
-        self.n_turns = 2 if masks.is_uniform and n_masks > 1 else 1
+        self.iterations_per_step = 2 if masks.is_uniform and n_masks > 1 else 1
         self.n_batches = 1
-        self._turn = 0
+        self._iteration = 0
 
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""
-        of = Model(point)
-        size = of.noise.sqrt()[:, None]
-        axes, explained = explained_axes(of.scaled)
+        model = Model(point)
+        size = model.noise.sqrt()[:, None]
+        axes, explained = explained_axes(model.scaled)
 
         def inverse(V):
             """Multiply V by the inverse of the model's covariance."""
             V = V / size
             return (V - axes @ (explained[:, None] * (axes.T @ V))) / size
 
-        return (lambda V: inverse(self.moments.product(inverse(V).T).T)), 1 / of.noise
+        return (
+            lambda V: inverse(self.moments.product(inverse(V).T).T)
+        ), 1 / model.noise
 
     def _shuffled(self, rng):
         return [None]
 
     def _parts(self, point, batch):
-        of = self.moments.product, self.moments.variance
+        args = self.moments.product, self.moments.variance
         if self.masks is None:
             n_rows = len(self.all)
-            yield moment_likelihood_sums(*of, n_rows, point, self.symmetric)
+            yield moment_likelihood_sums(*args, n_rows, point, self.symmetric)
             return
-        # with two turns, half of the masks are complements
-        halves = self.all.tensor_split(self.n_turns)
-        turns = [batch._replace(turn=batch.turn + i) for i in range(self.n_turns)]
-        parts = [self.masks(h, t, 0) for h, t in zip(halves, turns, strict=True)]
+        # with two iterations per step, half of the masks are complements
+        halves = self.all.tensor_split(self.iterations_per_step)
+        iterations = [
+            batch._replace(iteration=batch.iteration + i)
+            for i in range(self.iterations_per_step)
+        ]
+        parts = [self.masks(h, t, 0) for h, t in zip(halves, iterations, strict=True)]
         seen, target = map(torch.cat, zip(*parts, strict=True))
-        yield moment_sums(*of, seen, target, point, self.symmetric)
+        yield moment_sums(*args, seen, target, point, self.symmetric)

@@ -1,27 +1,27 @@
 """Natural gradient ascent: full steps until noise dominates, then averages of points.
 
-A problem is an object with
+An objective is an object with
 
 - ``batches(rng)``: the batches of one epoch;
 - ``sums(point, batch)``: the `Sums` of a batch at a `Point`;
-- ``is_noisy``: whether batches differ, by their masks or rows;
-- ``n_batches``: number of batches; ``n_rows``: number of rows; ``floor``: the least
-  values of shape parameters of the likelihood, such as the log noise;
-- ``least``: number of points in an average before convergence is tested;
 - ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
-- ``finer()``: the same objective as a problem with smaller errors, without noise of
-  masks or with more nodes, or None; called only with ``finishes``;
-- ``is_worth_trials``: whether gains of components are approximate, and steps are cheap
+- ``exact_objective()``: the same objective with smaller errors, without noise of masks
+  or with more nodes, or None; called only with ``finishes``;
+- ``n_rows`` and ``n_batches``: the numbers of rows and of batches;
+- ``is_noisy``: whether batches differ, by their masks or rows;
+- ``floor``: the least values of shape parameters, such as the log noise;
+- ``max_step``: bound on the steps of coefficients; see `natural_step`;
+- ``min_averaged_steps``: number of points in an average before convergence is tested;
+- ``stop_gain``: share of tol; smaller gains of a step without noise end the ascent;
+- ``node_noise``: share of tol; smaller falls without noise are errors of nodes, which
+  move with the posteriors. If it is not 0, a full step that falls by less than tol ends
+  the ascent;
+- ``corrects_steps``: whether steps without noise are corrected by the last gradients;
+  see `acceleration`;
+- ``tries_components``: whether gains of components are approximate, and steps are cheap
   enough to try other components;
-- ``is_first``: whether masks are drawn until noise dominates the steps, for ``finer()``
-  to go on from there, instead of averages of points;
-- ``accelerates``: whether steps without noise are corrected by the last gradients; see
-  `acceleration`;
-- ``longest``: bound on the steps of coefficients; see `natural_step`;
-- ``idle``: share of tol; smaller gains of a step without noise end the ascent;
-- ``jitter``: share of tol; smaller falls without noise are errors of nodes, which move
-  with the posteriors. If it is not 0, a full step that falls by less than tol ends the
-  ascent.
+- ``precedes_exact``: whether masks are drawn until noise dominates the steps, for
+  ``exact_objective()`` to go on from there, instead of averages of points.
 
 `stream` has the ascent on parts of a stream.
 """
@@ -52,35 +52,36 @@ FIRST_TEST = 2  # number of epochs before components are tested
 MIN_POINTS_TO_AVERAGE = 4
 TREND_CHECK_EVERY = 12  # points of an average between tests whether values rise
 POWER, PATIENCE = 0.6, 10  # step sizes fall as (1 + t / PATIENCE)^-POWER
-SLOW = 10  # full steps start again if the drift is so many times the noise
+DRIFT_RATIO = 10  # full steps start again if the drift is so many times the noise
 # Shares of tol: training ends when the gain of a step is smaller. The first is for the
 # LML as the objective, and for steps whose noise is so small; the second is for steps
 # without masks after steps by masks.
-IDLE, IDLE_FOR_MASKS = 3e-3, 0.1
-LEFT = 0.005  # share of tol: an ascent without noise ends if later steps gain less
-STILL_CLIMBING = 30  # multiple of tol: a warning is given if later steps gain more
+STOP_GAIN, STOP_GAIN_AFTER_MASKS = 3e-3, 0.1
+# Share of tol: an ascent without noise ends if later steps gain less.
+REMAINING_GAIN_SHARE = 0.005
+WARN_GAIN_FACTOR = 30  # multiple of tol: a warning is given if later steps gain more
 ROUNDING = 1e-9  # relative change of values by rounding, from step to step
 RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
 # A component is tried if its approximate gain is this share of the loss by removing the
 # one that it replaces.
 TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
-LONGER = 5  # bound on corrected steps, as a multiple of that on full steps
+CORRECTED_STEP_FACTOR = 5  # bound on corrected steps, in bounds on full steps
 DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
 # Steps LAG apart have independent masks; noise is detected in a window of steps.
-LAG, WINDOW, FLAT, FALL = 2, 4, 0.9, 3
+LAG, WINDOW, FLAT_GAIN_RATIO, FALL_IN_NOISE = 2, 4, 0.9, 3
 
 
-def best_of_short_runs(problem, points, n_epochs):
+def best_of_short_runs(objective, points, n_epochs):
     """Run from several points and return the end of the best run.
 
     Several runs are needed because there are local maxima.
 
-    problem : a problem without noise. points : the starts of the runs.
+    objective : an objective without noise. points : the starts of the runs.
     """
     runs = []
     for point in points:
         run = Ascent(
-            problem,
+            objective,
             point,
             learning_rate=1.0,
             rng=np.random.default_rng(0),
@@ -103,7 +104,7 @@ class Ascent(Solver):
 
     Parameters
     ----------
-    problem : object
+    objective : object
     point : Point
         Parameters at the start.
     learning_rate : float
@@ -117,7 +118,7 @@ class Ascent(Solver):
     n_before : int
         Number of steps that led to `point`.
     finishes : bool
-        Whether epochs of ``problem.finer()`` follow.
+        Whether epochs of ``objective.exact_objective()`` follow.
     makes_trials : bool
         Whether to test components before the end, and to try to train another one
         instead of the weakest one.
@@ -136,7 +137,7 @@ class Ascent(Solver):
 
     def __init__(
         self,
-        problem,
+        objective,
         point,
         *,
         learning_rate,
@@ -147,25 +148,25 @@ class Ascent(Solver):
         finishes=False,
         makes_trials=True,
     ):
-        self.problem = problem
+        self.objective = objective
         self.point = point
         self.learning_rate = self._full_rate = learning_rate
         self.rng = rng
         self.loss_curve: list[float] = []
         self.converged = False
         self._tol, self._patience = tol, n_iter_no_change
-        self._forgetting = 1 / problem.n_batches
+        self._information_share = 1 / objective.n_batches
         self._average = None
         self._record = Record(point)
-        self._n_idle = 0
+        self._n_idle_steps = 0
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
-        self._caution = 1.0
+        self._step_share = 1.0
         self._memory = QuasiNewton()
         self._information = None
         self._next_test = FIRST_TEST if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
-        self._gained, self._left = 0.0, 0.0
+        self._last_gain, self._remaining_gain = 0.0, 0.0
         self._finishes = finishes
         self._makes_trials = makes_trials
 
@@ -175,19 +176,20 @@ class Ascent(Solver):
         average = self._average
         if average is not None and average.count > MIN_POINTS_TO_AVERAGE:
             return average.point
-        if self.problem.accelerates and self._last is not None:
+        if self.objective.corrects_steps and self._last is not None:
             before, move, size = self._last
             if size > 1:  # a corrected step may overshoot, a full one does not
-                return apply(before, move, 1.0, self.problem.floor)
+                return apply(before, move, 1.0, self.objective.floor)
         return self.point
 
     def terminate(self):
         """Return whether the ascent has converged; warn if much gain is left."""
-        if self.converged and STILL_CLIMBING * self._tol < self._left < math.inf:
+        least = WARN_GAIN_FACTOR * self._tol
+        if self.converged and least < self._remaining_gain < math.inf:
             warn_caller(
                 f"tol={self._tol} ended a fit whose objective still climbs, ever more "
-                f"slowly: epochs to come would gain about {self._left:.2g} nats per "
-                "row in all. Set a smaller tol.",
+                f"slowly: epochs to come would gain about {self._remaining_gain:.2g} "
+                "nats per row in all. Set a smaller tol.",
                 ConvergenceWarning,
             )
         return self.converged
@@ -199,7 +201,7 @@ class Ascent(Solver):
 
     def step(self):
         """Take one pass over the batches."""
-        batches = list(self.problem.batches(self.rng))
+        batches = list(self.objective.batches(self.rng))
         n_epochs = len(self.loss_curve)
         if n_epochs >= self._next_test and self._average is None:
             escaped = self._replace_weak_components(self.point, batches[0])
@@ -208,15 +210,16 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
         if not self.converged or self._replace_weak_components(self.result, batches[0]):
             return
-        may_try = self._makes_trials and self.problem.is_worth_trials
-        if may_try and not self.problem.is_noisy:
+        may_try = self._makes_trials and self.objective.tries_components
+        if may_try and not self.objective.is_noisy:
             if self._replace_weak_components(self.point, batches[0], is_trial=True):
                 return
-        problem = self.problem.finer() if self._finishes else None
-        if problem is not None:
+        objective = self.objective.exact_objective() if self._finishes else None
+        if objective is not None:
             memory = self._memory
             self._start_again(self.result)
-            self.problem, self._n_idle, self._caution = problem, 0, 1.0
+            self.objective = objective
+            self._n_idle_steps, self._step_share = 0, 1.0
             self.learning_rate = self._full_rate  # noise may have halved it
             self._memory = memory  # the curvature of both is about the same
 
@@ -228,11 +231,11 @@ class Ascent(Solver):
         directions that explain about as much can each be part of a local maximum.
         """
         share = TRIAL_SHARE if is_trial else 1.0
-        slopes = self.problem.slopes(point)
+        slopes = self.objective.slopes(point)
         found = with_missing_components(point, *slopes, self._tol, share=share)
         if found is not None and is_trial:
-            found = best_of_short_runs(self.problem, [found], TRIAL_EPOCHS)
-        if found is None or gain_at(found, point, self.problem, batch) <= self._tol:
+            found = best_of_short_runs(self.objective, [found], TRIAL_EPOCHS)
+        if found is None or gain_at(found, point, self.objective, batch) <= self._tol:
             return False
         self._start_again(found)
         return True
@@ -246,28 +249,28 @@ class Ascent(Solver):
     def _step(self, batch):
         if self._average is not None and self._average.count:
             self.point = align(self.point, self._average.reference)
-        share = max(self._forgetting, 1 / (self._n_steps + 1))
-        move = full_step(self.problem, self.point, batch, self._information, share)
+        share = max(self._information_share, 1 / (self._n_steps + 1))
+        move = full_step(self.objective, self.point, batch, self._information, share)
         self._information = move.information
-        if self._overshot(move):
-            self._halve(move)
+        if self._has_overshot(move):
+            self._halve_step(move)
             return move.value if self._last is None else self._last[1].value
-        if self.problem.is_noisy and self._record.has_fallen(move, self.point):
+        if self.objective.is_noisy and self._record.has_fallen(move, self.point):
             # go back to the point of the best values, with half the step size
             self.learning_rate /= 2
             self.point, self._last = self._record.best_point, None
             self._forget_average()
             return move.value
-        if self.problem.accelerates and self._last is not None:
-            self._remember(move)
-        self._caution = min(1.0, 2 * self._caution)
+        if self.objective.corrects_steps and self._last is not None:
+            self._add_to_memory(move)
+        self._step_share = min(1.0, 2 * self._step_share)
         self._check_convergence(move)
         if self.converged and self._average is not None:
             self._verify_average(move, batch)
         self._advance(move)
         return move.value
 
-    def _remember(self, move):
+    def _add_to_memory(self, move):
         """Add the last step to those that correct the information."""
         before, last, _ = self._last
         moved = self.point.flat() - before.flat()
@@ -276,24 +279,25 @@ class Ascent(Solver):
     def _advance(self, move):
         """Take a step; correct it by the last ones if there is no noise."""
         falling = 0 if self._average is None else self._average.count
-        size = self.learning_rate * self._caution * (1 + falling / PATIENCE) ** -POWER
-        floor, before = self.problem.floor, self.point
+        decay = (1 + falling / PATIENCE) ** -POWER
+        size = self.learning_rate * self._step_share * decay
+        floor, before = self.objective.floor, self.point
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
         self._n_steps += 1
-        if self.problem.accelerates and size == 1 and self._memory:
+        if self.objective.corrects_steps and size == 1 and self._memory:
 
             def divided(gradient):
                 gradient = before.with_flat(gradient)
                 return with_rescaling(gradient, before, move.information).flat()
 
             step = self._memory.direction(move.gradient.flat(), divided)
-            longest = LONGER * self.problem.longest
-            step = corrected(move, before.with_flat(step), longest)
+            max_step = CORRECTED_STEP_FACTOR * self.objective.max_step
+            step = corrected(move, before.with_flat(step), max_step)
             self.point = apply(before, step, 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
 
-    def _overshot(self, move):
+    def _has_overshot(self, move):
         if self._last is None:
             if not move.is_finite:
                 raise FloatingPointError
@@ -301,43 +305,44 @@ class Ascent(Solver):
         if not move.is_finite:
             return True
         before = self._last[1]
-        noise = math.hypot(before.error, move.error) if self.problem.is_noisy else 0.0
+        noise = math.hypot(before.error, move.error) if self.objective.is_noisy else 0.0
         rounding = ROUNDING * (1 + abs(before.value))
-        least = max(rounding, self.problem.jitter * self._tol)
+        least = max(rounding, self.objective.node_noise * self._tol)
         return move.value < before.value - 4 * noise - least
 
-    def _halve(self, overshot):
+    def _halve_step(self, overshot):
         point, move, size = self._last
         self._memory = QuasiNewton()
         fall = move.value - overshot.value
         # full steps rise, but for errors of nodes: these exceed the gains now
-        is_error = size <= 1 and self.problem.jitter > 0 and fall < self._tol
+        is_error = size <= 1 and self.objective.node_noise > 0 and fall < self._tol
         if size < SMALLEST_SIZE or is_error:
-            if self.problem.is_noisy and not overshot.is_finite:
+            if self.objective.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum
             self.point, self._last = point, None
-            self.converged = not self.problem.is_noisy
+            self.converged = not self.objective.is_noisy
             return
         if size > 1:  # longer than a full step: keep it shorter from now on
             self.learning_rate = size / 2
         else:
-            self._caution *= 0.5
+            self._step_share *= 0.5
         self._last = point, move, size / 2
-        self.point = apply(point, move, size / 2, self.problem.floor)
+        self.point = apply(point, move, size / 2, self.objective.floor)
 
     def _check_convergence(self, move):
         """Decide whether the ascent has converged, and whether to average."""
-        if not self.problem.is_noisy:
+        if not self.objective.is_noisy:
             self._check_exact_convergence(move)
         elif self._average is not None:
             self._check_average(move)
         else:
             self._record.add(move)
-            self._n_idle = self._n_idle + 1 if move.gain < IDLE * self._tol else 0
-            self.converged = self._n_idle > 1
+            is_idle = move.gain < STOP_GAIN * self._tol
+            self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
+            self.converged = self._n_idle_steps > 1
             if not self.converged and self._record.is_noise():
-                if self._finishes and self.problem.is_first:
+                if self._finishes and self.objective.precedes_exact:
                     self.converged = True
                 else:
                     self._average = Average()
@@ -350,35 +355,36 @@ class Ascent(Solver):
         """
         if self._last is None:
             return
-        before, self._gained = self._gained, move.value - self._last[1].value
+        before, self._last_gain = self._last_gain, move.value - self._last[1].value
         rounding = ROUNDING * (1 + abs(move.value))
         # if gains fell by less, rounding may be all of it
-        self._left = gain_to_come(before, self._gained, 0.01 * rounding)
-        limit = max(LEFT * self._tol, rounding)
-        is_idle = max(self._gained, self._left) < limit
-        is_slow = self._gained < max(self.problem.idle * self._tol, 0.1 * rounding)
-        self._n_idle = self._n_idle + 1 if is_idle or is_slow else 0
-        self.converged = self._n_idle > 1
+        self._remaining_gain = gain_to_come(before, self._last_gain, 0.01 * rounding)
+        limit = max(REMAINING_GAIN_SHARE * self._tol, rounding)
+        is_idle = max(self._last_gain, self._remaining_gain) < limit
+        stop_gain = max(self.objective.stop_gain * self._tol, 0.1 * rounding)
+        is_idle = is_idle or self._last_gain < stop_gain
+        self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
+        self.converged = self._n_idle_steps > 1
 
     def _check_average(self, move):
-        average, n_more = self._average, self._patience * self.problem.n_batches
+        average, n_more = self._average, self._patience * self.objective.n_batches
         average.add(self.point, move)
         is_time = average.count % TREND_CHECK_EVERY == 0
         if is_time and self._record.rise(TREND_CHECK_EVERY // 2) > move.gain:
             self._forget_average()
-        elif average.count >= max(n_more, self.problem.least):
+        elif average.count >= max(n_more, self.objective.min_averaged_steps):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
             n_parameters = sum(part.numel() for part in self.point)
             # a small share of P / (2 n), the loss by estimating P parameters
-            resolution = RESOLUTION * n_parameters / (2 * self.problem.n_rows)
+            resolution = RESOLUTION * n_parameters / (2 * self.objective.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if not self.converged and drift > SLOW * less_noise:
+            if not self.converged and drift > DRIFT_RATIO * less_noise:
                 self._forget_average()
 
     def _verify_average(self, move, batch):
         """Continue if the average is worse than its points, which lie on a curve."""
-        sums = self.problem.sums(self._average.point, batch)
+        sums = self.objective.sums(self._average.point, batch)
         noise = 2 * move.gain  # noise of the batch in the difference of both values
         if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
             self.converged = False
@@ -423,7 +429,7 @@ class Record:
         if len(recent) == WINDOW and np.mean(recent) < 0:
             return True
         before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        if len(before) < WINDOW or sum(last) < FLAT * sum(before):
+        if len(before) < WINDOW or sum(last) < FLAT_GAIN_RATIO * sum(before):
             return False
         return self.rise(WINDOW) <= 0
 
@@ -444,7 +450,7 @@ class Record:
         best, best_noise = self._best
         if mean > best:
             self._best, self.best_point = (mean, noise), point
-        return mean < best - FALL * math.hypot(noise, best_noise) - move.gain
+        return mean < best - FALL_IN_NOISE * math.hypot(noise, best_noise) - move.gain
 
 
 class Average:

@@ -169,15 +169,15 @@ def mix(a, b, share):
     return a.times(1 - share).plus(b.times(share))
 
 
-def full_step(problem, point, batch, information, share):
+def full_step(objective, point, batch, information, share):
     """Return the step from a point for a batch.
 
     information : per row, of the steps before; None if there are none. share : weight
     of the batch in the average of the information.
     """
-    sums = problem.sums(point, batch)
+    sums = objective.sums(point, batch)
     # a gradient must not take shape parameters below their floor
-    gradient, at_floor = sums.gradient, point.shape_params <= problem.floor + 1e-9
+    gradient, at_floor = sums.gradient, point.shape_params <= objective.floor + 1e-9
     outwards = at_floor & (gradient.shape_params < 0)
     shape_params = torch.where(outwards, 0.0, gradient.shape_params)
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
@@ -187,19 +187,19 @@ def full_step(problem, point, batch, information, share):
             found = mix(information, found, share)
         if found.is_finite():
             information = found
-    return natural_step(sums, point, information, longest=problem.longest)
+    return natural_step(sums, point, information, max_step=objective.max_step)
 
 
-def gain_at(found, point, problem, batch):
+def gain_at(found, point, objective, batch):
     """Return the gain of another point on a batch, in nats per row."""
-    before, now = (problem.sums(p, batch) for p in (point, found))
+    before, now = (objective.sums(p, batch) for p in (point, found))
     return float(now.value - before.value) / now.n_rows
 
 
-def natural_step(sums, point, information, *, longest=math.inf):
+def natural_step(sums, point, information, *, max_step=math.inf):
     """Return the step for sums over rows, given the information per row.
 
-    longest : bound on a feature's step.
+    max_step : bound on a feature's step.
     """
     n, value = sums.n_rows, float(sums.value) / sums.n_rows
     gradient = sums.gradient.times(1 / n)
@@ -213,16 +213,16 @@ def natural_step(sums, point, information, *, longest=math.inf):
     generator = (rescaling / n) * (LARGEST_GENERATOR / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
-    if longest < math.inf:
-        step = _shortened(step, longest, information.blocks)
+    if max_step < math.inf:
+        step = _with_bounded_step(step, max_step, information.blocks)
     error = math.sqrt(variance / n)
     return NaturalStep(value, error, gradient, information, step, generator, gain)
 
 
-def corrected(move, step, longest):
+def corrected(move, step, max_step):
     """Return a bounded move by another step, which has the change of law in it."""
-    if longest < math.inf:
-        step = _shortened(step, longest, move.information.blocks)
+    if max_step < math.inf:
+        step = _with_bounded_step(step, max_step, move.information.blocks)
     return move._replace(step=step, generator=torch.zeros_like(move.generator))
 
 
@@ -282,16 +282,16 @@ def _divide_blocks(gradient, information, solved):
     return Point(solved, moved)
 
 
-def _shortened(step, longest, blocks):
+def _with_bounded_step(step, max_step, blocks):
     """Bound the step of each feature, because long steps leave the quadratic region."""
     length = step.coefs.abs().amax(1, keepdim=True)
     if blocks is None:
-        return step._replace(coefs=step.coefs * (longest / length.clamp(min=longest)))
+        return step._replace(coefs=step.coefs * (max_step / length.clamp(min=max_step)))
     slots, places, _, lengths = blocks
     shape_length = (lengths * step.shape_params).abs()[slots.clamp(min=0)]
     shape_length = torch.where(slots >= 0, shape_length, 0)
     length[places] = torch.maximum(length[places], shape_length.amax(1, keepdim=True))
-    factor = longest / length.clamp(min=longest)
+    factor = max_step / length.clamp(min=max_step)
     of_slots = factor[places].expand(slots.shape)[slots >= 0]
     taken = slots[slots >= 0]
     shape_params = step.shape_params.index_put(

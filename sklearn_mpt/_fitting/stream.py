@@ -35,7 +35,7 @@ class StreamAscent(Solver):
 
     Parameters
     ----------
-    problem : object
+    objective : object
         As in `ascent`, for the rows of the part.
     point : Point
         Parameters at the start.
@@ -47,8 +47,8 @@ class StreamAscent(Solver):
         Number of steps that led to `point`.
     """
 
-    def __init__(self, problem, point, *, learning_rate, rng, n_before=0):
-        self.problem = problem
+    def __init__(self, objective, point, *, learning_rate, rng, n_before=0):
+        self.objective = objective
         self.point = self._average = point  # after the last step, and of all
         self.learning_rate = learning_rate
         self.rng = rng
@@ -65,7 +65,7 @@ class StreamAscent(Solver):
 
     def step(self):
         """Take one pass over the part."""
-        batches = list(self.problem.batches(self.rng))
+        batches = list(self.objective.batches(self.rng))
         self._replace_weak_components(batches[0])
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
@@ -80,14 +80,14 @@ class StreamAscent(Solver):
         strong directions by chance, which hide weak components.
         """
         point = self.point
-        part = Unexplained(*self.problem.slopes(point), self.problem.n_rows)
+        part = Unexplained(*self.objective.slopes(point), self.objective.n_rows)
         self._unexplained = unexplained = part.and_before(self._unexplained)
         if self._n_steps < self._next_test:
             return
         self._unexplained, self._next_test = None, 2 * self._n_steps
         product, information, n_rows = unexplained
         found = with_missing_components(point, product, information, LEAST_GAIN, n_rows)
-        if found is None or gain_at(found, point, self.problem, batch) <= LEAST_GAIN:
+        if found is None or gain_at(found, point, self.objective, batch) <= LEAST_GAIN:
             return
         self.point = self._average = found
         self._n_steps, self._next_test = 0, FIRST_TEST
@@ -96,14 +96,14 @@ class StreamAscent(Solver):
         """Take a step, whose size falls with the number of steps, and average."""
         point = align(self.point, self._average)
         share = max(FORGETTING, 1 / (self._n_steps + 1))
-        move = full_step(self.problem, point, batch, self._information, share)
+        move = full_step(self.objective, point, batch, self._information, share)
         self._information = move.information
         if not move.is_finite:
             raise FloatingPointError
         size = FIRST_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
         self._n_steps += 1
         size *= self.learning_rate
-        self.point = apply(point, move, size, self.problem.floor)
+        self.point = apply(point, move, size, self.objective.floor)
         share = (AVERAGE_POWER + 1) / (self._n_steps + AVERAGE_POWER)
         self._average = mix(self._average, self.point, min(1, share))
         return move.value

@@ -112,21 +112,23 @@ class Size(NamedTuple):
 
 def candidate_paths(layout, units, size, seed):
     """Return paths of candidates. The first has independent columns alone."""
-    how = Settings(layout, units, size, seed)
+    settings = Settings(layout, units, size, seed)
     alone = IndependentColumns(layout, units)
     first = Candidate("columns alone", OVERHEAD, lambda _: clone(alone))
-    paths = [Path(MAY_GAIN, [first]), Path(MAY_GAIN, _gaussians(how))]
-    paths += [Path(MAY_GAIN, _mixtures(how, kind)) for kind in how.covariance_types]
+    paths = [Path(MAY_GAIN, [first]), Path(MAY_GAIN, _gaussians(settings))]
+    paths += [
+        Path(MAY_GAIN, _mixtures(settings, kind)) for kind in settings.covariance_types
+    ]
     if layout.values:
-        of_codes = _mixtures(how, "full", levels_are_numbers=False)
+        of_codes = _mixtures(settings, "full", levels_are_numbers=False)
         paths.append(Path(MAY_GAIN, of_codes))
-    if how.has_powers:
-        without = _gaussians(how, with_powers=False)
+    if settings.has_powers:
+        without = _gaussians(settings, with_powers=False)
         paths.append(Path(VARIANT_MAY_GAIN, without))
-    paths.append(Path(VARIANT_MAY_GAIN, _factors(how)))
-    paths.append(Path(VARIANT_MAY_GAIN, _linear(how)))
-    paths.append(Path(FOREST_MAY_GAIN, _forests(how)))
-    return paths + [Path(MAY_GAIN, net) for net in _nets(how)]
+    paths.append(Path(VARIANT_MAY_GAIN, _factors(settings)))
+    paths.append(Path(VARIANT_MAY_GAIN, _linear(settings)))
+    paths.append(Path(FOREST_MAY_GAIN, _forests(settings)))
+    return paths + [Path(MAY_GAIN, net) for net in _nets(settings)]
 
 
 class Settings(NamedTuple):
@@ -156,7 +158,7 @@ class Settings(NamedTuple):
         return ("full",) if self.has_categories else ("full", "tied")
 
     def mixture(self, n_components, layout, **params):
-        how = {
+        common = {
             "objective": "lml",
             "max_iter": EM_EPOCHS,
             "tol": EM_TOL * self.size.n_columns,
@@ -164,7 +166,7 @@ class Settings(NamedTuple):
             "random_state": self.seed,
             "likelihood": layout.likelihood_among(MPTMixture._kinds_taken),
         }
-        return CodedModel(MPTMixture(n_components, **how | params))
+        return CodedModel(MPTMixture(n_components, **common | params))
 
     def with_indicators(self, **params):
         """Return a Gaussian of numbers, and of indicators for categories."""
@@ -178,15 +180,15 @@ class Settings(NamedTuple):
         return LevelsAsNumbers(self.layout, model) if self.layout.values else model
 
 
-def _gaussians(how, with_powers=True):
+def _gaussians(settings, with_powers=True):
     """Return Gaussians with decreasing shrinkage, with indicators for categories."""
-    size = how.size
+    size = settings.size
 
     def start(before, shrinkage):
         if before is not None:
             return warm(before, reg_covar=shrinkage)
-        model = how.with_indicators(reg_covar=shrinkage)
-        return model if with_powers else WithoutPowers(model, how.units)
+        model = settings.with_indicators(reg_covar=shrinkage)
+        return model if with_powers else WithoutPowers(model, settings.units)
 
     cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
@@ -200,9 +202,9 @@ def _gaussians(how, with_powers=True):
     ]
 
 
-def _factors(how):
+def _factors(settings):
     """Return Gaussians with increasing numbers of factors."""
-    size, path = how.size, []
+    size, path = settings.size, []
     for k in FACTORS:
         if 2 * k >= size.n_indicators or k > size.n_rows // 2:
             break
@@ -212,18 +214,18 @@ def _factors(how):
             Candidate(
                 f"Gaussian, {k} factors",
                 cost,
-                lambda _, params=params: how.with_indicators(**params),
+                lambda _, params=params: settings.with_indicators(**params),
             )
         )
     return path
 
 
-def _mixtures(how, kind, levels_are_numbers=True):
+def _mixtures(settings, kind, levels_are_numbers=True):
     """Return mixtures with increasing numbers of components.
 
     Columns that are not numbers are independent in a component.
     """
-    layout, size = how.layout, how.size
+    layout, size = settings.layout, settings.size
     if levels_are_numbers:
         layout = layout.without_levels()
     n_numbers = layout.kinds.count("gaussian")
@@ -234,8 +236,8 @@ def _mixtures(how, kind, levels_are_numbers=True):
         width = n_components * size.n_indicators / size.n_rows
         shrinkage = SHRINKAGE_OF_MIXTURES * width
         params = {"covariance_type": kind, "reg_covar": shrinkage}
-        model = how.mixture(n_components, layout, **params)
-        return how.levels_as_numbers(model) if levels_are_numbers else model
+        model = settings.mixture(n_components, layout, **params)
+        return settings.levels_as_numbers(model) if levels_are_numbers else model
 
     return [
         Candidate(
@@ -248,19 +250,19 @@ def _mixtures(how, kind, levels_are_numbers=True):
     ]
 
 
-def _linear(how):
+def _linear(settings):
     """Return linear models with increasing numbers of components.
 
     They are integrated if there are categories, and levels then are ordered.
     """
-    size, is_integrated = how.size, how.has_categories
-    layout = how.layout if is_integrated else how.layout.without_levels()
+    size, is_integrated = settings.size, settings.has_categories
+    layout = settings.layout if is_integrated else settings.layout.without_levels()
 
     def start(before, n_components):
         init = "pca"
         if before is not None:
             smaller = before if isinstance(before, CodedModel) else before.model
-            init = _with_directions(smaller.model, n_components, how.seed)
+            init = _with_directions(smaller.model, n_components, settings.seed)
         model = MPTLinearVAE(
             n_components,
             likelihood=layout.likelihood,
@@ -269,10 +271,10 @@ def _linear(how):
             init=init,
             max_iter=LINEAR_EPOCHS,
             tol=LINEAR_TOL,
-            random_state=how.seed,
+            random_state=settings.seed,
         )
         model = CodedModel(model)
-        return model if is_integrated else how.levels_as_numbers(model)
+        return model if is_integrated else settings.levels_as_numbers(model)
 
     path = []
     for k in LATENT_DIMENSIONS:
@@ -282,7 +284,7 @@ def _linear(how):
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
         if is_integrated:
-            cost += how.n_conditionals * size.conditionals(k)
+            cost += settings.n_conditionals * size.conditionals(k)
         name = f"linear, {k} components"
         path.append(Candidate(name, cost, lambda before, k=k: start(before, k)))
     return path
@@ -300,37 +302,39 @@ def _with_directions(before, n_components, seed):
     }
 
 
-def _forests(how):
+def _forests(settings):
     """Return forests, to which numbers have no power transforms."""
     # here, as the import takes half as long as that of all else
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    size = how.size
+    size = settings.size
     model = MPTDependencyNetwork(
         RandomForestClassifier(FOREST_TREES, min_samples_leaf=LEAF_ROWS),
         RandomForestRegressor(
             FOREST_TREES, min_samples_leaf=LEAF_ROWS, max_features=1 / 3
         ),
-        likelihood=how.layout.likelihood,
+        likelihood=settings.layout.likelihood,
         n_masks=FOREST_MASKS,
         n_orders=1,
-        random_state=how.seed,
+        random_state=settings.seed,
     )
 
     def start(_):
         coded = CodedNetwork(clone(model))
-        return WithoutPowers(coded, how.units) if how.has_powers else coded
+        return WithoutPowers(coded, settings.units) if settings.has_powers else coded
 
     of_column = FOREST_COLUMN + FOREST_ENTRY * size.n_rows * size.n_indicators
     return [Candidate("forests", size.n_columns * of_column, start)]
 
 
-def _nets(how):
-    steps = max(how.size.n_rows, LEAST_ROWS_OF_NETS) * np.sqrt(how.size.n_indicators)
+def _nets(settings):
+    steps = max(settings.size.n_rows, LEAST_ROWS_OF_NETS) * np.sqrt(
+        settings.size.n_indicators
+    )
     nets = {"masked autoencoder": MPTMaskedAutoencoder, "deep": MPTDeepVAE}
 
     def start(net):
-        model = net(likelihood=how.layout.likelihood, random_state=how.seed)
+        model = net(likelihood=settings.layout.likelihood, random_state=settings.seed)
         return CodedModel(model)
 
     return [

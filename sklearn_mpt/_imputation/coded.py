@@ -61,11 +61,11 @@ class CodedModel(BaseEstimator):
         with_codes = np.isnan(X[:, columns]).any(axis=1)
         n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
         for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
-            how = asked.tolist(), layout.n_categories[asked].tolist(), powers
+            params = asked.tolist(), layout.n_categories[asked].tolist(), powers
             for some in _blocks(rows, n_rows):
                 parts = self.of_density(
-                    lambda x, density, how=how: torch.cat(
-                        density.complete(x, *how, units.restored_powers), dim=1
+                    lambda x, density, params=params: torch.cat(
+                        density.complete(x, *params, units.restored_powers), dim=1
                     ),
                     X[some],
                 )

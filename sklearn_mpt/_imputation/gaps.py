@@ -38,12 +38,14 @@ def as_table(X, estimator, min_samples=1):
         check_array(np.broadcast_to(0.0, np.shape(X)), **shape)
         return X
     strings = with_strings(X)
-    how = shape | {"ensure_all_finite": False, "input_name": "X"}
+    check_params = shape | {"ensure_all_finite": False, "input_name": "X"}
     if strings is None and _holds_other_objects(X):
         strings = X
     if strings is not None:
-        return check_array(strings, dtype=object, **how)
-    return check_array(readable_numbers(X), dtype=[np.float64, np.float32], **how)
+        return check_array(strings, dtype=object, **check_params)
+    return check_array(
+        readable_numbers(X), dtype=[np.float64, np.float32], **check_params
+    )
 
 
 def _holds_other_objects(X):

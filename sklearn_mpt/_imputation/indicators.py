@@ -115,7 +115,7 @@ class GaussianIndicators(BaseEstimator):
     def draw(self, X, random_state=None):
         """Fill in gaps; categories are drawn one column after the other."""
         rng = np.random.default_rng(random_state)
-        X = draw_codes(X, self.layout.coded, lambda *of: self._given(*of)[2], rng)
+        X = draw_codes(X, self.layout.coded, lambda *args: self._given(*args)[2], rng)
         coded = self.units_.without(self._coded(X))
         wide = self.model.draw(coded, int(rng.integers(2**31)))
         drawn = self.units_.restored(wide)[:, self._starts]

@@ -23,8 +23,8 @@ def hidden_score(model, X, columns=None):
     part = np.full(rows.shape, -1)
     part[:, columns] = keys[:, columns].argsort(axis=1).argsort(axis=1) % n_parts
     total = count = 0
-    for turn in range(n_parts):
-        mask = part == turn
+    for fold in range(n_parts):
+        mask = part == fold
         targets = rows.targets(mask)
         if targets.any():
             log_prob = model.conditional_log_prob(copy_of(X), mask)

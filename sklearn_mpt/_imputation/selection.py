@@ -307,7 +307,9 @@ def expected(models, weights, rows, layout, units):
     for j in layout.coded[
         ~layout.numbers[layout.coded] & gaps[:, layout.coded].any(axis=0)
     ]:
-        log_prob = mixed(np.stack([of[j] for _, of in found]), weights.log_prob[:, j])
+        log_prob = mixed(
+            np.stack([entries[j] for _, entries in found]), weights.log_prob[:, j]
+        )
         codes = codes_of(np.exp(log_prob), layout.ordered[j])
         filled[:, j] = np.where(gaps[:, j], codes, rows[:, j])
     return filled

@@ -121,12 +121,12 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 rng,
             )
             self._keep(*found)
-        of = with_levels(rows, sample_weight, self._layout)
-        how = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
+        rows, weight = with_levels(rows, sample_weight, self._layout)
+        refit_params = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm(model, **how).fit(of[0], sample_weight=of[1])
+                warm(model, **refit_params).fit(rows, sample_weight=weight)
                 for model in self.estimators_
             ]
         return self
@@ -235,9 +235,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         some = gaps.any(axis=1)
         if some.any():
             if method == "mean":
-                how = self._layout, self._units
                 weights = Weights(self.weights_, self.mean_weights_)
-                found = expected(self.estimators_, weights, rows[some], *how)
+                found = expected(
+                    self.estimators_, weights, rows[some], self._layout, self._units
+                )
                 filled[some] = self._limits.clip(found)
             else:
                 state = self.random_state if random_state is None else random_state

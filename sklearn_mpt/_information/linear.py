@@ -297,8 +297,8 @@ class _Parts:
         """Add the curvatures in shape parameters, for the features in turn."""
         n_coefs, feature = self.n_coefs, self.shape_param_features
         place = _rank_among_equals(feature)
-        for turn in range(int(place.max()) + 1):
-            chosen = (place == turn).nonzero()[:, 0]  # at most one for each feature
+        for rank in range(int(place.max()) + 1):
+            chosen = (place == rank).nonzero()[:, 0]  # at most one for each feature
             total = shape_slope[..., chosen].sum()
             cross = -share * _gradient(total, location)
             cross = cross.flatten(0, 1).T @ z1.flatten(0, 1)

@@ -117,8 +117,10 @@ class FittedItems(LatentMixin, BaseMPT):
         """Means and standard deviations of the posteriors of rows."""
 
         def moments(rows, codes=None):
-            of = None if codes is None else density.of_groups[codes[:, 0].long()]
-            mean, covariance = density.latent_moments(rows, of)
+            log_weight = (
+                None if codes is None else density.of_groups[codes[:, 0].long()]
+            )
+            mean, covariance = density.latent_moments(rows, log_weight)
             variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
             return torch.stack([mean, variance.sqrt()], 1)
 

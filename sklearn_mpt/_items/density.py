@@ -141,7 +141,7 @@ class ItemDensity(LatentDensity):
         level = X.new_tensor(rng.random((len(X), self.n_items, 1)))
         return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
 
-    def finer(self):
+    def on_finer_grid(self):
         """Return this density on a finer grid, from which z is drawn."""
         n_dims = self.items.n_dims
         most = (MOST_DRAWN / len(self.grid.z)) ** (1 / n_dims)

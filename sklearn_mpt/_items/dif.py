@@ -33,14 +33,14 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     answers are missing in the rows of the other groups.
     """
     d, n_groups = X.shape[1], int(group.max()) + 1
-    problem = _Problem(model, X, weight, group, n_groups, priors, device)
+    fits = _DifFits(model, X, weight, group, n_groups, priors, device)
     tested = np.arange(d) if anchors is None else np.setdiff1d(np.arange(d), anchors)
     statistic, df = np.full(d, np.nan), np.zeros(d, dtype=int)
     base = frozenset() if anchors is None else frozenset(tested.tolist())
-    value, start = problem.fit(base, problem.first(base))
+    value, start = fits.fit(base, fits.first(base))
     for j in tested.tolist():
         other = base ^ {j}
-        found, _ = problem.fit(other, problem.moved(start, base, other))
+        found, _ = fits.fit(other, fits.moved(start, base, other))
         statistic[j] = 2 * abs(found - value)
         if (found < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
@@ -49,7 +49,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     return DifferentialFunctioning(statistic, p, df)
 
 
-class _Problem:
+class _DifFits:
     """Fits in which some items differ between groups."""
 
     def __init__(self, model, X, weight, group, n_groups, priors, device):

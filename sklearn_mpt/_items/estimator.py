@@ -348,8 +348,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         """Return the measure of each column; see `_measures_of_columns` in contract."""
         return ["probability"] * self.n_features_in_
 
-    def _solver(self, problem):
-        model = self._model_of(problem.fitted)
+    def _solver(self, data):
+        model = self._model_of(data.fitted)
         codes = self._group_codes
         if len(model.mean) > 1:
             if codes is None:
@@ -357,27 +357,25 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
                     f"The model has {len(model.mean)} groups, but the parameter groups "
                     "was not given: fit it with groups."
                 )
-            known = problem.fitted["groups_"]
+            known = data.fitted["groups_"]
             if not np.array_equal(known, self._group_labels):
                 raise ValueError(
                     f"groups must be those of the fitted model, {known.tolist()}, got "
                     f"{self._group_labels.tolist()}."
                 )
-        answers = Answers(
-            problem.X, model.items.most, problem.weight, codes, problem.device
-        )
+        answers = Answers(data.X, model.items.most, data.weight, codes, data.device)
         unseen = None
-        if problem.is_all:
-            unseen = _unseen(problem.X, model.items).to(problem.device)
+        if data.is_all:
+            unseen = _unseen(data.X, model.items).to(data.device)
         objective = Objective(answers, model.layout, self._priors, unseen)
-        point = model.start(problem.device)
-        settings = {"tol": self.tol, "n_before": problem.fitted["n_iter_"]}
-        if self.objective == "lml" or not problem.is_all:
+        point = model.start(data.device)
+        settings = {"tol": self.tol, "n_before": data.fitted["n_iter_"]}
+        if self.objective == "lml" or not data.is_all:
             return ItemSolver(objective, point, **settings)
         return MaskedItemSolver(
             objective,
             point,
-            rng=problem.rng,
+            rng=data.rng,
             mask_rate=self.mask_rate,
             n_masks=self.n_masks,
             learning_rate=self.learning_rate,

@@ -75,13 +75,15 @@ def _check_kept(found, given, names):
     category.
     """
     is_nominal = np.array([name == "nominal" for name in names])
-    for of in (found, given):
-        products = of["discrimination"][:, :1] * of["category_scores"]
+    for attributes in (found, given):
+        products = attributes["discrimination"][:, :1] * attributes["category_scores"]
         products = products - products[:, :1]
-        of["category_scores"] = np.where(
-            is_nominal[:, None], products, of["category_scores"]
+        attributes["category_scores"] = np.where(
+            is_nominal[:, None], products, attributes["category_scores"]
         )
-        of["discrimination"] = np.where(is_nominal[:, None], 1.0, of["discrimination"])
+        attributes["discrimination"] = np.where(
+            is_nominal[:, None], 1.0, attributes["discrimination"]
+        )
     problems = []
     for name, values in given.items():
         kept = np.isclose(found[name], values, rtol=1e-6, atol=1e-9, equal_nan=True)

@@ -65,8 +65,8 @@ class ItemModel(NamedTuple):
         return torch.from_numpy(np.concatenate([self.point, end])).to(device)
 
     def population(self, device):
-        of = (self.mean, np.sqrt(self.variance))
-        return Population(*(torch.tensor(part, device=device) for part in of))
+        moments = (self.mean, np.sqrt(self.variance))
+        return Population(*(torch.tensor(part, device=device) for part in moments))
 
     def density(self, device):
         point, population = (

@@ -122,8 +122,8 @@ class ModelFitMixin(FittedItems):
             return float(weight @ self.score_samples(X))
 
         def of_rows(part, codes):
-            of = density.of_groups[codes[:, 0].long()]
-            return density.log_joint(part, log_weight=of).logsumexp(1)
+            log_weight = density.of_groups[codes[:, 0].long()]
+            return density.log_joint(part, log_weight=log_weight).logsumexp(1)
 
         scores = self._map_rows(density, of_rows, rows, codes[:, None])
         return float(weight @ scores)
@@ -211,9 +211,9 @@ class ModelFitMixin(FittedItems):
                 f"nested must have fewer parameters than {self._n_parameters}, got "
                 f"{nested._n_parameters}."
             )
-        of = (X, sample_weight)
-        gain = self.log_likelihood(*of, groups=groups) - nested.log_likelihood(
-            *of, groups=groups if len(nested.groups_) > 1 else None
+        args = (X, sample_weight)
+        gain = self.log_likelihood(*args, groups=groups) - nested.log_likelihood(
+            *args, groups=groups if len(nested.groups_) > 1 else None
         )
         return LikelihoodRatio(2 * gain, df, float(chi2.sf(max(2 * gain, 0), df)))
 

@@ -87,13 +87,15 @@ class PeopleMixin(FittedItems):
     def _drawn_abilities(self, X, density, codes, n_draws, random_state):
         rng = self._generator_for(random_state)
         with torch_modes():
-            finer = density.finer()
+            fine_density = density.on_finer_grid()
 
         def draw(rows, codes=None):
-            of = None if codes is None else finer.of_groups[codes[:, 0].long()]
-            return finer.draw_latent(rows, rng, n_draws, of)
+            log_weight = (
+                None if codes is None else fine_density.of_groups[codes[:, 0].long()]
+            )
+            return fine_density.draw_latent(rows, rng, n_draws, log_weight)
 
-        drawn = self._map_rows(finer, draw, *with_codes(X, codes))
+        drawn = self._map_rows(fine_density, draw, *with_codes(X, codes))
         return drawn[:, 0] if n_draws == 1 else drawn.transpose(1, 0, 2)
 
     def _modal_abilities(self, X, density, codes, has_prior):

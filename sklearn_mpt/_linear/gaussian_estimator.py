@@ -141,41 +141,43 @@ class GaussianLinear(LatentMixin, BaseMPT):
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(*numbers, free, every, expected.cpu().numpy())
 
-    def _solver(self, problem):
-        is_whole = problem.is_all and not np.isnan(problem.X).any()
+    def _solver(self, data):
+        is_whole = data.is_all and not np.isnan(data.X).any()
         if is_whole and self.objective != "mpt" and self.noise == "shared":
-            return ClosedForm(problem, self.n_components)
-        posed, point = self._pose(problem, is_whole)
-        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
-        how["n_before"] = problem.fitted["n_iter_"]
-        if not problem.is_all:
-            return StreamAscent(posed, point, **how)
-        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        return Ascent(posed, point, finishes=self.n_masks == "auto", **how)
+            return ClosedForm(data, self.n_components)
+        objective, point = self._objective_and_start(data, is_whole)
+        solver_params = {"learning_rate": self.learning_rate, "rng": data.rng}
+        solver_params["n_before"] = data.fitted["n_iter_"]
+        if not data.is_all:
+            return StreamAscent(objective, point, **solver_params)
+        solver_params |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(
+            objective, point, finishes=self.n_masks == "auto", **solver_params
+        )
 
-    def _pose(self, problem, is_whole):
+    def _objective_and_start(self, data, is_whole):
         """Return the objective, of rows or of their second moments, and where to start.
 
         is_whole : whether all rows are known, without gaps.
         """
-        n_features, n_dims = problem.X.shape[1], self.n_components
-        point = _point(problem.fitted, problem.device)
-        floor = np.log(np.asarray(problem.fitted["_noise_floor"]))
-        floor = as_tensor(floor, problem.device)
+        n_features, n_dims = data.X.shape[1], self.n_components
+        point = _point(data.fitted, data.device)
+        floor = np.log(np.asarray(data.fitted["_noise_floor"]))
+        floor = as_tensor(floor, data.device)
         by_moments, masks = is_whole and self.objective == "mpt", None
         if self.objective == "mpt" and self.mask_rate == "uniform":
             masks = UniformMasks(FEW * n_dims / n_features if by_moments else None)
         elif self.objective == "mpt":
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
         if not by_moments:
-            how = masks, self.batch_size, floor, problem.weight
-            return GaussianRows(as_view(problem.X, problem.device), n_dims, *how), point
-        moments = _moments(problem.X, problem.device, problem.weight)
+            params = masks, self.batch_size, floor, data.weight
+            return GaussianRows(as_view(data.X, data.device), n_dims, *params), point
+        moments = _moments(data.X, data.device, data.weight)
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
-        posed = GaussianMoments(moments, n_masks, n_dims, masks, floor)
+        objective = GaussianMoments(moments, n_masks, n_dims, masks, floor)
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)
-        return posed, point._replace(coefs=coefs)
+        return objective, point._replace(coefs=coefs)
 
     def _trained_attributes(self, result, fitted):
         coefs, scale = result.coefs.cpu().numpy(), fitted["_scale"]
@@ -227,7 +229,9 @@ def _best_factors(X, fitted, rng, weight):
     rows = torch.from_numpy(np.array(X[few], float))
     point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
     n_dims, variance = len(fitted["components_"]), fitted["_scale"] ** 2
-    posed = GaussianRows(rows, n_dims, None, len(rows), rows.new_tensor(floor), weight)
+    objective = GaussianRows(
+        rows, n_dims, None, len(rows), rows.new_tensor(floor), weight
+    )
     points = [point]
     for _ in range(N_RANDOM_RUNS):
         share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))
@@ -236,7 +240,7 @@ def _best_factors(X, fitted, rng, weight):
         weak = START_NOISE * fitted["_scale"][:, None] * rng.normal(size=shape)
         coefs[:, :-1] = torch.from_numpy(weak)
         points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
-    best = best_of_short_runs(posed, points, N_SHORT_EPOCHS)
+    best = best_of_short_runs(objective, points, N_SHORT_EPOCHS)
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
@@ -259,19 +263,19 @@ def _are_dependent(weights):
 class ClosedForm(Solver):
     """Solver that computes the maximum likelihood of complete rows in one step."""
 
-    def __init__(self, problem, n_components):
-        self.problem = problem
+    def __init__(self, data, n_components):
+        self.data = data
         self.n_components = n_components
         self.loss_curve = []
-        self._point = _point(problem.fitted, problem.device)
+        self._point = _point(data.fitted, data.device)
 
     def step(self):
-        problem, floor = self.problem, self.problem.fitted["_noise_floor"]
-        moments = _moments(problem.X, problem.device, problem.weight)
+        data, floor = self.data, self.data.fitted["_noise_floor"]
+        moments = _moments(data.X, data.device, data.weight)
         solution = closed_form(moments, self.n_components, floor)
-        self._point = _point({"_noise_floor": floor, **solution}, problem.device)
+        self._point = _point({"_noise_floor": floor, **solution}, data.device)
         arrays = (np.asarray(array) for array in solution.values())
-        density = density_of(*(as_tensor(array, problem.device) for array in arrays))
+        density = density_of(*(as_tensor(array, data.device) for array in arrays))
         self.loss_curve.append(-float(density.mean_log_prob(moments)))
 
     def terminate(self):

@@ -37,8 +37,8 @@ from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
 from sklearn_mpt._linear.integrated_training import (
     MANY_FEATURES,
     LikelihoodRows,
-    Training,
-    pose,
+    ObjectiveParams,
+    objective_of,
 )
 from sklearn_mpt._linear.map import (
     MAX_QUADRATURE_DIMS,
@@ -90,9 +90,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         self._likelihood().check_rows(X)
 
     @property
-    def _training(self):
+    def _objective_params(self):
         masks = self.mask_rate, self.n_masks, self.batch_size
-        return Training(self.objective, *masks, self.slope_prior)
+        return ObjectiveParams(self.objective, *masks, self.slope_prior)
 
     def _start(self, X, rng, weight):
         likelihood, K = self._likelihood(), self.n_components
@@ -169,8 +169,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
-        posed = LikelihoodRows(rows, likelihood, self._training, K, given)
-        best = best_of_short_runs(posed, points, N_SHORT_STEPS)
+        objective = LikelihoodRows(rows, likelihood, self._objective_params, K, given)
+        best = best_of_short_runs(objective, points, N_SHORT_STEPS)
         return best.coefs.numpy()[:, :-1].T.copy()
 
     def _density_of(self, fitted, device):
@@ -213,27 +213,29 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         likelihood = likelihood.to(device).requires_grad_(False)
         return LinearMap(*(as_tensor(a, device) for a in arrays), likelihood)
 
-    def _solver(self, problem):
-        joint = self._joint_of(problem.fitted, problem.device)
-        units = Units.of(problem.fitted, problem.device)
-        rows, weight = as_view(problem.X, problem.device), problem.weight
+    def _solver(self, data):
+        joint = self._joint_of(data.fitted, data.device)
+        units = Units.of(data.fitted, data.device)
+        rows, weight = as_view(data.X, data.device), data.weight
         given = RowContext(
-            seed=(*problem.fitted["_seed"].tolist(), 1),
+            seed=(*data.fitted["_seed"].tolist(), 1),
             weight=weight,
             units=units,
             log_scale=_mean_log_scale(rows, units, weight),
-            is_all=problem.is_all,
+            is_all=data.is_all,
         )
-        posed = pose(rows, joint.likelihood, self._training, self.n_components, given)
+        objective = objective_of(
+            rows, joint.likelihood, self._objective_params, self.n_components, given
+        )
         point = point_of(
             joint.components, joint.intercept, joint.likelihood.shape_params
         )
-        how = {"learning_rate": self.learning_rate, "rng": problem.rng}
-        how["n_before"] = problem.fitted["n_iter_"]
-        if not problem.is_all:
-            return StreamAscent(posed, point, **how)
-        how |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
-        return Ascent(posed, point, finishes=True, **how)
+        solver_params = {"learning_rate": self.learning_rate, "rng": data.rng}
+        solver_params["n_before"] = data.fitted["n_iter_"]
+        if not data.is_all:
+            return StreamAscent(objective, point, **solver_params)
+        solver_params |= {"tol": self.tol, "n_iter_no_change": self.n_iter_no_change}
+        return Ascent(objective, point, finishes=True, **solver_params)
 
     def _trained_attributes(self, result, fitted):
         likelihood = self._likelihood()

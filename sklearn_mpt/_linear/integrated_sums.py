@@ -257,11 +257,11 @@ def _shared_part(
     return (value[kept], weight[kept]), (*gradients, known.movedim(1, 0)), unresolved
 
 
-def _gradients(tensor, weight, of):
+def _gradients(tensor, weight, inputs):
     """Return gradients of the weighted sum of a tensor; 0.0 where there is none."""
     with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
         total = torch.dot(tensor.flatten(), weight.flatten())
-    found = torch.autograd.grad(total, of, allow_unused=True)
+    found = torch.autograd.grad(total, inputs, allow_unused=True)
     return [0.0 if gradient is None else gradient for gradient in found]
 
 

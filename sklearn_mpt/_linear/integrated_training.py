@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.ascent import IDLE
+from sklearn_mpt._fitting.ascent import STOP_GAIN
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
 from sklearn_mpt._fitting.weights import Weights
 from sklearn_mpt._integration.integrals import rows_of
@@ -73,11 +73,11 @@ MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
 MAX_ENUMERATED = 2**10  # largest number of pairs of a distinct row and a mask
 # With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
 # falls less than the second are errors of nodes, which move with the posteriors.
-IDLE_SAMPLED, JITTER = 1.0, 0.1
-LONGEST = 1.0  # largest step of a coefficient; the quadratic model fails beyond
+STOP_GAIN_IF_SAMPLED, NODE_NOISE = 1.0, 0.1
+MAX_STEP = 1.0  # largest step of a coefficient; the quadratic model fails beyond
 
 
-class Training(NamedTuple):
+class ObjectiveParams(NamedTuple):
     """Parameters of the estimator that determine the objective and the masks."""
 
     objective: str
@@ -92,7 +92,7 @@ class Batch(NamedTuple):
 
     rows: np.ndarray
     masks: np.ndarray | None
-    turn: int
+    iteration: int
 
 
 class IntegratedRows:
@@ -103,48 +103,48 @@ class IntegratedRows:
     X : Tensor of shape (n, d)
         Rows in single or double precision; blocks are converted to double.
     likelihood : Likelihood
-    training : Training
+    params : Training
     n_dims : int
-    given : RowContext
+    context : RowContext
     is_fine : bool
         Whether sampled nodes are many, for the last epochs.
     """
 
     is_noisy = True
-    longest = LONGEST
-    least = 10
-    idle = IDLE
-    is_worth_trials = accelerates = is_first = False
-    jitter = 0.0
+    max_step = MAX_STEP
+    min_averaged_steps = 10
+    stop_gain = STOP_GAIN
+    tries_components = corrects_steps = precedes_exact = False
+    node_noise = 0.0
     ratio = SPACING
 
-    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY, is_fine=False):
+    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         self.X = X
-        self.given = given
-        self.weights = Weights.of(given.weight, X)
+        self.context = context
+        self.weights = Weights.of(context.weight, X)
         self.likelihood = likelihood
         self.floor = likelihood.shape_param_floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
-        self.training, self.is_fine = training, is_fine
-        is_auto = training.n_masks == "auto"
-        self.n_masks = AUTO_MASKS if is_auto else training.n_masks
-        self.mask_rate = training.mask_rate
-        uniform = training.mask_rate == "uniform"
-        size = 1 if uniform else fixed_size(training.mask_rate, self.n_features)
+        self.params, self.is_fine = params, is_fine
+        is_auto = params.n_masks == "auto"
+        self.n_masks = AUTO_MASKS if is_auto else params.n_masks
+        self.mask_rate = params.mask_rate
+        uniform = params.mask_rate == "uniform"
+        size = 1 if uniform else fixed_size(params.mask_rate, self.n_features)
         share = self.n_features / size
         self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
-        count = MAX_BATCH if training.batch_size == "auto" else training.batch_size
+        count = MAX_BATCH if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
-        gone = likelihood.unseen(X.cpu().numpy()) if given.is_all else ()
+        gone = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
         self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
-        self.varies = likelihood.spread(varying(X, given.is_all))
+        self.varies = likelihood.spread(varying(X, context.is_all))
         many = self.n_features >= MANY_FEATURES
-        how = given.seed, many, is_fine
-        self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *how)
-        self._turn = 0
+        node_params = context.seed, many, is_fine
+        self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
+        self._iteration = 0
 
-    def finer(self):
+    def exact_objective(self):
         """Return the same objective with smaller errors, or None."""
         return None
 
@@ -154,10 +154,10 @@ class IntegratedRows:
         s : posterior means of the gradient of a row in its locations; see `saddles`.
         The information is that of the locations.
         """
-        of = self.X, self.likelihood, self.training, self.n_dims, self.given
+        args = self.X, self.likelihood, self.params, self.n_dims, self.context
         # coarse nodes suffice: the gain of a component is measured before it is used
         is_coarse_lml = self.targets is None and not self.is_fine
-        exact = self if is_coarse_lml else LikelihoodRows(*of)
+        exact = self if is_coarse_lml else LikelihoodRows(*args)
         joint, many = exact.joint(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = Batch(places, exact._draw(None), 0)
@@ -173,15 +173,19 @@ class IntegratedRows:
         )
 
     def batches(self, rng):
-        """Yield batches of rows in random order; odd turns have complementary masks."""
-        if self._turn % 2 == 0:
+        """Yield batches of rows in random order.
+
+        Masks of odd iterations are the complements of those before.
+        """
+        if self._iteration % 2 == 0:
             order = [rng.permutation(self.n_rows) for _ in range(self._n_copies)]
             self._order = np.array_split(np.concatenate(order), self.n_batches)
             self._masks = [self._draw(rng) for _ in self._order]
-        turn, self._turn = self._turn, self._turn + 1
+        iteration = self._iteration
+        self._iteration += 1
         for index, masks in zip(self._order, self._masks, strict=True):
-            flip = turn % 2 and self.mask_rate == "uniform"
-            yield Batch(index, ~masks if flip else masks, turn)
+            flip = iteration % 2 and self.mask_rate == "uniform"
+            yield Batch(index, ~masks if flip else masks, iteration)
 
     @property
     def _n_copies(self):
@@ -221,13 +225,13 @@ class IntegratedRows:
         if self.unseen is not None:
             sums = self._with_unseen(sums, point)
         slopes = point.coefs[:, :-1]
-        pull, curvature, penalty = slope_penalty(slopes, self.training.slope_prior)
+        pull, curvature, penalty = slope_penalty(slopes, self.params.slope_prior)
         share = sums.n_rows / self.weights.total
         diagonal = sums.information.coefs.diagonal(dim1=1, dim2=2)
         diagonal[:, :-1] += share * curvature
         coefs = sums.gradient.coefs.clone()
         coefs[:, :-1] -= share * pull
-        sums = sums.lowered(self.given.log_scale + penalty / self.weights.total)
+        sums = sums.lowered(self.context.log_scale + penalty / self.weights.total)
         coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
@@ -279,7 +283,7 @@ class IntegratedRows:
     def _standard(self, rows):
         """Return some rows, standardised, and their weights."""
         index = torch.from_numpy(rows)
-        return self.given.standardise(self.X[index]), self.weights.each[index]
+        return self.context.standardise(self.X[index]), self.weights.each[index]
 
     def _row_node_parts(self, batch, point, joint):
         """Yield sums of blocks of rows that have nodes of their own."""
@@ -302,7 +306,8 @@ class IntegratedRows:
             for start in range(0, len(which), size):
                 part = slice(start, start + size)
                 some, near = rows.take(part), posterior.take(part)
-                yield some, self.row_nodes.place(some, near, batch.turn), weight[part]
+                nodes = self.row_nodes.place(some, near, batch.iteration)
+                yield some, nodes, weight[part]
 
     def _blocks(self, batch, width):
         """Yield indices of rows, the rows and their weights, block by block.
@@ -318,23 +323,23 @@ class IntegratedRows:
             yield batch.rows[part], rows_of(X, masks), weight
 
 
-class FirstRows(IntegratedRows):
+class InitialMaskedRows(IntegratedRows):
     """Masked objective for the first epochs, while masks lead to the optimum.
 
     The scores of all sizes along an order add up to the LML of a row, which is the
     objective of the epochs that follow.
     """
 
-    is_first = True
+    precedes_exact = True
 
     @property
     def _n_copies(self):
         return min(super()._n_copies, FIRST_COPIES)
 
-    def finer(self):
+    def exact_objective(self):
         """Return the sum over all sizes, without masks."""
-        of = self.X, self.likelihood, self.training, self.n_dims, self.given
-        return LikelihoodRows(*of)
+        args = self.X, self.likelihood, self.params, self.n_dims, self.context
+        return LikelihoodRows(*args)
 
 
 class LikelihoodRows(IntegratedRows):
@@ -342,27 +347,27 @@ class LikelihoodRows(IntegratedRows):
 
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY, is_fine=False):
-        super().__init__(X, likelihood, training, n_dims, given, is_fine)
+    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
+        super().__init__(X, likelihood, params, n_dims, context, is_fine)
         self.is_noisy = self.n_batches > 1
-        self.accelerates = not self.is_noisy
-        self.bounds = training.objective == "elbo"
-        self._is_coarse, self.jitter = False, 0.0 if self.bounds else JITTER
+        self.corrects_steps = not self.is_noisy
+        self.bounds = params.objective == "elbo"
+        self._is_coarse, self.node_noise = False, 0.0 if self.bounds else NODE_NOISE
         if self.row_nodes.is_sampled and not self.bounds:
-            self.idle, self._is_coarse = IDLE_SAMPLED, not is_fine
+            self.stop_gain, self._is_coarse = STOP_GAIN_IF_SAMPLED, not is_fine
         self.targets, self.typical = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
-            entries = given.standardise(X).cpu().numpy()
+            entries = context.standardise(X).cpu().numpy()
             self.typical = RepresentativeValues.of(entries, number).to(X.device)
 
-    def finer(self):
+    def exact_objective(self):
         """Return the objective with more sampled nodes; None if these are many."""
         if not self._is_coarse:
             return None
-        of = self.X, self.likelihood, self.training, self.n_dims, self.given
-        return LikelihoodRows(*of, is_fine=True)
+        args = self.X, self.likelihood, self.params, self.n_dims, self.context
+        return LikelihoodRows(*args, is_fine=True)
 
     @property
     def _n_copies(self):
@@ -373,7 +378,7 @@ class LikelihoodRows(IntegratedRows):
 
     def batches(self, rng):
         for batch in super().batches(rng):
-            yield batch._replace(masks=self._draw(rng), turn=0)
+            yield batch._replace(masks=self._draw(rng), iteration=0)
 
     def _parts(self, batch, point, joint):
         if self.typical is None:
@@ -398,7 +403,7 @@ class LikelihoodRows(IntegratedRows):
         if not self.bounds:
             yield from super()._row_node_parts(batch, point, joint)
             return
-        grid = bound_grid(joint, self.given.seed)
+        grid = bound_grid(joint, self.context.seed)
         for _, rows, weight in self._blocks(batch, len(point.coefs) * len(grid[1])):
             yield bound_sums(rows, joint, grid, weight)
 
@@ -409,15 +414,17 @@ class EnumeratedRows(IntegratedRows):
     is_noisy = False
     ratio = EXACT_SPACING
 
-    def __init__(self, X, likelihood, training, n_dims, given=ORDINARY):
-        super().__init__(X, likelihood, training, n_dims, given)
+    def __init__(self, X, likelihood, params, n_dims, context=ORDINARY):
+        super().__init__(X, likelihood, params, n_dims, context)
         masks, share = map(torch.from_numpy, all_masks(self.mask_rate, self.n_features))
-        rows, count = distinct(given.standardise(X), self.weights.each)
+        rows, count = distinct(context.standardise(X), self.weights.each)
         self.pairs = rows_of(
             rows.repeat_interleave(len(masks), 0), masks.repeat(len(rows), 1)
         )
         self.weight = (count[:, None] * share).flatten()
-        self.row_nodes = RowNodes(len(self.weight), n_dims, X.device, given.seed, False)
+        self.row_nodes = RowNodes(
+            len(self.weight), n_dims, X.device, context.seed, False
+        )
 
     def batches(self, rng):
         yield None
@@ -437,20 +444,21 @@ class EnumeratedRows(IntegratedRows):
         return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
 
 
-def pose(X, likelihood, training, n_dims, given=ORDINARY):
+def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
     """Return the objective for these rows."""
-    arguments = X, likelihood, training, n_dims, given
-    is_auto = training.n_masks == "auto"
-    if training.objective != "mpt":
+    arguments = X, likelihood, params, n_dims, context
+    is_auto = params.n_masks == "auto"
+    if params.objective != "mpt":
         return LikelihoodRows(*arguments)
-    if training.mask_rate == "uniform" and (is_auto or likelihood.is_sharp):
+    if params.mask_rate == "uniform" and (is_auto or likelihood.is_sharp):
         # Nodes in the posterior given some entries are too coarse for one that
         # determines z more closely: masks lead near the optimum, the sum of the scores
         # of all sizes leads to it.
-        return (FirstRows if is_auto and given.is_all else LikelihoodRows)(*arguments)
+        kind = InitialMaskedRows if is_auto and context.is_all else LikelihoodRows
+        return kind(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
     if may_enumerate and X.shape[1] <= 8:
-        n_masks = len(all_masks(training.mask_rate, X.shape[1])[0])
+        n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
         if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)

@@ -197,9 +197,9 @@ class RowNodes:
         self._modes[which] = posterior.mean
         return posterior
 
-    def place(self, rows, posterior, turn):
+    def place(self, rows, posterior, iteration):
         """Return the nodes of rows around their `posterior`."""
-        group = self.rule.groups[turn % len(self.rule.groups)]
+        group = self.rule.groups[iteration % len(self.rule.groups)]
         return self.rule.place(group, [posterior], rows)
 
 

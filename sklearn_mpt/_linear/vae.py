@@ -206,8 +206,8 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
     def _start(self, X, rng, weight):
         return self._kind._start(self, X, rng, weight)
 
-    def _solver(self, problem):
-        return self._kind._solver(self, problem)
+    def _solver(self, data):
+        return self._kind._solver(self, data)
 
     def _trained_attributes(self, result, fitted):
         return self._kind._trained_attributes(self, result, fitted)

@@ -350,20 +350,20 @@ class MPTMaskedAutoencoder(TableMPT):
         orders = torch.tensor(fitted["orders_"], device=device)
         return MaskedDensity(module, Units.of(fitted, device), orders)
 
-    def _solver(self, problem):
-        fitted, device = problem.fitted, problem.device
+    def _solver(self, data):
+        fitted, device = data.fitted, data.device
         units = Units.of(fitted, device)
-        X = as_tensor(problem.X, device)
+        X = as_tensor(data.X, device)
         weight = X.new_ones(len(X))
-        if problem.weight is not None:
-            weight = as_tensor(problem.weight / problem.weight.mean(), device)
+        if data.weight is not None:
+            weight = as_tensor(data.weight / data.weight.mean(), device)
         log_scale = float(((~X.isnan() * units.log_scale).sum(1) * weight).mean())
         X, weight = units.standardise(X).float(), weight.float()
-        chosen, others = self._split(problem)
+        chosen, others = self._split(data)
         rows = Rows(X[chosen], weight[chosen])
         held_out = Rows(X[others], weight[others]) if len(others) else None
         generator = torch.Generator(device=device)
-        generator.manual_seed(int(problem.rng.integers(2**63)))
+        generator.manual_seed(int(data.rng.integers(2**63)))
         batch_size, n_masks = self.batch_size, self.n_masks
         blocks = read_blocks(self.mask_blocks, X.shape[1])
         return MaskedSolver(
@@ -378,17 +378,17 @@ class MPTMaskedAutoencoder(TableMPT):
             log_scale=log_scale,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
-            is_part=not problem.is_all,
+            is_part=not data.is_all,
         )
 
-    def _split(self, problem):
+    def _split(self, data):
         """Return the indices of the training rows and of the validation rows."""
-        n_rows = len(problem.X)
+        n_rows = len(data.X)
         n_held_out = 0
-        if self.early_stopping and problem.is_all:
+        if self.early_stopping and data.is_all:
             n_held_out = int(self.validation_fraction * n_rows)
         # the same rows in a warm start
-        order = np.random.default_rng(problem.fitted["_seed"]).permutation(n_rows)
+        order = np.random.default_rng(data.fitted["_seed"]).permutation(n_rows)
         return np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
 
     def _trained_attributes(self, module, fitted):

@@ -268,8 +268,8 @@ class MaskedSolver(Solver):
             return self.sizes.draw(present, self.generator)
         shared = torch.ones_like(present[: self.n_masks])
         hidden, scale = self.sizes.draw(shared, self.generator)
-        turn = torch.arange(len(present), device=present.device) % self.n_masks
-        return hidden[turn], scale[turn]
+        mask_of_row = torch.arange(len(present), device=present.device) % self.n_masks
+        return hidden[mask_of_row], scale[mask_of_row]
 
     _fall: tuple[int, int] | None = None  # first step and length of the falling part
 

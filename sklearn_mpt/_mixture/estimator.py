@@ -497,32 +497,32 @@ class MPTMixture(TableMPT):
     def _step(self, layout):
         return Step(self.covariance_type, self.n_factors, self.reg_covar, layout)
 
-    def _solver(self, problem):
-        layout = self._layout(problem.X.shape[1], problem.device)
-        rows = as_view(problem.X, problem.device)
-        weight = np.ones(len(rows)) if problem.weight is None else problem.weight
-        starts = [self._classes(problem.fitted, problem.device)]
-        if problem.is_new and problem.is_all:
-            here = self._layout(problem.X.shape[1])
-            of = problem.X, problem.rng, problem.weight, here
-            more = (self._first_classes(*of) for _ in range(self.n_init - 1))
+    def _solver(self, data):
+        layout = self._layout(data.X.shape[1], data.device)
+        rows = as_view(data.X, data.device)
+        weight = np.ones(len(rows)) if data.weight is None else data.weight
+        starts = [self._classes(data.fitted, data.device)]
+        if data.is_new and data.is_all:
+            here = self._layout(data.X.shape[1])
+            start_args = data.X, data.rng, data.weight, here
+            more = (self._first_classes(*start_args) for _ in range(self.n_init - 1))
             more = (self._given(start, here) for start in more)
-            starts += [Classes(*(p.to(problem.device) for p in m)) for m in more]
+            starts += [Classes(*(p.to(data.device) for p in m)) for m in more]
         masks = None
-        if self.objective == "mpt" and problem.is_all:
+        if self.objective == "mpt" and data.is_all:
             masks = self._draw_masks
         return MixtureSolver(
             rows,
-            as_tensor(weight, problem.device),
+            as_tensor(weight, data.device),
             starts,
             self._step(layout),
-            rng=problem.rng,
+            rng=data.rng,
             masks=masks,
             finishes=self.n_masks == "auto" and self.mask_rate == "uniform",
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             learning_rate=self.learning_rate,
-            n_before=problem.fitted["n_iter_"],
+            n_before=data.fitted["n_iter_"],
         )
 
     def _draw_masks(self, X, rng):

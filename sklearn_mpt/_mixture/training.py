@@ -250,7 +250,7 @@ class MixtureSolver(Solver):
         order = pattern_order(~X.isnan())
         self.X, self.weight = X[order], weight[order]
         self.starts = starts
-        self.how = step
+        self.step_params = step
         self.rng = rng
         self.masks = masks
         self.finishes = finishes
@@ -316,7 +316,7 @@ class MixtureSolver(Solver):
         self.loss_curve.append(-value)
 
     def _statistics(self, classes, masks=None):
-        density = MixtureDensity(classes, self.how.layout)
+        density = MixtureDensity(classes, self.step_params.layout)
         X, weight, seen = self.X, self.weight, ~self.X.isnan()
         if masks is not None:
             rows, hidden, inflation = masks
@@ -341,7 +341,7 @@ class MixtureSolver(Solver):
         if not is_of_rows:
             return [(part, None) for part in density.blocks(seen)]
         if self._parts_of_rows is None:
-            numbers = seen[:, self.how.layout.gaussian]
+            numbers = seen[:, self.step_params.layout.gaussian]
             self._parts_of_rows = [
                 (part, Patterns(numbers[part])) for part in density.blocks(seen)
             ]
@@ -350,7 +350,9 @@ class MixtureSolver(Solver):
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""
         for _ in range(N_HALVINGS):
-            found = moved(classes, statistics, self._n_rows, size, self.how, with_prior)
+            found = moved(
+                classes, statistics, self._n_rows, size, self.step_params, with_prior
+            )
             if found is not None:
                 return found
             size /= 2

@@ -259,8 +259,8 @@ class TextScores:
         for window in self.windows:
             for part in ([window.text], window.inputs["input_ids"], window.places):
                 key.update(np.asarray(part, dtype="<i8").tobytes())
-        how = self.draw.seed, self.draw.n_masks, self.draw.design
-        return "texts", *how, key.hexdigest()
+        draw_params = self.draw.seed, self.draw.n_masks, self.draw.design
+        return "texts", *draw_params, key.hexdigest()
 
     def tokens(self, texts, tokenizer):
         """Return the `TokenScores` of each text."""

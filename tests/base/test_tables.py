@@ -36,9 +36,11 @@ def test_kinds_come_from_names_sequences_dicts_and_dtypes(frame):
     assert kinds_of("poisson", X) == ["poisson"] * 4
     assert kinds_of(KINDS, X) == KINDS
     assert kinds_of({3: "poisson"}, X) == ["gaussian"] * 3 + ["poisson"]
-    turned = pd.DataFrame(X, columns=[3, 2, 1, 7])  # numbers that are names come first
-    assert kinds_of({3: "poisson"}, turned) == ["poisson"] + ["gaussian"] * 3
-    assert kinds_of({0: "poisson"}, turned) == ["poisson"] + ["gaussian"] * 3
+    reordered = pd.DataFrame(
+        X, columns=[3, 2, 1, 7]
+    )  # numbers that are names come first
+    assert kinds_of({3: "poisson"}, reordered) == ["poisson"] + ["gaussian"] * 3
+    assert kinds_of({0: "poisson"}, reordered) == ["poisson"] + ["gaussian"] * 3
     assert kinds_of(LIKELIHOOD, frame) == KINDS
     expected = ["gaussian", "bernoulli", "categorical", "gaussian"]
     assert kinds_of("from_dtype", frame) == expected

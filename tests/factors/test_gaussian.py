@@ -365,15 +365,15 @@ def test_noise_information_is_that_of_the_density(model):
     W, variance = model.components.numpy().T, rng.uniform(0.5, 2, N_FEATURES)
     coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
     X = torch.tensor(rng.normal(size=(5, N_FEATURES)))
-    problem = GaussianRows(X, N_DIMS, None, "auto", floor=-30.0)
+    objective = GaussianRows(X, N_DIMS, None, "auto", floor=-30.0)
     inverse = np.linalg.inv(W @ W.T + np.diag(variance))
     point = Point(coefs, torch.tensor(variance).log())
     expected = 0.5 * (np.sqrt(variance[:, None] * variance) * inverse) ** 2
-    assert_allclose(problem._noise_information(point), expected)
+    assert_allclose(objective._noise_information(point), expected)
     inverse = np.linalg.inv(W @ W.T + 0.4 * np.eye(N_FEATURES))
     shared = point._replace(shape_params=torch.tensor(0.4).double().log())
     expected = 0.5 * 0.4**2 * np.trace(inverse @ inverse)
-    assert_allclose(problem._noise_information(shared), expected)
+    assert_allclose(objective._noise_information(shared), expected)
 
 
 def test_information_is_the_second_moment_over_the_noise(model, point, gaps, hidden):
@@ -506,9 +506,9 @@ def test_moment_problem_is_the_row_problem(point, X):
     by_moments = GaussianMoments(moments, 4, N_DIMS, masks, floor=-20.0)
     by_rows = GaussianRows(torch.tensor(X), N_DIMS, masks, "auto", floor=-20.0)
     moves = []
-    for problem in (by_moments, by_rows):
-        (batch,) = problem.batches(np.random.default_rng(0))
-        sums = problem.sums(point, batch)
+    for objective in (by_moments, by_rows):
+        (batch,) = objective.batches(np.random.default_rng(0))
+        sums = objective.sums(point, batch)
         information = sums.information.times(1 / sums.n_rows)
         moves.append(natural_step(sums, point, information))
     assert_allclose(moves[0].value, moves[1].value)
@@ -516,26 +516,26 @@ def test_moment_problem_is_the_row_problem(point, X):
     assert_allclose(moves[0].generator, moves[1].generator, atol=1e-9)
 
 
-def batch_at(turn, seed=7):
-    return MaskedBatch(None, turn, seed, 0.123)
+def batch_at(iteration, seed=7):
+    return MaskedBatch(None, iteration, seed, 0.123)
 
 
 @pytest.mark.parametrize("few", [None, 0.1])
 def test_sets_of_odd_turns_are_complements(few):
     masks, present = UniformMasks(few), torch.ones(200, 5, dtype=torch.float64)
-    for turn in (0, 2, 6):
-        seen, target = masks(present, batch_at(turn), 0)
-        other, other_target = masks(present, batch_at(turn + 1), 0)
+    for iteration in (0, 2, 6):
+        seen, target = masks(present, batch_at(iteration), 0)
+        other, other_target = masks(present, batch_at(iteration + 1), 0)
         assert_array_equal(seen + other, present)
         assert_array_equal(target, other_target)
     following = masks(present, batch_at(2), 0)[0]
     assert (masks(present, batch_at(0), 0)[0] != following).any()
 
 
-def weighted_sets(masks, turn, n=60_000):
+def weighted_sets(masks, iteration, n=60_000):
     """The weight of each draw, in the column of its set of 5 features; (n, 32)."""
     present = torch.ones(n, 5, dtype=torch.float64)
-    seen, target = masks(present, batch_at(turn), 0)
+    seen, target = masks(present, batch_at(iteration), 0)
     code = (seen @ 2.0 ** torch.arange(5, dtype=torch.float64)).long()
     weighted = torch.zeros(n, 32, dtype=torch.float64)
     weighted[torch.arange(n), code] = target[:, 0]
@@ -549,17 +549,19 @@ def largest_z(sample, expected):
     return np.abs((sample.mean(0) - expected) / error).max()
 
 
-@pytest.mark.parametrize("turn", [0, 3])
-def test_sets_have_uniform_sizes_and_are_alike(turn):
+@pytest.mark.parametrize("iteration", [0, 3])
+def test_sets_have_uniform_sizes_and_are_alike(iteration):
     """Frequencies of all 32 sets within 4.5 standard errors (p < 3e-4)."""
     size = np.array([i.bit_count() for i in range(32)])
-    assert largest_z(weighted_sets(UniformMasks(), turn), 1 / 6 / comb(5, size)) < 4.5
+    assert (
+        largest_z(weighted_sets(UniformMasks(), iteration), 1 / 6 / comb(5, size)) < 4.5
+    )
 
 
 def test_weights_make_up_for_more_draws_with_few_seen():
     """A set and its complement, together: within 4.5 standard errors, as above."""
     size = np.array([i.bit_count() for i in range(32)])
-    pair = [weighted_sets(UniformMasks(0.1), turn) for turn in (4, 5)]
+    pair = [weighted_sets(UniformMasks(0.1), iteration) for iteration in (4, 5)]
     assert largest_z((pair[0] + pair[1]) / 2, 1 / 6 / comb(5, size)) < 4.5
 
 
@@ -622,16 +624,16 @@ def test_row_problem_is_the_contract(joint, point, gaps):
         return present * (1 - hidden), present * hidden * N_FEATURES
 
     masks.is_uniform = False
-    problem = GaussianRows(torch.tensor(gaps), N_DIMS, masks, 300, floor=-20.0)
-    problem.n_block = 64
+    objective = GaussianRows(torch.tensor(gaps), N_DIMS, masks, 300, floor=-20.0)
+    objective.n_block = 64
     scores = np.array(
         [
             N_FEATURES * masked_score(conditional_log_density(gaps, m, *joint), m)
             for m in enumerate_masks(N_FEATURES, 1)
         ]
     )
-    for batch in problem.batches(np.random.default_rng(0)):
-        sums = problem.sums(point, batch)
+    for batch in objective.batches(np.random.default_rng(0)):
+        sums = objective.sums(point, batch)
         place = np.arange(len(batch.rows)) % N_FEATURES
         # enumerate_masks hides feature 0 first
         assert_allclose(sums.value, scores[place, batch.rows.numpy()].sum())
@@ -639,29 +641,29 @@ def test_row_problem_is_the_contract(joint, point, gaps):
 
 
 def test_complement_turns_have_no_information(point, X):
-    problem = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", -20.0)
+    objective = GaussianRows(torch.tensor(X), N_DIMS, UniformMasks(), "auto", -20.0)
     rng, informed = np.random.default_rng(0), []
     for _ in range(4):
-        (batch,) = problem.batches(rng)
-        informed.append(problem.sums(point, batch).information is not None)
+        (batch,) = objective.batches(rng)
+        informed.append(objective.sums(point, batch).information is not None)
     assert informed == [True, False, True, False]
 
 
 @pytest.mark.parametrize("batch_size", ["auto", 100])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
-    problem = GaussianRows(
+    objective = GaussianRows(
         torch.tensor(X), N_DIMS, UniformMasks(), batch_size, floor=-20.0
     )
-    batches = list(problem.batches(np.random.default_rng(0)))
+    batches = list(objective.batches(np.random.default_rng(0)))
     counts = torch.cat([batch.rows for batch in batches]).bincount(minlength=25)
     assert (counts == counts[0]).all()
-    assert len(batches) == problem.n_batches == (1 if batch_size == "auto" else 21)
+    assert len(batches) == objective.n_batches == (1 if batch_size == "auto" else 21)
 
 
 def test_likelihood_problem_needs_no_masks(joint, point, gaps):
-    problem = GaussianRows(torch.tensor(gaps), N_DIMS, None, 10, floor=-20.0)
+    objective = GaussianRows(torch.tensor(gaps), N_DIMS, None, 10, floor=-20.0)
     rng = np.random.default_rng(0)
-    sums = [problem.sums(point, batch) for batch in problem.batches(rng)]
+    sums = [objective.sums(point, batch) for batch in objective.batches(rng)]
     n_passes = sum(part.n_rows for part in sums) / len(gaps)
     expected = n_passes * log_density(gaps, *joint).sum()
     assert_allclose(sum(part.value for part in sums), expected)

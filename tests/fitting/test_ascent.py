@@ -52,15 +52,15 @@ class Quadratic:
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    longest, floor, idle, jitter = math.inf, -10.0, 3e-3, 0.0
+    max_step, floor, stop_gain, node_noise = math.inf, -10.0, 3e-3, 0.0
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
         self.noise, self.excess, self.n_batches = noise, excess, n_batches
         self.is_noisy = noise > 0
-        self.accelerates = False
-        self.is_worth_trials = False
-        self.least = 10
+        self.corrects_steps = False
+        self.tries_components = False
+        self.min_averaged_steps = 10
 
     def batches(self, rng):
         for _ in range(self.n_batches):
@@ -85,7 +85,7 @@ class Quadratic:
         """No row says anything of the locations: there is no component to set."""
         return torch.zeros_like, torch.zeros(3, dtype=torch.float64)
 
-    def finer(self):
+    def exact_objective(self):
         return None
 
     @staticmethod
@@ -112,13 +112,13 @@ def loss(point):
     return 0.5 * gap.dot(Quadratic.pull(gap))
 
 
-def ascent_on(problem, learning_rate=1.0, rng=0, point=START, **until):
+def ascent_on(objective, learning_rate=1.0, rng=0, point=START, **until):
     rng = np.random.default_rng(rng)
-    return Ascent(problem, point, learning_rate=learning_rate, rng=rng, **until)
+    return Ascent(objective, point, learning_rate=learning_rate, rng=rng, **until)
 
 
-def run(problem, max_iter=5000, tol=1e-4, epochs=SILENCE, **settings):
-    ascent = ascent_on(problem, tol=tol, n_iter_no_change=10, **settings)
+def run(objective, max_iter=5000, tol=1e-4, epochs=SILENCE, **settings):
+    ascent = ascent_on(objective, tol=tol, n_iter_no_change=10, **settings)
     fit_loop(ascent, max_iter, epochs)
     return ascent
 
@@ -184,7 +184,7 @@ class Coarse(Quadratic):
         sums = super().sums(point.plus(BEST, 0.1), batch)
         return sums._replace(value=sums.value - 1e-7 * N_ROWS * self.n_calls)
 
-    def finer(self):
+    def exact_objective(self):
         return Quadratic()
 
 
@@ -196,16 +196,16 @@ def test_a_finer_form_of_the_objective_comes_last():
 
 
 def test_small_falls_that_are_errors_of_nodes_halve_no_step():
-    problem = Coarse()
-    problem.jitter = 0.1
-    n_epochs = [len(run(each).loss_curve) for each in (Coarse(), problem)]
+    objective = Coarse()
+    objective.node_noise = 0.1
+    n_epochs = [len(run(each).loss_curve) for each in (Coarse(), objective)]
     assert n_epochs[1] < 0.7 * n_epochs[0]
 
 
 def recorded(ascent, n_epochs):
     """Gaps of one coefficient at the points that an ascent asks for."""
-    points, sums = [], ascent.problem.sums
-    ascent.problem.sums = lambda point, batch: (
+    points, sums = [], ascent.objective.sums
+    ascent.objective.sums = lambda point, batch: (
         points.append(point) or sums(point, batch)
     )
     for _ in range(n_epochs):
@@ -309,18 +309,18 @@ class Slow(Quadratic):
 
 def test_an_end_that_still_climbs_warns_of_how_much():
     """With gains of 0.3 / n^2, those to come add up to 0.3 / n."""
-    problem = Slow(excess=1e6)
-    problem.idle = 0.1
+    objective = Slow(excess=1e6)
+    objective.stop_gain = 0.1
     with pytest.warns(ConvergenceWarning, match="still climbs") as caught:
-        run(problem, tol=1e-6)
+        run(objective, tol=1e-6)
     left = float(re.search(r"about (\S+) nats", str(caught[0].message))[1])
-    assert 0.1 < left * problem.n_steps < 0.4
+    assert 0.1 < left * objective.n_steps < 0.4
 
 
 def test_noise_stays_above_its_floor():
-    problem = Quadratic()
-    problem.floor = -0.25
-    ascent = ascent_on(problem)
+    objective = Quadratic()
+    objective.floor = -0.25
+    ascent = ascent_on(objective)
     for _ in range(30):
         ascent.step()
     assert ascent.point.shape_params == -0.25
@@ -375,10 +375,10 @@ def test_an_exact_ascent_stops_before_a_cliff():
     assert 0 <= ascent.result.shape_params < 0.1
 
 
-def stream(problem, n_parts, rng):
+def stream(objective, n_parts, rng):
     """One ascent over all parts."""
     rng = np.random.default_rng(rng)
-    ascent = StreamAscent(problem, START, learning_rate=1.0, rng=rng)
+    ascent = StreamAscent(objective, START, learning_rate=1.0, rng=rng)
     for _ in range(n_parts):
         fit_part(ascent)
     return ascent
@@ -391,11 +391,11 @@ def assert_points_equal(actual, expected):
 
 def test_a_stream_goes_on_where_its_state_says():
     """Each part by an ascent of its own, that knows arrays alone."""
-    problem = Quadratic(noise=0.3)
-    straight = stream(problem, 6, rng=3)
+    objective = Quadratic(noise=0.3)
+    straight = stream(objective, 6, rng=3)
     state, result, rng = {}, START, np.random.default_rng(3)
     for _ in range(6):
-        ascent = StreamAscent(problem, result, learning_rate=1.0, rng=rng)
+        ascent = StreamAscent(objective, result, learning_rate=1.0, rng=rng)
         ascent.load(state)
         fit_part(ascent)
         state, result = ascent.state(), ascent.result
@@ -454,9 +454,9 @@ def test_aligned_weights_are_the_same_model_and_nearest():
 def test_aligning_undoes_a_rotation():
     reference = random_point(1)
     Q = torch.tensor(np.linalg.qr(np.random.default_rng(2).normal(size=(3, 3)))[0])
-    turned = reference.coefs.clone()
-    turned[:, :3] = turned[:, :3] @ Q
-    aligned = align(reference._replace(coefs=turned), reference)
+    rotated = reference.coefs.clone()
+    rotated[:, :3] = rotated[:, :3] @ Q
+    aligned = align(reference._replace(coefs=rotated), reference)
     assert_allclose(aligned.coefs, reference.coefs)
 
 
@@ -495,7 +495,7 @@ def test_division_is_by_the_information_of_each_feature():
 def test_steps_are_bounded_feature_by_feature():
     point, gradient = random_point(0), random_point(1)
     gradient.coefs[0] *= 100
-    free, bounded = (move_at(point, gradient, longest=m) for m in (math.inf, 1.0))
+    free, bounded = (move_at(point, gradient, max_step=m) for m in (math.inf, 1.0))
     assert_allclose(bounded.step.coefs[1:], free.step.coefs[1:])
     assert_allclose(bounded.step.coefs[0].abs().max(), 1.0)
     direction = bounded.step.coefs[0] / free.step.coefs[0]
@@ -619,9 +619,9 @@ def test_steps_against_the_gradient_are_not_remembered():
 
 
 def test_full_steps_of_gradients_are_linear_and_small_steps_agree():
-    point, problem = START, Quadratic()
-    (batch,) = problem.batches(np.random.default_rng(0))
-    sums = problem.sums(point, batch)._replace(rescaling=None)
+    point, objective = START, Quadratic()
+    (batch,) = objective.batches(np.random.default_rng(0))
+    sums = objective.sums(point, batch)._replace(rescaling=None)
     information = sums.information.times(1 / N_ROWS)
     move = natural_step(sums, point, information)
     step = with_rescaling(move.gradient, point, information)
@@ -641,9 +641,9 @@ class Uneven(Quadratic):
 
 
 def test_a_full_step_that_falls_by_less_than_tol_ends_an_ascent_with_errors():
-    problem = Uneven()
-    problem.jitter = 1e-3
-    ascent = ascent_on(problem, tol=1e-4)
+    objective = Uneven()
+    objective.node_noise = 1e-3
+    ascent = ascent_on(objective, tol=1e-4)
     for _ in range(60):
         ascent.step()
         if ascent.converged:
@@ -656,8 +656,8 @@ def test_corrected_moves_are_bounded_and_leave_the_law_alone():
     point = random_point(1)
     move = move_at(point, random_point(2))
     step = move.step.times(100 / float(move.step.coefs.abs().max()))
-    found = corrected(move, step, longest=5.0)
+    found = corrected(move, step, max_step=5.0)
     lengths = step.coefs.abs().amax(1)
     assert_allclose(found.step.coefs.abs().amax(1), lengths.clamp(max=5.0))
     assert not found.generator.any()
-    assert corrected(move, step, longest=math.inf).step is step
+    assert corrected(move, step, max_step=math.inf).step is step

@@ -40,7 +40,7 @@ def point_with(axes, noise=1.0):
     return Point(torch.tensor(coefs), torch.tensor(noise).double().log())
 
 
-def problem(by_moments):
+def objective(by_moments):
     X = torch.tensor(rows())
     if not by_moments:
         return GaussianRows(X, 3, None, "auto", floor=-30.0)
@@ -52,7 +52,7 @@ class Uniform:
 
 
 def found_at(point, by_moments, least_gain=1e-6, n_rows=np.inf):
-    product, information = problem(by_moments).slopes(point)
+    product, information = objective(by_moments).slopes(point)
     return with_missing_components(point, product, information, least_gain, n_rows)
 
 
@@ -97,7 +97,7 @@ def test_parts_of_a_stream_add_up_to_all_rows():
         of_part = GaussianRows(torch.tensor(part), 3, None, "auto", floor=-30.0)
         together = Unexplained(*of_part.slopes(point), len(part)).and_before(together)
         together = Unexplained.from_arrays(together.as_arrays(), torch.tensor)
-    product, _ = problem(True).slopes(point)
+    product, _ = objective(True).slopes(point)
     V = torch.eye(6, dtype=torch.float64)
     assert_allclose(together.product(V), product(V), atol=1e-12)
     assert together.n_rows == len(X)
@@ -106,7 +106,7 @@ def test_parts_of_a_stream_add_up_to_all_rows():
 def test_features_that_tell_nothing_are_left_out():
     point = point_with((0, 1, None))
     information = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 1.0]).double()
-    product = problem(True).slopes(point)[0]
+    product = objective(True).slopes(point)[0]
     found = with_missing_components(point, product, information, 1e-6)
     assert not found.coefs[2].any()
     assert found.coefs[3].any()

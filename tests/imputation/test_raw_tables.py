@@ -388,8 +388,8 @@ def test_the_order_of_rows_and_of_columns_is_of_no_effect():
     rng = np.random.default_rng(0)
     rows, columns = rng.permutation(N), rng.permutation(frame.columns)
     plain = MPTImputer(random_state=0).fit_transform(frame)
-    turned = MPTImputer(random_state=0).fit(frame.iloc[rows][columns])
-    again = turned.transform(frame[columns])[frame.columns]
+    reordered = MPTImputer(random_state=0).fit(frame.iloc[rows][columns])
+    again = reordered.transform(frame[columns])[frame.columns]
     pd.testing.assert_frame_equal(again, plain, check_exact=False, rtol=1e-9)
 
 

@@ -45,8 +45,8 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     EnumeratedRows,
     IntegratedRows,
     LikelihoodRows,
-    Training,
-    pose,
+    ObjectiveParams,
+    objective_of,
 )
 from sklearn_mpt._linear.map import (  # noqa: E402
     WIDENING,
@@ -102,7 +102,7 @@ def repeated(grid, n):
 
 def training_of(**given):
     defaults = {"objective": "mpt", "mask_rate": "uniform", "n_masks": 4}
-    return Training(**defaults | {"batch_size": "auto"} | given)
+    return ObjectiveParams(**defaults | {"batch_size": "auto"} | given)
 
 
 def joint_at(point, likelihood=BERNOULLI):
@@ -308,17 +308,17 @@ def dense_scores(X, mask, arrays):
 
 
 def test_all_masks_add_up_to_the_log_density(arrays, point, X):
-    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
-    assert list(problem.batches(None)) == [None]
-    sums = problem.sums(point, None)
+    objective = EnumeratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
+    assert list(objective.batches(None)) == [None]
+    sums = objective.sums(point, None)
     assert_allclose(sums.value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-4)
     assert sums.n_rows == len(X)
 
 
 def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X, monkeypatch):
     """Nodes do not depend on the mask, so that the identity holds at any."""
-    for problem in (EnumeratedRows, LikelihoodRows):
-        monkeypatch.setattr(problem, "ratio", 1.0)
+    for objective in (EnumeratedRows, LikelihoodRows):
+        monkeypatch.setattr(objective, "ratio", 1.0)
     arguments = torch.tensor(X), BERNOULLI, training_of(), 2
     enumerated = EnumeratedRows(*arguments).sums(point, None)
     likelihood = LikelihoodRows(*arguments)
@@ -331,10 +331,10 @@ def test_gradient_of_all_masks_is_that_of_the_likelihood(point, X, monkeypatch):
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_enumerated_rows_are_the_average_over_masks(arrays, point, X, size):
     settings = training_of(mask_rate=size)
-    problem = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+    objective = EnumeratedRows(torch.tensor(X), BERNOULLI, settings, 2)
     masks = enumerate_masks(N_FEATURES, size)
     expected = np.mean([dense_scores(X, mask, arrays) for mask in masks], axis=0)
-    value = problem.sums(point, None).value
+    value = objective.sums(point, None).value
     assert_allclose(value, expected.sum(), rtol=1e-3)
 
 
@@ -354,13 +354,13 @@ def test_shared_and_own_nodes_give_the_same_sums(
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
     monkeypatch.setattr("sklearn_mpt._linear.map.ROW_GRID", {2: 41})
-    problem = IntegratedRows(
+    objective = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
     )
     batch = integrated_training.Batch(np.arange(len(X)), mask[None], 0)
-    shared = problem.sums(point, batch)
+    shared = objective.sums(point, batch)
     monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
-    own = problem.sums(point, batch)
+    own = objective.sums(point, batch)
     assert_sums_close(shared, own, rtol=1e-4, atol=1e-4)
     if mask_rate == 2:
         assert_allclose(own.value, dense_scores(X, mask, arrays).sum(), rtol=1e-5)
@@ -368,28 +368,28 @@ def test_shared_and_own_nodes_give_the_same_sums(
 
 @pytest.mark.parametrize("block", [2**22, 100])
 def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
-    problem = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
+    objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.stack([mask, ~mask, mask])
     batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
         monkeypatch.setattr(integrated_training, "ROW_NODE_COST", cost)
         for name in ("BLOCK", "ROW_NODE_BLOCK"):
             monkeypatch.setattr(integrated_training, name, 2**22)
-        whole = problem.sums(point, batch)
+        whole = objective.sums(point, batch)
         for name in ("BLOCK", "ROW_NODE_BLOCK"):
             monkeypatch.setattr(integrated_training, name, block)
-        assert_sums_close(problem.sums(point, batch), whole, atol=1e-10)
+        assert_sums_close(objective.sums(point, batch), whole, atol=1e-10)
 
 
 @pytest.mark.parametrize("edge", [1e-3, -1.0], ids=["shared", "own"])
 def test_likelihood_rows_are_a_dense_grid(arrays, point, X, edge, monkeypatch):
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.AT_EDGE", edge)
     settings = training_of(objective="lml")
-    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
-    (batch,) = problem.batches(np.random.default_rng(0))
-    value = problem.sums(point, batch).value
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
+    (batch,) = objective.batches(np.random.default_rng(0))
+    value = objective.sums(point, batch).value
     assert_allclose(value, bernoulli_log_prob(X, *arrays).sum(), rtol=1e-3)
-    assert not problem.is_noisy
+    assert not objective.is_noisy
 
 
 @pytest.mark.parametrize("n_dims", [1, 2])
@@ -494,22 +494,22 @@ def test_information_of_the_bound_is_its_mean_curvature(point, X):
 
 def test_bound_rows_stay_below_the_log_density(arrays, point, X):
     rows, settings = torch.tensor(X), training_of(objective="elbo")
-    problem = LikelihoodRows(rows, BERNOULLI, settings, 2)
-    (batch,) = problem.batches(np.random.default_rng(0))
-    value = problem.sums(point, batch).value.item()
+    objective = LikelihoodRows(rows, BERNOULLI, settings, 2)
+    (batch,) = objective.batches(np.random.default_rng(0))
+    value = objective.sums(point, batch).value.item()
     log_prob = bernoulli_log_prob(X, *arrays).sum()
     assert log_prob - 0.1 * abs(log_prob) < value < log_prob
     flat = point._replace(coefs=point.coefs * torch.tensor([0.0, 0, 1]))
     independent = bernoulli_log_prob(X, 0 * arrays[0], arrays[1]).sum()
-    assert_allclose(problem.sums(flat, batch).value, independent)
+    assert_allclose(objective.sums(flat, batch).value, independent)
 
 
 @pytest.mark.parametrize("kind", [IntegratedRows, EnumeratedRows, LikelihoodRows])
 def test_constant_features_keep_their_coefficients(point, X, kind):
     X[:, 1] = np.where(np.isnan(X[:, 1]), np.nan, 1.0)
-    problem = kind(torch.tensor(X), BERNOULLI, training_of(), 2)
-    batch = next(iter(problem.batches(np.random.default_rng(0))))
-    slope = problem.sums(point, batch).gradient.coefs
+    objective = kind(torch.tensor(X), BERNOULLI, training_of(), 2)
+    batch = next(iter(objective.batches(np.random.default_rng(0))))
+    slope = objective.sums(point, batch).gradient.coefs
     assert_array_equal(slope[1], 0.0)
     assert (slope[[0, 2, 3, 4]] != 0).all()
 
@@ -517,24 +517,24 @@ def test_constant_features_keep_their_coefficients(point, X, kind):
 @pytest.mark.parametrize(("mask_rate", "flips"), [("uniform", True), (2, False)])
 def test_masks_of_odd_turns_are_complements(X, mask_rate, flips):
     settings, rng = training_of(mask_rate=mask_rate), np.random.default_rng(0)
-    problem = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
-    turns = [list(problem.batches(rng)) for _ in range(3)]
-    for even, odd in zip(*turns[:2], strict=True):
+    objective = IntegratedRows(torch.tensor(X), BERNOULLI, settings, 2)
+    iterations = [list(objective.batches(rng)) for _ in range(3)]
+    for even, odd in zip(*iterations[:2], strict=True):
         assert_array_equal(even.rows, odd.rows)
         assert_array_equal(odd.masks, ~even.masks if flips else even.masks)
-    sizes = turns[0][0].masks.sum(1)
+    sizes = iterations[0][0].masks.sum(1)
     assert (sizes == 2).all() or flips
-    assert (turns[2][0].masks != turns[0][0].masks).any()
+    assert (iterations[2][0].masks != iterations[0][0].masks).any()
 
 
 @pytest.mark.parametrize("batch_size", ["auto", 5])
 def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
-    problem = IntegratedRows(
+    objective = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(batch_size=batch_size), 2
     )
-    batches = list(problem.batches(np.random.default_rng(0)))
+    batches = list(objective.batches(np.random.default_rng(0)))
     counts = np.bincount(np.concatenate([batch.rows for batch in batches]))
-    assert len(batches) == problem.n_batches == (1 if batch_size == "auto" else 3)
+    assert len(batches) == objective.n_batches == (1 if batch_size == "auto" else 3)
     assert len(counts) == len(X)
     assert (counts == counts[0]).all()
 
@@ -542,12 +542,12 @@ def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
 def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     """Rows of an own-node step get the masks by turns: the sum over their groups."""
     monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
-    problem = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
+    objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
     index = np.arange(len(X))
-    whole = problem.sums(point, integrated_training.Batch(index, masks, 0))
+    whole = objective.sums(point, integrated_training.Batch(index, masks, 0))
     parts = [
-        problem.sums(point, integrated_training.Batch(index[i::3], masks[[i]], 0))
+        objective.sums(point, integrated_training.Batch(index[i::3], masks[[i]], 0))
         for i in range(3)
     ]
     assert_sums_close(whole, parts[0] + parts[1] + parts[2], atol=1e-10)
@@ -564,24 +564,27 @@ def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     ],
 )
 def test_settings_pose_their_problem(X, given, n_dims, kind):
-    assert type(pose(torch.tensor(X), BERNOULLI, training_of(**given), n_dims)) is kind
+    assert (
+        type(objective_of(torch.tensor(X), BERNOULLI, training_of(**given), n_dims))
+        is kind
+    )
 
 
 def test_many_distinct_rows_are_not_enumerated():
     X = torch.tensor(enumerate_masks(16, 2)[:, :8], dtype=torch.float64)
     X = torch.cat([X, torch.tensor(enumerate_masks(8, 4), dtype=torch.float64)])
-    problem = pose(X, BERNOULLI, training_of(), 2)
-    assert type(problem) is IntegratedRows
+    objective = objective_of(X, BERNOULLI, training_of(), 2)
+    assert type(objective) is IntegratedRows
 
 
 def test_slopes_have_a_normal_prior(point, X):
     settings = training_of(objective="lml")
-    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
-    (batch,) = problem.batches(np.random.default_rng(0))
-    flat = problem.sums(point, batch)
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
+    (batch,) = objective.batches(np.random.default_rng(0))
+    flat = objective.sums(point, batch)
     settings = settings._replace(slope_prior=2.0)
-    problem = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
-    sums, slopes = problem.sums(point, batch), point.coefs[:, :-1]
+    objective = LikelihoodRows(torch.tensor(X), BERNOULLI, settings, 2)
+    sums, slopes = objective.sums(point, batch), point.coefs[:, :-1]
     assert_allclose(flat.value - sums.value, (slopes**2).sum() / 8)
     difference = flat.gradient.coefs - sums.gradient.coefs
     assert_allclose(difference[:, :-1], slopes / 4)
