@@ -52,8 +52,11 @@ class OrderMixture(Density):
         """Return log p(x_j | visible) of the hidden entries; (n, d), any elsewhere."""
 
     @abstractmethod
-    def log_prob_of_column(self, rows, visible, column):
-        """Return log p(x_j | visible) of one column; (n,)."""
+    def log_prob_of_entries(self, rows, visible, column):
+        """Return log p(x_j | visible) of one entry of each row; (n,).
+
+        column : int (n,).
+        """
 
     @abstractmethod
     def mean(self, rows, visible):
@@ -90,26 +93,33 @@ class OrderMixture(Density):
     def chain_log_prob(self, X, orders):
         """Return log p(x_j | columns before j in the order); (n, n_orders, d).
 
-        orders : int, of shape (1 or n, n_orders, d). Each column is predicted once, for
-        all rows and orders together.
+        orders : int, of shape (1 or n, n_orders, d). Columns are predicted together,
+        as many as fit into memory, for all rows and orders.
         """
         rows, present = self._read(X)
         terms = rows.new_zeros(len(rows), *orders.shape[1:])
         places = orders.argsort(-1)
-        for column in range(rows.shape[1]):
-            asked = present[:, column].nonzero()[:, 0]
-            if not len(asked):
+        columns = torch.arange(X.shape[1], device=X.device)
+        for some in columns.split(self._n_at_a_time(len(X))):
+            column, row = present[:, some].T.nonzero().T
+            column = some[column]
+            place = places[row if len(places) > 1 else [0]]
+            place = place.expand(len(row), -1, -1)  # shape: (n_entries, n_orders, d)
+            at = column[:, None, None].expand(-1, place.shape[1], 1)
+            visible = (place < place.gather(-1, at)) & present[row][:, None]
+            if not visible.numel():
                 continue
-            place = places if len(places) == 1 else places[asked]
-            before = place < place[..., column, None]
-            visible = before & present[asked][:, None]  # shape: (n, n_orders, d)
-            some = rows[asked][:, None].expand_as(visible)
-            log_prob = self.log_prob_of_column(
-                some.flatten(0, 1), visible.flatten(0, 1), column
+            log_prob = self.log_prob_of_entries(
+                rows[row][:, None].expand_as(visible).flatten(0, 1),
+                visible.flatten(0, 1),
+                at.flatten(),
             )
-            log_prob = log_prob.unflatten(0, visible.shape[:2])
-            terms[asked, :, column] = log_prob - _entry(self.units.log_scale, column)
-        return terms
+            terms[row, :, column] = log_prob.unflatten(0, visible.shape[:2])
+        return torch.where(present[:, None], terms - self.units.log_scale, 0.0)
+
+    def _n_at_a_time(self, n_rows):
+        """Return how many places of an order are predicted together, of some rows."""
+        return max(1, CHAIN_BYTES // self.row_bytes // max(1, n_rows))
 
     def mean_chain_scores(self, X, orders):
         """Return scores along orders, as in the contract; (2, n_orders, d)."""
@@ -126,14 +136,17 @@ class OrderMixture(Density):
 
     def _chain_sums(self, X, order):
         """Return sums over rows of masked scores and next terms, by place; (2, d)."""
-        place, d = order.argsort(1), X.shape[1]
-        sums = X.new_zeros(2, d)
-        for t in range(d):
-            mask = place >= t
-            log_prob = self.conditional_log_prob(X, mask)
-            sums[0, t] = log_prob.sum() / (d - t)
-            sums[1, t] = torch.where(place == t, log_prob, 0.0).sum()
-        return sums
+        place, d = order.argsort(1)[:, None], X.shape[1]
+        parts = []
+        for t in torch.arange(d, device=X.device).split(self._n_at_a_time(len(X))):
+            mask = place >= t[:, None]  # shape: (n, n_places, d)
+            log_prob = self.conditional_log_prob(
+                X[:, None].expand_as(mask).flatten(0, 1), mask.flatten(0, 1)
+            ).unflatten(0, mask.shape[:2])
+            next_terms = torch.where(place == t[:, None], log_prob, 0.0)
+            score = log_prob.sum((0, 2)) / (d - t)
+            parts.append(torch.stack([score, next_terms.sum((0, 2))]))
+        return torch.cat(parts, 1)
 
     def expect(self, X):
         """Return E[x | present entries]; (n, d)."""
@@ -165,7 +178,3 @@ class OrderMixture(Density):
             )
             visible[which, column] = True
         return self.units.restore(rows)
-
-
-def _entry(log_scale, column):
-    return log_scale if log_scale.ndim == 0 else log_scale[column]

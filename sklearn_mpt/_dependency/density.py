@@ -58,13 +58,19 @@ class NetworkDensity(OrderMixture):
     def log_prob(self, rows, visible, hidden):
         log_prob = torch.zeros_like(rows)
         for column, which in _rows_of_columns(hidden):
-            log_prob[which, column] = self.log_prob_of_column(
-                rows[which], visible[which], column
+            log_prob[which, column] = self._ask(
+                "log_prob", rows[which], visible[which], column, rows[which, column]
             )
         return log_prob
 
-    def log_prob_of_column(self, rows, visible, column):
-        return self._ask("log_prob", rows, visible, column, rows[:, column])
+    def log_prob_of_entries(self, rows, visible, column):
+        log_prob = rows.new_empty(len(rows))
+        for j in column.unique().tolist():
+            which = (column == j).nonzero()[:, 0]
+            log_prob[which] = self._ask(
+                "log_prob", rows[which], visible[which], j, rows[which, j]
+            )
+        return log_prob
 
     def mean(self, rows, visible, hidden=None):
         """Return expectations where hidden; None is wherever not visible."""

@@ -33,6 +33,11 @@ class Head(torch.nn.Module, ABC):
     width: int  # parameters of a column
 
     @property
+    def single(self) -> "Head":
+        """The head of any one of the columns."""
+        return self
+
+    @property
     @abstractmethod
     def n_inputs(self) -> int:
         """Number of inputs of the net for each column."""
@@ -77,8 +82,14 @@ class LikelihoodHead(Head):
         super().__init__()
         likelihood = likelihood_of(kind, n_categories, n_features)
         self.likelihood = likelihood.at(likelihood.shape_params.detach())
+        is_known = n_features > 1 and isinstance(kind, str)
+        self._single = LikelihoodHead(kind, n_categories, 1) if is_known else None
         self.n_locations = likelihood.n_locations(n_categories)
         self.width = self.n_locations + likelihood.n_shape_params
+
+    @property
+    def single(self):
+        return self if self._single is None else self._single
 
     @property
     def n_inputs(self):

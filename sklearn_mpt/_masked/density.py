@@ -29,15 +29,14 @@ class MaskedDensity(OrderMixture):
     def log_prob(self, rows, visible, hidden):
         return self.module(rows, visible).log_prob(rows)
 
-    def log_prob_of_column(self, rows, visible, column):
-        return self.module(rows, visible).log_prob(rows)[:, column]
+    def log_prob_of_entries(self, rows, visible, column):
+        return self.module.entries(rows, visible, column).log_prob(rows)
 
     def mean(self, rows, visible):
         return self.module(rows, visible).expect()
 
     def draw_entries(self, rows, visible, column, uniform):
-        drawn = self.module(rows, visible).draw(uniform)
-        return drawn.gather(1, column[:, None])[:, 0]
+        return self.module.entries(rows, visible, column).draw(uniform)
 
     def last_hidden(self, X):
         """Return the last hidden layer given the present entries; (n, width)."""

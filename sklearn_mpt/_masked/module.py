@@ -53,6 +53,7 @@ class MaskedModule(torch.nn.Module):
         sizes = [len(columns) for columns in places]
         each = list(zip(self.heads, sizes, strict=True))
         self._ends = [0, *accumulate(head.width * size for head, size in each)]
+        self._place(places)
         n_read = sum(
             head.n_inputs * size
             for head, size in each
@@ -67,6 +68,19 @@ class MaskedModule(torch.nn.Module):
         self.net: torch.nn.Module = torch.nn.Identity()
         # share of the hidden entries of each column in the last check in training
         self.at_floor: np.ndarray | None = None
+
+    def _place(self, places):
+        """Store of each column its head, its place there, and its first output."""
+        head_of, place_of, start_of = np.empty((3, self.n_features), dtype=np.int64)
+        for i, (head, columns) in enumerate(zip(self.heads, places, strict=True)):
+            head_of[columns], place_of[columns] = i, np.arange(len(columns))
+            start_of[columns] = self._ends[i] + head.width * place_of[columns]
+        for name, array in (
+            ("head_of", head_of),
+            ("place_of", place_of),
+            ("start_of", start_of),
+        ):
+            self.register_buffer(name, torch.from_numpy(array))
 
     def share_at_floor(self):
         """Return the share of entries with conditionals of the least width; (d,)."""
@@ -159,6 +173,17 @@ class MaskedModule(torch.nn.Module):
         inputs = self.inputs(X, visible, moments)
         return Conditionals(self, self.net(inputs, generator), moments)
 
+    def entries(self, X, visible, column):
+        """Return the conditionals of one column of each row, given the visible entries.
+
+        column : int (n,).
+        """
+        X = torch.where(visible, X, 0.0)
+        moments = self.moments(X, visible)
+        return EntryConditionals(
+            self, self.inputs(X, visible, moments), moments, column
+        )
+
     def last_hidden(self, X, visible):
         """Return the values of the last hidden layer; (n, width)."""
         X = torch.where(visible, X, 0.0)
@@ -214,3 +239,48 @@ class Conditionals:
                     pick(X, columns), parameters, self.moments
                 )
         return found
+
+
+class EntryConditionals:
+    """The conditional distributions of one column of each row of a batch.
+
+    The last layer of the net has only the outputs of these columns.
+    """
+
+    def __init__(self, module, inputs, moments, column):
+        self.module, self.inputs, self.column = module, inputs, column
+        self.moments = moments
+
+    def _collect(self, ask):
+        """Return what `ask` returns for the rows of each head; (n,)."""
+        module, found = self.module, self.inputs.new_empty(len(self.inputs))
+        order = self.column.argsort(stable=True)
+        head_of = module.head_of[self.column[order]]
+        for i, head in enumerate(module.heads):
+            which = order[head_of == i]
+            if not len(which):
+                continue
+            start = module.start_of[self.column[which]]
+            parameters = module.net.outputs_from(self.inputs[which], start, head.width)
+            moments = None
+            if isinstance(head, MixtureHead):
+                place = module.place_of[self.column[which], None]
+                moments = [part[which].gather(1, place) for part in self.moments]
+            found[which] = ask(which, head.single, parameters, moments)[:, 0]
+        return found
+
+    def log_prob(self, X):
+        """Return the log-probability of the entries of finite rows; (n,)."""
+        return self._collect(
+            lambda which, head, *of: head.log_prob(
+                X[which, self.column[which], None], *of
+            )
+        )
+
+    def draw(self, uniform):
+        """Draw the entries from uniform noise of shape (n, d, 2); (n,)."""
+        return self._collect(
+            lambda which, head, *of: head.draw(
+                *of, uniform[which, self.column[which], None]
+            )
+        )

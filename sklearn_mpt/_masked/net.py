@@ -81,6 +81,18 @@ class ResidualNet(torch.nn.Module):
         """
         return self.last(self.last_hidden(inputs, generator))
 
+    def outputs_from(self, inputs, start, n_outputs):
+        """Return some neighbouring outputs of each row; (n, n_outputs).
+
+        start : int (n,), the first of them, in increasing order.
+        """
+        weight, bias = self.last.weight, self.last.bias
+        starts, counts = start.unique_consecutive(return_counts=True)
+        parts = self.last_hidden(inputs).split(counts.tolist())
+        ends = [slice(first, first + n_outputs) for first in starts.tolist()]
+        each = zip(parts, ends, strict=True)
+        return torch.cat([h @ weight[part].T + bias[part] for h, part in each])
+
     def last_hidden(self, inputs, generator=None):
         """Return the values of the last hidden layer; (n, width)."""
         if self.first is None:
@@ -126,6 +138,11 @@ class UserNet(Wrapped):
         self.module.train()
         with seeded(int(seed), inputs.device):
             return super().forward(inputs)
+
+    def outputs_from(self, inputs, start, n_outputs):
+        """Return some neighbouring outputs of each row; (n, n_outputs)."""
+        at = start[:, None] + torch.arange(n_outputs, device=start.device)
+        return self(inputs).gather(1, at)
 
     def last_hidden(self, inputs, generator=None):
         """Return the result of the net's own `last_hidden`, if any, or the outputs."""

@@ -577,3 +577,38 @@ def test_columns_of_every_kind_have_conditionals_that_sum_to_one():
     ]
     steps = head.inputs(torch.tensor([[0.0], [1.0], [2.0]]))
     assert_array_equal(steps, [[-1, -1], [1, -1], [1, 1]])
+
+
+def two_layers(n_inputs, n_outputs):
+    inner = torch.nn.Linear(n_inputs, 8), torch.nn.Tanh()
+    return torch.nn.Sequential(*inner, torch.nn.Linear(8, n_outputs))
+
+
+@pytest.mark.parametrize("net", [None, two_layers])
+def test_conditionals_of_one_column_are_among_those_of_all(net):
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 2))
+    X = np.hstack([z, z > 0, np.digitize(z, [-1, 0, 1]), np.exp(z)])
+    kinds = np.repeat(["gaussian", "ordinal", "ordinal", "lognormal"], 2).tolist()
+    params = SMALL | {"max_iter": 1, "hidden_layer_sizes": (8,)}
+    model = MPTMaskedAutoencoder(likelihood=kinds, net=net, **params).fit(X)
+    each = [along(model, with_gaps(X), order) for order in model.orders_]
+    mixture = logsumexp(each, 0) - np.log(len(each))
+    assert_allclose(model.score_samples(with_gaps(X)), mixture, atol=1e-10)
+    density = model._density_of(vars(model), "cpu")
+    rows, _ = density._read(torch.from_numpy(X))
+    visible = torch.from_numpy(rng.random(X.shape) < 0.5)
+    column = torch.from_numpy(rng.integers(0, 8, len(X)))
+    uniform = torch.from_numpy(rng.random((*X.shape, 2)))
+    with torch.no_grad():
+        drawn = density.draw_entries(rows, visible, column, uniform)
+        all_drawn = density.module(rows, visible).draw(uniform)
+    assert_allclose(drawn, all_drawn[np.arange(len(X)), column], atol=1e-12)
+
+
+def test_the_last_layer_has_the_outputs_of_the_column_that_is_asked(monkeypatch):
+    model, X = fit_once("mixed"), CASES["mixed"][1][:5]
+    density = model._density_of(vars(model), "cpu")
+    monkeypatch.setattr(density.module.net, "forward", None)  # no pass with all outputs
+    with torch.no_grad():
+        assert density.lml(torch.from_numpy(X))[0].isfinite().all()
