@@ -24,7 +24,7 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.column_layout import Layout, Units
 from sklearn_mpt._imputation.stacking import repeated
 from sklearn_mpt._imputation.weights import Hidden, log_prob_weights, mean_weights
 

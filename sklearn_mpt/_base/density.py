@@ -16,7 +16,7 @@ import torch
 from sklearn_mpt._integration.chain_scores import integrate_along, prefix_scores
 from sklearn_mpt._integration.integrals import (
     QUASI_RANDOM_GAIN,
-    Rows,
+    ObservedRows,
     conditionals_by_difference,
     draw_latent,
     integrate_average,
@@ -268,7 +268,7 @@ class Units(NamedTuple):
         return self.scale * X + self.shift
 
 
-class _InUnits(NamedTuple):
+class _JointInUnits(NamedTuple):
     """A joint distribution whose densities are in the units of X."""
 
     joint: object
@@ -355,7 +355,7 @@ class IntegratedDensity(LatentDensity):
             place = places[which, i]
             asked = place == place.gather(1, feature[:, None])
             seen = (place < place.gather(1, feature[:, None])) & rows.present[which]
-            prefixes = Rows(rows.X[which], seen | asked, seen)
+            prefixes = ObservedRows(rows.X[which], seen | asked, seen)
             value[which, i, feature] = self._conditionals(prefixes, accuracy)[asked]
         log_prob = value - self.units.log_scale
         return torch.where(rows.present[:, None], log_prob, 0.0)
@@ -381,7 +381,7 @@ class IntegratedDensity(LatentDensity):
         return torch.where(asked, log_prob - self.units.log_scale, 0.0)
 
     def mean_chain_scores(self, X, orders):
-        joint = _InUnits(self.joint, self.units)
+        joint = _JointInUnits(self.joint, self.units)
         return prefix_scores(X, orders, joint, self.joint.n_dims, list(self.seed))
 
     def latent_mean(self, X):

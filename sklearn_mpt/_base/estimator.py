@@ -251,7 +251,7 @@ class BaseMPT(
                 device = check_device(self.device)
                 data = TrainingData(X, fitted, True, not go_on, device, rng, weight)
                 solver = self._solver(data)
-                epochs = Epochs(self, X, solver, context, fitted)
+                epochs = EpochCallbacks(self, X, solver, context, fitted)
                 is_refit = was_fitted and not go_on
                 n_required = self.n_iter_no_change if is_refit else 1
                 fit_loop(solver, self.max_iter, epochs, n_required)
@@ -709,7 +709,7 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
         return self._as_given(self._map_rows(density, density.decode, Z, dtype=Z.dtype))
 
 
-class Epochs:
+class EpochCallbacks:
     """Calls callbacks around the epochs of a fit, and prints losses if verbose."""
 
     def __init__(self, estimator, X, solver, context, fitted):

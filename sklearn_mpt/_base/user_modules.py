@@ -28,7 +28,7 @@ def seeded(seed, device="cpu"):
             torch.cuda.set_rng_state(state_of_device, device)
 
 
-class Wrapped(torch.nn.Module):
+class UserModuleWrapper(torch.nn.Module):
     """A module of a user, whose outputs are added to an intercept.
 
     The module is copied, to single precision on the CPU. It is called with two rows of

@@ -9,7 +9,7 @@ from scipy.stats import sem
 
 from sklearn_mpt._deep.objectives import SharedSamples
 from sklearn_mpt._fitting.stopping import fall_of_lowest, trend
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
@@ -32,7 +32,7 @@ class ValidationRows:
     """
 
     def __init__(self, X, batch_size, samples, seed, weight=None):
-        self.X, self.weights = X, Weights.of(weight, X)
+        self.X, self.weights = X, SampleWeights.of(weight, X)
         rng = np.random.default_rng(seed)
         self.rows = [(part.nan_to_num(), ~part.isnan()) for part in X.split(batch_size)]
         self.noise = [samples.draw(len(X), X.device, rng) for X, _ in self.rows]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._base.user_modules import Wrapped
+from sklearn_mpt._base.user_modules import UserModuleWrapper
 from sklearn_mpt._integration.quadrature import gaussian_around
 from sklearn_mpt._likelihoods.base import FormedLocations, Locations
 
@@ -79,7 +79,7 @@ class Layers(torch.nn.Module):
         return value.detach(), torch.autograd.grad(value.sum(), h)[0]
 
 
-class UserDecoder(Wrapped):
+class UserDecoder(UserModuleWrapper):
     """A decoder of a user, from z to the locations of standardised rows.
 
     It is always in evaluation mode: points are shared by rows, and scored again.

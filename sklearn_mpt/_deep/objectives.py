@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import (
     LogMeanExp,
     moments,
@@ -253,7 +253,7 @@ class RowLoss:
     """
 
     def __init__(self, X, batch_size, samples, weight=None):
-        self.X, self.weights = X, Weights.of(weight, X)
+        self.X, self.weights = X, SampleWeights.of(weight, X)
         self.batch_size = batch_size
         self.samples = samples
         self.share = 1.0
@@ -272,7 +272,7 @@ class RowLoss:
         parts = self.weights, others.weights  # each has a mean of its own
         weight = torch.cat([each * (total / len(each)) for each, total in parts])
         self.X = torch.cat([self.X, others.X])
-        self.weights = Weights.of(weight.cpu().numpy(), self.X)
+        self.weights = SampleWeights.of(weight.cpu().numpy(), self.X)
 
     def batches(self, rng):
         """Yield the minibatches of one epoch."""

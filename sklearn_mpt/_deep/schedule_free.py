@@ -132,7 +132,7 @@ class ScheduleFreeAdam:
                 rest = rest[tensor.numel() :]
 
 
-class Side(NamedTuple):
+class MatrixAxis(NamedTuple):
     """The rows (axis 0) or the columns (axis 1) of a matrix, a part of a vector."""
 
     part: slice
@@ -176,7 +176,9 @@ class Eigenbasis:
                 if 1 < n <= LONGEST_ROTATED_SIDE:
                     basis = torch.eye(n, dtype=p.dtype, device=p.device)
                     covariance = torch.zeros_like(basis)
-                    self.sides.append(Side(part, p.shape, axis, covariance, basis))
+                    self.sides.append(
+                        MatrixAxis(part, p.shape, axis, covariance, basis)
+                    )
 
     def update(self, gradient, n_steps):
         """Update covariances and bases by the gradient of a step, counted from 1."""

@@ -39,7 +39,7 @@ from sklearn_mpt._deep.schedule_free import REST
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
 from sklearn_mpt._seeds import RandomState
 
@@ -334,7 +334,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         module = module_of(fitted, likelihood, device, self.decoder).float()
         rows = units.standardise(as_tensor(data.X, device))
         log_scale = (~rows.isnan() * units.log_scale).sum(1)
-        log_scale *= Weights.of(data.weight, rows).each
+        log_scale *= SampleWeights.of(data.weight, rows).each
         recipe = self._recipe(likelihood, *rows.shape)
         chosen, held_out = self._split(data, rows)
         weight = np.ones(len(rows)) if data.weight is None else data.weight

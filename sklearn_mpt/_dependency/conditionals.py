@@ -1,7 +1,7 @@
 """Conditional distributions of a column, given what predictors say of it.
 
 All distributions have a little of one that does not depend on the other columns.
-Arguments `inputs` are `Inputs` of n rows.
+Arguments `inputs` are `PredictorInputs` of n rows.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from sklearn_mpt._dependency.families import FAMILIES, WIDE
 from sklearn_mpt._dependency.predictors import (
-    Leaves,
+    LeafMoments,
     has_leaves,
     has_std,
     probabilities,
@@ -24,7 +24,7 @@ WIDTH = 2.0  # of the wide component, in standard deviations of the column
 LEVELS = "ordinal", "partial_credit"  # kinds with an order
 
 
-class Conditional(ABC):
+class ColumnConditional(ABC):
     """The distribution of a column given others.
 
     Parameters
@@ -60,7 +60,7 @@ class Conditional(ABC):
         return self.mean(inputs)[:, None]
 
 
-class OfCategories(Conditional):
+class CategoryConditional(ColumnConditional):
     """Probabilities of the codes 0..C-1."""
 
     def __init__(self, predictors, learned, share):
@@ -100,7 +100,7 @@ class OfCategories(Conditional):
         return prob[:, 1:] if self.n_outputs == 1 else prob
 
 
-class OfNumbers(Conditional):
+class NumberConditional(ColumnConditional):
     """A mixture of components of one family with equal weights, and a wide one."""
 
     def __init__(self, predictors, learned, share):
@@ -122,7 +122,7 @@ class OfNumbers(Conditional):
         Z = inputs.given_to(predictor)
         if has_leaves(predictor):
             if self._leaves is None:
-                self._leaves = Leaves(predictor)
+                self._leaves = LeafMoments(predictor)
             return self._leaves.moments(Z)
         if has_std(predictor):
             return with_std(predictor, Z)
@@ -155,14 +155,14 @@ class OfNumbers(Conditional):
         return np.where(place < 0, wide, drawn)
 
 
-class OfAmounts(Conditional):
+class AmountConditional(ColumnConditional):
     """Zero with some probability, or a positive amount."""
 
     def __init__(self, predictors, learned, share):
         super().__init__(predictors, learned, share)
         n_signs = int(learned["has_both_signs"])
-        self.sign = OfCategories(predictors[:n_signs], learned["sign"], share)
-        self.amount = OfNumbers(predictors[n_signs:], learned["amount"], share)
+        self.sign = CategoryConditional(predictors[:n_signs], learned["sign"], share)
+        self.amount = NumberConditional(predictors[n_signs:], learned["amount"], share)
 
     def log_prob(self, inputs, x):
         log_prob = self.sign.log_prob(inputs, x > 0)
@@ -185,6 +185,6 @@ def conditional_of(predictors, learned, share):
     """Return the conditional of a column from what was learned of it."""
     kind = learned["kind"]
     if kind == "zero_lognormal":
-        return OfAmounts(predictors, learned, share)
-    of_kind = OfNumbers if kind in FAMILIES else OfCategories
+        return AmountConditional(predictors, learned, share)
+    of_kind = NumberConditional if kind in FAMILIES else CategoryConditional
     return of_kind(predictors, learned, share)

@@ -5,7 +5,7 @@ import torch
 
 from sklearn_mpt._base.order_mixture import FLOAT_BYTES, OrderMixture
 from sklearn_mpt._dependency.conditionals import conditional_of
-from sklearn_mpt._dependency.inputs import Coding, Inputs
+from sklearn_mpt._dependency.inputs import PredictorCoding, PredictorInputs
 from sklearn_mpt._dependency.predictors import N_TREES, named
 
 
@@ -32,7 +32,7 @@ class NetworkDensity(OrderMixture):
     def __init__(self, columns, predictors, learned, share, units, orders, names):
         super().__init__(units, orders)
         self.names, self.predictors = names, predictors
-        self.codings = [Coding(columns, j) for j in range(len(predictors))]
+        self.codings = [PredictorCoding(columns, j) for j in range(len(predictors))]
         self.conditionals = [
             conditional_of(*parts, share)
             for parts in zip(predictors, learned, strict=True)
@@ -49,7 +49,7 @@ class NetworkDensity(OrderMixture):
         """Return what a method of the conditional of a column returns, as a tensor."""
         visible = visible.numpy().copy()
         visible[:, column] = False
-        inputs = Inputs(self.codings[column], rows.numpy(), visible)
+        inputs = PredictorInputs(self.codings[column], rows.numpy(), visible)
         more = (part.numpy() for part in more)
         with named(self.predictors[column], self.names[column], "predict"):
             answer = getattr(self.conditionals[column], method)(inputs, *more)

@@ -16,7 +16,7 @@ from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._callbacks import in_callback_context
 from sklearn_mpt._checks import COUNT, SHARE, rows_that_count, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
-from sklearn_mpt._dependency.training import Settings, fit_column
+from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
 from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState
@@ -228,7 +228,7 @@ class MPTDependencyNetwork(TableMPT):
         shift, scale = columns.units(X, np.ones(len(X)) if weight is None else weight)
         rows = (X.astype(np.float64) - shift) / scale
         orders = draw_orders(self.n_orders, d, rng)
-        settings = Settings(
+        settings = NetworkSettings(
             self.classifier,
             self.regressor,
             int(self.n_masks),

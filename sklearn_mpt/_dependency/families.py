@@ -17,7 +17,7 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 LEAST_OVERDISPERSION = 1e-3
 
 
-class Family(ABC):
+class ResidualFamily(ABC):
     """A family of distributions. Means and variances are those of `target` of x."""
 
     is_positive = False  # whether means must be positive
@@ -39,7 +39,7 @@ class Family(ABC):
         """Return the quantiles of x at uniform noise."""
 
 
-class Normal(Family):
+class NormalResiduals(ResidualFamily):
     def log_prob(self, x, mean, variance):
         return -0.5 * (LOG_2PI + np.log(variance) + (x - mean) ** 2 / variance)
 
@@ -47,7 +47,7 @@ class Normal(Family):
         return mean + np.sqrt(variance) * ndtri(uniform)
 
 
-class Lognormal(Normal):
+class LognormalResiduals(NormalResiduals):
     def target(self, x):
         return np.log(x)
 
@@ -61,7 +61,7 @@ class Lognormal(Normal):
         return np.exp(np.minimum(super().draw(uniform, mean, variance), LARGEST_LOG))
 
 
-class Gamma(Family):
+class GammaResiduals(ResidualFamily):
     is_positive = True
 
     def log_prob(self, x, mean, variance):
@@ -75,7 +75,7 @@ class Gamma(Family):
         return np.maximum(drawn, np.finfo(np.float64).tiny)
 
 
-class Poisson(Family):
+class PoissonResiduals(ResidualFamily):
     is_positive = True
 
     def log_prob(self, x, mean, variance):
@@ -85,7 +85,7 @@ class Poisson(Family):
         return stats.poisson.ppf(uniform, mean)
 
 
-class NegativeBinomial(Family):
+class NegativeBinomialResiduals(ResidualFamily):
     is_positive = True
 
     @staticmethod
@@ -103,14 +103,14 @@ class NegativeBinomial(Family):
         return stats.nbinom.ppf(uniform, size, size / (size + mean))
 
 
-FAMILIES: dict[str, Family] = {
-    "gaussian": Normal(),
-    "lognormal": Lognormal(),
-    "gamma": Gamma(),
-    "poisson": Poisson(),
-    "negative_binomial": NegativeBinomial(),
+FAMILIES: dict[str, ResidualFamily] = {
+    "gaussian": NormalResiduals(),
+    "lognormal": LognormalResiduals(),
+    "gamma": GammaResiduals(),
+    "poisson": PoissonResiduals(),
+    "negative_binomial": NegativeBinomialResiduals(),
 }
 """Families by the kinds of columns."""
 
-WIDE: dict[str, Family] = FAMILIES | {"poisson": NegativeBinomial()}
+WIDE: dict[str, ResidualFamily] = FAMILIES | {"poisson": NegativeBinomialResiduals()}
 """Families of the wide component of each kind, whose variance is free."""

@@ -8,7 +8,7 @@ import torch
 from sklearn_mpt._dependency.predictors import takes_gaps
 
 
-class Coding:
+class PredictorCoding:
     """Code of the columns other than one as numbers.
 
     Parameters
@@ -28,12 +28,12 @@ class Coding:
         self.others = np.unique(self.column_of)
 
 
-class Inputs:
+class PredictorInputs:
     """The visible other columns of rows, for the predictors of a column.
 
     Parameters
     ----------
-    coding : Coding
+    coding : PredictorCoding
     rows : ndarray of shape (n, d)
         Any number where not visible.
     visible : bool ndarray of shape (n, d)
@@ -48,7 +48,7 @@ class Inputs:
 
     def take(self, some):
         """Return the inputs of some rows."""
-        return Inputs(self.coding, self.rows[some], self.visible[some])
+        return PredictorInputs(self.coding, self.rows[some], self.visible[some])
 
     @property
     def n_visible(self):

@@ -90,7 +90,7 @@ def has_std(predictor):
     return "return_std" in inspect.signature(last.predict).parameters
 
 
-class Leaves:
+class LeafMoments:
     """Means and variances of the rows in the leaves of a forest.
 
     Parameters

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._dependency.families import FAMILIES
-from sklearn_mpt._dependency.inputs import Coding, Inputs
+from sklearn_mpt._dependency.inputs import PredictorCoding, PredictorInputs
 from sklearn_mpt._dependency.predictors import (
     default_forest,
     fit_weighted,
@@ -25,7 +25,7 @@ LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
 N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
 
 
-class Settings(NamedTuple):
+class NetworkSettings(NamedTuple):
     """Settings that the columns share.
 
     classifier, regressor : unfitted estimators, or None for forests. n_masks : number
@@ -46,20 +46,20 @@ class Settings(NamedTuple):
         return prepared(predictor, n_rows, rng)
 
 
-class Copies(NamedTuple):
+class MaskedCopies(NamedTuple):
     """Copies of rows.
 
     rows : index of the row of each copy, (m,). inputs : those of predictors.
     """
 
     rows: np.ndarray
-    inputs: Inputs
+    inputs: PredictorInputs
 
     def take(self, some):
         """Return the copies of the rows that are True in `some`."""
         kept = some[self.rows]
         places = np.cumsum(some) - 1
-        return Copies(places[self.rows[kept]], self.inputs.take(kept))
+        return MaskedCopies(places[self.rows[kept]], self.inputs.take(kept))
 
 
 def visible_sets(present, column, n_masks, mask_rate, rng):
@@ -100,7 +100,7 @@ def fit_column(rows, weight, column, columns, settings, seed):
     column : int
     columns : Columns
         Likelihood of the columns.
-    settings : Settings
+    settings : NetworkSettings
     seed : SeedSequence
 
     Returns
@@ -117,9 +117,11 @@ def fit_column(rows, weight, column, columns, settings, seed):
     n_masks = settings.n_masks
     visible = visible_sets(present, column, n_masks, settings.mask_rate, rng)
     each = np.tile(np.arange(len(rows)), n_masks)
-    copies = Copies(each, Inputs(Coding(columns, column), rows[each], visible))
+    copies = MaskedCopies(
+        each, PredictorInputs(PredictorCoding(columns, column), rows[each], visible)
+    )
     x = rows[:, column]
-    fit = _Fit(copies, weight, settings, settings.names[column], rng)
+    fit = _ColumnFit(copies, weight, settings, settings.names[column], rng)
     if kind == "zero_lognormal":
         return fit.amounts(x)
     if kind in FAMILIES:
@@ -127,15 +129,15 @@ def fit_column(rows, weight, column, columns, settings, seed):
     return fit.categories(x, kind, columns.n_categories[column])
 
 
-class _Fit(NamedTuple):
+class _ColumnFit(NamedTuple):
     """Fits of the predictors of one column.
 
-    copies : Copies. weight : of the rows, or None. name : of the column.
+    copies : MaskedCopies. weight : of the rows, or None. name : of the column.
     """
 
-    copies: Copies
+    copies: MaskedCopies
     weight: np.ndarray | None
-    settings: Settings
+    settings: NetworkSettings
     name: Any
     rng: np.random.Generator
 

@@ -239,7 +239,7 @@ class LinearGaussian(LatentDensity):
         return (log_prob * masks).sum(1) / masks.sum(1)
 
 
-class Rescaled(LatentDensity):
+class RescaledDensity(LatentDensity):
     """Density of rows whose columns are scaled, from the density of unscaled rows.
 
     Parameters
@@ -314,7 +314,9 @@ def density_of(components, mean, noise_variance):
         return LinearGaussian(components, mean, noise_variance)
     scale = noise_variance.sqrt()
     noise = torch.ones_like(scale[0])
-    return Rescaled(LinearGaussian(components / scale, mean / scale, noise), scale)
+    return RescaledDensity(
+        LinearGaussian(components / scale, mean / scale, noise), scale
+    )
 
 
 def chain_scores(X, orders, model):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from sklearn_mpt._factors.sums import (
-    Model,
-    Symmetric,
+    LinearGaussianParts,
+    SymmetricMatrices,
     explained_axes,
     likelihood_sums,
     masked_sums,
@@ -21,7 +21,7 @@ from sklearn_mpt._factors.sums import (
 )
 from sklearn_mpt._fitting.ascent import STOP_GAIN, STOP_GAIN_AFTER_MASKS
 from sklearn_mpt._fitting.natural_gradient import axes_of
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks
@@ -133,10 +133,10 @@ class GaussianRows:
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
         self.X = X
-        self.weights = Weights.of(weight, X)
+        self.weights = SampleWeights.of(weight, X)
         self.masks = masks
         self.floor = floor
-        self.symmetric = Symmetric(n_dims, X.device)
+        self.symmetric = SymmetricMatrices(n_dims, X.device)
         self.tries_components = bool(torch.isnan(X.min()))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
@@ -197,7 +197,7 @@ class GaussianRows:
         of rows in which both features are present.
         """
         present, weight = self._patterns
-        model = Model(point)
+        model = LinearGaussianParts(point)
         if model.is_shared:
             C = self.symmetric.covariance(present, model.scaled)
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
@@ -274,7 +274,7 @@ class GaussianMoments(GaussianRows):
     def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks
         self.floor = floor
-        self.symmetric = Symmetric(n_dims, moments.mean.device)
+        self.symmetric = SymmetricMatrices(n_dims, moments.mean.device)
         self.moments = moments
         self.all = moments.mean.new_ones(n_masks, len(moments.mean))
         self._patterns = self.all[:1], self.all.new_ones(1)
@@ -284,7 +284,7 @@ class GaussianMoments(GaussianRows):
 
     def slopes(self, point):
         """Return the result of `GaussianRows.slopes`, computed from the moments."""
-        model = Model(point)
+        model = LinearGaussianParts(point)
         size = model.noise.sqrt()[:, None]
         axes, explained = explained_axes(model.scaled)
 

@@ -87,7 +87,7 @@ def moments_of(X, weight=None, mean=None):
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
-class Symmetric:
+class SymmetricMatrices:
     """Symmetric k x k matrices as vectors of their upper triangles."""
 
     def __init__(self, n_dims, device):
@@ -131,11 +131,11 @@ class Symmetric:
 
 @functools.lru_cache(maxsize=32)
 def packing_of(n_dims, device):
-    """Return the `Symmetric` of this size, made once for each device."""
-    return Symmetric(n_dims, device)
+    """Return the `SymmetricMatrices` of this size, made once for each device."""
+    return SymmetricMatrices(n_dims, device)
 
 
-class Model:
+class LinearGaussianParts:
     """The parts of a `Point`: weights (d, k), mean (d,), noise variances (d,)."""
 
     def __init__(self, point):
@@ -167,7 +167,7 @@ def conditional_moments(X, seen, point, symmetric):
 
     X : any number where not seen. seen : 1.0 where seen, (n, d).
     """
-    m = Model(point)
+    m = LinearGaussianParts(point)
     C, z = _posterior(X - m.mean, seen, m, symmetric)
     ratio = symmetric.ratio(C, torch.zeros_like(seen), m.scaled)
     return z @ m.W.T + m.mean, m.noise * ratio
@@ -195,7 +195,10 @@ def masked_sums(
     target is a difference. If it is much larger than the noise, rounding makes it
     inaccurate; then only hidden targets are used, with larger weights.
     """
-    m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
+    m, weight = (
+        LinearGaussianParts(point),
+        X.new_ones(len(X)) if weight is None else weight,
+    )
     target = target * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, seen, m, symmetric)
@@ -263,7 +266,10 @@ def _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric):
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
-    m, weight = Model(point), X.new_ones(len(X)) if weight is None else weight
+    m, weight = (
+        LinearGaussianParts(point),
+        X.new_ones(len(X)) if weight is None else weight,
+    )
     share = present * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, present, m, symmetric)
@@ -298,7 +304,7 @@ def explained_axes(scaled):
 
 def mean_slopes(X, present, point, symmetric):
     """Return gradients of the log-density of rows in their locations; (n, d)."""
-    m = Model(point)
+    m = LinearGaussianParts(point)
     residual = (X - m.mean) * present
     _, z = _posterior(residual, present, m, symmetric)
     return (residual - z @ m.W.T) * present / m.noise
@@ -327,7 +333,7 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     variance : variance of each feature. Each of the p masks takes two products, for any
     number of rows.
     """
-    m = Model(point)
+    m = LinearGaussianParts(point)
     C = symmetric.covariance(seen, m.scaled)
     ratio, sign = symmetric.ratio(C, seen, m.scaled), 1 - 2 * seen
     target = _resolved(target, seen, ratio)
@@ -360,7 +366,7 @@ def moment_sums(product, variance, seen, target, point, symmetric):
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     """Return `likelihood_sums` of complete rows from their second moments."""
-    m, d = Model(point), len(variance)
+    m, d = LinearGaussianParts(point), len(variance)
     C = symmetric.covariance(variance.new_ones(1, d), m.scaled)[0]
     V = (C @ m.W.T) / m.noise
     z_x = product(V)

@@ -157,7 +157,7 @@ class Ascent(Solver):
         self._tol, self._patience = tol, n_iter_no_change
         self._information_share = 1 / objective.n_batches
         self._average = None
-        self._record = Record(point)
+        self._record = StepHistory(point)
         self._n_idle_steps = 0
         self._last = None  # point, move and size of the last step
         self._n_steps = n_before
@@ -345,7 +345,7 @@ class Ascent(Solver):
                 if self._finishes and self.objective.precedes_exact:
                     self.converged = True
                 else:
-                    self._average = Average()
+                    self._average = PointAverage()
 
     def _check_exact_convergence(self, move):
         """End the ascent when all later steps would gain only a small share of tol.
@@ -402,7 +402,7 @@ def agreement(before, now):
     return before.step.dot(now.gradient) / max(norm, 1e-300)
 
 
-class Record:
+class StepHistory:
     """Values, expected gains, and agreement of directions, of the moves so far."""
 
     def __init__(self, point):
@@ -453,7 +453,7 @@ class Record:
         return mean < best - FALL_IN_NOISE * math.hypot(noise, best_noise) - move.gain
 
 
-class Average:
+class PointAverage:
     """Means of points, gradients and gains, weighted by the number of the step."""
 
     def __init__(self):

@@ -57,7 +57,7 @@ class Point(NamedTuple):
         return Point(coefs.view_as(self.coefs), shape_params.view_as(self.shape_params))
 
 
-class Blocks(NamedTuple):
+class ShapeBlocks(NamedTuple):
     """Own parameters that belong to one feature, and are solved for with its location.
 
     slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
@@ -82,7 +82,7 @@ class Curvature(NamedTuple):
 
     coefs: torch.Tensor  # shape: (d, k + 1, k + 1)
     shape_params: torch.Tensor
-    blocks: Blocks | None = None
+    blocks: ShapeBlocks | None = None
 
     def plus(self, other):
         coefs, shape_params = (

@@ -80,7 +80,7 @@ class StreamAscent(Solver):
         strong directions by chance, which hide weak components.
         """
         point = self.point
-        part = Unexplained(*self.objective.slopes(point), self.objective.n_rows)
+        part = UnexplainedSlopes(*self.objective.slopes(point), self.objective.n_rows)
         self._unexplained = unexplained = part.and_before(self._unexplained)
         if self._n_steps < self._next_test:
             return
@@ -128,10 +128,12 @@ class StreamAscent(Solver):
             self._information = Curvature(*map(tensor, state["information"]))
         self._n_steps, self._next_test = state["n_steps"], state["next_test"]
         if state["unexplained"]:
-            self._unexplained = Unexplained.from_arrays(state["unexplained"], tensor)
+            self._unexplained = UnexplainedSlopes.from_arrays(
+                state["unexplained"], tensor
+            )
 
 
-class Unexplained(NamedTuple):
+class UnexplainedSlopes(NamedTuple):
     """The mean of s s' over the parts of a stream since the last test.
 
     With more than `DENSE_FEATURES` features only the last part is kept, because the
@@ -150,7 +152,7 @@ class Unexplained(NamedTuple):
         share = before.n_rows / n_rows
         matrix = torch.lerp(self._matrix, before._matrix, share)
         information = torch.lerp(self.information, before.information, share)
-        return Unexplained(matrix.matmul, information, n_rows)
+        return UnexplainedSlopes(matrix.matmul, information, n_rows)
 
     @property
     def _is_narrow(self):

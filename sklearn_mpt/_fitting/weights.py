@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 
-class Weights(NamedTuple):
+class SampleWeights(NamedTuple):
     """The sample weights of rows, and their sum."""
 
     each: torch.Tensor  # shape: (n,), of mean 1

@@ -15,11 +15,11 @@ from sklearn.base import clone
 
 from sklearn_mpt._deep.vae import MPTDeepVAE
 from sklearn_mpt._dependency.estimator import MPTDependencyNetwork
-from sklearn_mpt._imputation.coded import CodedModel, CodedNetwork
+from sklearn_mpt._imputation.coded_models import CodedModel, CodedNetwork
+from sklearn_mpt._imputation.column_codings import LevelsAsNumbers, WithoutPowers
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
-from sklearn_mpt._imputation.layout import Layout, Units
-from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
 from sklearn_mpt._integration.quadrature import NODES
 from sklearn_mpt._linear.vae import MPTLinearVAE
 from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
@@ -74,7 +74,7 @@ class Candidate(NamedTuple):
     start: Callable
 
 
-class Path(NamedTuple):
+class CandidatePath(NamedTuple):
     """Models of one kind, in the order in which they are tried.
 
     may_gain : nats per hidden entry that the first one is expected to gain.
@@ -84,7 +84,7 @@ class Path(NamedTuple):
     candidates: list[Candidate]
 
 
-class Size(NamedTuple):
+class TableSize(NamedTuple):
     """Numbers of rows, of columns, of columns with indicators, and of patterns of gaps.
 
     A column of categories has several indicators.
@@ -112,31 +112,35 @@ class Size(NamedTuple):
 
 def candidate_paths(layout, units, size, seed):
     """Return paths of candidates. The first has independent columns alone."""
-    settings = Settings(layout, units, size, seed)
+    settings = CandidateSettings(layout, units, size, seed)
     alone = IndependentColumns(layout, units)
     first = Candidate("columns alone", OVERHEAD, lambda _: clone(alone))
-    paths = [Path(MAY_GAIN, [first]), Path(MAY_GAIN, _gaussians(settings))]
+    paths = [
+        CandidatePath(MAY_GAIN, [first]),
+        CandidatePath(MAY_GAIN, _gaussians(settings)),
+    ]
     paths += [
-        Path(MAY_GAIN, _mixtures(settings, kind)) for kind in settings.covariance_types
+        CandidatePath(MAY_GAIN, _mixtures(settings, kind))
+        for kind in settings.covariance_types
     ]
     if layout.values:
         of_codes = _mixtures(settings, "full", levels_are_numbers=False)
-        paths.append(Path(MAY_GAIN, of_codes))
+        paths.append(CandidatePath(MAY_GAIN, of_codes))
     if settings.has_powers:
         without = _gaussians(settings, with_powers=False)
-        paths.append(Path(VARIANT_MAY_GAIN, without))
-    paths.append(Path(VARIANT_MAY_GAIN, _factors(settings)))
-    paths.append(Path(VARIANT_MAY_GAIN, _linear(settings)))
-    paths.append(Path(FOREST_MAY_GAIN, _forests(settings)))
-    return paths + [Path(MAY_GAIN, net) for net in _nets(settings)]
+        paths.append(CandidatePath(VARIANT_MAY_GAIN, without))
+    paths.append(CandidatePath(VARIANT_MAY_GAIN, _factors(settings)))
+    paths.append(CandidatePath(VARIANT_MAY_GAIN, _linear(settings)))
+    paths.append(CandidatePath(FOREST_MAY_GAIN, _forests(settings)))
+    return paths + [CandidatePath(MAY_GAIN, net) for net in _nets(settings)]
 
 
-class Settings(NamedTuple):
+class CandidateSettings(NamedTuple):
     """Settings that all candidates share."""
 
-    layout: Layout
-    units: Units
-    size: Size
+    layout: ColumnLayout
+    units: NumberTransform
+    size: TableSize
     seed: int
 
     @property
@@ -171,7 +175,7 @@ class Settings(NamedTuple):
     def with_indicators(self, **params):
         """Return a Gaussian of numbers, and of indicators for categories."""
         layout = self.layout
-        wide = Layout(["gaussian"] * self.size.n_indicators, layout.n_categories)
+        wide = ColumnLayout(["gaussian"] * self.size.n_indicators, layout.n_categories)
         model = self.mixture(1, wide, **params)
         return GaussianIndicators(layout, model) if len(layout.coded) else model
 

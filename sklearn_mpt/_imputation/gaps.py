@@ -21,7 +21,7 @@ from sklearn_mpt._frames import (
     with_columns,
     with_strings,
 )
-from sklearn_mpt._tables.filling import Storage
+from sklearn_mpt._tables.filling import ColumnStorage
 from sklearn_mpt._tables.kinds import CATEGORIES
 from sklearn_mpt._tables.reader import TableReader
 
@@ -312,7 +312,7 @@ def with_zeros(reader: TableReader, places) -> TableReader:
     """
     categories = list(reader.categories)
     for j in places:
-        storage = Storage(**reader.storage[j])
+        storage = ColumnStorage(**reader.storage[j])
         if storage.holds in ("numbers", "integers"):
             categories[j] = array_of_objects([0])
     return reader._replace(categories=categories)

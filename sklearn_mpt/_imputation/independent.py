@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 
 LEAST_VARIANCE = 1e-6  # added to the variance of each number
 PRIOR_COUNT = 0.5  # added to the count of each category
@@ -20,13 +20,13 @@ class IndependentColumns(BaseEstimator):
 
     Parameters
     ----------
-    layout : Layout
+    layout : ColumnLayout
         Kinds of the columns of coded rows.
-    units : Units
+    units : NumberTransform
         Units of their numbers, whose means are filled in.
     """
 
-    def __init__(self, layout: Layout, units: Units):
+    def __init__(self, layout: ColumnLayout, units: NumberTransform):
         self.layout = layout
         self.units = units
 

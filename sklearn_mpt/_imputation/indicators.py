@@ -8,14 +8,14 @@ import torch
 from scipy import stats
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.layout import Layout, Units
-from sklearn_mpt._imputation.recoded import draw_codes, frequencies
+from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.column_codings import draw_codes, frequencies
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 
 LEAST = 1e-3  # smallest frequency of a category
 
 
-class Block(NamedTuple):
+class IndicatorBlock(NamedTuple):
     """The indicators of a column of C categories.
 
     place : slice of their columns. vertices : indicators of each category, in units,
@@ -61,7 +61,7 @@ class GaussianIndicators(BaseEstimator):
 
     Parameters
     ----------
-    layout : Layout
+    layout : ColumnLayout
     model : CodedModel
         A Gaussian of numbers.
 
@@ -71,7 +71,7 @@ class GaussianIndicators(BaseEstimator):
        Annals of Eugenics 7, 1936.
     """
 
-    def __init__(self, layout: Layout, model: CodedModel):
+    def __init__(self, layout: ColumnLayout, model: CodedModel):
         self.layout = layout
         self.model = model
 
@@ -83,8 +83,10 @@ class GaussianIndicators(BaseEstimator):
     def fit(self, X, y=None, sample_weight=None):
         coded = self._coded(X)
         if not hasattr(self, "units_"):
-            gaussian = Layout(["gaussian"] * coded.shape[1], np.zeros(coded.shape[1]))
-            self.units_ = Units.of(coded, gaussian)
+            gaussian = ColumnLayout(
+                ["gaussian"] * coded.shape[1], np.zeros(coded.shape[1])
+            )
+            self.units_ = NumberTransform.of(coded, gaussian)
         self.model.fit(self.units_.without(coded), sample_weight=sample_weight)
         self._frequencies = {
             j: frequencies(X[:, j], len(values), sample_weight)
@@ -156,14 +158,14 @@ class GaussianIndicators(BaseEstimator):
             frequencies = self._frequencies.get(j, mean[place])
             if self._is_cumulative[j]:
                 frequencies = -np.diff(frequencies, prepend=1.0, append=0.0)
-            units = Units(self.units_.shift[place], self.units_.scale[place])
+            units = NumberTransform(self.units_.shift[place], self.units_.scale[place])
             vertices = units.without(vertices)
             prior = stats.multivariate_normal.logpdf(
                 vertices, model.means_[0, place], model.covariances_[0, place, place]
             )
             log_prior = np.log(np.maximum(frequencies, LEAST)) - prior
             tensors = map(torch.from_numpy, (vertices, log_prior))
-            blocks[j] = Block(place, *tensors)
+            blocks[j] = IndicatorBlock(place, *tensors)
         return blocks
 
     @cached_property

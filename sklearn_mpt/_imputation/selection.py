@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._imputation.candidates import Size, candidate_paths
-from sklearn_mpt._imputation.layout import Layout, Units, codes_of, spreads
+from sklearn_mpt._imputation.candidates import TableSize, candidate_paths
+from sklearn_mpt._imputation.column_layout import (
+    ColumnLayout,
+    NumberTransform,
+    codes_of,
+    spreads,
+)
 from sklearn_mpt._imputation.limits import largest_log_densities
-from sklearn_mpt._imputation.weights import Hidden, few_models, mixed
+from sklearn_mpt._imputation.weights import HiddenEntries, few_models, mixed
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
 # Entries are hidden several times, until there are so many, at most so often. Few
@@ -46,7 +51,7 @@ class Trial(NamedTuple):
     seconds: float
 
 
-class Table(NamedTuple):
+class TrialTable(NamedTuple):
     """The rows, and the entries that are hidden in turn.
 
     numbers : the rows before they were coded, in standard deviations of the columns.
@@ -56,8 +61,8 @@ class Table(NamedTuple):
     """
 
     rows: np.ndarray
-    layout: Layout
-    units: Units
+    layout: ColumnLayout
+    units: NumberTransform
     masks: list[np.ndarray]
     numbers: np.ndarray
     scale: np.ndarray
@@ -105,7 +110,7 @@ class Table(NamedTuple):
         log_prob = np.stack([trial.log_prob for trial in trials])
         error = np.stack([trial.error for trial in trials])
         of_entries = log_prob, error, self.entry_weight
-        return Hidden(self.columns, self.layout.numbers, *of_entries)
+        return HiddenEntries(self.columns, self.layout.numbers, *of_entries)
 
 
 def with_levels(rows, weight, layout):
@@ -154,7 +159,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     trials : list of Trial
     kept : ndarray of int
         Indices of the trials whose models are mixed.
-    weights : Weights
+    weights : ModelWeights
         Weights of these models for each column.
     """
     if len(rows) > MOST_ROWS:
@@ -168,12 +173,12 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         )
     n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
-    table = Table.of(rows, layout, units, masks, weight)
+    table = TrialTable.of(rows, layout, units, masks, weight)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
     widths = np.where(layout.ordered, layout.n_categories - 1, layout.n_categories)
     widths = np.where(layout.numbers, 1, widths)
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
-    size = Size(*rows.shape, int(widths.sum()), n_patterns)
+    size = TableSize(*rows.shape, int(widths.sum()), n_patterns)
     paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
@@ -295,7 +300,7 @@ def expected(models, weights, rows, layout, units):
     The result is in the units of the table: expected numbers, medians of ordered
     categories, and the most probable of others.
 
-    weights : `Weights`.
+    weights : `ModelWeights`.
     """
     found = [expectations(model, rows, layout, units) for model in models]
     gaps, filled = np.isnan(rows), units.restored(rows)

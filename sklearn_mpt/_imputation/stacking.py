@@ -11,11 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._frames import column_names
 from sklearn_mpt._imputation.candidates import warm
-from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.limits import Limits, largest_log_densities
-from sklearn_mpt._imputation.powers import Powers
+from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import expected, search, with_levels
-from sklearn_mpt._imputation.weights import Weights, mixed
+from sklearn_mpt._imputation.weights import ModelWeights, mixed
 from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 from sklearn_mpt._tables.reader import TableReader
@@ -137,10 +137,10 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         kinds = [reader.kinds[j] for j in columns]
         categories = [reader.categories[j] for j in columns]
         rows = repeated(numbers, weight)
-        self._layout = Layout.of(kinds, categories).with_levels(rows)
+        self._layout = ColumnLayout.of(kinds, categories).with_levels(rows)
         is_number = np.array([kind == "gaussian" for kind in self._layout.kinds])
-        powers = Powers.of(rows, is_number)
-        self._units = Units.of(numbers, self._layout, powers, weight)
+        powers = PowerTransforms.of(rows, is_number)
+        self._units = NumberTransform.of(numbers, self._layout, powers, weight)
         self._limits = Limits.of(rows, self._layout.numbers)
         if self.bounds is not None:
             low, high = self.bounds
@@ -235,7 +235,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         some = gaps.any(axis=1)
         if some.any():
             if method == "mean":
-                weights = Weights(self.weights_, self.mean_weights_)
+                weights = ModelWeights(self.weights_, self.mean_weights_)
                 found = expected(
                     self.estimators_, weights, rows[some], self._layout, self._units
                 )

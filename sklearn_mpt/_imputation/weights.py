@@ -28,7 +28,7 @@ N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 
 
-class Weights(NamedTuple):
+class ModelWeights(NamedTuple):
     """Weights of models for each column; each (n_models, d), columns add up to 1.
 
     log_prob : of conditionals. mean : of expectations, for columns of numbers.
@@ -38,7 +38,7 @@ class Weights(NamedTuple):
     mean: np.ndarray
 
 
-class Hidden(NamedTuple):
+class HiddenEntries(NamedTuple):
     """The hidden entries, and what models predict of them.
 
     columns : the column of each entry, (n_entries,). log_prob : log-probabilities of
@@ -73,7 +73,7 @@ class Hidden(NamedTuple):
 
     def weights(self):
         """Return the best weights of both kinds."""
-        return Weights(log_prob_weights(self), mean_weights(self))
+        return ModelWeights(log_prob_weights(self), mean_weights(self))
 
     def best_value(self):
         """Return the mean log-probability of the mixture with the best weights."""

@@ -114,7 +114,7 @@ def information_by_hessian(log_prob, *parameters):
 def information_by_nodes(rows, weight, joint, accuracy):
     """Return the observed information by Louis' identity, with sums over nodes.
 
-    rows : `Rows`. weight : (n,). joint : joint distribution of z and rows, with
+    rows : `ObservedRows`. weight : (n,). joint : joint distribution of z and rows, with
     locations that are linear in z. Rules are refined until the information agrees.
     """
     is_exact = accuracy.is_quadrature
@@ -133,7 +133,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
 
 
 def _by_rule(rows, weight, joint, rule):
-    parts, size, total = _Parts(joint), len(rows.X), 0.0
+    parts, size, total = _CompleteData(joint), len(rows.X), 0.0
     n_nodes = len(_nodes(rows.take(slice(1)), joint, *rule).z[0])
     step = max(1, BLOCK // (n_nodes * parts.n_parameters))
     for start in range(0, size, step):
@@ -151,7 +151,7 @@ def information_by_scores(rows, joint, accuracy):
     The rule is finer than for `information_by_nodes`, because directions in which the
     sum is exactly 0 must be distinguished from others.
     """
-    parts = _Parts(joint)
+    parts = _CompleteData(joint)
     *_, (n_nodes, rule) = (
         (len(rule.groups[-1][0]), rule)
         for rule in accuracy.rules()
@@ -196,7 +196,7 @@ def _nodes(rows, joint, rule, is_exact):
     return Nodes(z, log_weight)
 
 
-class _Parts:
+class _CompleteData:
     """Scores and curvatures of complete data at nodes of z, by parameters."""
 
     def __init__(self, joint):

@@ -223,7 +223,7 @@ def integrate_along(rows, orders, rule, model):
 
     Parameters
     ----------
-    rows : Rows
+    rows : ObservedRows
         All entries that are present are observed.
     orders : int Tensor of shape (n, n_orders, d)
     rule : PriorGrids

@@ -105,7 +105,7 @@ def importance(
     return Accuracy(rules, tolerance, IMPORTANCE_NODES, False, first)
 
 
-class Rows(NamedTuple):
+class ObservedRows(NamedTuple):
     """Rows, which entries are observed, and approximate posteriors, if computed."""
 
     X: torch.Tensor  # shape: (n, d), 0.0 if missing
@@ -116,17 +116,17 @@ class Rows(NamedTuple):
 
     def take(self, index):
         tensors = (tensor[index] for tensor in self[:3])
-        return Rows(*tensors, [each.take(index) for each in self.posteriors])
+        return ObservedRows(*tensors, [each.take(index) for each in self.posteriors])
 
     def seeing(self, observed):
-        return Rows(self.X, self.present, observed)
+        return ObservedRows(self.X, self.present, observed)
 
 
 def rows_of(X, mask=None):
     """Return the rows X, of shape (n, d), with the entries of the mask hidden."""
     present = ~torch.isnan(X)
     observed = present if mask is None else present & ~mask
-    return Rows(torch.nan_to_num(X), present, observed)
+    return ObservedRows(torch.nan_to_num(X), present, observed)
 
 
 def _weighted(rows, rule, model, visit=None):

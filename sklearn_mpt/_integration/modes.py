@@ -19,7 +19,7 @@ class LogJoint(NamedTuple):
     precision: torch.Tensor  # shape: (n, k, k), minus the Hessian, or near it
 
 
-class Modes(NamedTuple):
+class PosteriorModes(NamedTuple):
     """Modes of rows, and the log joint density and the curvature there."""
 
     z: torch.Tensor  # shape: (n, k)
@@ -75,7 +75,7 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
         size[worse] = torch.minimum(SHORTER * size[worse], damped[worse])
         goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > least_gain)
         goes_on &= size[moving] > SHORTEST * damped[moving]
-    return Modes(z, value, precision)
+    return PosteriorModes(z, value, precision)
 
 
 def _newton(gradient, precision, longest):

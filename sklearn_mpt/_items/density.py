@@ -25,7 +25,7 @@ class ItemDensity(LatentDensity):
     items : Items
     point : Tensor
         Flat parameters of the items. With several dimensions z is standard normal.
-    grid : Grid
+    grid : LatentGrid
     population : Population
     share : Tensor of shape (g,)
         Share of each group, for rows whose group is not given.

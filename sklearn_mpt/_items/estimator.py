@@ -22,7 +22,7 @@ from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
-from sklearn_mpt._items.given import (
+from sklearn_mpt._items.given_parameters import (
     given_items,
     given_population,
     given_slopes,

@@ -49,7 +49,7 @@ class ModelFit(NamedTuple):
     rmsea_c2: float
 
 
-class Side(NamedTuple):
+class UnivariateMoments(NamedTuple):
     """Univariate functions of the answers, and their moments at nodes.
 
     means : means of the functions, (m, s). owner : the item of each, (m,). cross :
@@ -77,7 +77,7 @@ def univariate(prob, n_categories, X, weight, by_category):
     share = weight / weight.sum()
     if not by_category:
         among = [variance[[j]][:, None] for j in range(len(prob))]
-        return Side(mean, np.arange(len(prob)), variance, among, share @ X)
+        return UnivariateMoments(mean, np.arange(len(prob)), variance, among, share @ X)
     means, owner, cross, among, observed = [], [], [], [], []
     for j, count in enumerate(n_categories):
         p = prob[j, 1:count]
@@ -88,7 +88,7 @@ def univariate(prob, n_categories, X, weight, by_category):
         eye = np.eye(count - 1)[:, :, None]
         among.append(eye * p[:, None] - p[:, None] * p[None])
         observed += [share @ (X[:, j] == c) for c in range(1, count)]
-    return Side(
+    return UnivariateMoments(
         np.concatenate(means), np.array(owner), np.concatenate(cross), among,
         np.array(observed),
     )  # fmt: skip
@@ -221,7 +221,7 @@ def rmsea_interval(value, df, n_rows, level=0.9):
     return limit(0.5 + level / 2), limit(0.5 - level / 2)
 
 
-class AtNodes(NamedTuple):
+class ModelAtNodes(NamedTuple):
     """A model at nodes of z.
 
     items : Items. prob : probabilities of answers, (d, c, s). scores : for each block

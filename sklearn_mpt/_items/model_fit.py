@@ -236,4 +236,4 @@ def _at_nodes(model, density):
     weight = density.log_weight.exp().numpy(force=True)
     prob = density.prob.numpy(force=True)
     n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
-    return limited.AtNodes(items, prob, scores, of_z, weight, n_free)
+    return limited.ModelAtNodes(items, prob, scores, of_z, weight, n_free)

@@ -42,7 +42,7 @@ class Population(NamedTuple):
         return -0.5 * (unit**2).sum(2) - constant[:, None]
 
 
-class Grid(NamedTuple):
+class LatentGrid(NamedTuple):
     """Nodes in a box; every other node belongs to a coarser grid.
 
     z : (s, k). is_even : (s,). log_cell : log of the volume of a cell. steps : (k,).
@@ -65,7 +65,7 @@ def grid_of(steps, population):
     shift = [math.ceil(2 * r / h) % 2 / 2 for h, r in zip(steps, radii, strict=True)]
     z, is_even = lattice(steps, centre, radii, shift)
     like = population.mean
-    return Grid(
+    return LatentGrid(
         torch.from_numpy(z).to(like),
         torch.from_numpy(is_even).to(like.device),
         float(np.log(steps).sum()),

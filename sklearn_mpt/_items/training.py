@@ -92,7 +92,7 @@ class ParameterLayout(NamedTuple):
         )
 
 
-class Expected(NamedTuple):
+class ExpectedCounts(NamedTuple):
     """Log-likelihood of rows, and expected numbers at nodes.
 
     counts : expected numbers of answers, (d, c, s). groups : of rows, (g, s).
@@ -124,7 +124,7 @@ def expectations(answers, table, log_weight):
             groups.index_add_(0, group, share)
         else:
             groups[0] += share.sum(0)
-    return Expected(value, answers.counts(sums, groups.sum(0)), groups)
+    return ExpectedCounts(value, answers.counts(sums, groups.sum(0)), groups)
 
 
 class Evaluation(NamedTuple):

@@ -24,7 +24,7 @@ from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.natural_gradient import Point
 from sklearn_mpt._fitting.stream import StreamAscent
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import Information, information_by_hessian
 from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
@@ -294,4 +294,4 @@ def _point(fitted, device):
 
 def _moments(X, device, weight, mean=None):
     rows = as_view(X, device)
-    return moments_of(rows, Weights.of(weight, rows).each, mean)
+    return moments_of(rows, SampleWeights.of(weight, rows).each, mean)

@@ -17,7 +17,7 @@ from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._fitting.ascent import Ascent, best_of_short_runs
 from sklearn_mpt._fitting.priors import LONG_SLOPE
 from sklearn_mpt._fitting.stream import StreamAscent
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._information.linear import (
     Information,
     information_by_nodes,
@@ -40,7 +40,7 @@ from sklearn_mpt._linear.integrated_training import (
     ObjectiveParams,
     objective_of,
 )
-from sklearn_mpt._linear.map import (
+from sklearn_mpt._linear.linear_map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
@@ -345,7 +345,7 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     rows = torch.from_numpy(slopes)
     mean = rows.new_zeros(rows.shape[1])
-    moments = moments_of(rows, Weights.of(weight, rows).each, mean)
+    moments = moments_of(rows, SampleWeights.of(weight, rows).each, mean)
     components = closed_form(moments, n_components, 0)["components_"] / size
     lengths = np.linalg.norm(components, axis=0)
     components *= np.minimum(1, 3 / np.maximum(lengths, 1e-12))

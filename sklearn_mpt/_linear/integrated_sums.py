@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._fitting.natural_gradient import Blocks, Curvature, Point, Sums
+from sklearn_mpt._fitting.natural_gradient import Curvature, Point, ShapeBlocks, Sums
 from sklearn_mpt._integration.prior_grid import RADIUS, resolves
 from sklearn_mpt._integration.quadrature import total_and_shares
-from sklearn_mpt._linear.map import (
+from sklearn_mpt._linear.linear_map import (
     evidence_lower_bound,
     location_points,
     variational_posterior,
@@ -59,7 +59,7 @@ class RowContext(NamedTuple):
 ORDINARY = RowContext()
 
 
-class Targets(NamedTuple):
+class TargetWeights(NamedTuple):
     """Weights of targets: of hidden entries, and of seen entries given the others."""
 
     hidden: float
@@ -387,7 +387,7 @@ def _shape_sums(likelihood, X, location, share, known, z):
 
 
 def blocks_of(likelihood, n_locations):
-    """Return which shape parameters belong to which features, as `Blocks`.
+    """Return which shape parameters belong to which features, as `ShapeBlocks`.
 
     None if their information is diagonal.
     """
@@ -405,7 +405,7 @@ def blocks_of(likelihood, n_locations):
     numbers = torch.arange(n_locations, device=shape_slope.device)
     of_location = likelihood.spread(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)
-    return Blocks(
+    return ShapeBlocks(
         slots, places, likelihood.shape_param_is_log, likelihood.shape_param_lengths
     )
 

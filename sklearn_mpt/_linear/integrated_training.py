@@ -14,7 +14,7 @@ import torch
 
 from sklearn_mpt._fitting.ascent import STOP_GAIN
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
-from sklearn_mpt._fitting.weights import Weights
+from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
     RADIUS,
@@ -26,7 +26,7 @@ from sklearn_mpt._integration.quadrature import Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
     RepresentativeValues,
-    Targets,
+    TargetWeights,
     bound_sums,
     distinct,
     indicators,
@@ -37,7 +37,7 @@ from sklearn_mpt._linear.integrated_sums import (
     table_of,
     varying,
 )
-from sklearn_mpt._linear.map import (
+from sklearn_mpt._linear.linear_map import (
     MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
@@ -87,7 +87,7 @@ class ObjectiveParams(NamedTuple):
     slope_prior: float | None = None
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows of a step, and the masks among which they are divided."""
 
     rows: np.ndarray
@@ -121,7 +121,7 @@ class IntegratedRows:
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         self.X = X
         self.context = context
-        self.weights = Weights.of(context.weight, X)
+        self.weights = SampleWeights.of(context.weight, X)
         self.likelihood = likelihood
         self.floor = likelihood.shape_param_floor.to(X.device)
         self.n_dims = n_dims
@@ -133,7 +133,7 @@ class IntegratedRows:
         uniform = params.mask_rate == "uniform"
         size = 1 if uniform else fixed_size(params.mask_rate, self.n_features)
         share = self.n_features / size
-        self.targets = Targets(1.0, 1.0) if uniform else Targets(share, 0.0)
+        self.targets = TargetWeights(1.0, 1.0) if uniform else TargetWeights(share, 0.0)
         count = MAX_BATCH if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
         gone = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
@@ -160,7 +160,7 @@ class IntegratedRows:
         exact = self if is_coarse_lml else LikelihoodRows(*args)
         joint, many = exact.joint(point), MOST_SLOPE_ROWS
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
-        batch = Batch(places, exact._draw(None), 0)
+        batch = RowBatch(places, exact._draw(None), 0)
         slopes, information = [], 0
         for rows, nodes, weight in exact._row_node_blocks(batch, joint):
             found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
@@ -185,7 +185,7 @@ class IntegratedRows:
         self._iteration += 1
         for index, masks in zip(self._order, self._masks, strict=True):
             flip = iteration % 2 and self.mask_rate == "uniform"
-            yield Batch(index, ~masks if flip else masks, iteration)
+            yield RowBatch(index, ~masks if flip else masks, iteration)
 
     @property
     def _n_copies(self):

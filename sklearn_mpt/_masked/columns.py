@@ -22,7 +22,7 @@ LARGEST_SHAPE_PARAM = (
 )
 
 
-class Head(torch.nn.Module, ABC):
+class ColumnHead(torch.nn.Module, ABC):
     """The conditional distribution of columns of one kind.
 
     Tensors X have shape (n, d), parameters (n, d * width), for the d columns. `moments`
@@ -33,7 +33,7 @@ class Head(torch.nn.Module, ABC):
     width: int  # parameters of a column
 
     @property
-    def single(self) -> "Head":
+    def single(self) -> "ColumnHead":
         """The head of any one of the columns."""
         return self
 
@@ -63,7 +63,7 @@ class Head(torch.nn.Module, ABC):
         """Draw entries from uniform noise of shape (n, d, 2); (n, d)."""
 
 
-class LikelihoodHead(Head):
+class LikelihoodHead(ColumnHead):
     """Columns of a kind of the package.
 
     Outputs of the net are the locations of a column, then its shape parameters.
@@ -145,7 +145,7 @@ class LikelihoodHead(Head):
         return likelihood.draw(location, uniform[..., 0])
 
 
-class MixtureHead(Head):
+class MixtureHead(ColumnHead):
     r"""Columns of numbers, each a mixture of Gaussians.
 
     A linear model predicts a mean m and a standard deviation s from the visible

@@ -29,7 +29,7 @@ from sklearn_mpt._masked.linear_start import count_factors, fit_linear
 from sklearn_mpt._masked.module import NUMBERS, MaskedModule
 from sklearn_mpt._masked.net import ResidualNet, UserNet
 from sklearn_mpt._masked.recipe import recipe_for
-from sklearn_mpt._masked.training import MaskedSolver, Rows
+from sklearn_mpt._masked.training import MaskedSolver, StandardisedRows
 from sklearn_mpt._measure.masks import read_blocks
 from sklearn_mpt._seeds import RandomState
 
@@ -360,8 +360,8 @@ class MPTMaskedAutoencoder(TableMPT):
         log_scale = float(((~X.isnan() * units.log_scale).sum(1) * weight).mean())
         X, weight = units.standardise(X).float(), weight.float()
         chosen, others = self._split(data)
-        rows = Rows(X[chosen], weight[chosen])
-        held_out = Rows(X[others], weight[others]) if len(others) else None
+        rows = StandardisedRows(X[chosen], weight[chosen])
+        held_out = StandardisedRows(X[others], weight[others]) if len(others) else None
         generator = torch.Generator(device=device)
         generator.manual_seed(int(data.rng.integers(2**63)))
         batch_size, n_masks = self.batch_size, self.n_masks

@@ -171,7 +171,7 @@ class MaskedModule(torch.nn.Module):
         X = torch.where(visible, X, 0.0)
         moments = self.moments(X, visible) if moments is None else moments
         inputs = self.inputs(X, visible, moments)
-        return Conditionals(self, self.net(inputs, generator), moments)
+        return ConditionalDistributions(self, self.net(inputs, generator), moments)
 
     def entries(self, X, visible, column):
         """Return the conditionals of one column of each row, given the visible entries.
@@ -190,7 +190,7 @@ class MaskedModule(torch.nn.Module):
         return self.net.last_hidden(self.inputs(X, visible, self.moments(X, visible)))
 
 
-class Conditionals:
+class ConditionalDistributions:
     """The conditional distributions of all columns, for a batch of rows."""
 
     def __init__(self, module, outputs, moments):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from sklearn_mpt._base.user_modules import Wrapped, seeded
+from sklearn_mpt._base.user_modules import UserModuleWrapper, seeded
 
 
 class ResidualNet(torch.nn.Module):
@@ -122,7 +122,7 @@ def _kept(h, dropout, generator):
     return (level >= n_dropped - 2**15).to(h.dtype) / (1 - n_dropped / 2**16)
 
 
-class UserNet(Wrapped):
+class UserNet(UserModuleWrapper):
     """A net of a user, between the inputs and the outputs of a `MaskedModule`.
 
     If a generator is given, the net is in training mode, and torch's own generators,

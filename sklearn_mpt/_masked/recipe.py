@@ -9,7 +9,7 @@ LEAST_DROPOUT, LARGEST_DROPOUT = 0.02, 0.5
 LEAST_BATCH, LARGEST_BATCH = 32, 256
 
 
-class Recipe(NamedTuple):
+class NetRecipe(NamedTuple):
     """Sizes of a net, its dropout, and the batch size of its training.
 
     widths : widths of the residual blocks.
@@ -33,7 +33,7 @@ def recipe_for(n_samples, n_features):
     size = 5 * (n_samples / 1000) ** 0.25 * (n_features / 16) ** 0.25
     width = int(np.clip(WIDTH_STEP * round(size), LEAST_WIDTH, LARGEST_WIDTH))
     dropout = 0.5 * np.sqrt(n_features / n_samples)
-    return Recipe(
+    return NetRecipe(
         widths=(width, width),
         dropout=float(np.clip(dropout, LEAST_DROPOUT, LARGEST_DROPOUT)),
         batch_size=int(np.clip(n_samples // 32, LEAST_BATCH, LARGEST_BATCH)),

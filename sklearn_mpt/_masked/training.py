@@ -31,7 +31,7 @@ def masked_losses(module, X, present, hidden, weight, generator=None, moments=No
     return -log_prob.sum(1) * weight
 
 
-class Rows:
+class StandardisedRows:
     """Standardised rows with 0 in gaps, their present entries, and their weights.
 
     Parameters
@@ -51,7 +51,7 @@ class Rows:
         return len(self.X)
 
 
-class HeldOut:
+class ValidationLosses:
     """Losses of validation rows, with the same masks in all epochs.
 
     The moments of the linear model, which is not trained, are computed once.
@@ -88,8 +88,8 @@ class MaskedSolver(Solver):
     ----------
     module : MaskedModule
         Trained in place.
-    rows : Rows
-    held_out : Rows or None
+    rows : StandardisedRows
+    held_out : StandardisedRows or None
     sizes : MaskSizes
     generator : torch.Generator
         Source of minibatches, masks and dropout, on the device of the rows.
@@ -151,7 +151,9 @@ class MaskedSolver(Solver):
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
         self._held_out = (
-            None if held_out is None else HeldOut(module, held_out, sizes, generator)
+            None
+            if held_out is None
+            else ValidationLosses(module, held_out, sizes, generator)
         )
 
     @property

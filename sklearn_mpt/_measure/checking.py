@@ -17,7 +17,7 @@ from sklearn_mpt._measure.consistency import (
 )
 from sklearn_mpt._measure.contract import (
     CLEARLY,
-    Conditional,
+    CheckedConditional,
     check_rows,
     describe_mask,
     measures_of_columns,
@@ -120,7 +120,7 @@ def check_masked_model(
     check_int(n_masks, "n_masks")
     check_int(n_orders, "n_orders", least=0)
     estimator = resolve_model(estimator)
-    conditional, rows = Conditional(estimator), check_rows(estimator, X)
+    conditional, rows = CheckedConditional(estimator), check_rows(estimator, X)
     rows = rows.slice(0, min(MAX_ROWS, len(rows)))
     discrete = _discrete_columns(rows, measures_of_columns(estimator, rows.shape[1]))
     rng = np.random.default_rng(spawn_seeds(random_state, 1)[0])
@@ -200,7 +200,7 @@ def _discrete_columns(rows, measures):
             and is_integer
             and 2 <= len(first) <= MOST_VALUES
         ):
-            columns[j] = _Discrete(list(first.values()), list(first), measure)
+            columns[j] = _DiscreteColumn(list(first.values()), list(first), measure)
     return columns
 
 
@@ -220,7 +220,7 @@ def _numbers_of(values):
     ]
 
 
-class _Discrete(NamedTuple):
+class _DiscreteColumn(NamedTuple):
     """Rows that contain each value of a column, these values, and its measure."""
 
     rows: list[int]

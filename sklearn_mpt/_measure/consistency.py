@@ -7,7 +7,7 @@ import numpy as np
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._measure.contract import (
     CLEARLY,
-    Conditional,
+    CheckedConditional,
     complete_rows,
     describe_mask,
 )
@@ -47,7 +47,7 @@ def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) ->
     """
     if hasattr(model, "chain_log_prob"):
         return
-    conditional, few = Conditional(model), complete_rows(rows)
+    conditional, few = CheckedConditional(model), complete_rows(rows)
     n_features = rows.shape[1]
     half = np.random.default_rng(0).permutation(n_features) < (n_features + 1) // 2
     masks = [half, np.ones(n_features, dtype=bool)]

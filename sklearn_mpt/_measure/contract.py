@@ -79,7 +79,7 @@ def masked_score(log_prob, mask):
     return log_prob.sum(-1) / mask.sum(-1)
 
 
-class Conditional:
+class CheckedConditional:
     """Call the function ``(X, mask) -> log_prob`` of a masked model, with checks.
 
     The function gets copies of the rows and of the mask, so that it cannot change the
@@ -177,7 +177,7 @@ def check_rows(model, X):
     is a DataFrame with columns of other values.
     """
     X = fill_masked(X)
-    is_function = Conditional(model).is_function
+    is_function = CheckedConditional(model).is_function
     if is_into_dataframe(X):
         if 0 in np.shape(X):
             raise ValueError(
@@ -272,7 +272,7 @@ def _check_scores(scores, shape, name):
 
 def loop_over_masks(model, rows, masks):
     """Compute `mean_masked_scores` with one call of the conditional per mask."""
-    conditional, rows = Conditional(model), Rows.of(rows)
+    conditional, rows = CheckedConditional(model), Rows.of(rows)
     return np.array(
         [
             masked_score(hidden_log_prob(conditional, rows, mask), mask).mean()
@@ -288,7 +288,7 @@ def mean_chain_scores(model, rows, orders):
         scores = as_array(model.mean_chain_scores(rows.lend_view(), orders))
         shape = (2, len(orders), rows.shape[1])
         return _check_scores(scores, shape, "mean_chain_scores")
-    conditional = Conditional(model)
+    conditional = CheckedConditional(model)
     return np.stack([_loop_over_order(conditional, rows, order) for order in orders], 1)
 
 

@@ -13,7 +13,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn_mpt._checks import check_bool, check_int, check_n_jobs
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
-    Conditional,
+    CheckedConditional,
     chain_log_prob,
     check_rows,
     given_or_parameter,
@@ -136,7 +136,7 @@ def sums_along_orders(
     ]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
-    per_row = wants_row_orders(Conditional(estimator), rows)
+    per_row = wants_row_orders(CheckedConditional(estimator), rows)
     draws = [OrderDraw(seed, i, per_row) for i in range(n_drawn)]
     return sums_along(estimator, rows, draws, n_jobs), n_all
 
@@ -187,7 +187,7 @@ def map_orders(function, estimator, rows, orders, n_jobs):
     n_jobs = given_or_parameter(estimator, "n_jobs", n_jobs)
     check_n_jobs(n_jobs)
     n_shares = min(len(orders), effective_n_jobs(n_jobs))
-    conditional = Conditional(estimator)
+    conditional = CheckedConditional(estimator)
     # joblib sends a large array once, but only if it is an argument by itself.
     large = rows.values, rows.missing
     return Parallel(n_jobs=n_jobs)(
@@ -339,7 +339,7 @@ def _contributions_of_rows(estimator, X, n_orders, random_state, n_jobs):
     seeds = spawn_seeds(
         given_or_parameter(estimator, "random_state", random_state), n_pairs
     )
-    per_row = wants_row_orders(Conditional(estimator), rows)
+    per_row = wants_row_orders(CheckedConditional(estimator), rows)
     sizes = [2] * (n_orders // 2) + [1] * (n_orders % 2)
     pairs = [(seed, per_row, size) for seed, size in zip(seeds, sizes, strict=True)]
     moments = map_orders(_moments_of_pairs, estimator, rows, pairs, n_jobs)

@@ -11,7 +11,7 @@ from joblib import effective_n_jobs
 from sklearn.utils.parallel import Parallel, delayed
 
 from sklearn_mpt._measure.contract import (
-    Conditional,
+    CheckedConditional,
     hidden_log_prob,
     masked_score,
     mean_chain_scores,
@@ -269,7 +269,7 @@ def _score_per_row(what, indices):
 
 def _scores_of_rows(what, index):
     """Score masks of a size, drawn for each row; (n_masks, n_samples)."""
-    conditional = Conditional(what.model)
+    conditional = CheckedConditional(what.model)
     n_rows, n_together = what.shape[0], max(1, BLOCK_ENTRIES // what.shape[1])
     scores = []
     for start in range(0, n_rows, n_together):

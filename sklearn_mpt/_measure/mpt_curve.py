@@ -10,7 +10,7 @@ from sklearn_mpt._checks import check_choice, check_int, check_n_jobs
 from sklearn_mpt._measure import designs
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import (
-    Conditional,
+    CheckedConditional,
     check_rows,
     given_or_parameter,
     ragged_hook,
@@ -249,10 +249,10 @@ def _is_per_row(estimator, rows, design):
         return False
     hook = "mean_chain_scores" if design == "chain" else "mean_masked_scores"
     if not hasattr(estimator, hook):
-        return takes_row_masks(Conditional(estimator), rows)
+        return takes_row_masks(CheckedConditional(estimator), rows)
     if rows.missing is None:
         return False
-    return design == "chain" or takes_row_masks(Conditional(estimator), rows)
+    return design == "chain" or takes_row_masks(CheckedConditional(estimator), rows)
 
 
 def _identify(what, design, noise):

@@ -59,7 +59,7 @@ class MixtureLayout(NamedTuple):
         return len(self.gaussian) + len(self.others)
 
 
-class Given(NamedTuple):
+class GivenObserved(NamedTuple):
     """Distributions of all classes, given the observed entries of rows."""
 
     joint: torch.Tensor  # log p(class, observed entries), (n, K)
@@ -149,7 +149,7 @@ class MixtureDensity(Density):
         entries = self._other_entries(X)
         seen = observed[:, None, layout.others]
         log_prob = gaussian.log_prob + torch.where(seen, entries, 0.0).sum(2)
-        return Given(classes.weights.log() + log_prob, gaussian, entries)
+        return GivenObserved(classes.weights.log() + log_prob, gaussian, entries)
 
     def _other_entries(self, X):
         layout = self.layout

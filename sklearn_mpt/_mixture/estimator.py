@@ -27,7 +27,7 @@ from sklearn_mpt._mixture.patterns import pattern_order
 from sklearn_mpt._mixture.start import features_of, given_array, moments, statistics
 from sklearn_mpt._mixture.training import (
     MixtureSolver,
-    Step,
+    MStepParams,
     moved,
 )
 from sklearn_mpt._seeds import RandomState
@@ -495,7 +495,7 @@ class MPTMixture(TableMPT):
     # Training
 
     def _step(self, layout):
-        return Step(self.covariance_type, self.n_factors, self.reg_covar, layout)
+        return MStepParams(self.covariance_type, self.n_factors, self.reg_covar, layout)
 
     def _solver(self, data):
         layout = self._layout(data.X.shape[1], data.device)

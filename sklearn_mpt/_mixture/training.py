@@ -40,7 +40,7 @@ FACTOR_STEPS = 5  # steps of factor analysis in each M-step
 POOLED_ROWS = 1.0  # rows with the pooled noise variances, added to each class
 
 
-class Statistics(NamedTuple):
+class SufficientStatistics(NamedTuple):
     """Expected sufficient statistics, and the objective, added up over rows.
 
     First and second moments of Gaussian columns are about the means of the classes.
@@ -55,10 +55,10 @@ class Statistics(NamedTuple):
     informations: torch.Tensor  # expected information on the locations, (K, l)
 
     def __add__(self, other):
-        return Statistics(*(a + b for a, b in zip(self, other, strict=True)))
+        return SufficientStatistics(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class Step(NamedTuple):
+class MStepParams(NamedTuple):
     """Settings of the M-step."""
 
     covariance_type: str
@@ -133,7 +133,7 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
     if layout.likelihood is not None:
         of_others = entries[..., layout.others]
         slopes, informations = _slopes(density, X, of_others, weight, prior)
-    return Statistics(
+    return SufficientStatistics(
         weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
         informations,
     )  # fmt: skip
@@ -214,7 +214,7 @@ class MixtureSolver(Solver):
     starts : sequence of Classes
         Parameters to start from. If there are several, each takes a few epochs of EM,
         and the best is trained on.
-    step : Step
+    step : MStepParams
     rng : numpy.random.Generator
         Source of masks.
     masks : callable or None

@@ -19,7 +19,7 @@ YEARS = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 NANOSECONDS = -(2**63) // 1000 + 1, (2**63 - 1) // 1000  # what 64 bits hold
 
 
-class Days(NamedTuple):
+class DayCoding(NamedTuple):
     """How dates or time differences of a column are coded as days.
 
     holds : DATES or DURATIONS. entry : name of the type of its entries as Python

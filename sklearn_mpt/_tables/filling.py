@@ -11,7 +11,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from sklearn_mpt._frames import array_of_objects
-from sklearn_mpt._tables.days import Days, kind_of_days
+from sklearn_mpt._tables.days import DayCoding, kind_of_days
 
 BOOLEANS, INTEGERS, NUMBERS = "booleans", "integers", "numbers"
 STRINGS, LEVELS, OBJECTS = "strings", "levels", "objects"
@@ -20,7 +20,7 @@ PANDAS_DTYPES = {BOOLEANS: "bool", INTEGERS: "int64", NUMBERS: "float64"}
 OTHER_DTYPES = {BOOLEANS: nw.Boolean, INTEGERS: nw.Int64, NUMBERS: nw.Float64}
 
 
-class Storage(NamedTuple):
+class ColumnStorage(NamedTuple):
     """How a column is stored.
 
     holds : str
@@ -40,7 +40,8 @@ class Storage(NamedTuple):
     is_whole : bool
         Whether all floats are whole numbers, as pandas stores integers with gaps.
     days : tuple
-        Fields of the `Days` of dates and time differences; empty for other columns.
+        Fields of the `DayCoding` of dates and time differences; empty for other
+        columns.
     """
 
     holds: str = NUMBERS
@@ -80,7 +81,7 @@ class Storage(NamedTuple):
         if not holds:
             return self._replace(holds=OBJECTS, numbers=_numbers_among(column))
         is_object = self.dtype in ("", "object", "Object")
-        days = tuple(Days.of(column, holds))
+        days = tuple(DayCoding.of(column, holds))
         return self._replace(holds=OBJECTS if is_object else holds, days=days)
 
     def encode(self, column, of_strings):
@@ -89,7 +90,7 @@ class Storage(NamedTuple):
         of_strings : end of the error message for strings.
         """
         if self.days:
-            return Days(*self.days).encode(column)
+            return DayCoding(*self.days).encode(column)
         return column.numbers(of_strings)
 
     def _of_levels(self, dtype):
@@ -193,7 +194,7 @@ def filled_series(column, numbers, gaps, storage, categories):
         The completed column as numbers; categories as codes.
     gaps : ndarray of bool, of shape (n_samples,)
         The entries to fill.
-    storage : Storage
+    storage : ColumnStorage
         That of the column in `fit`.
     categories : ndarray or None
         Categories in the order of their codes; None for numbers.
@@ -219,7 +220,7 @@ def filled_array(X, j, numbers, gaps, storage, categories):
     elif X.dtype != object:
         values = numbers[gaps]
     elif storage.days:
-        values = Days(*storage.days).decode(numbers[gaps], None)
+        values = DayCoding(*storage.days).decode(numbers[gaps], None)
     else:
         values = _as_values(numbers[gaps], storage)
     X[gaps, j] = array_of_objects(values) if X.dtype == object else values
@@ -229,7 +230,7 @@ def _with_categories(column, codes, fitted, categories):
     known = ~np.isnan(codes)
     entries = column.values.astype(object)
     entries[known] = array_of_objects(categories[codes[known].astype(int)].tolist())
-    if Storage.of(column).takes_categories_of(fitted, categories.tolist()):
+    if ColumnStorage.of(column).takes_categories_of(fitted, categories.tolist()):
         return column.series_of(_merged(column, entries), column.dtype)
     dtype = _dtype_of(fitted, column, categories.tolist())
     return column.series_of(entries.tolist(), dtype)
@@ -237,16 +238,16 @@ def _with_categories(column, codes, fitted, categories):
 
 def _with_days(column, days, fitted):
     entries = column.values.astype(object)
-    values = Days(*fitted.days).decode(days[column.missing], column.backend)
+    values = DayCoding(*fitted.days).decode(days[column.missing], column.backend)
     entries[column.missing] = array_of_objects(values)
     entries = entries.tolist()
-    if Storage.of(column).takes_days_of(fitted):
+    if ColumnStorage.of(column).takes_days_of(fitted):
         return column.series_of(entries, column.dtype)
     return column.series_of(entries, _dtype_of(fitted, column, entries))
 
 
 def _with_numbers(column, numbers, fitted):
-    given = Storage.of(column)
+    given = ColumnStorage.of(column)
     values = _as_values(numbers, fitted)
     if given.takes_numbers_of(fitted):
         if fitted.numbers == NUMBERS and given.holds == INTEGERS:

@@ -20,7 +20,7 @@ from sklearn_mpt._frames import (
     with_columns,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
-from sklearn_mpt._tables.filling import Storage, filled_array, filled_series
+from sklearn_mpt._tables.filling import ColumnStorage, filled_array, filled_series
 from sklearn_mpt._tables.kinds import (
     AS_CATEGORIES,
     CATEGORIES,
@@ -45,7 +45,7 @@ class TableReader(NamedTuple):
         Categories of each column in the order of their codes; the value of a column
         without a kind that is constant; None for others.
     storage : list of dict
-        Fields of the `Storage` of each column.
+        Fields of the `ColumnStorage` of each column.
     """
 
     kinds: list[str | None]
@@ -60,7 +60,7 @@ class TableReader(NamedTuple):
         """
         columns = columns_of(X)
         categories = [_categories(*each) for each in zip(kinds, columns, strict=True)]
-        storage = [Storage.of(column)._replace(days=()) for column in columns]
+        storage = [ColumnStorage.of(column)._replace(days=()) for column in columns]
         return cls(list(kinds), categories, [each._asdict() for each in storage])
 
     @classmethod
@@ -85,7 +85,7 @@ class TableReader(NamedTuple):
         columns, found, reasons, problems = columns_of(X), cls([], [], []), {}, []
         for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
             kind, obstacle = kind_or_obstacle(want, column, allowed)
-            storage = Storage.of(column)
+            storage = ColumnStorage.of(column)
             try:
                 categories = _categories(kind, column)
                 if kind is not None and categories is None:
@@ -156,7 +156,7 @@ class TableReader(NamedTuple):
         for j, column in zip(places, columns_of(X, places=places), strict=True):
             known = self.categories[j]
             if known is None:
-                storage = Storage(**self.storage[j])
+                storage = ColumnStorage(**self.storage[j])
                 codes[:, j] = storage.encode(column, AS_CATEGORIES)
             else:
                 codes[:, j] = _codes(column, known)
@@ -203,7 +203,11 @@ class TableReader(NamedTuple):
             return self._fill_array(X, rows, gaps, places)
         filled = [
             filled_series(
-                column, rows[:, j], gaps[:, j], Storage(**self.storage[j]), categories
+                column,
+                rows[:, j],
+                gaps[:, j],
+                ColumnStorage(**self.storage[j]),
+                categories,
             )
             for j, column in zip(places, columns_of(X, places=places), strict=True)
             for categories in [self.categories[j]]
@@ -213,7 +217,7 @@ class TableReader(NamedTuple):
     def _fill_array(self, X, rows, gaps, places):
         X = np.array(X)
         for j in places:
-            storage = Storage(**self.storage[j])
+            storage = ColumnStorage(**self.storage[j])
             filled_array(X, j, rows[:, j], gaps[:, j], storage, self.categories[j])
         return X
 

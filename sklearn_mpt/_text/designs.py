@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from sklearn_mpt._text.masks import DESIGNS, Draw
+from sklearn_mpt._text.masks import DESIGNS, MaskDraw
 from sklearn_mpt._text.moderation import FEWEST, Moderation, find_moderation
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.windows import fit_windows
@@ -17,7 +17,7 @@ ROOM = 8  # texts that have room; longer ones are cut
 N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 a score
 
 
-class Measured(NamedTuple):
+class MeasuredDesign(NamedTuple):
     """What texts tell of the designs; `variances` and `moderation` may be None."""
 
     design: str
@@ -33,9 +33,11 @@ def measure_designs(language_model, windows, seed, n_orders, n_jobs):
     """
     windows = pick(windows, seed, 3 * N_DRAWS)
     if len(windows) < FEWEST:
-        return Measured("chain", None, None)
-    orders, masks = (Draw("mpt", seed, N_DRAWS, design=design) for design in DESIGNS)
-    groups = Groups.of(language_model, windows, orders, range(2), n_jobs)
+        return MeasuredDesign("chain", None, None)
+    orders, masks = (
+        MaskDraw("mpt", seed, N_DRAWS, design=design) for design in DESIGNS
+    )
+    groups = OrderGroups.of(language_model, windows, orders, range(2), n_jobs)
     others = score_windows(language_model, windows, masks, n_jobs)
     totals = np.array([score.parts.sum() for score in others])
     independent = np.mean([np.sum(score.contrasts**2) for score in others])
@@ -46,13 +48,13 @@ def measure_designs(language_model, windows, seed, n_orders, n_jobs):
         "independent": float(independent),
     }
     if variances["independent"] < variances["chain"]:
-        return Measured("independent", variances, None)
+        return MeasuredDesign("independent", variances, None)
     if 1 < n_orders < N_DRAWS:
         orders = replace(orders, n_masks=n_orders)
-        groups = Groups.of(language_model, windows, orders, range(2), n_jobs)
+        groups = OrderGroups.of(language_model, windows, orders, range(2), n_jobs)
     more = range(2, 2 + n_groups(windows))
-    groups = groups.join(Groups.of(language_model, windows, orders, more, n_jobs))
-    return Measured("chain", variances, groups.moderation())
+    groups = groups.join(OrderGroups.of(language_model, windows, orders, more, n_jobs))
+    return MeasuredDesign("chain", variances, groups.moderation())
 
 
 def measure_orders(language_model, windows, draw, n_jobs):
@@ -61,7 +63,7 @@ def measure_orders(language_model, windows, draw, n_jobs):
     if draw.n_masks == 1 or len(windows) < FEWEST:  # one order has no spread
         return None
     groups = range(max(2, n_groups(windows)))
-    return Groups.of(language_model, windows, draw, groups, n_jobs).moderation()
+    return OrderGroups.of(language_model, windows, draw, groups, n_jobs).moderation()
 
 
 def pick(windows, seed, n_draws):
@@ -101,14 +103,14 @@ def _cut(window, budget):
     return fit_windows([window], n_fixed + max(2, n_places), "split", False)[0]
 
 
-class Groups(NamedTuple):
+class OrderGroups(NamedTuple):
     """Scores of texts by several groups of orders.
 
     totals, variances, scales : ndarray of shape (n_texts, n_groups). `variances` take
     the orders of a group as independent; `scales` are in proportion to usual variances.
     """
 
-    draw: Draw
+    draw: MaskDraw
     totals: np.ndarray
     variances: np.ndarray
     scales: np.ndarray
@@ -130,7 +132,7 @@ class Groups(NamedTuple):
     def join(self, others):
         """Return these groups and others of the same texts."""
         pairs = zip(self[1:], others[1:], strict=True)
-        return Groups(self.draw, *(np.hstack(pair) for pair in pairs))
+        return OrderGroups(self.draw, *(np.hstack(pair) for pair in pairs))
 
     def moderation(self):
         """Return the `Moderation` of the draw; None without enough texts."""

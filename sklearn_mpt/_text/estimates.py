@@ -36,7 +36,7 @@ NO_SCORES = WindowScores(
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class WindowLayout:
     """How the scores of the rows of a window are averaged and added up.
 
     The score of a window is a sum of terms. A term is a mean over random draws, and a
@@ -114,7 +114,7 @@ def average_terms(window, log_prob, targets, draw):
         Log-probabilities of the targets of all rows of the window, row by row.
     targets : list of ndarray of int
         Positions of the targets of each row.
-    draw : Draw
+    draw : MaskDraw
 
     Returns
     -------

@@ -17,7 +17,7 @@ from sklearn_mpt._text.masked_lm import log_softmax
 from sklearn_mpt._text.moderation import FEWEST
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import Texts
-from sklearn_mpt._text.scoring import Row, predict
+from sklearn_mpt._text.scoring import MaskedWindow, predict
 from sklearn_mpt._text.texts import check_texts
 from sklearn_mpt._text.windows import all_special_ids, tokenize
 
@@ -49,7 +49,7 @@ class FillingMixin:
     _open_again: Callable
     max_length_: int
     random_state: RandomState
-    _excess: "Excess | None"
+    _excess: "AllHiddenExcess | None"
 
     def fill(
         self,
@@ -202,7 +202,7 @@ class FillingMixin:
         seed = draw_seed(random_state)
         language_model, tokenizer = self._open_again()
         blanks = [
-            Blanks.of(window, tokenizer.mask_token_id, order, [seed, index, i])
+            MaskedPlaces.of(window, tokenizer.mask_token_id, order, [seed, index, i])
             for index, window in enumerate(windows)
             for i in range(n_samples)
         ]
@@ -213,7 +213,7 @@ class FillingMixin:
         return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
 
-class Blanks:
+class MaskedPlaces:
     """The mask tokens of one copy of a text, and the tokens drawn for them so far."""
 
     def __init__(self, window, places, order, uniform):
@@ -256,7 +256,7 @@ def _fill_all(blanks, language_model, tokenizer, temperature):
     for step in range(max((len(each.places) for each in blanks), default=0)):
         live = [i for i, each in enumerate(blanks) if each.is_open.any()]
         chosen = _choose(blanks, live, step, ask, pick)
-        rows = [Row(i, blanks[i].is_open, chosen[i]) for i in live]
+        rows = [MaskedWindow(i, blanks[i].is_open, chosen[i]) for i in live]
         log_probs, _, _ = ask(rows, pick)
         for i, log_prob in zip(live, log_probs, strict=True):
             token = _draw(log_prob, blanks[i].uniform[step], temperature)
@@ -270,7 +270,7 @@ def _choose(blanks, live, step, ask, pick):
         if blanks[i].order is not None:
             chosen[i][blanks[i].order[step]] = True
     rows = [
-        Row(i, blanks[i].is_open, blanks[i].is_open)
+        MaskedWindow(i, blanks[i].is_open, blanks[i].is_open)
         for i in live
         if blanks[i].order is None
     ]
@@ -303,7 +303,7 @@ def _draw(log_prob, uniform, temperature):
     return int(np.searchsorted(total, uniform * total[-1], side="right"))
 
 
-class Excess(NamedTuple):
+class AllHiddenExcess(NamedTuple):
     """By how much more predictions are wrong, than they expect, if all is hidden.
 
     mean : in nats per token, with all tokens hidden less with 15% hidden. std_error :
@@ -319,7 +319,7 @@ class Excess(NamedTuple):
 
 
 def measure_excess(language_model, windows, seed):
-    """Return the `Excess` of a model on texts; None if there are few.
+    """Return the `AllHiddenExcess` of a model on texts; None if there are few.
 
     The expected log-probability of a token under predictions is minus their entropy. If
     they are calibrated, its mean over texts is the mean log-probability of the tokens.
@@ -333,14 +333,16 @@ def measure_excess(language_model, windows, seed):
         n_hidden = mask_size(LOW_RATE, len(window.places))
         for places in (window.places, rng.permutation(window.places)[:n_hidden]):
             hidden = np.isin(np.arange(len(window)), places)
-            rows.append(Row(index, hidden, hidden))
+            rows.append(MaskedWindow(index, hidden, hidden))
     values, targets, _ = predict(language_model, windows, rows, _surprise)
     ends = np.cumsum([len(places) for places in targets])
     means = np.array([part.mean() for part in np.split(values, ends[:-1])])
     with np.errstate(invalid="ignore"):  # of tokens with probability 0
         differences = means[::2] - means[1::2]
         spread = differences.std(ddof=1)
-    return Excess(float(differences.mean()), float(spread / len(windows) ** 0.5))
+    return AllHiddenExcess(
+        float(differences.mean()), float(spread / len(windows) ** 0.5)
+    )
 
 
 def _surprise(logits, labels):

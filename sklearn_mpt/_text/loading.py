@@ -85,7 +85,7 @@ def _list(keys, most=6):
 
 
 @dataclass(frozen=True, eq=False)
-class Recipe:
+class OpeningParams:
     """The parameters from which `fit` opened the model and the tokenizer.
 
     It is pickled with the scorer, so that later changes of parameters have no effect.
@@ -262,7 +262,7 @@ class OpenedModelMixin:
 
     def _open(self):
         """Open the model and tokenizer that the parameters name."""
-        *opened, self._recipe = Recipe.of(self).open()
+        *opened, self._opening_params = OpeningParams.of(self).open()
         self._opened = tuple(opened)
         return self._opened
 
@@ -270,7 +270,7 @@ class OpenedModelMixin:
         """Return the result of `_open`; after unpickling, open the same again."""
         if not hasattr(self, "_opened"):
             probed = self.uses_gathered_head_, self._can_pad
-            self._opened = self._recipe.open(*probed)[:2]
+            self._opened = self._opening_params.open(*probed)[:2]
         return self._opened
 
     def __getstate__(self):
@@ -291,7 +291,7 @@ class OpenedModelMixin:
         return clone.set_params(model=self.model, tokenizer=self.tokenizer)
 
 
-class _Named:
+class _ReprName:
     """Placeholder for an object in a repr."""
 
     def __init__(self, name):
@@ -307,7 +307,7 @@ def _short(value):
 
     if isinstance(value, torch.nn.Module):
         n_parameters = sum(tensor.numel() for tensor in value.parameters())
-        return _Named(f"<{type(value).__name__} of {n_parameters:,} parameters>")
+        return _ReprName(f"<{type(value).__name__} of {n_parameters:,} parameters>")
     if isinstance(value, PreTrainedTokenizerBase):
-        return _Named(f"<{type(value).__name__} of {len(value):,} tokens>")
+        return _ReprName(f"<{type(value).__name__} of {len(value):,} tokens>")
     return value

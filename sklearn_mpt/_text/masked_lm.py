@@ -22,7 +22,7 @@ N_COLUMNS = 512  # of a wide product that are computed at a time on a CPU
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class TokenBatch:
     """Rows padded to one length; `hidden` and `target` mark tokens."""
 
     inputs: dict  # name -> int64 array of shape (n_rows, n_tokens)
@@ -37,7 +37,7 @@ class Batch:
         for i in range(0, len(self), n_rows):
             part = slice(i, i + n_rows)
             inputs = {name: array[part] for name, array in self.inputs.items()}
-            yield Batch(inputs, self.hidden[part], self.target[part])
+            yield TokenBatch(inputs, self.hidden[part], self.target[part])
 
 
 @dataclass(eq=False)
@@ -313,9 +313,9 @@ def probe(language_model, tokenizer):
     _check_inputs(language_model)
     inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
     _check_logits(language_model.model, inputs)
-    batch = Batch(inputs, hidden, hidden)
+    batch = TokenBatch(inputs, hidden, hidden)
     short = {name: array[1:, :6] for name, array in inputs.items()}
-    alone = Batch(short, hidden[1:, :6], hidden[1:, :6])
+    alone = TokenBatch(short, hidden[1:, :6], hidden[1:, :6])
     dtype = next(language_model.model.parameters()).dtype
     full_pass = replace(language_model, gathered=False)
     full = full_pass.log_prob(batch)

@@ -16,7 +16,7 @@ from scipy.special import binom
 
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.estimates import (
-    Layout,
+    WindowLayout,
     average_orders,
     average_terms,
     count_orders,
@@ -46,7 +46,7 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class MaskDraw:
     """Settings of a draw of masks: method, seed, number, rates and design.
 
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
@@ -118,7 +118,7 @@ class Draw:
         return self._method.estimate(window, log_prob, targets, self)
 
     def layout(self, n_places):
-        """Return the `Layout` of the rows of a window."""
+        """Return the `WindowLayout` of the rows of a window."""
         return self._method.layout(n_places, self)
 
     def generator(self, window, stream):
@@ -135,8 +135,8 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Method:
-    """The functions that `Draw` calls for one method."""
+class ScoringMethod:
+    """The functions that `MaskDraw` calls for one method."""
 
     plan: Callable
     layout: Callable
@@ -167,7 +167,7 @@ def lay_out_sets(n_places, draw):
     No mask is drawn twice.
     """
     n_all = _n_sets(n_places, draw.sizes(n_places))
-    return Layout(np.minimum(draw.n_masks, n_all).astype(int), n_all, 1)
+    return WindowLayout(np.minimum(draw.n_masks, n_all).astype(int), n_all, 1)
 
 
 def plan_orders(window, draw):
@@ -216,7 +216,9 @@ def balanced_orders(window, draw):
 def lay_out_orders(n_places, draw):
     """Return a layout with one term: the mean over orders of the sum over steps."""
     n_orders = min(draw.n_masks, factorial(n_places))
-    return Layout(np.array([n_orders]), np.array([count_orders(n_places)]), n_places)
+    return WindowLayout(
+        np.array([n_orders]), np.array([count_orders(n_places)]), n_places
+    )
 
 
 def plan_singles(window, draw):
@@ -244,19 +246,19 @@ def plan_blocks(window, draw):
 
 def lay_out_singles(n_places, draw):
     """Return a layout with one term: the sum over all tokens. Nothing is random."""
-    return Layout(np.ones(1, dtype=int), np.ones(1), n_places)
+    return WindowLayout(np.ones(1, dtype=int), np.ones(1), n_places)
 
 
 METHODS = {
-    "mpt": Method(plan_sets, lay_out_sets, is_random=True),
-    "pll": Method(plan_singles, lay_out_singles, is_random=False),
-    "pll_word_l2r": Method(plan_words, lay_out_singles, is_random=False),
-    "chain": Method(plan_orders, lay_out_orders, is_random=True),
-    "ordered": Method(plan_blocks, lay_out_singles, False, sum_tokens),
+    "mpt": ScoringMethod(plan_sets, lay_out_sets, is_random=True),
+    "pll": ScoringMethod(plan_singles, lay_out_singles, is_random=False),
+    "pll_word_l2r": ScoringMethod(plan_words, lay_out_singles, is_random=False),
+    "chain": ScoringMethod(plan_orders, lay_out_orders, is_random=True),
+    "ordered": ScoringMethod(plan_blocks, lay_out_singles, False, sum_tokens),
 }
 ORDERS = ("left_to_right", "confident", "block")
 DESIGNS = {  # of "mpt"
-    "chain": Method(
+    "chain": ScoringMethod(
         plan_prefixes, lay_out_orders, True, average_orders, balanced_orders
     ),
     "independent": METHODS["mpt"],

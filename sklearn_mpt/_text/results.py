@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn_mpt._checks import check_real, warn_caller
 from sklearn_mpt._measure.curve import MaskNoise, MPTCurve, degrees_of_sum
 from sklearn_mpt._measure.masks import mask_size
-from sklearn_mpt._text.masks import PERCENT, Draw
+from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 
 ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
@@ -108,7 +108,7 @@ class TextScores:
 
     windows: list
     scores: list  # WindowScores of each window
-    draw: Draw
+    draw: MaskDraw
     first: np.ndarray  # index of the first text equal to each, shape (n_texts,)
 
     def totals(self):

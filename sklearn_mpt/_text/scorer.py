@@ -23,14 +23,14 @@ from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import (
     MOST_TEXTS,
     N_DRAWS,
-    Measured,
+    MeasuredDesign,
     measure_designs,
     measure_orders,
 )
 from sklearn_mpt._text.filling import FillingMixin, measure_excess
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
 from sklearn_mpt._text.masked_lm import probe
-from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, Draw, check_rates
+from sklearn_mpt._text.masks import DESIGNS, METHODS, ORDERS, MaskDraw, check_rates
 from sklearn_mpt._text.moderation import FEWEST
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.scores import (
@@ -353,13 +353,13 @@ class MPTScorer(
             "chain",
         )
         if texts is None or not is_along_orders:
-            return Measured(design, None, None)
+            return MeasuredDesign(design, None, None)
         windows = self._windows_that_fit(language_model, tokenizer, texts)
         n_orders = min(N_DRAWS, count_masks(self.n_masks, is_chain=True))
         if self.method == "chain" or self.design == "chain":
-            draw = Draw(self.method, self._seed, n_orders, design=design)
+            draw = MaskDraw(self.method, self._seed, n_orders, design=design)
             found = measure_orders(language_model, windows, draw, self.n_jobs)
-            return Measured(design, None, found)
+            return MeasuredDesign(design, None, found)
         found = measure_designs(
             language_model, windows, self._seed, n_orders, self.n_jobs
         )
@@ -403,7 +403,7 @@ class MPTScorer(
         """
         self._check_is_fitted()
         n_masks = count_masks(self.n_masks, is_chain=False)
-        draw = Draw("mpt", self._seed, n_masks, self._rates)
+        draw = MaskDraw("mpt", self._seed, n_masks, self._rates)
         n_places, sums = self._score_texts(X, draw).at_rates(self._rates)
         with np.errstate(invalid="ignore"):
             return sums / n_places[:, None]

@@ -17,7 +17,7 @@ from sklearn_mpt._measure.contributions import Contributions
 from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
-from sklearn_mpt._text.masks import METHODS, Draw
+from sklearn_mpt._text.masks import METHODS, MaskDraw
 from sklearn_mpt._text.parts import windows_of
 from sklearn_mpt._text.results import (
     TextScores,
@@ -344,7 +344,7 @@ class TextScoresMixin:
 
     def _draw_of(self, method, seed, n_masks):
         is_chain = method == "chain" or self.design != "independent"
-        return Draw(
+        return MaskDraw(
             method,
             seed,
             count_masks(n_masks, is_chain),
@@ -400,7 +400,9 @@ class TextScoresMixin:
             replace(window, places=window.places[own])
             for window, own in zip(windows, masks, strict=True)
         ]
-        draw = Draw("mpt", self._seed, 1, np.ones(1))  # hides all places of a window
+        draw = MaskDraw(
+            "mpt", self._seed, 1, np.ones(1)
+        )  # hides all places of a window
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
         log_prob = [np.zeros(len(own)) for own in masks]
         for values, own, score in zip(log_prob, masks, scores, strict=True):
@@ -426,7 +428,7 @@ class TextScoresMixin:
     def _score_along_orders(self, X, n_orders, random_state, n_jobs):
         self._check_is_fitted()
         seed = self._seed if random_state is None else draw_seed(random_state)
-        return self._score_texts(X, Draw("chain", seed, n_orders), n_jobs)
+        return self._score_texts(X, MaskDraw("chain", seed, n_orders), n_jobs)
 
     def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 from sklearn_mpt._text.estimates import NO_SCORES, exact_scores
 from sklearn_mpt._text.masked_lm import (
     OVERFLOW_ADVICE,
-    Batch,
     NotFiniteError,
+    TokenBatch,
     pick_both,
 )
 
@@ -23,7 +23,7 @@ ALMOST_EMPTY = 1 / 16  # share of a batch below which padding is cheaper than a 
 BLOCK_BATCHES = 4  # batches in a block; the last batch of a block may be small
 
 
-class Row(NamedTuple):
+class MaskedWindow(NamedTuple):
     window: int
     hidden: np.ndarray  # bool, shape (n_tokens,)
     target: np.ndarray  # bool, shape (n_tokens,)
@@ -101,7 +101,7 @@ def _score_block(language_model, windows, draw):
     if draw.is_adaptive:
         return _score_surest_first(language_model, windows, draw)
     rows = (
-        Row(i, hidden, target)
+        MaskedWindow(i, hidden, target)
         for i, window in enumerate(windows)
         for hidden, target in draw.plan(window)
     )
@@ -124,7 +124,9 @@ def _score_surest_first(language_model, windows, draw):
     hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
     found = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
-        rows = (Row(i, mask, mask) for i, mask in enumerate(hidden) if mask.any())
+        rows = (
+            MaskedWindow(i, mask, mask) for i, mask in enumerate(hidden) if mask.any()
+        )
         values, targets, owners = predict(language_model, windows, rows, pick_both)
         parts = np.split(values, np.cumsum([len(places) for places in targets])[:-1])
         for owner, places, part in zip(owners, targets, parts, strict=True):
@@ -204,4 +206,4 @@ def _arrays(windows, rows):
         hidden[i, :length], target[i, :length] = row.hidden, row.target
         for name, array in windows[row.window].inputs.items():
             inputs[name][i, :length] = array
-    return Batch(inputs, hidden, target)
+    return TokenBatch(inputs, hidden, target)

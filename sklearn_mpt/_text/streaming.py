@@ -24,7 +24,10 @@ from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
 COLUMNS = {"log_prob": np.float64, "std_error": np.float64, "n_tokens": np.int64}
-OPENED = {"_opened", "_recipe"}  # attributes with the model, which is hashed itself
+OPENED = {
+    "_opened",
+    "_opening_params",
+}  # attributes with the model, which is hashed itself
 # Parameters that have no effect on scores after `fit`, but for rounding.
 WITHOUT_EFFECT = {
     *("model", "tokenizer", "revision", "local_files_only", "trust_remote_code"),
@@ -112,13 +115,13 @@ class StreamingMixin:
         return self._iter_scores(rows_of(X), block_size, cache, length_log_prob)
 
     def _iter_scores(self, X, block_size, cache, length_log_prob):
-        store = Cache(cache, self._identity()) if cache is not None else None
+        store = ScoreCache(cache, self._identity()) if cache is not None else None
         stamp = self._stamp()
 
         def score_blocks(store, stamp):
             for start, block in _read_blocks(X, block_size):
                 if store is not None and self._stamp() != stamp:  # was trained since
-                    store, stamp = Cache(cache, self._identity()), self._stamp()
+                    store, stamp = ScoreCache(cache, self._identity()), self._stamp()
                 yield from self._score_block_of(block, start, store, length_log_prob)
 
         scored = score_blocks(store, stamp)
@@ -212,7 +215,7 @@ def _read_blocks(texts, block_size):
     raise failure
 
 
-class Cache:
+class ScoreCache:
     """Scores on disk, in a safetensors file for each block.
 
     `identity` is a hash of the model and of all settings that affect scores.

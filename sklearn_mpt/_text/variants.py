@@ -10,9 +10,9 @@ import numpy as np
 
 from sklearn_mpt._checks import check_bool, check_choice, check_int, warn_caller
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
-from sklearn_mpt._text.masks import Draw, Window
+from sklearn_mpt._text.masks import MaskDraw, Window
 from sklearn_mpt._text.results import difference, std_error
-from sklearn_mpt._text.scoring import Row, predict, score_windows
+from sklearn_mpt._text.scoring import MaskedWindow, predict, score_windows
 from sklearn_mpt._text.texts import show
 from sklearn_mpt._text.windows import fit_windows, take, tokenize
 
@@ -298,9 +298,9 @@ class VariantsMixin:
             ratios = MARGINALS[method](language_model, protein, variants)
             return np.stack([ratios, np.zeros(len(ratios))])
         if method == "masked-marginal":
-            draw = Draw("mpt", self._seed, 1, np.ones(1))  # all sites of a window
+            draw = MaskDraw("mpt", self._seed, 1, np.ones(1))  # all sites of a window
         else:
-            draw = Draw("chain", self._seed, n_orders)
+            draw = MaskDraw("chain", self._seed, n_orders)
         windows, owners = [], []
         for i, variant in enumerate(variants):
             for group in protein.groups(variant.sites):
@@ -332,7 +332,7 @@ class VariantsMixin:
 
     def _against_first(self, texts, method, length_log_prob):
         """Score texts less the first; returns log-ratios and errors."""
-        draw = self._draw() if method == "joint" else Draw("pll", self._seed, 1)
+        draw = self._draw() if method == "joint" else MaskDraw("pll", self._seed, 1)
         scores = self._score_texts(texts, draw)
         totals, errors = scores.totals()[0], scores.std_errors()
         totals = totals + length_term(length_log_prob, scores.n_tokens())
@@ -383,7 +383,7 @@ def _log_probs(language_model, windows):
     Nothing is hidden. The result is an array (n_places, n_vocabulary) for each window.
     """
     rows = (
-        Row(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
+        MaskedWindow(i, np.zeros(len(w), bool), np.isin(np.arange(len(w)), w.places))
         for i, w in enumerate(windows)
     )
     table, targets, _ = predict(language_model, windows, rows, _log_softmax)

@@ -28,7 +28,7 @@ from sklearn_mpt._factors.objective import (  # noqa: E402
     UniformMasks,
 )
 from sklearn_mpt._factors.sums import (  # noqa: E402
-    Symmetric,
+    SymmetricMatrices,
     _resolved,
     likelihood_sums,
     masked_sums,
@@ -47,7 +47,7 @@ from sklearn_mpt._measure.contract import masked_score  # noqa: E402
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_DIMS, N_FEATURES = 3, 7
-SYMMETRIC = Symmetric(N_DIMS, "cpu")
+SYMMETRIC = SymmetricMatrices(N_DIMS, "cpu")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._fitting.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
-from sklearn_mpt._fitting.ascent import Ascent, Average, agreement  # noqa: E402
+from sklearn_mpt._fitting.ascent import Ascent, PointAverage, agreement  # noqa: E402
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,
@@ -534,7 +534,7 @@ def test_agreement_is_a_cosine(factor, cosine):
 
 def test_an_average_weights_points_by_their_number():
     """Each point is a coordinate of its own: their average shows the weights."""
-    n, average, start = 400, Average(), random_point(0)
+    n, average, start = 400, PointAverage(), random_point(0)
     move = move_at(start, random_point(1).times(0.1))
     for row in torch.eye(n, dtype=torch.float64):
         average.add(Point(row, start.shape_params), move)
@@ -548,7 +548,7 @@ def test_an_average_weights_points_by_their_number():
 
 
 def test_drift_is_what_the_mean_gradient_promises_beyond_noise():
-    average, point = Average(), random_point(0)
+    average, point = PointAverage(), random_point(0)
     moves = [move_at(point, random_point(1).times(s)) for s in (0.2, 0.1, 0.1, 0.2)]
     for move in moves:
         average.add(point, move)
@@ -556,7 +556,7 @@ def test_drift_is_what_the_mean_gradient_promises_beyond_noise():
     gains = np.average([move.gain for move in moves], weights=[1, 2, 3, 4])
     expected = move_at(point, random_point(1).times(mean)).gain - gains * 4 / 3 / 4
     assert_allclose(average.drift(moves[0].information), 4 * max(0, expected))
-    opposed = Average()
+    opposed = PointAverage()
     for sign in (1, -1):
         opposed.add(point, move_at(point, random_point(1).times(sign)))
     assert opposed.drift(moves[0].information) == 0

@@ -20,7 +20,7 @@ from sklearn_mpt._fitting.saddles import (  # noqa: E402
     gain_of,
     with_missing_components,
 )
-from sklearn_mpt._fitting.stream import Unexplained  # noqa: E402
+from sklearn_mpt._fitting.stream import UnexplainedSlopes  # noqa: E402
 
 VARIANCES = np.array([9.0, 5.0, 4.0, 1.5, 1.0, 0.5])
 
@@ -95,8 +95,10 @@ def test_parts_of_a_stream_add_up_to_all_rows():
     together = None
     for part in np.split(X, [10, 35]):
         of_part = GaussianRows(torch.tensor(part), 3, None, "auto", floor=-30.0)
-        together = Unexplained(*of_part.slopes(point), len(part)).and_before(together)
-        together = Unexplained.from_arrays(together.as_arrays(), torch.tensor)
+        together = UnexplainedSlopes(*of_part.slopes(point), len(part)).and_before(
+            together
+        )
+        together = UnexplainedSlopes.from_arrays(together.as_arrays(), torch.tensor)
     product, _ = objective(True).slopes(point)
     V = torch.eye(6, dtype=torch.float64)
     assert_allclose(together.product(V), product(V), atol=1e-12)

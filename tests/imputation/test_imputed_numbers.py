@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from sklearn_mpt import MPTImputer
-from sklearn_mpt._imputation.layout import Layout, Units
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.limits import Limits, decimal_step
-from sklearn_mpt._imputation.powers import Powers
+from sklearn_mpt._imputation.power_transforms import PowerTransforms
 
 
 def left_skewed_months():
@@ -52,11 +52,11 @@ def test_numbers_of_few_values_are_coded_and_restored():
             rng.integers(3, size=100),
         ]
     )
-    layout = Layout(["gaussian"] * 3 + ["categorical"], np.array([0, 0, 0, 3]))
+    layout = ColumnLayout(["gaussian"] * 3 + ["categorical"], np.array([0, 0, 0, 3]))
     layout = layout.with_levels(rows)
     assert layout.kinds == ["ordinal", "gaussian", "bernoulli", "categorical"]
     assert_array_equal(layout.n_categories, [4, 0, 2, 3])
-    units = Units.of(rows, layout)
+    units = NumberTransform.of(rows, layout)
     coded = units.without(rows)
     assert_array_equal(np.unique(coded[:, 0]), [0, 1, 2, 3])
     assert_allclose(units.restored(coded), rows)
@@ -84,7 +84,7 @@ def test_transforms_imply_the_moments_of_the_sample(spread):
     """Also where the best one, the logarithm, implies a mean that is far too large."""
     numbers = np.exp(spread * np.random.default_rng(1).normal(size=300))
     numbers = np.append(numbers, numbers.min() / 50)
-    powers = Powers.of(numbers[:, None], np.array([True]))
+    powers = PowerTransforms.of(numbers[:, None], np.array([True]))
     transforms = powers.transformed(numbers[:, None])[:, 0]
     normal = np.random.default_rng(0).normal(size=400_000)
     law = powers.inverse((transforms.mean() + transforms.std() * normal)[:, None])

@@ -18,14 +18,14 @@ from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._base.density import Density
-from sklearn_mpt._imputation.coded import CodedModel
+from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
-from sklearn_mpt._imputation.layout import Layout, Units
-from sklearn_mpt._imputation.powers import Powers
+from sklearn_mpt._imputation.power_transforms import PowerTransforms
 from sklearn_mpt._imputation.selection import MOST_INDICATORS, Allowance
 from sklearn_mpt._imputation.weights import (
-    Hidden,
+    HiddenEntries,
     few_models,
     log_prob_weights,
     mean_weights,
@@ -102,7 +102,7 @@ def hidden_entries(log_probs, columns=None, errors=None):
     columns = np.zeros(log_probs.shape[1], int) if columns is None else columns
     errors = np.zeros(log_probs.shape) if errors is None else np.stack(errors)
     is_number = np.full(columns.max() + 1, errors.any())
-    return Hidden(columns, is_number, log_probs, errors, np.ones(len(columns)))
+    return HiddenEntries(columns, is_number, log_probs, errors, np.ones(len(columns)))
 
 
 def test_a_model_has_weight_in_the_columns_that_it_predicts():
@@ -270,7 +270,7 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
     group = rng.integers(3, size=300)
     rows = np.column_stack([z, level, group + 0.0, z > rng.normal(size=300)])
     kinds = ["gaussian", "ordinal", "categorical", "bernoulli"]
-    layout = Layout(kinds, np.array([0, 3, 3, 2]))
+    layout = ColumnLayout(kinds, np.array([0, 3, 3, 2]))
     gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
     model = GaussianIndicators(layout, gaussian).fit(rows)
     known = model.units_.without(model._coded(rows))
@@ -305,7 +305,7 @@ def skewed_table(n_rows, rng):
 
 def test_powers_choose_skewed_columns_and_are_inverted():
     rows = skewed_table(300, np.random.default_rng(0))
-    powers = Powers.of(rows, np.array([True, True, True, False]))
+    powers = PowerTransforms.of(rows, np.array([True, True, True, False]))
     assert_array_equal(powers.columns, [0, 1])
     assert abs(powers.exponents[0]) < 0.2, "the logarithm of a lognormal is normal"
     transforms = powers.transformed(rows)
@@ -321,10 +321,13 @@ def test_powers_choose_skewed_columns_and_are_inverted():
 
 def test_powers_do_not_depend_on_scales():
     rows, is_number = skewed_table(200, np.random.default_rng(1))[:, :3], np.ones(3)
-    powers, others = Powers.of(rows, is_number), Powers.of(rows * 1e3, is_number)
+    powers, others = (
+        PowerTransforms.of(rows, is_number),
+        PowerTransforms.of(rows * 1e3, is_number),
+    )
     assert_allclose(others.exponents, powers.exponents, atol=1e-4)
     shift = np.array([50.0, -50.0, 3.0])
-    apart = Powers.of(rows - shift, is_number)
+    apart = PowerTransforms.of(rows - shift, is_number)
     assert_array_equal(apart.columns, [0, 1])
     assert_allclose(apart.exponents[1], powers.exponents[1], atol=1e-4)
 
@@ -332,7 +335,7 @@ def test_powers_do_not_depend_on_scales():
 def test_a_column_of_few_distinct_values_has_no_power():
     rows = np.column_stack([np.zeros(50), np.arange(50) == 7, np.arange(50.0)])
     rows[:49, 2] = np.nan
-    assert not len(Powers.of(rows, np.ones(3)).columns)
+    assert not len(PowerTransforms.of(rows, np.ones(3)).columns)
 
 
 def test_conditionals_of_powers_are_densities_with_the_expected_values():
@@ -403,8 +406,8 @@ def test_averages_over_several_modes_far_apart_are_those_of_the_mean():
 def test_independent_columns_are_normal_densities_and_frequencies():
     X = np.array([[1.0, 0], [2.0, 1], [4.0, 1], [np.nan, np.nan]])
     weight = np.array([1.0, 1, 2, 5])
-    layout = Layout(["gaussian", "categorical"], np.array([0, 3]))
-    units = Units.of(np.nan_to_num(X) * 0, layout)
+    layout = ColumnLayout(["gaussian", "categorical"], np.array([0, 3]))
+    units = NumberTransform.of(np.nan_to_num(X) * 0, layout)
     model = IndependentColumns(layout, units).fit(X, sample_weight=weight)
     mean, variance = 11 / 4, (1 + 4 + 32) / 4 - (11 / 4) ** 2
     frequency = np.array([1.5, 3.5, 0.5]) / 5.5

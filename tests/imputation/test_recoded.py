@@ -6,10 +6,10 @@ from numpy.testing import assert_allclose
 
 from sklearn_mpt import MPTLinearVAE, MPTMixture
 from sklearn_mpt._base.density import Density, as_tensor
-from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.layout import Layout, Units
-from sklearn_mpt._imputation.powers import Powers
-from sklearn_mpt._imputation.recoded import LevelsAsNumbers, WithoutPowers
+from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.column_codings import LevelsAsNumbers, WithoutPowers
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
+from sklearn_mpt._imputation.power_transforms import PowerTransforms
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +26,9 @@ def table():
         ]
     )
     kinds = ["gaussian", "gaussian", "bernoulli", "gaussian"]
-    layout = Layout(kinds, np.array([0, 0, 2, 0])).with_levels(rows)
+    layout = ColumnLayout(kinds, np.array([0, 0, 2, 0])).with_levels(rows)
     is_number = np.array([kind == "gaussian" for kind in layout.kinds])
-    units = Units.of(rows, layout, Powers.of(rows, is_number))
+    units = NumberTransform.of(rows, layout, PowerTransforms.of(rows, is_number))
     assert list(layout.values) == [1]
     assert units.powers.columns.tolist() == [0]
     return units.without(rows), layout, units

@@ -12,13 +12,17 @@ from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, MPTMaskedAutoencoder, MPTMixtu
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._fitting.natural_gradient import Point, divide, natural_step  # noqa: E402
+from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
+    Point,
+    divide,
+    natural_step,
+)
 from sklearn_mpt._information.linear import information_by_nodes  # noqa: E402
 from sklearn_mpt._integration.integrals import quadrature, rows_of  # noqa: E402
 from sklearn_mpt._integration.quadrature import Nodes  # noqa: E402
 from sklearn_mpt._likelihoods import LIKELIHOODS, Columns  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import blocks_of, row_node_sums  # noqa: E402
-from sklearn_mpt._linear.map import LinearMap  # noqa: E402
+from sklearn_mpt._linear.linear_map import LinearMap  # noqa: E402
 
 N_LEVELS = {"categorical": 3, "ordinal": 4, "partial_credit": 4}
 AMOUNTS = np.concatenate([[0.0], np.geomspace(1e-9, 1e6, 40001)])

@@ -15,7 +15,7 @@ from sklearn_mpt._integration import integrals as _integration  # noqa: E402
 from sklearn_mpt._integration.prior_grid import PriorGrids, prior_grid  # noqa: E402
 from sklearn_mpt._integration.quadrature import GaussHermite  # noqa: E402
 from sklearn_mpt._likelihoods import Bernoulli  # noqa: E402
-from sklearn_mpt._linear.map import (  # noqa: E402
+from sklearn_mpt._linear.linear_map import (  # noqa: E402
     LinearMap,
     evidence_lower_bound,
     laplace,

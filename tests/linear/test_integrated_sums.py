@@ -13,7 +13,7 @@ from reference import (
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._factors.sums import Symmetric, masked_sums  # noqa: E402
+from sklearn_mpt._factors.sums import SymmetricMatrices, masked_sums  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
 from sklearn_mpt._integration.prior_grid import (  # noqa: E402
@@ -31,7 +31,7 @@ from sklearn_mpt._linear import integrated_training  # noqa: E402
 from sklearn_mpt._linear.integrated_sums import (  # noqa: E402
     LEAST_LOG_PROB,
     RepresentativeValues,
-    Targets,
+    TargetWeights,
     bound_sums,
     distinct,
     indicators,
@@ -48,7 +48,7 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     ObjectiveParams,
     objective_of,
 )
-from sklearn_mpt._linear.map import (  # noqa: E402
+from sklearn_mpt._linear.linear_map import (  # noqa: E402
     WIDENING,
     LinearMap,
     evidence_lower_bound,
@@ -61,7 +61,7 @@ from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
 
 N_FEATURES = 5
 BERNOULLI = Bernoulli()
-UNIFORM, FIXED = Targets(1.0, 1.0), Targets(N_FEATURES / 2, 0.0)
+UNIFORM, FIXED = TargetWeights(1.0, 1.0), TargetWeights(N_FEATURES / 2, 0.0)
 
 
 @pytest.fixture
@@ -294,7 +294,12 @@ def test_gaussian_features_agree_with_their_closed_form():
         own = row_node_sums(rows, nodes, point, likelihood, UNIFORM)
     present, seen = rows.present.double(), rows.observed.double()
     exact = masked_sums(
-        rows.X, present, seen, present, Point(coefs, log_noise), Symmetric(1, "cpu")
+        rows.X,
+        present,
+        seen,
+        present,
+        Point(coefs, log_noise),
+        SymmetricMatrices(1, "cpu"),
     )
     assert_allclose(own.value, exact.value, rtol=1e-6)
     assert_allclose(own.gradient.coefs, exact.gradient.coefs, rtol=1e-4)
@@ -353,11 +358,11 @@ def test_shared_and_own_nodes_give_the_same_sums(
     """Two routes to the exact integrals, on grids fine enough for both."""
     monkeypatch.setattr(IntegratedRows, "ratio", 1.0)
     monkeypatch.setattr("sklearn_mpt._integration.prior_grid.RADIUS", 8.0)
-    monkeypatch.setattr("sklearn_mpt._linear.map.ROW_GRID", {2: 41})
+    monkeypatch.setattr("sklearn_mpt._linear.linear_map.ROW_GRID", {2: 41})
     objective = IntegratedRows(
         torch.tensor(X), BERNOULLI, training_of(mask_rate=mask_rate), 2
     )
-    batch = integrated_training.Batch(np.arange(len(X)), mask[None], 0)
+    batch = integrated_training.RowBatch(np.arange(len(X)), mask[None], 0)
     shared = objective.sums(point, batch)
     monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
     own = objective.sums(point, batch)
@@ -370,7 +375,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
 def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
     objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.stack([mask, ~mask, mask])
-    batch = integrated_training.Batch(np.arange(len(X)), masks, 0)
+    batch = integrated_training.RowBatch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
         monkeypatch.setattr(integrated_training, "ROW_NODE_COST", cost)
         for name in ("BLOCK", "ROW_NODE_BLOCK"):
@@ -545,9 +550,9 @@ def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
     index = np.arange(len(X))
-    whole = objective.sums(point, integrated_training.Batch(index, masks, 0))
+    whole = objective.sums(point, integrated_training.RowBatch(index, masks, 0))
     parts = [
-        objective.sums(point, integrated_training.Batch(index[i::3], masks[[i]], 0))
+        objective.sums(point, integrated_training.RowBatch(index[i::3], masks[[i]], 0))
         for i in range(3)
     ]
     assert_sums_close(whole, parts[0] + parts[1] + parts[2], atol=1e-10)

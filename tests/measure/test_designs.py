@@ -12,7 +12,7 @@ from reference import conditional_log_density, covariance_of
 
 from sklearn_mpt import MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._measure.contract import (
-    Conditional,
+    CheckedConditional,
     mean_chain_scores,
     takes_row_masks,
 )
@@ -426,9 +426,13 @@ def negative_square(X, mask):
 def test_row_masks_are_used_where_the_function_takes_them():
     model, X = model_of(5)
     conditional = model.conditional_log_prob
-    assert takes_row_masks(Conditional(conditional), X[:2])
-    assert not takes_row_masks(Conditional(shared_masks_only(conditional)), X[:2])
-    assert not takes_row_masks(Conditional(lambda X, m: X * m.ravel()[:5]), X[:2])
+    assert takes_row_masks(CheckedConditional(conditional), X[:2])
+    assert not takes_row_masks(
+        CheckedConditional(shared_masks_only(conditional)), X[:2]
+    )
+    assert not takes_row_masks(
+        CheckedConditional(lambda X, m: X * m.ravel()[:5]), X[:2]
+    )
 
 
 def reads_one_mask(which):
@@ -447,8 +451,8 @@ def test_a_function_that_reads_one_mask_gets_no_others(which, n_features):
     """Whatever entries of the first rows are missing, or independent of the rest."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, n_features))
-    function = Conditional(reads_one_mask(which))
-    assert takes_row_masks(Conditional(lambda X, m: no_joint(X, m)), X)
+    function = CheckedConditional(reads_one_mask(which))
+    assert takes_row_masks(CheckedConditional(lambda X, m: no_joint(X, m)), X)
     assert not takes_row_masks(function, X)
     gaps = X.copy()
     gaps[:3, :2] = np.nan
@@ -466,7 +470,7 @@ def test_masks_of_functions_that_cannot_be_told_apart_are_shared():
         shapes.add((mask.ndim, X.shape))
         return np.where(mask, -(X**2), 0.0)
 
-    assert not takes_row_masks(Conditional(independent), X)
+    assert not takes_row_masks(CheckedConditional(independent), X)
     shapes.clear()
     mpt_curve(independent, X, n_masks=2, design="balanced", random_state=0)
     assert {ndim for ndim, shape in shapes if shape == X.shape} == {1}

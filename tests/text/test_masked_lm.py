@@ -8,7 +8,7 @@ from text_models import ARCHITECTURES, TEXTS, make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer
 from sklearn_mpt._text import masked_lm as _masked_lm
-from sklearn_mpt._text.masked_lm import Batch, MaskedLM, view_of
+from sklearn_mpt._text.masked_lm import MaskedLM, TokenBatch, view_of
 
 MASK = 4
 
@@ -24,7 +24,7 @@ def make_batch(with_mask=True):
     hidden[[0, 0, 1, 2, 2], [1, 4, 2, 1, 3]] = True
     target = hidden.copy()
     target[0, 4] = False
-    return Batch({"input_ids": ids, "attention_mask": attention}, hidden, target)
+    return TokenBatch({"input_ids": ids, "attention_mask": attention}, hidden, target)
 
 
 def by_hand(model, batch):

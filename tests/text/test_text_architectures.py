@@ -12,7 +12,7 @@ from text_models import make_tokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.masked_lm import Batch
+from sklearn_mpt._text.masked_lm import TokenBatch
 
 BERT = {
     "vocab_size": 24,
@@ -166,7 +166,7 @@ def score_one_token_of_the_longest(scorer):
     inputs = {name: np.array(encoded[name]) for name in encoded}
     inputs = {k: v for k, v in inputs.items() if k in language_model.input_names}
     target = np.arange(n_words + 2)[None] == 1
-    return language_model.log_prob(Batch(inputs, target, target))
+    return language_model.log_prob(TokenBatch(inputs, target, target))
 
 
 @pytest.mark.parametrize("kind", REFUSED)

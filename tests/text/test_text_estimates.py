@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 pytest.importorskip("transformers")
 
 from sklearn_mpt._text.estimates import weight_of_means
-from sklearn_mpt._text.masks import Draw, Window
+from sklearn_mpt._text.masks import MaskDraw, Window
 from sklearn_mpt._text.results import TextScores
 
 N = 6  # tokens of a text
@@ -79,7 +79,7 @@ def truth_of(table):
 
 
 def chain(seed, n_masks=4):
-    return Draw("mpt", seed, n_masks, design="chain")
+    return MaskDraw("mpt", seed, n_masks, design="chain")
 
 
 @pytest.mark.parametrize("n_masks", [1, 2, 3, 4, 8, 11])
@@ -204,12 +204,14 @@ def test_no_more_noise_than_orders_or_independent_masks(make, at_most):
     table, window = make(np.random.default_rng(2)), window_of(N)
     ways = (
         chain(0, n_masks),
-        Draw("chain", 0, n_masks),
-        Draw("mpt", 0, n_masks, design="independent"),
+        MaskDraw("chain", 0, n_masks),
+        MaskDraw("mpt", 0, n_masks, design="independent"),
     )
     variances = []
     for way in ways:
-        draws = [Draw(way.method, s, n_masks, design=way.design) for s in range(400)]
+        draws = [
+            MaskDraw(way.method, s, n_masks, design=way.design) for s in range(400)
+        ]
         scores = [score_of(table, window, draw).parts.sum() for draw in draws]
         variances.append(np.var(scores, ddof=1))
     assert variances[0] < at_most * min(variances[1:])
@@ -241,7 +243,7 @@ def test_a_warning_where_independent_masks_have_half_the_error():
     found = []
     for design in ("chain", "independent"):
         draw, windows = (
-            Draw("mpt", 0, 4, design=design),
+            MaskDraw("mpt", 0, 4, design=design),
             [window_of(12, text) for text in range(20)],
         )
         scores = [score_of(table, window, draw) for window in windows]

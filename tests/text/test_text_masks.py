@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from sklearn_mpt._text.masks import METHODS, Draw, Window
+from sklearn_mpt._text.masks import METHODS, MaskDraw, Window
 
 
 def make_window(n_tokens=7, words=None, places=None, first_token=10):
@@ -29,14 +29,14 @@ def rows_of(draw, window):
 
 
 def test_sets_have_every_size_and_are_all_scored():
-    hidden, target = rows_of(Draw("mpt", 0, 2), make_window())
+    hidden, target = rows_of(MaskDraw("mpt", 0, 2), make_window())
     assert_array_equal(hidden, target)
     assert_array_equal(hidden.sum(axis=1), [1, 1, 2, 2, 3, 3, 4, 4, 5])
     assert not hidden[:, [0, -1]].any()
 
 
 def test_sets_of_a_size_are_different_and_all_where_few():
-    hidden, _ = rows_of(Draw("mpt", 0, 8), make_window())
+    hidden, _ = rows_of(MaskDraw("mpt", 0, 8), make_window())
     sizes, counts = np.unique(hidden.sum(axis=1), return_counts=True)
     assert_array_equal(counts, [min(8, comb(5, size)) for size in sizes])
     assert len(np.unique(hidden, axis=0)) == len(hidden)
@@ -47,7 +47,7 @@ def test_sets_are_uniform(size):
     window = make_window()
     hits = np.zeros(5)
     for seed in range(600):
-        draw = Draw("mpt", seed, 1, rates=np.array([size / 5]))
+        draw = MaskDraw("mpt", seed, 1, rates=np.array([size / 5]))
         hits += rows_of(draw, window)[0][0, 1:-1]
     rate = size / 5
     z = (hits - 600 * rate) / np.sqrt(600 * rate * (1 - rate))
@@ -57,17 +57,17 @@ def test_sets_are_uniform(size):
 def test_rates_share_sizes_and_take_the_masks_of_the_full_curve():
     window = make_window()
     rates = np.array([0.9, 0.1, 0.15, 0.4])
-    assert_array_equal(Draw("mpt", 0, 3, rates).sizes(5), [1, 2, 5])
-    some, _ = rows_of(Draw("mpt", 0, 3, rates), window)
-    every, _ = rows_of(Draw("mpt", 0, 3), window)
+    assert_array_equal(MaskDraw("mpt", 0, 3, rates).sizes(5), [1, 2, 5])
+    some, _ = rows_of(MaskDraw("mpt", 0, 3, rates), window)
+    every, _ = rows_of(MaskDraw("mpt", 0, 3), window)
     assert_array_equal(some, every[np.isin(every.sum(axis=1), [1, 2, 5])])
 
 
 def test_masks_are_keyed_by_seed_and_tokens():
     def masks(seed, first_token=10):
-        return rows_of(Draw("mpt", seed, 1), make_window(20, None, None, first_token))[
-            0
-        ]
+        return rows_of(
+            MaskDraw("mpt", seed, 1), make_window(20, None, None, first_token)
+        )[0]
 
     assert_array_equal(masks(0), masks(0))
     assert (masks(0) != masks(1)).any()
@@ -75,13 +75,13 @@ def test_masks_are_keyed_by_seed_and_tokens():
 
 
 def test_more_masks_contain_the_fewer():
-    few, _ = rows_of(Draw("mpt", 0, 2), make_window())
-    many, _ = rows_of(Draw("mpt", 0, 4), make_window())
+    few, _ = rows_of(MaskDraw("mpt", 0, 2), make_window())
+    many, _ = rows_of(MaskDraw("mpt", 0, 4), make_window())
     assert {row.tobytes() for row in few} < {row.tobytes() for row in many}
 
 
 def test_orders_uncover_one_target_after_the_other():
-    hidden, target = rows_of(Draw("chain", 0, 3), make_window())
+    hidden, target = rows_of(MaskDraw("chain", 0, 3), make_window())
     assert len(hidden) == 3 * 5
     for order in range(3):
         steps = slice(5 * order, 5 * order + 5)
@@ -92,7 +92,7 @@ def test_orders_uncover_one_target_after_the_other():
 
 
 def test_singles_hide_each_token_alone():
-    hidden, target = rows_of(Draw("pll", 0, 9), make_window(places=[2, 4]))
+    hidden, target = rows_of(MaskDraw("pll", 0, 9), make_window(places=[2, 4]))
     assert_array_equal(hidden, target)
     assert_array_equal(hidden.argmax(axis=1), [2, 4])
     assert_array_equal(hidden.sum(axis=1), 1)
@@ -100,7 +100,7 @@ def test_singles_hide_each_token_alone():
 
 def test_words_hide_the_rest_of_the_word():
     window = make_window(7, words=[-1, 0, 1, 1, 1, 2, -1])
-    hidden, target = rows_of(Draw("pll_word_l2r", 0, 1), window)
+    hidden, target = rows_of(MaskDraw("pll_word_l2r", 0, 1), window)
     assert_array_equal(target.argmax(axis=1), [1, 2, 3, 4, 5])
     expected = [[1], [2, 3, 4], [3, 4], [4], [5]]
     assert [list(row.nonzero()[0]) for row in hidden] == expected
@@ -111,7 +111,7 @@ def test_windows_of_thousands_of_tokens(method):
     """Numbers of sets are beyond floats; only a few rows are drawn here."""
     n_places = 2000
     window = make_window(n_places + 2)
-    draw = Draw(method, 0, 2)
+    draw = MaskDraw(method, 0, 2)
     hidden, _ = next(draw.plan(window))
     assert hidden.sum() == (n_places if method in ("chain", "ordered") else 1)
     layout = draw.layout(n_places)
@@ -123,7 +123,7 @@ def test_windows_of_thousands_of_tokens(method):
 @pytest.mark.parametrize("n_masks", [1, 3, 200])
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_of_rows_give_the_sum_of_the_terms(method, n_masks):
-    draw = Draw(method, 0, n_masks)
+    draw = MaskDraw(method, 0, n_masks)
     layout = draw.layout(5)
     assert len(layout.weights) == len(rows_of(draw, make_window())[0])
     scores = np.random.default_rng(0).normal(size=len(layout.weights))
@@ -132,7 +132,7 @@ def test_weights_of_rows_give_the_sum_of_the_terms(method, n_masks):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_number_of_rows_is_not_underestimated(method):
-    draw = Draw(method, 0, 4)
+    draw = MaskDraw(method, 0, 4)
     n_rows = len(rows_of(draw, make_window())[0])
     assert n_rows <= draw.n_rows(5) <= 4 * n_rows
 
@@ -141,7 +141,7 @@ def test_variances_are_those_of_samples_without_replacement():
     """Over all samples of 2 of the 5 scores, the estimate averages to the variance."""
     rng = np.random.default_rng(0)
     scores = rng.normal(size=5)
-    draw = Draw("mpt", 0, 2, rates=np.array([0.2]))
+    draw = MaskDraw("mpt", 0, 2, rates=np.array([0.2]))
     pairs = [[scores[i], scores[j]] for i in range(5) for j in range(i)]
     parts = [draw.layout(5).reduce(np.array(pair)) for pair in pairs]
     means = np.array([terms[0] for terms, _ in parts])
@@ -152,7 +152,7 @@ def test_variances_are_those_of_samples_without_replacement():
 
 def test_variance_is_zero_if_nothing_is_random_and_unknown_from_one_mask():
     def reduce(method, n_masks, scores):
-        layout = Draw(method, 0, n_masks).layout(len(scores) // n_masks)
+        layout = MaskDraw(method, 0, n_masks).layout(len(scores) // n_masks)
         terms, contrasts = layout.reduce(np.array(scores))
         return terms, np.sum(contrasts**2, axis=1)
 

@@ -12,8 +12,8 @@ from test_text_estimates import chain, inconsistent, score_of, truth_of, window_
 from text_models import make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer, mpt_curve
-from sklearn_mpt._text.designs import Groups
-from sklearn_mpt._text.masks import Draw
+from sklearn_mpt._text.designs import OrderGroups
+from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.moderation import (
     Moderation,
     find_moderation,
@@ -110,7 +110,7 @@ def moderation_of(tables, windows):
         for i, (table, window) in enumerate(zip(tables, windows, strict=True)):
             score = score_of(table, window, draw)
             numbers[:, i, group] = score.parts.sum(), *draw.noise_of(window, score)
-    return Groups(chain(0), *numbers).moderation()
+    return OrderGroups(chain(0), *numbers).moderation()
 
 
 def test_standard_errors_of_single_texts_are_moderated():
@@ -120,7 +120,7 @@ def test_standard_errors_of_single_texts_are_moderated():
     truth = np.array([truth_of(table) for table in tables[:8]])
     scores, errors, without, of_sum = [], [], [], []
     for seed in range(150):
-        draw = Draw("mpt", seed, 4, design="chain", moderation=found)
+        draw = MaskDraw("mpt", seed, 4, design="chain", moderation=found)
         parts = [score_of(tables[i], windows[i], draw) for i in range(8)]
         texts = TextScores(windows[:8], parts, draw, np.arange(8))
         scores.append(texts.totals()[0])

@@ -39,7 +39,7 @@ MEAN_TOLERANCE, SPREAD_TOLERANCE = 0.25, 2.0
 N_HALVINGS = 8  # of the interval of exponents in which the moments agree
 
 
-class Powers(NamedTuple):
+class PowerTransforms(NamedTuple):
     """Transforms of some columns; others stay as they are.
 
     A transform is that of the number less an origin, in a unit.
@@ -106,7 +106,7 @@ class Powers(NamedTuple):
         return self.origins + self.units * numbers
 
 
-NO_POWERS = Powers(np.empty(0, dtype=int), *np.empty((3, 0)))
+NO_TRANSFORMS = PowerTransforms(np.empty(0, dtype=int), *np.empty((3, 0)))
 
 
 def _origins_and_units(numbers):
@@ -148,7 +148,9 @@ def _moments_agree(numbers, exponent):
     """Return whether normal transforms imply about the mean and the spread there is."""
     transforms = yeojohnson(numbers, exponent)
     at_nodes = transforms.mean() + transforms.std() * NODES
-    powers = Powers(np.array([0]), np.zeros(1), np.ones(1), np.array([exponent]))
+    powers = PowerTransforms(
+        np.array([0]), np.zeros(1), np.ones(1), np.array([exponent])
+    )
     implied = powers.inverse(at_nodes[:, None])[:, 0]
     mean = WEIGHTS @ implied
     spread = np.sqrt(WEIGHTS @ (implied - mean) ** 2) / numbers.std()

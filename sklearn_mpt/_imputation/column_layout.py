@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sklearn_mpt._imputation.powers import NO_POWERS, Powers
+from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._tables.kinds_of_values import MOST_LEVELS, ROWS_PER_LEVEL
 
@@ -19,7 +19,7 @@ LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest val
 LEAST_STEP = 1e-9  # smallest step between values, relative to the range of the column
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """Kinds of the columns of coded rows.
 
     kinds : names of likelihoods. n_categories : number of categories of each column; 0
@@ -51,14 +51,14 @@ class Layout(NamedTuple):
                 values[int(j)] = levels
                 counts[j] = len(levels)
                 kinds[j] = "bernoulli" if len(levels) == 2 else "ordinal"
-        return Layout(kinds, counts, values)
+        return ColumnLayout(kinds, counts, values)
 
     def without_levels(self):
         """Return the layout in which numbers are not coded."""
         kinds, counts = list(self.kinds), self.n_categories.copy()
         for j in self.values:
             kinds[j], counts[j] = "gaussian", 0
-        return Layout(kinds, counts)
+        return ColumnLayout(kinds, counts)
 
     @property
     def coded(self):
@@ -107,20 +107,20 @@ def levels_of(numbers):
     return values
 
 
-class Units(NamedTuple):
+class NumberTransform(NamedTuple):
     """How numbers are coded: power transforms, less a shift, over a scale; or levels.
 
     shift, scale : of each column; 0 and 1 for columns that are not Gaussian. values :
-    those of the `Layout`.
+    those of the `ColumnLayout`.
     """
 
     shift: np.ndarray
     scale: np.ndarray
-    powers: Powers = NO_POWERS
+    powers: PowerTransforms = NO_TRANSFORMS
     values: Mapping[int, np.ndarray] = {}
 
     @classmethod
-    def of(cls, rows, layout, powers=NO_POWERS, weight=None):
+    def of(cls, rows, layout, powers=NO_TRANSFORMS, weight=None):
         rows = powers.transformed(rows)
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))

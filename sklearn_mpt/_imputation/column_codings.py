@@ -7,9 +7,14 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.coded import CodedModel
-from sklearn_mpt._imputation.layout import Layout, Units, means, spreads
-from sklearn_mpt._imputation.powers import NO_POWERS
+from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.column_layout import (
+    ColumnLayout,
+    NumberTransform,
+    means,
+    spreads,
+)
+from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS
 
 
 class LevelsAsNumbers(BaseEstimator):
@@ -25,13 +30,13 @@ class LevelsAsNumbers(BaseEstimator):
 
     Parameters
     ----------
-    layout : Layout
+    layout : ColumnLayout
         Kinds of the columns of coded rows.
     model : CodedModel
         A model in which the columns of ``layout.values`` are Gaussian.
     """
 
-    def __init__(self, layout: Layout, model: CodedModel):
+    def __init__(self, layout: ColumnLayout, model: CodedModel):
         self.layout = layout
         self.model = model
 
@@ -117,11 +122,11 @@ class WithoutPowers(BaseEstimator):
     ----------
     model : estimator
         A model of coded rows.
-    units : Units
+    units : NumberTransform
         How numbers are coded for others.
     """
 
-    def __init__(self, model: BaseEstimator, units: Units):
+    def __init__(self, model: BaseEstimator, units: NumberTransform):
         self.model = model
         self.units = units
 
@@ -138,7 +143,7 @@ class WithoutPowers(BaseEstimator):
             shift[columns] = means(numbers, sample_weight)
             scale[columns] = spreads(numbers, sample_weight)
             self._plain = self.units._replace(
-                shift=shift, scale=scale, powers=NO_POWERS
+                shift=shift, scale=scale, powers=NO_TRANSFORMS
             )
         self.model.fit(self._recoded(X), sample_weight=sample_weight)
         return self
