@@ -19,8 +19,8 @@ from sklearn_mpt._factors.sums import (
     moment_likelihood_sums,
     moment_sums,
 )
-from sklearn_mpt._fitting.ascent import STOP_GAIN, STOP_GAIN_AFTER_MASKS
 from sklearn_mpt._fitting.natural_gradient import axes_of
+from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
@@ -127,7 +127,7 @@ class GaussianRows:
     corrects_steps = False
     node_noise = 0.0
     min_averaged_steps = 10
-    stop_gain = STOP_GAIN
+    stop_gain = RULES.stop_gain
     precedes_exact = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
@@ -239,7 +239,7 @@ class GaussianRows:
         if self.masks is None or not self.masks.is_uniform:
             return None
         exact = copy.copy(self)
-        exact.masks, exact.stop_gain = None, STOP_GAIN_AFTER_MASKS
+        exact.masks, exact.stop_gain = None, RULES.stop_gain_after_masks
         exact.n_pairs, exact.n_batches, exact.iterations_per_step = self.n_rows, 1, 1
         exact.is_noisy, exact._iteration = False, 0
         return exact

@@ -33,42 +33,19 @@ from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._fitting.acceleration import QuasiNewton
+from sklearn_mpt._fitting.averages import PointAverage, StepHistory
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.natural_gradient import (
-    NaturalStep,
     align,
     apply,
     corrected,
-    divide,
     full_step,
     gain_at,
-    mix,
     with_rescaling,
 )
 from sklearn_mpt._fitting.saddles import with_missing_components
-from sklearn_mpt._fitting.stopping import gain_to_come, trend
-
-FIRST_TEST = 2  # number of epochs before components are tested
-MIN_POINTS_TO_AVERAGE = 4
-TREND_CHECK_EVERY = 12  # points of an average between tests whether values rise
-POWER, PATIENCE = 0.6, 10  # step sizes fall as (1 + t / PATIENCE)^-POWER
-DRIFT_RATIO = 10  # full steps start again if the drift is so many times the noise
-# Shares of tol: training ends when the gain of a step is smaller. The first is for the
-# LML as the objective, and for steps whose noise is so small; the second is for steps
-# without masks after steps by masks.
-STOP_GAIN, STOP_GAIN_AFTER_MASKS = 3e-3, 0.1
-# Share of tol: an ascent without noise ends if later steps gain less.
-REMAINING_GAIN_SHARE = 0.005
-WARN_GAIN_FACTOR = 30  # multiple of tol: a warning is given if later steps gain more
-ROUNDING = 1e-9  # relative change of values by rounding, from step to step
-RESOLUTION, SMALLEST_SIZE = 5e-4, 1e-6
-# A component is tried if its approximate gain is this share of the loss by removing the
-# one that it replaces.
-TRIAL_SHARE, TRIAL_EPOCHS = 0.25, 16
-CORRECTED_STEP_FACTOR = 5  # bound on corrected steps, in bounds on full steps
-DRIFT_COST = 4  # gain that slow directions promise, at least, in full steps
-# Steps LAG apart have independent masks; noise is detected in a window of steps.
-LAG, WINDOW, FLAT_GAIN_RATIO, FALL_IN_NOISE = 2, 4, 0.9, 3
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import RULES, gain_to_come, gains_are_below
 
 
 def best_of_short_runs(objective, points, n_epochs):
@@ -164,7 +141,7 @@ class Ascent(Solver):
         self._step_share = 1.0
         self._memory = QuasiNewton()
         self._information = None
-        self._next_test = FIRST_TEST if makes_trials else math.inf
+        self._next_test = RULES.first_test if makes_trials else math.inf
         # Gain of the last step without noise, and of all later steps.
         self._last_gain, self._remaining_gain = 0.0, 0.0
         self._finishes = finishes
@@ -174,7 +151,7 @@ class Ascent(Solver):
     def result(self):
         """The best point so far."""
         average = self._average
-        if average is not None and average.count > MIN_POINTS_TO_AVERAGE:
+        if average is not None and average.count > RULES.min_points:
             return average.point
         if self.objective.corrects_steps and self._last is not None:
             before, move, size = self._last
@@ -184,7 +161,7 @@ class Ascent(Solver):
 
     def terminate(self):
         """Return whether the ascent has converged; warn if much gain is left."""
-        least = WARN_GAIN_FACTOR * self._tol
+        least = RULES.warn_gain_factor * self._tol
         if self.converged and least < self._remaining_gain < math.inf:
             warn_caller(
                 f"tol={self._tol} ended a fit whose objective still climbs, ever more "
@@ -230,11 +207,11 @@ class Ascent(Solver):
         less, and to take a few epochs before the gain is measured. With gaps, two
         directions that explain about as much can each be part of a local maximum.
         """
-        share = TRIAL_SHARE if is_trial else 1.0
+        share = RULES.trial_share if is_trial else 1.0
         slopes = self.objective.slopes(point)
         found = with_missing_components(point, *slopes, self._tol, share=share)
         if found is not None and is_trial:
-            found = best_of_short_runs(self.objective, [found], TRIAL_EPOCHS)
+            found = best_of_short_runs(self.objective, [found], RULES.trial_epochs)
         if found is None or gain_at(found, point, self.objective, batch) <= self._tol:
             return False
         self._start_again(found)
@@ -279,7 +256,7 @@ class Ascent(Solver):
     def _advance(self, move):
         """Take a step; correct it by the last ones if there is no noise."""
         falling = 0 if self._average is None else self._average.count
-        decay = (1 + falling / PATIENCE) ** -POWER
+        decay = falling_size(falling)
         size = self.learning_rate * self._step_share * decay
         floor, before = self.objective.floor, self.point
         self.point = apply(before, move, size, floor)
@@ -292,7 +269,7 @@ class Ascent(Solver):
                 return with_rescaling(gradient, before, move.information).flat()
 
             step = self._memory.direction(move.gradient.flat(), divided)
-            max_step = CORRECTED_STEP_FACTOR * self.objective.max_step
+            max_step = RULES.corrected_step_factor * self.objective.max_step
             step = corrected(move, before.with_flat(step), max_step)
             self.point = apply(before, step, 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
@@ -306,7 +283,7 @@ class Ascent(Solver):
             return True
         before = self._last[1]
         noise = math.hypot(before.error, move.error) if self.objective.is_noisy else 0.0
-        rounding = ROUNDING * (1 + abs(before.value))
+        rounding = RULES.rounding * (1 + abs(before.value))
         least = max(rounding, self.objective.node_noise * self._tol)
         return move.value < before.value - 4 * noise - least
 
@@ -316,7 +293,7 @@ class Ascent(Solver):
         fall = move.value - overshot.value
         # full steps rise, but for errors of nodes: these exceed the gains now
         is_error = size <= 1 and self.objective.node_noise > 0 and fall < self._tol
-        if size < SMALLEST_SIZE or is_error:
+        if size < RULES.smallest_size or is_error:
             if self.objective.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
             # no step gains: the value before was high by chance, or is the maximum
@@ -338,7 +315,7 @@ class Ascent(Solver):
             self._check_average(move)
         else:
             self._record.add(move)
-            is_idle = move.gain < STOP_GAIN * self._tol
+            is_idle = move.gain < RULES.stop_gain * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
             if not self.converged and self._record.is_noise():
@@ -356,11 +333,11 @@ class Ascent(Solver):
         if self._last is None:
             return
         before, self._last_gain = self._last_gain, move.value - self._last[1].value
-        rounding = ROUNDING * (1 + abs(move.value))
+        rounding = RULES.rounding * (1 + abs(move.value))
         # if gains fell by less, rounding may be all of it
         self._remaining_gain = gain_to_come(before, self._last_gain, 0.01 * rounding)
-        limit = max(REMAINING_GAIN_SHARE * self._tol, rounding)
-        is_idle = max(self._last_gain, self._remaining_gain) < limit
+        limit = max(RULES.remaining_gain_share * self._tol, rounding)
+        is_idle = gains_are_below(limit, self._last_gain, self._remaining_gain)
         stop_gain = max(self.objective.stop_gain * self._tol, 0.1 * rounding)
         is_idle = is_idle or self._last_gain < stop_gain
         self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
@@ -369,17 +346,17 @@ class Ascent(Solver):
     def _check_average(self, move):
         average, n_more = self._average, self._patience * self.objective.n_batches
         average.add(self.point, move)
-        is_time = average.count % TREND_CHECK_EVERY == 0
-        if is_time and self._record.rise(TREND_CHECK_EVERY // 2) > move.gain:
+        is_time = average.count % RULES.points_between_checks == 0
+        if is_time and self._record.rise(RULES.points_between_checks // 2) > move.gain:
             self._forget_average()
         elif average.count >= max(n_more, self.objective.min_averaged_steps):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
             n_parameters = sum(part.numel() for part in self.point)
             # a small share of P / (2 n), the loss by estimating P parameters
-            resolution = RESOLUTION * n_parameters / (2 * self.objective.n_rows)
+            resolution = RULES.resolution * n_parameters / (2 * self.objective.n_rows)
             self.converged = less_noise + drift < max(self._tol, resolution)
-            if not self.converged and drift > DRIFT_RATIO * less_noise:
+            if not self.converged and drift > RULES.drift_ratio * less_noise:
                 self._forget_average()
 
     def _verify_average(self, move, batch):
@@ -394,97 +371,3 @@ class Ascent(Solver):
         """Take full steps again, until their directions disagree."""
         self._average = None
         self._record.clear()
-
-
-def agreement(before, now):
-    """Return the cosine of a step and a later gradient, in the information metric."""
-    norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
-    return before.step.dot(now.gradient) / max(norm, 1e-300)
-
-
-class StepHistory:
-    """Values, expected gains, and agreement of directions, of the moves so far."""
-
-    def __init__(self, point):
-        self.best_point = point
-        self._best = -math.inf, 0.0  # mean of a window of values, and its noise
-        self._values: list[float] = []
-        self.clear()
-
-    def clear(self):
-        """Forget everything except the values."""
-        self._agreements: list[float] = []
-        self._gains: list[float] = []
-        self._moves: list[NaturalStep] = []
-
-    def add(self, move):
-        self._moves = [*self._moves, move][-LAG - 1 :]
-        self._gains.append(move.gain)
-        if len(self._moves) > LAG:
-            self._agreements.append(agreement(self._moves[0], move))
-
-    def is_noise(self):
-        """Return whether directions disagree, or steps neither gain nor shrink."""
-        recent = self._agreements[-WINDOW:]
-        if len(recent) == WINDOW and np.mean(recent) < 0:
-            return True
-        before, last = self._gains[-2 * WINDOW : -WINDOW], self._gains[-WINDOW:]
-        if len(before) < WINDOW or sum(last) < FLAT_GAIN_RATIO * sum(before):
-            return False
-        return self.rise(WINDOW) <= 0
-
-    def rise(self, window):
-        """Return the rise of the last values over those before, less its noise."""
-        fall, noise = trend(self._values, window)
-        return -fall - 2 * noise
-
-    def has_fallen(self, move, point):
-        """Return whether the last values are below the best ones, beyond noise."""
-        self._values.append(move.value)
-        if len(self._values) % WINDOW:
-            return False
-        last = np.array(self._values[-WINDOW:])
-        mean = last.mean()
-        # successive masks are correlated: a window underestimates their noise
-        noise = math.hypot(last.std(ddof=1) / math.sqrt(WINDOW), move.error)
-        best, best_noise = self._best
-        if mean > best:
-            self._best, self.best_point = (mean, noise), point
-        return mean < best - FALL_IN_NOISE * math.hypot(noise, best_noise) - move.gain
-
-
-class PointAverage:
-    """Means of points, gradients and gains, weighted by the number of the step."""
-
-    def __init__(self):
-        self.count = 0
-        self.point = self.gradient = self.gain = None
-
-    def add(self, point, move):
-        self.count += 1
-        if self.count == 1:
-            self.reference = self.point = point
-            self.gradient, self.gain = move.gradient, move.gain
-            return
-        share = 2 / (self.count + 1)
-        self.point = mix(self.point, point, share)
-        self.gradient = mix(self.gradient, move.gradient, share)
-        self.gain += share * (move.gain - self.gain)
-
-    @property
-    def noise(self):
-        """Return the loss of the average by noise, in nats per row.
-
-        At the maximum, the expected gain of a full step is caused by noise alone, and
-        equals the loss by this noise. The loss of an average of steps is that of one
-        step divided by the number of steps, times 4 / 3 for the weights.
-        """
-        return self.gain * 4 / 3 / self.count
-
-    def drift(self, information):
-        """Return the expected gain along the mean gradient, less noise, nats per row.
-
-        It is the gain of one full step. Several steps gain more in slow directions.
-        """
-        promise = 0.5 * self.gradient.dot(divide(self.gradient, information))
-        return DRIFT_COST * max(0.0, promise - self.noise)

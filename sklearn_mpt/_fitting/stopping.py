@@ -1,9 +1,10 @@
 """Whether a loss still falls: trends amid noise, and gains that are still to come.
 
-Solvers compare these numbers, in nats per row, with tolerances of their own.
+Solvers compare these numbers with their tolerance `tol`, in the units of the loss.
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -46,3 +47,98 @@ def gain_to_come(before, now, least_fall=0.0):
     """
     fall = before - now
     return now**2 / fall if fall > least_fall else math.inf
+
+
+def is_flat(losses, window, tol, n_errors=1.0):
+    """Return whether the last losses fell by no more than noise, or than `tol`.
+
+    losses : with noise. window : number of losses that are compared with as many
+    before. n_errors : standard errors of the fall that count as noise.
+    """
+    fall, noise = trend(losses, window)
+    return fall <= max(tol, n_errors * noise)
+
+
+def gains_are_below(tol, gained, left, patience=1.0):
+    """Return whether steps without noise may end.
+
+    gained : gain of the last step, which must be below `patience` times `tol`. left :
+    gain of all later steps, which must be below `tol`.
+    """
+    return gained < patience * tol and left < tol
+
+
+@dataclass(frozen=True)
+class AscentRules:
+    """When natural steps are averaged, when they are taken back, and when they end.
+
+    Gains are in nats per row. Shares are of the tolerance `tol`, unless stated.
+
+    Attributes
+    ----------
+    stop_gain : float
+        Steps without noise end when they gain a smaller share.
+    stop_gain_after_masks : float
+        The same for steps without masks, which follow steps with masks.
+    remaining_gain_share : float
+        Steps without noise end when all later ones gain a smaller share.
+    warn_gain_factor : float
+        A warning is given if later steps gain a larger share.
+    rounding : float
+        Relative change of values by rounding, from step to step.
+    resolution : float
+        Averages end when they lose a smaller share of what sampling rows loses, which
+        is (number of parameters) / (2 n_rows).
+    smallest_size : float
+        A step is halved until its size, 1 for a full step, is smaller.
+    corrected_step_factor : float
+        Bound on corrected steps, as a multiple of that on full steps.
+    first_test : int
+        Number of epochs before components are tested for saddles.
+    trial_share : float
+        A component is tried if its approximate gain is a larger share of the loss by
+        removing the one that it replaces.
+    trial_epochs : int
+        Number of epochs of such a trial.
+    lag : int
+        Steps so far apart have independent masks.
+    window : int
+        Number of steps in which noise is detected.
+    flat_gain_ratio : float
+        Steps do not shrink if their expected gains fall to a larger share of those in
+        the window before.
+    fall_in_noise : float
+        Values have fallen if they are so many standard errors below the best.
+    min_points : int
+        An average of fewer points is not used.
+    points_between_checks : int
+        Number of points of an average between checks whether values rise.
+    drift_ratio : float
+        Full steps start again if the drift of an average is larger than so many times
+        its noise.
+    drift_cost : float
+        Gain that slow directions promise, at least, in gains of a full step.
+    """
+
+    stop_gain: float = 3e-3
+    stop_gain_after_masks: float = 0.1
+    remaining_gain_share: float = 0.005
+    warn_gain_factor: float = 30.0
+    rounding: float = 1e-9
+    resolution: float = 5e-4
+    smallest_size: float = 1e-6
+    corrected_step_factor: float = 5.0
+    first_test: int = 2
+    trial_share: float = 0.25
+    trial_epochs: int = 16
+    lag: int = 2
+    window: int = 4
+    flat_gain_ratio: float = 0.9
+    fall_in_noise: float = 3.0
+    min_points: int = 4
+    points_between_checks: int = 12
+    drift_ratio: float = 10.0
+    drift_cost: float = 4.0
+
+
+RULES = AscentRules()

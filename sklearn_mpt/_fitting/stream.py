@@ -6,7 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.ascent import FIRST_TEST, PATIENCE, POWER
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.natural_gradient import (
     Curvature,
@@ -19,6 +18,8 @@ from sklearn_mpt._fitting.natural_gradient import (
     mix,
 )
 from sklearn_mpt._fitting.saddles import DENSE_FEATURES, with_missing_components
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import RULES
 
 FIRST_SIZE = 0.5  # of steps, which fall as those of `ascent`
 AVERAGE_POWER = 3  # of the number of a step: its weight in the average of points
@@ -55,7 +56,7 @@ class StreamAscent(Solver):
         self.loss_curve: list[float] = []
         self._n_steps = n_before
         self._information = None
-        self._next_test = FIRST_TEST
+        self._next_test = RULES.first_test
         self._unexplained = None  # in the parts since the last test
 
     @property
@@ -90,7 +91,7 @@ class StreamAscent(Solver):
         if found is None or gain_at(found, point, self.objective, batch) <= LEAST_GAIN:
             return
         self.point = self._average = found
-        self._n_steps, self._next_test = 0, FIRST_TEST
+        self._n_steps, self._next_test = 0, RULES.first_test
 
     def _step(self, batch):
         """Take a step, whose size falls with the number of steps, and average."""
@@ -100,7 +101,7 @@ class StreamAscent(Solver):
         self._information = move.information
         if not move.is_finite:
             raise FloatingPointError
-        size = FIRST_SIZE * (1 + self._n_steps / PATIENCE) ** -POWER
+        size = FIRST_SIZE * falling_size(self._n_steps)
         self._n_steps += 1
         size *= self.learning_rate
         self.point = apply(point, move, size, self.objective.floor)

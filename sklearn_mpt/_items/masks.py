@@ -10,11 +10,10 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.stopping import trend
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.training import (
-    POWER,
-    SLOW,
     Evaluation,
     ItemSolver,
     solve_metric,
@@ -74,7 +73,7 @@ class MaskedItemSolver(ItemSolver):
         if not math.isfinite(found.value):
             raise FloatingPointError
         direction = solve_metric(self.objective, found, found.gradient)
-        size = self.learning_rate * (1 + count / SLOW) ** -POWER
+        size = self.learning_rate * falling_size(count)
         size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
         items = self.objective.layout.items
         while not items.is_valid(self.point + size * direction):
@@ -93,13 +92,12 @@ class MaskedItemSolver(ItemSolver):
         if len(curve) < LEAST_STEPS or len(curve) % WINDOW:
             return False
         half = len(curve) // 2 if not self.finishes else WINDOW
-        fall, noise = trend(curve, half)
-        is_flat = fall < noise
+        has_settled = is_flat(curve, half, tol=0.0)
         if not self.finishes:
-            return (is_flat and len(curve) >= 4 * LEAST_STEPS) or len(
+            return (has_settled and len(curve) >= 4 * LEAST_STEPS) or len(
                 curve
             ) >= MOST_STEPS
-        if is_flat or len(curve) >= MOST_STEPS:
+        if has_settled or len(curve) >= MOST_STEPS:
             self.is_masked = False
             self._evaluate()
         return False

@@ -26,6 +26,8 @@ import torch
 from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
 
@@ -35,7 +37,6 @@ LARGEST_SCALE = 10.0  # of full steps by the last one; see `QuasiNewton`
 RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
 LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
 TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
-SLOW, POWER = 10, 0.6  # steps on parts of a stream fall as (1 + t / SLOW)^-POWER
 
 
 class Priors(NamedTuple):
@@ -365,7 +366,7 @@ class ItemSolver(Solver):
         if self.objective.place_nodes(self.point):
             self._now = self.objective(self.point)
         left = 0.5 * float(self._now.gradient @ self._direction(self._now))
-        self._is_over = max(left, 0.0) < self.tol and gained < 10 * self.tol
+        self._is_over = gains_are_below(self.tol, gained, left, patience=10)
 
     def terminate(self):
         return self._is_over
@@ -382,7 +383,7 @@ class ItemSolver(Solver):
         now = self._now
         direction = solve_metric(self.objective, now, now.gradient)
         direction = shortened(self.objective.layout.items, direction)
-        size = (1 + self._n_steps / SLOW) ** -POWER
+        size = falling_size(self._n_steps)
         for _ in range(N_HALVINGS):
             if self.objective(self.point + size * direction) is not None:
                 break

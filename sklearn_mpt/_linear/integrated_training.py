@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._fitting.ascent import STOP_GAIN
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
+from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
@@ -113,7 +113,7 @@ class IntegratedRows:
     is_noisy = True
     max_step = MAX_STEP
     min_averaged_steps = 10
-    stop_gain = STOP_GAIN
+    stop_gain = RULES.stop_gain
     tries_components = corrects_steps = precedes_exact = False
     node_noise = 0.0
     ratio = SPACING

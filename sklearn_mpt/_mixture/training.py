@@ -26,11 +26,11 @@ import torch
 
 from sklearn_mpt._factors.em import em_step
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.stopping import gain_to_come, trend
+from sklearn_mpt._fitting.schedules import falling_size
+from sklearn_mpt._fitting.stopping import gain_to_come, gains_are_below, trend
 from sklearn_mpt._mixture.density import Classes, MixtureDensity
 from sklearn_mpt._mixture.patterns import Patterns, pattern_order
 
-POWER, SLOW = 0.6, 5.0  # step t has the size (1 + t / SLOW) ** -POWER
 SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
 # Least and largest number of epochs with masks; epochs in each of the two windows
 # whose losses are compared.
@@ -296,7 +296,7 @@ class MixtureSolver(Solver):
         else:
             statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
             n_steps = len(self.loss_curve) - self._first
-            size = self.learning_rate * (1 + n_steps / SLOW) ** -POWER
+            size = self.learning_rate * falling_size(n_steps, delay=5)
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
@@ -311,7 +311,7 @@ class MixtureSolver(Solver):
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
-        size = self.learning_rate * (1 + self._n_steps / SLOW) ** -POWER
+        size = self.learning_rate * falling_size(self._n_steps, delay=5)
         self.classes = self._moved(self.classes, statistics, size, with_prior=False)
         self.loss_curve.append(-value)
 
@@ -424,7 +424,6 @@ class MixtureSolver(Solver):
         if len(self.loss_curve) - self._first < 2:
             return False
         before, self._gain = self._gain, self.loss_curve[-2] - self.loss_curve[-1]
-        if self._gain > self.tol:
-            return False
         left = gain_to_come(before, self._gain)
-        return (left if left < math.inf else abs(self._gain)) < self.tol
+        left = left if left < math.inf else abs(self._gain)
+        return gains_are_below(self.tol, self._gain, left)

@@ -13,7 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._fitting.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
-from sklearn_mpt._fitting.ascent import Ascent, PointAverage, agreement  # noqa: E402
+from sklearn_mpt._fitting.ascent import Ascent  # noqa: E402
+from sklearn_mpt._fitting.averages import PointAverage, agreement  # noqa: E402
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part  # noqa: E402
 from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     Curvature,

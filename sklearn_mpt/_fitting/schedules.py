@@ -1,0 +1,17 @@
+"""Sizes of steps that fall, as in stochastic approximation."""
+
+
+def falling_size(n_steps, delay=10):
+    """Return the size of a step after `n_steps` others, as a share of the first.
+
+    It is (1 + n_steps / delay) ** -0.6: sizes add up to infinity, and their squares do
+    not, and averages of points are efficient [1]_.
+
+    delay : number of steps in which the size hardly falls.
+
+    References
+    ----------
+    .. [1] B. T. Polyak and A. B. Juditsky, "Acceleration of stochastic approximation
+       by averaging", SIAM Journal on Control and Optimization 30, 1992.
+    """
+    return (1 + n_steps / delay) ** -0.6
