@@ -76,7 +76,7 @@ class DeepModule(torch.nn.Module):
     def posterior(self, X, observed):
         """Return the encoder's posteriors of rows, given what is observed."""
         kind = self.likelihood
-        return self.encoder(kind.inputs(X), kind.spread(observed))
+        return self.encoder(kind.inputs(X), kind.to_locations(observed))
 
     def propose(self, rows):
         """Return Gaussians around modes, and the encoder's in many dimensions.
@@ -145,7 +145,9 @@ def _decoder(fitted, likelihood, device, user_module):
         n_dims = len(fitted["encoder_precision_"])
         decoder = UserDecoder(user_module, n_dims, arrays["intercept"], "decoder")
         return decoder.load(arrays).to(device).double()
-    shift, scale = (likelihood.spread_units(fitted[u]) for u in ("_shift", "_scale"))
+    shift, scale = (
+        likelihood.units_of_locations(fitted[u]) for u in ("_shift", "_scale")
+    )
     *coefs, last_coef = fitted["decoder_coefs_"]
     *intercepts, last = fitted["decoder_intercepts_"]
     coefs = [*coefs, last_coef / scale]
@@ -176,9 +178,9 @@ def attributes_of(module, shift, scale):
     if isinstance(module.decoder, UserDecoder):
         return fitted | {"_decoder": module.decoder.arrays()}
     coefs, intercepts = _arrays(module.decoder)
-    size = likelihood.spread_units(scale)
+    size = likelihood.units_of_locations(scale)
     coefs[-1] *= size
-    intercepts[-1] = size * intercepts[-1] + likelihood.spread_units(shift)
+    intercepts[-1] = size * intercepts[-1] + likelihood.units_of_locations(shift)
     return fitted | {"decoder_coefs_": coefs, "decoder_intercepts_": intercepts}
 
 

@@ -121,7 +121,7 @@ def initial_layers(sizes, rng):
     return coefs, intercepts
 
 
-def spread_layers(coefs, intercepts, activation, inputs, how):
+def propagate(coefs, intercepts, activation, inputs, how):
     """Scale hidden layers to their inputs, in place; return the values of the last.
 
     The input of each activation gets a given standard deviation, and is zero, where

@@ -109,7 +109,7 @@ def laplace(rows, z, module, max_steps=MAX_STEPS):
         observed = some.observed.to(z.dtype)
         entries = kind.entry_log_prob(some.X, location)
         slope, information = kind.derivatives(some.X, location)
-        slope = kind.spread(observed) * slope
+        slope = kind.to_locations(observed) * slope
         eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         return LogJoint(
             (entries * observed).sum(1) + standard_normal_log_prob(z),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._deep.nets import initial_layers, spread_layers
+from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows
 
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
@@ -77,7 +77,10 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
     (*coefs, last_coef), (*intercepts, last) = layers
-    shift, scale = likelihood.spread_units(shift), likelihood.spread_units(scale)
+    shift, scale = (
+        likelihood.units_of_locations(shift),
+        likelihood.units_of_locations(scale),
+    )
     return fitted | {
         "decoder_coefs_": [*coefs, scale * last_coef],
         "decoder_intercepts_": [*intercepts, scale * last + shift],
@@ -92,7 +95,7 @@ def _decoder_start(sizes, location, activation, bend, rng):
     """
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
-    last = spread_layers(coefs, intercepts, activation, z, (bend, rng))
+    last = propagate(coefs, intercepts, activation, z, (bend, rng))
     size = min(1.0, np.sqrt(LARGEST_TOTAL_VARIANCE / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
@@ -112,7 +115,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
         coefs, intercepts = initial_layers(sizes, rng)
         some = rows.some(N_ROWS, rng)
         entering = np.concatenate([inputs[some], seen[some]], 1)
-        spread_layers(coefs, intercepts, recipe.activation, entering, (1.0, rng))
+        propagate(coefs, intercepts, recipe.activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)
     return {
@@ -125,7 +128,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
 
 def _read(likelihood, X):
     """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
-    seen = likelihood.spread(torch.from_numpy(~np.isnan(X))).numpy()
+    seen = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
     inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
     return inputs * seen, seen
 

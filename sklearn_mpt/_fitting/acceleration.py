@@ -37,7 +37,7 @@ class QuasiNewton:
     largest_scale : float
         Full steps are multiplied by a factor from 1 to this number: by how much the
         last step says that they are too short. 1 suits full steps that also change the
-        law of z, and so are not too short everywhere.
+        scale of z, and so are not too short everywhere.
     """
 
     def __init__(self, largest_scale=1.0):

@@ -4,7 +4,8 @@ A point is the parameters of a model: the coefficients B, of shape (d, k + 1), w
 weights and the intercept of each feature, and the shape parameters of the likelihood.
 The locations are (z, 1) B'. A step divides the gradient of each feature by the
 information that the M-step of EM inverts. Like parameter expansion [1]_, it also
-changes the law of z (its mean and covariance), by a linear map of the coefficients:
+changes the distribution of z (its mean and covariance), by a linear map of the
+coefficients:
 
 .. math:: B \leftarrow (B + \eta I^{-1} g) \exp(\eta G).
 
@@ -22,7 +23,7 @@ import torch
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
-LARGEST_GENERATOR = 0.5  # largest change of the law of z in one step
+LARGEST_RESCALING = 0.5  # largest change of the mean or scale of z in one step
 
 
 class Point(NamedTuple):
@@ -153,7 +154,8 @@ class NaturalStep(NamedTuple):
     gradient: Point
     information: Curvature
     step: Point
-    generator: torch.Tensor  # generator of the change of the law of z, (k + 1, k + 1)
+    # The map of z of a step of size t is exp(t rescaling); (k + 1, k + 1).
+    rescaling: torch.Tensor
     gain: float  # expected gain of the step: half of gradient times step
 
     @property
@@ -209,30 +211,30 @@ def natural_step(sums, point, information, *, max_step=math.inf):
         moment = point.coefs[:, :-1].T @ sums.gradient.coefs
         scale = moment[:, :-1]
         rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
-    largest = (rescaling / n).abs().max().clamp(min=LARGEST_GENERATOR)
-    generator = (rescaling / n) * (LARGEST_GENERATOR / largest)
+    largest = (rescaling / n).abs().max().clamp(min=LARGEST_RESCALING)
+    rescaling = (rescaling / n) * (LARGEST_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, information.blocks)
     error = math.sqrt(variance / n)
-    return NaturalStep(value, error, gradient, information, step, generator, gain)
+    return NaturalStep(value, error, gradient, information, step, rescaling, gain)
 
 
 def corrected(move, step, max_step):
-    """Return a bounded move by another step, which has the change of law in it."""
+    """Return a bounded move by another step, which includes the rescaling of z."""
     if max_step < math.inf:
         step = _with_bounded_step(step, max_step, move.information.blocks)
-    return move._replace(step=step, generator=torch.zeros_like(move.generator))
+    return move._replace(step=step, rescaling=torch.zeros_like(move.rescaling))
 
 
 def with_rescaling(gradient, point, information):
-    """Return the full step for a gradient, linear in it; z changes its law as well."""
+    """Return the full step for a gradient, linear in it, and the rescaling of z."""
     step = divide(gradient, information)
     moment = point.coefs[:, :-1].T @ gradient.coefs
     scale = moment[:, :-1]
-    generator = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
-    return step._replace(coefs=step.coefs + point.coefs @ generator)
+    rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
+    return step._replace(coefs=step.coefs + point.coefs @ rescaling)
 
 
 def divide(gradient, information):
@@ -301,7 +303,7 @@ def _with_bounded_step(step, max_step, blocks):
 
 
 def latent_rescaling(scale, shift):
-    """Return the gradient in a change of the law of z as one matrix, (k + 1, k + 1).
+    """Return the gradient in a linear map of z as one matrix, (k + 1, k + 1).
 
     scale : half the symmetrised gradient in L, for z <- (I + L) z; (k, k). shift : the
     gradient in the mean of z, (k,).
@@ -315,10 +317,10 @@ def apply(point, move, size, floor=-math.inf):
     """Take a step of a given size; shape parameters stay above their floor.
 
     Noise variances, and other positive numbers whose logarithms are shape parameters,
-    change in proportion to their value. The change of the law of z is not larger than
+    change in proportion to their value. The rescaling of z is not larger than
     in a full step, because it is exponential in the size.
     """
-    change = torch.linalg.matrix_exp(min(size, 1.0) * move.generator)
+    change = torch.linalg.matrix_exp(min(size, 1.0) * move.rescaling)
     coefs = (point.coefs + size * move.step.coefs) @ change
     change, blocks = size * move.step.shape_params, move.information.blocks
     relative = change.clamp(min=-LARGEST_FALL).log1p()

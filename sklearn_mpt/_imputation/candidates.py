@@ -127,8 +127,8 @@ def candidate_paths(layout, units, size, seed):
         of_codes = _mixtures(settings, "full", levels_are_numbers=False)
         paths.append(CandidatePath(MAY_GAIN, of_codes))
     if settings.has_powers:
-        without = _gaussians(settings, with_powers=False)
-        paths.append(CandidatePath(VARIANT_MAY_GAIN, without))
+        without_powers = _gaussians(settings, with_powers=False)
+        paths.append(CandidatePath(VARIANT_MAY_GAIN, without_powers))
     paths.append(CandidatePath(VARIANT_MAY_GAIN, _factors(settings)))
     paths.append(CandidatePath(VARIANT_MAY_GAIN, _linear(settings)))
     paths.append(CandidatePath(FOREST_MAY_GAIN, _forests(settings)))

@@ -65,14 +65,15 @@ class CodedModel(BaseEstimator):
             for some in _blocks(rows, n_rows):
                 parts = self.of_density(
                     lambda x, density, params=params: torch.cat(
-                        density.complete(x, *params, units.restored_powers), dim=1
+                        density.complete(x, *params, units.inverse_power_transforms),
+                        dim=1,
                     ),
                     X[some],
                 )
                 widths = X.shape[1], X.shape[1] + len(powers)
                 filled[some], of_powers[some], found = np.split(parts, widths, axis=1)
                 log_prob[some, : found.shape[1]] = found
-        numbers = units.restored(filled)
+        numbers = units.inverse_transform(filled)
         numbers[:, powers] = of_powers
         return numbers, np.split(log_prob, counts.cumsum(), axis=1)[:-1]
 

@@ -138,7 +138,7 @@ class WithoutPowers(BaseEstimator):
     def fit(self, X, y=None, sample_weight=None) -> Self:
         if not hasattr(self, "_plain"):
             columns = self.units.powers.columns
-            numbers = self.units.restored_powers(X[:, columns])
+            numbers = self.units.inverse_power_transforms(X[:, columns])
             shift, scale = self.units.shift.copy(), self.units.scale.copy()
             shift[columns] = means(numbers, sample_weight)
             scale[columns] = spreads(numbers, sample_weight)
@@ -151,7 +151,7 @@ class WithoutPowers(BaseEstimator):
     def conditional_log_prob(self, X, mask):
         log_prob = self.model.conditional_log_prob(self._recoded(X), mask)
         asked = np.broadcast_to(mask, X.shape) & ~np.isnan(X)
-        numbers = self.units.restored(X)
+        numbers = self.units.inverse_transform(X)
         slope = self._plain.log_slope(numbers) - self.units.log_slope(numbers)
         return np.where(asked, log_prob + slope, log_prob)
 
@@ -162,14 +162,14 @@ class WithoutPowers(BaseEstimator):
         drawn = self.model.draw(self._recoded(X), random_state)
         columns = self.units.powers.columns
         numbers = self._plain.shift + self._plain.scale * drawn
-        coded = self.units.powers.transformed(numbers)
+        coded = self.units.powers.transform(numbers)
         coded = (coded - self.units.shift) / self.units.scale
         drawn[:, columns] = coded[:, columns]
         return np.where(np.isnan(X), drawn, X)
 
     def _recoded(self, X):
         X, columns = np.array(X, dtype=np.float64), self.units.powers.columns
-        numbers = self.units.restored_powers(X[:, columns])
+        numbers = self.units.inverse_power_transforms(X[:, columns])
         shift, scale = self._plain.shift[columns], self._plain.scale[columns]
         X[:, columns] = (numbers - shift) / scale
         return X

@@ -121,7 +121,7 @@ class NumberTransform(NamedTuple):
 
     @classmethod
     def of(cls, rows, layout, powers=NO_TRANSFORMS, weight=None):
-        rows = powers.transformed(rows)
+        rows = powers.transform(rows)
         is_number = np.array([kind == "gaussian" for kind in layout.kinds])
         shift, scale = np.zeros(len(is_number)), np.ones(len(is_number))
         numbers = np.asarray(rows[:, is_number], dtype=np.float64)
@@ -129,23 +129,23 @@ class NumberTransform(NamedTuple):
         scale[is_number] = spreads(numbers, weight)
         return cls(shift, scale, powers, layout.values)
 
-    def without(self, rows):
+    def transform(self, rows):
         """Return coded rows. A number between two levels is coded as the nearest."""
-        coded = (self.powers.transformed(rows) - self.shift) / self.scale
+        coded = (self.powers.transform(rows) - self.shift) / self.scale
         for j, values in self.values.items():
             above = np.searchsorted((values[1:] + values[:-1]) / 2, coded[..., j])
             coded[..., j] = np.where(np.isnan(coded[..., j]), np.nan, above)
         return coded
 
-    def restored(self, rows):
-        restored = self.powers.restored(self.shift + self.scale * rows)
+    def inverse_transform(self, rows):
+        numbers = self.powers.inverse_transform(self.shift + self.scale * rows)
         for j, values in self.values.items():
-            code = np.nan_to_num(restored[..., j]).clip(0, len(values) - 1)
+            code = np.nan_to_num(numbers[..., j]).clip(0, len(values) - 1)
             number = values[np.rint(code).astype(int)]
-            restored[..., j] = np.where(np.isnan(restored[..., j]), np.nan, number)
-        return restored
+            numbers[..., j] = np.where(np.isnan(numbers[..., j]), np.nan, number)
+        return numbers
 
-    def restored_powers(self, numbers):
+    def inverse_power_transforms(self, numbers):
         """Restore the columns of power transforms alone, (..., m)."""
         columns = self.powers.columns
         transforms = self.shift[columns] + self.scale[columns] * numbers
@@ -163,11 +163,11 @@ class NumberTransform(NamedTuple):
 
     def expected(self, mean, std):
         """Return expectations of numbers that are normal when coded, (n, d)."""
-        expected, columns = self.restored(mean), self.powers.columns
+        expected, columns = self.inverse_transform(mean), self.powers.columns
         if len(columns):
             points = mean[:, columns] + std[:, columns] * NODES[:, None, None]
             expected[:, columns] = np.tensordot(
-                WEIGHTS, self.restored_powers(points), 1
+                WEIGHTS, self.inverse_power_transforms(points), 1
             )
         return expected
 

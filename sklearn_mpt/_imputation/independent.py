@@ -37,7 +37,7 @@ class IndependentColumns(BaseEstimator):
     def fit(self, X, y=None, sample_weight=None) -> Self:
         weight = np.ones(len(X)) if sample_weight is None else sample_weight
         weight = np.where(np.isnan(X), 0.0, weight[:, None])
-        numbers = np.nan_to_num(self.units.restored(X))
+        numbers = np.nan_to_num(self.units.inverse_transform(X))
         X = np.nan_to_num(X)
         total = np.maximum(weight.sum(axis=0), np.finfo(np.float64).tiny)
         self.means_ = (weight * X).sum(axis=0) / total

@@ -87,7 +87,7 @@ class GaussianIndicators(BaseEstimator):
                 ["gaussian"] * coded.shape[1], np.zeros(coded.shape[1])
             )
             self.units_ = NumberTransform.of(coded, gaussian)
-        self.model.fit(self.units_.without(coded), sample_weight=sample_weight)
+        self.model.fit(self.units_.transform(coded), sample_weight=sample_weight)
         self._frequencies = {
             j: frequencies(X[:, j], len(values), sample_weight)
             for j, values in self.layout.values.items()
@@ -118,9 +118,9 @@ class GaussianIndicators(BaseEstimator):
         """Fill in gaps; categories are drawn one column after the other."""
         rng = np.random.default_rng(random_state)
         X = draw_codes(X, self.layout.coded, lambda *args: self._given(*args)[2], rng)
-        coded = self.units_.without(self._coded(X))
+        coded = self.units_.transform(self._coded(X))
         wide = self.model.draw(coded, int(rng.integers(2**31)))
-        drawn = self.units_.restored(wide)[:, self._starts]
+        drawn = self.units_.inverse_transform(wide)[:, self._starts]
         return np.where(np.isnan(X), drawn, X)
 
     def _given(self, X, columns):
@@ -130,7 +130,7 @@ class GaussianIndicators(BaseEstimator):
         columns of categories; and log-probabilities of the categories of `columns`, a
         list of (n, n_categories).
         """
-        coded = self.units_.without(self._coded(X))
+        coded = self.units_.transform(self._coded(X))
         blocks = [self._blocks[j] for j in columns]
 
         def moments(rows, density):
@@ -143,13 +143,16 @@ class GaussianIndicators(BaseEstimator):
         n_indicators = coded.shape[1]
         widths = [n_indicators, n_indicators, *self.layout.n_categories[columns]]
         mean, variance, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
-        mean, std = self.units_.restored(mean), self.units_.scale * np.sqrt(variance)
+        mean, std = (
+            self.units_.inverse_transform(mean),
+            self.units_.scale * np.sqrt(variance),
+        )
         return mean[:, self._starts], std[:, self._starts], log_probs
 
     def _blocks_of_columns(self):
         """Return the block of indicators of each column of categories, in a dict."""
         model, blocks = self.model.model, {}
-        mean = self.units_.restored(model.means_[0])
+        mean = self.units_.inverse_transform(model.means_[0])
         for j in self.layout.coded:
             place = slice(self._starts[j], self._starts[j] + self._widths[j])
             column = np.zeros((self.layout.n_categories[j], len(self.layout.kinds)))
@@ -159,7 +162,7 @@ class GaussianIndicators(BaseEstimator):
             if self._is_cumulative[j]:
                 frequencies = -np.diff(frequencies, prepend=1.0, append=0.0)
             units = NumberTransform(self.units_.shift[place], self.units_.scale[place])
-            vertices = units.without(vertices)
+            vertices = units.transform(vertices)
             prior = stats.multivariate_normal.logpdf(
                 vertices, model.means_[0, place], model.covariances_[0, place, place]
             )

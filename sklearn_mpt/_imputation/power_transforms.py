@@ -73,7 +73,7 @@ class PowerTransforms(NamedTuple):
         columns, *others = np.array(found).reshape(-1, 4).T
         return cls(columns.astype(int), *others)
 
-    def transformed(self, rows):
+    def transform(self, rows):
         rows = np.array(rows, dtype=np.float64)
         numbers = (rows[..., self.columns] - self.origins) / self.units
         rows[..., self.columns] = np.where(
@@ -91,7 +91,7 @@ class PowerTransforms(NamedTuple):
         log_slope[..., self.columns] = bends - np.log(self.units)
         return log_slope
 
-    def restored(self, rows):
+    def inverse_transform(self, rows):
         rows = np.array(rows, dtype=np.float64)
         rows[..., self.columns] = self.inverse(rows[..., self.columns])
         return rows

@@ -72,7 +72,7 @@ class TrialTable(NamedTuple):
 
     @classmethod
     def of(cls, rows, layout, units, masks, weight=None):
-        numbers = units.restored(rows)
+        numbers = units.inverse_transform(rows)
         scale = np.where(layout.numbers, spreads(numbers, weight), 1.0)
         log_slope = units.log_slope(numbers) + np.log(scale)
         weight = np.ones(len(rows)) if weight is None else weight
@@ -303,7 +303,7 @@ def expected(models, weights, rows, layout, units):
     weights : `ModelWeights`.
     """
     found = [expectations(model, rows, layout, units) for model in models]
-    gaps, filled = np.isnan(rows), units.restored(rows)
+    gaps, filled = np.isnan(rows), units.inverse_transform(rows)
     each = np.stack([numbers for numbers, _ in found])
     # a model without a weight may expect what is not finite
     useful = weights.mean[:, None] > 0

@@ -107,7 +107,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         numbers, sample_weight = _sorted(self._numbers(X), sample_weight)
         if not is_refit:
             self._learn_units(numbers, sample_weight)
-        rows = self._units.without(numbers)
+        rows = self._units.transform(numbers)
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
@@ -163,7 +163,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         return codes
 
     def _read(self, X):
-        return self._units.without(self._numbers(X))
+        return self._units.transform(self._numbers(X))
 
     def _keep(self, trials, kept, weights):
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
@@ -194,7 +194,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         shape, columns = np.shape(X), self._columns
         mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
         numbers = self._numbers(X)
-        rows = self._units.without(numbers)
+        rows = self._units.transform(numbers)
         every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
         found = mixed(np.stack(every), self.weights_[:, None])
         found = found + self._units.log_slope(numbers)
@@ -229,7 +229,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         check_is_fitted(self)
         codes, columns = self._encoded(X), self._columns
         numbers = codes[:, columns]
-        rows = self._units.without(numbers)
+        rows = self._units.transform(numbers)
         gaps = np.isnan(rows)
         filled = numbers.copy()
         some = gaps.any(axis=1)
@@ -244,7 +244,9 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
                 drawn = self._drawn(rows[some], np.random.default_rng(seed))
-                filled[some] = self._limits.existing(self._units.restored(drawn))
+                filled[some] = self._limits.existing(
+                    self._units.inverse_transform(drawn)
+                )
         complete = codes.copy()
         complete[:, columns] = np.where(gaps, filled, numbers)
         return self.reader.fill(X, complete, self.reader.gaps(X, codes))

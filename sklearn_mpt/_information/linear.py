@@ -210,7 +210,9 @@ class _CompleteData:
             len(features),
         )
         numbers = torch.arange(n_locations, device=W.device)  # one or more a feature
-        self.feature = likelihood.spread(numbers)[:n_locations]  # of each location
+        self.feature = likelihood.to_locations(numbers)[
+            :n_locations
+        ]  # of each location
         self.first = torch.searchsorted(self.feature, self.feature)
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_shape_params
@@ -253,7 +255,7 @@ class _CompleteData:
         shape_params = self.shape_params.expand(shape).clone().requires_grad_()
         likelihood = likelihood.at(shape_params) if self.n_shape_params else likelihood
         slope, _ = likelihood.derivatives(rows.X[:, None], location)
-        slope = likelihood.spread(on) * slope
+        slope = likelihood.to_locations(on) * slope
         if not self.n_shape_params:
             return slope, shape_params.detach(), shape_params
         log_prob = on * likelihood.entry_log_prob(rows.X[:, None], location)

@@ -68,11 +68,11 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     root = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
     covariance = root @ root.T
     covariance[unidentified] = covariance[:, unidentified] = np.nan
-    undetermined = _touched(vectors[:, ~known]) & ~unidentified
-    if undetermined.any():
-        covariance[undetermined] = covariance[:, undetermined] = np.nan
+    not_determined = _touched(vectors[:, ~known]) & ~unidentified
+    if not_determined.any():
+        covariance[not_determined] = covariance[:, not_determined] = np.nan
         warn_caller(
-            f"The rows do not determine {np.count_nonzero(undetermined)} of "
+            f"The rows do not determine {np.count_nonzero(not_determined)} of "
             f"{len(unit)} parameters, or the model is not at a maximum of their "
             "likelihood: these have no standard errors.",
         )

@@ -259,8 +259,8 @@ class InformationDisplay:
         """
         theta = _abilities(estimator, theta)
         chosen, names = _chosen(estimator, items), _names(estimator)
-        told = estimator.information(theta).items[:, chosen]
-        display = cls(theta, told, [names[j] for j in chosen])
+        information = estimator.information(theta).items[:, chosen]
+        display = cls(theta, information, [names[j] for j in chosen])
         return display.plot(ax=ax, kind=kind)
 
     def plot(
@@ -287,8 +287,8 @@ class InformationDisplay:
         self.item_lines_ = []
         if kind == "items":
             self.item_lines_ = [
-                ax.plot(self.theta, told, label=label)[0]
-                for told, label in zip(self.items.T, self.labels, strict=True)
+                ax.plot(self.theta, information, label=label)[0]
+                for information, label in zip(self.items.T, self.labels, strict=True)
             ]
             if 1 < len(self.labels) <= 12:
                 ax.legend()

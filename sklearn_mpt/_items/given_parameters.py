@@ -148,7 +148,7 @@ def _guessing(guessing, d):
 
 
 def given_population(latent_mean, latent_variance, factor_correlation, n_dims):
-    """Return the fitted attributes that describe the law of the abilities."""
+    """Return the fitted attributes that describe the distribution of the abilities."""
     mean, variance = np.broadcast_arrays(
         np.atleast_1d(np.asarray(latent_mean, dtype=float)),
         np.atleast_1d(np.asarray(latent_variance, dtype=float)),

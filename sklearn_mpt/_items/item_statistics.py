@@ -42,7 +42,7 @@ class PersonFit(NamedTuple):
     outfit: np.ndarray
 
 
-def _without(prob, n_categories):
+def _score_curves_leaving_out_items(prob, n_categories):
     """Return sum score curves without each item in turn, and those of all items.
 
     They are computed from sum scores of the items before and after the one left out.
@@ -77,7 +77,7 @@ def score_tables(X, weight, prob, n_categories, node_weight):
     """
     total = X.sum(axis=1).astype(int)
     largest = int((n_categories - 1).sum())
-    others, all_scores = _without(prob, n_categories)
+    others, all_scores = _score_curves_leaving_out_items(prob, n_categories)
     at_score = np.bincount(total, weight, largest + 1)
     share = all_scores @ node_weight
     tables = []

@@ -108,9 +108,9 @@ class ItemsMixin(FittedItems):
             inverse = torch.linalg.inv(density.root)
             for block, curve in zip(density.items.blocks, curves, strict=True):
                 slopes = block.split(density.point)[0] @ inverse.T
-                told = (curve.log_prob.exp() * curve.eta**2).sum(1)
-                told = (slopes**2).sum(1)[:, None] * told
-                by_item[:, block.items.numpy()] = told.T.cpu().numpy()
+                information = (curve.log_prob.exp() * curve.eta**2).sum(1)
+                information = (slopes**2).sum(1)[:, None] * information
+                by_item[:, block.items.numpy()] = information.T.cpu().numpy()
         return TestInformation(by_item, by_item.sum(axis=1))
 
     def item_probabilities(self, theta: ArrayLike) -> np.ndarray:

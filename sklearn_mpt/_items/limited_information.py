@@ -187,8 +187,8 @@ def _whitened(covariance, columns):
         return solve_triangular(np.linalg.cholesky(covariance), columns, lower=True)
     except np.linalg.LinAlgError:  # moments that follow from others
         values, vectors = np.linalg.eigh(covariance)
-        told = values > SINGULAR * values[-1]
-        return (vectors[:, told] / np.sqrt(values[told])).T @ columns
+        is_positive = values > SINGULAR * values[-1]
+        return (vectors[:, is_positive] / np.sqrt(values[is_positive])).T @ columns
 
 
 def rmsea(value, df, n_rows):

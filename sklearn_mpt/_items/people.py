@@ -159,8 +159,8 @@ class PeopleMixin(FittedItems):
         with torch_modes():
             weights = density.log_weight.exp()
             curves = density.items.curves(density.point, density.grid.z)
-            told = density.items.information_of_z(curves, density.point).sum(0)
+            information = density.items.information_of_z(curves, density.point).sum(0)
             mean_z = weights @ density.grid.z
             variance = weights @ density.grid.z**2 - mean_z**2
-            marginal = (told / (told + 1 / variance[:, None])) @ weights
+            marginal = (information / (information + 1 / variance[:, None])) @ weights
         return Reliability(spread / (spread + noise), marginal.cpu().numpy())

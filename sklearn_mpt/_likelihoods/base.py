@@ -301,21 +301,21 @@ class Likelihood(torch.nn.Module, ABC):
         """
         slope, information = self.derivatives(X, location)
         if share is not None:
-            slope = self.spread(share) * slope
+            slope = self.to_locations(share) * slope
         if known is not None:
-            information = self.spread(known) * information
+            information = self.to_locations(known) * information
         gradient = summed_products(slope, products[..., :n_coefs])
         return gradient, summed_products(information, products)
 
-    def spread(self, entries: torch.Tensor) -> torch.Tensor:
+    def to_locations(self, entries: torch.Tensor) -> torch.Tensor:
         """Repeat the number of each feature for each of its locations; (..., l)."""
         return entries
 
-    def spread_units(self, array: Scale) -> Scale:
+    def units_of_locations(self, array: Scale) -> Scale:
         """Return the shift or scale of each location from that of the columns."""
         if np.ndim(array) == 0:
             return array
-        return self.spread(torch.from_numpy(array)).numpy()
+        return self.to_locations(torch.from_numpy(array)).numpy()
 
     def inputs(self, X: torch.Tensor) -> torch.Tensor:
         """Return the inputs of an encoder for these entries; (..., l).
@@ -325,13 +325,13 @@ class Likelihood(torch.nn.Module, ABC):
         return X
 
     @property
-    def n_reads(self) -> int:
-        """How many numbers `reads` returns for a feature."""
+    def n_net_inputs(self) -> int:
+        """How many numbers `net_inputs` returns for a feature."""
         return 1
 
-    standardises_reads = False  # whether `reads` are standardised before use
+    standardises_net_inputs = False  # whether `net_inputs` are standardised before use
 
-    def reads(self, X: torch.Tensor) -> torch.Tensor:
+    def net_inputs(self, X: torch.Tensor) -> torch.Tensor:
         """Return the inputs, for these entries, of a net without latent variables."""
         return self.inputs(X)
 
@@ -343,7 +343,7 @@ class Likelihood(torch.nn.Module, ABC):
         information : as `derivatives` returns it, (n, l). observed : 1.0 or 0.0,
         (n, d). jacobian : derivatives of the locations in z, (k, l) or (n, k, l).
         """
-        weight = self.spread(observed) * information
+        weight = self.to_locations(observed) * information
         if jacobian.ndim == 3:
             return (jacobian * weight[:, None]) @ jacobian.mT
         outer = (jacobian[:, None] * jacobian).flatten(0, 1)

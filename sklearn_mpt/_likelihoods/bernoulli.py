@@ -47,7 +47,7 @@ class Bernoulli(Likelihood):
         prob = torch.sigmoid(location)
         return X - prob, prob * (1 - prob)
 
-    def reads(self, X):
+    def net_inputs(self, X):
         return 2 * X - 1
 
     def mean(self, location):

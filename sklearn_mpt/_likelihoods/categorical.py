@@ -100,7 +100,7 @@ class Categorical(Likelihood):
             return super().coef_sums(X, location, share, known, products, n_coefs)
         chosen, prob = self.inputs(X), self.mean(location)
         if share is not None:
-            chosen, prob = (self.spread(share) * part for part in (chosen, prob))
+            chosen, prob = (self.to_locations(share) * part for part in (chosen, prob))
         information = summed_products(prob, products)
         # the sum of the slopes, chosen - prob, is that of chosen less that of prob
         of_rows = products[..., :n_coefs].sum(1, keepdim=True)
@@ -112,15 +112,15 @@ class Categorical(Likelihood):
         return self._indicators(X).flatten(-2)
 
     @property
-    def n_reads(self):
+    def n_net_inputs(self):
         return self.n_categories
 
-    def spread(self, entries):
+    def to_locations(self, entries):
         return entries.repeat_interleave(self.n_categories, -1)
 
     def precision(self, information, observed, jacobian):
         full = super().precision(information, observed, jacobian)
-        weighted = (self.spread(observed) * information)[:, None] * jacobian
+        weighted = (self.to_locations(observed) * information)[:, None] * jacobian
         pull = self._by_feature(weighted).sum(-1)  # shape: (n, k, d)
         return full - pull @ pull.mT
 

@@ -126,12 +126,12 @@ class Columns(Likelihood):
         return _joined(parts, self._location_runs)
 
     @property
-    def n_reads_each(self):
+    def n_net_inputs_by_feature(self):
         """How many inputs nets without latent variables have for each feature."""
         found = [0] * len(self.kinds)
         for part, columns, _ in self._each():
             for j in columns.tolist():
-                found[j] = part.n_reads
+                found[j] = part.n_net_inputs
         return found
 
     def values_of_each(self, n_features):
@@ -379,7 +379,7 @@ class Columns(Likelihood):
             self._by_location(part.T for part in of_parts).T for of_parts in sums
         )
 
-    def spread(self, entries):
+    def to_locations(self, entries):
         return entries[..., self.feature_of]
 
     def inputs(self, X):

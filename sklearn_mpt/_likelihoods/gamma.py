@@ -126,7 +126,7 @@ class Gamma(DispersionLikelihood):
         information = shape**2 * torch.polygamma(1, shape) - shape
         return -shape * slope, information.expand_as(slope)
 
-    standardises_reads = True
+    standardises_net_inputs = True
 
     def inputs(self, X):
         """Return logarithms."""

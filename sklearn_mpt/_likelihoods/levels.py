@@ -105,10 +105,10 @@ class Levels(ShapeLikelihood):
         return 2 * X / (self.n_categories - 1) - 1
 
     @property
-    def n_reads(self):
+    def n_net_inputs(self):
         return self.n_categories - 1
 
-    def reads(self, X):
+    def net_inputs(self, X):
         """Return 1 or -1 for each level c >= 1: whether the entry is at least c."""
         levels = torch.arange(1, self.n_categories, device=X.device)
         return torch.where(X[..., None] >= levels, 1.0, -1.0).to(X.dtype).flatten(-2)

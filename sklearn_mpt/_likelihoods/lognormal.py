@@ -79,7 +79,7 @@ class Lognormal(DispersionLikelihood):
         square = (log_of(X) - location) ** 2 / self.scatter
         return 0.5 * (square - 1), torch.full_like(square, 0.5)
 
-    standardises_reads = True
+    standardises_net_inputs = True
 
     def inputs(self, X):
         """Return logarithms."""

@@ -101,7 +101,7 @@ class NegativeBinomial(DispersionLikelihood):
         slope = of_location - size * (digammas + logsigmoid(-t))
         return slope, slope**2
 
-    standardises_reads = True
+    standardises_net_inputs = True
 
     def inputs(self, X):
         """Return log(1 + count)."""

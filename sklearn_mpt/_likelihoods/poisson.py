@@ -76,7 +76,7 @@ class Poisson(Likelihood):
         is_line = location > LARGEST_LOG_RATE
         return torch.where(is_line, slope.clamp(max=0), slope), rate
 
-    def reads(self, X):
+    def net_inputs(self, X):
         return torch.log1p(X)
 
     def mean(self, location):

@@ -116,11 +116,11 @@ class ZeroLognormal(DispersionLikelihood):
         square = (log_of(X) - mean) ** 2 / self.scatter
         return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
 
-    def spread(self, entries):
+    def to_locations(self, entries):
         return entries.repeat_interleave(2, -1)
 
-    n_reads = 2
-    standardises_reads = True
+    n_net_inputs = 2
+    standardises_net_inputs = True
 
     def inputs(self, X):
         """Return 1.0 for positive amounts, and their logarithms (0 for zero)."""

@@ -199,16 +199,17 @@ class GaussianLinear(LatentMixin, BaseMPT):
         if len(constant) == n_features:
             return
         rank = min(n_samples - 1, n_features)
-        without = np.atleast_1d(noise_variance < 10 * floor)
+        without_error = np.atleast_1d(noise_variance < 10 * floor)
         if self.noise != "shared":
-            without[constant] = False
-        is_flat = without.any() and (
-            self.noise == "shared" or _are_dependent(fitted["components_"][:, without])
+            without_error[constant] = False
+        is_flat = without_error.any() and (
+            self.noise == "shared"
+            or _are_dependent(fitted["components_"][:, without_error])
         )
         if is_flat or rank < min(n_components + 1, n_features):
             least, where = np.argmin(noise_variance / floor), ""
-            if self.noise != "shared" and without.any():
-                where = f" in feature(s) {np.flatnonzero(without)[:10].tolist()}"
+            if self.noise != "shared" and without_error.any():
+                where = f" in feature(s) {np.flatnonzero(without_error)[:10].tolist()}"
             warn_caller(
                 f"n_components={n_components} explain the n_samples={n_samples} "
                 f"without error{where}: the likelihood has no maximum, "

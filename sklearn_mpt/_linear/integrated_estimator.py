@@ -126,7 +126,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return (
             fitted
             | shape_attributes
-            | _restored(components, intercept, fitted, likelihood)
+            | _attributes_in_units(components, intercept, fitted, likelihood)
         )
 
     def _given(self, shape_attributes, likelihood, n_locations):
@@ -198,7 +198,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         return Information(
             matrix.cpu().numpy(),
             coefs.cpu().numpy(),
-            np.broadcast_to(likelihood.spread_units(self._scale), len(coefs)),
+            np.broadcast_to(likelihood.units_of_locations(self._scale), len(coefs)),
             free.numpy(),
             _varies(X.cpu().numpy(), likelihood) > 0,
             _expected_information(X, density),
@@ -243,7 +243,9 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         likelihood_at_result = likelihood.at(result.shape_params.cpu())
         shape_attributes = likelihood_at_result.attributes(fitted["_scale"])
         components = simple_axes(coefs[:-1], self.rotation)
-        return shape_attributes | _restored(components, coefs[-1], fitted, likelihood)
+        return shape_attributes | _attributes_in_units(
+            components, coefs[-1], fitted, likelihood
+        )
 
     def _warn_of_limits(self, fitted, n_samples):
         warn_constant(fitted["_constant"], fitted)
@@ -253,7 +255,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             warn_separated(np.flatnonzero(lengths > LONG_SLOPE))
 
 
-def _restored(components, intercept, fitted, likelihood):
+def _attributes_in_units(components, intercept, fitted, likelihood):
     """Return the fitted attributes in the units of the rows."""
     shift, scale = _units_of_locations(fitted, likelihood)
     return {
@@ -264,7 +266,9 @@ def _restored(components, intercept, fitted, likelihood):
 
 def _units_of_locations(fitted, likelihood):
     """Return shift and scale of the locations."""
-    return (likelihood.spread_units(fitted[name]) for name in ("_shift", "_scale"))
+    return (
+        likelihood.units_of_locations(fitted[name]) for name in ("_shift", "_scale")
+    )
 
 
 def warn_separated(locations):
@@ -340,7 +344,7 @@ def first_components(X, intercept, n_components, likelihood, weight=None):
     entries, location = map(torch.from_numpy, (np.where(missing, 0.0, X), intercept))
     with torch.no_grad():
         slope, information = likelihood.derivatives(entries, location)
-    spread = likelihood.spread(torch.from_numpy(~missing)).numpy()
+    spread = likelihood.to_locations(torch.from_numpy(~missing)).numpy()
     size = np.sqrt(mean_information(information, spread))
     slopes = np.where(spread, slope.numpy() / size, np.nan)
     rows = torch.from_numpy(slopes)
@@ -371,4 +375,4 @@ def _varies(X, likelihood):
     """Return 1.0 for locations of features that are not constant, else 0.0."""
     low = np.where(np.isnan(X), np.inf, X).min(axis=0)
     varies = low < np.where(np.isnan(X), -np.inf, X).max(axis=0)
-    return likelihood.spread(torch.from_numpy(varies.astype(float))).numpy()
+    return likelihood.to_locations(torch.from_numpy(varies.astype(float))).numpy()

@@ -218,7 +218,7 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
     shape_params = _shape_sums(likelihood, X, at_values, known, known, z)
     information = likelihood.derivatives(X, location[None])[1]
-    information = information * likelihood.spread(known)
+    information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
     shape_params = shape_params and (shape_slope + more, *shape_params[1:])
     return sums_of(value, weight, of_location.T @ nodes, full, shape_params), unresolved
@@ -367,7 +367,7 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
     joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
     r = torch.softmax(joint, 1)[:, None]
-    on = likelihood.spread(on)
+    on = likelihood.to_locations(on)
     slope, information = (
         (on * (r @ part))[:, 0] for part in likelihood.derivatives(X, location)
     )
@@ -403,7 +403,7 @@ def blocks_of(likelihood, n_locations):
     slots = which.new_full((len(features), likelihood.n_shape_params), -1)
     slots[which[order], torch.arange(len(order), device=first.device) - first] = order
     numbers = torch.arange(n_locations, device=shape_slope.device)
-    of_location = likelihood.spread(numbers)[:n_locations]
+    of_location = likelihood.to_locations(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)
     return ShapeBlocks(
         slots, places, likelihood.shape_param_is_log, likelihood.shape_param_lengths
@@ -440,7 +440,9 @@ def bound_sums(rows, joint, grid, weight=None):
     at_points = z[:, None].expand(-1, points.shape[1], -1)
     shape_params = _shape_sums(likelihood, X, points, seen, seen, at_points)
     slope, information = likelihood.derivatives(X, points)
-    slope, information = (likelihood.spread(seen) * t for t in (slope, information))
+    slope, information = (
+        likelihood.to_locations(seen) * t for t in (slope, information)
+    )
     covariance = posterior.root.mT @ posterior.root
     information = information.sum(1)
     gradient = slope.sum(1).T @ z

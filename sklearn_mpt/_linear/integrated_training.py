@@ -138,7 +138,7 @@ class IntegratedRows:
         self.n_batches = math.ceil(self.n_rows / count)
         gone = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
         self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
-        self.varies = likelihood.spread(varying(X, context.is_all))
+        self.varies = likelihood.to_locations(varying(X, context.is_all))
         many = self.n_features >= MANY_FEATURES
         node_params = context.seed, many, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
@@ -355,12 +355,12 @@ class LikelihoodRows(IntegratedRows):
         self._is_coarse, self.node_noise = False, 0.0 if self.bounds else NODE_NOISE
         if self.row_nodes.is_sampled and not self.bounds:
             self.stop_gain, self._is_coarse = STOP_GAIN_IF_SAMPLED, not is_fine
-        self.targets, self.typical = None, None
+        self.targets, self.representative = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = context.standardise(X).cpu().numpy()
-            self.typical = RepresentativeValues.of(entries, number).to(X.device)
+            self.representative = RepresentativeValues.of(entries, number).to(X.device)
 
     def exact_objective(self):
         """Return the objective with more sampled nodes; None if these are many."""
@@ -381,14 +381,14 @@ class LikelihoodRows(IntegratedRows):
             yield batch._replace(masks=self._draw(rng), iteration=0)
 
     def _parts(self, batch, point, joint):
-        if self.typical is None:
+        if self.representative is None:
             return self._row_node_parts(batch, point, joint)
-        steps = spacing(joint, self.ratio, self.typical.values)
+        steps = spacing(joint, self.ratio, self.representative.values)
         most, radii = SHARED_COST * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
         steps = coarsened(steps, most, radii, WIDEST)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
-        shared = grid, steps, point, joint.likelihood, self.typical.values
+        shared = grid, steps, point, joint.likelihood, self.representative.values
         sums, unresolved = shared_likelihood_sums(blocks, *shared)
         left = batch._replace(rows=batch.rows[torch.cat(unresolved).cpu().numpy()])
         return [sums, *self._row_node_parts(left, point, joint)]
@@ -397,7 +397,7 @@ class LikelihoodRows(IntegratedRows):
         """Yield rows, their weights and indicators, block by block."""
         for block in np.array_split(rows, math.ceil(len(rows) * n_nodes / BLOCK)):
             X, weight = self._standard(block)
-            yield rows_of(X), weight, self.typical.indicators(block, X)
+            yield rows_of(X), weight, self.representative.indicators(block, X)
 
     def _row_node_parts(self, batch, point, joint):
         if not self.bounds:

@@ -85,7 +85,7 @@ def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
         location = joint.location(z)
         entries = joint.likelihood.entry_log_prob(some.X, location)
         slope, information = joint.likelihood.derivatives(some.X, location)
-        slope = joint.likelihood.spread(observed) * slope
+        slope = joint.likelihood.to_locations(observed) * slope
         return LogJoint(
             (observed * entries).sum(1) - 0.5 * (z**2).sum(1),
             slope @ W.T - z,
@@ -112,7 +112,7 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     """
     W, weight = joint.components, grid[1].exp()
     observed = rows.observed.to(W.dtype)
-    on_locations = joint.likelihood.spread(observed)
+    on_locations = joint.likelihood.to_locations(observed)
     posterior = laplace(rows, joint) if start is None else start
     for _ in range(n_steps):
         points = location_points(posterior, joint, grid)

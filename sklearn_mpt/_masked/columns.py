@@ -93,10 +93,10 @@ class LikelihoodHead(ColumnHead):
 
     @property
     def n_inputs(self):
-        return self.likelihood.n_reads
+        return self.likelihood.n_net_inputs
 
     def inputs(self, X):
-        return self.likelihood.reads(X)
+        return self.likelihood.net_inputs(X)
 
     def start(self, X, weight):
         likelihood, scale = self.likelihood, np.ones(X.shape[1])
@@ -113,7 +113,7 @@ class LikelihoodHead(ColumnHead):
     def reading(self, X, weight):
         """Return shift and scale of the inputs of the net; (d * n_inputs,) each."""
         size = X.shape[1] * self.n_inputs
-        if not self.likelihood.standardises_reads:
+        if not self.likelihood.standardises_net_inputs:
             return np.zeros(size), np.ones(size)
         present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()

@@ -277,7 +277,7 @@ class MPTMaskedAutoencoder(TableMPT):
     def _start(self, X, rng, weight):
         columns = self._likelihood()
         # inputs of the net, without the indicators of visible columns
-        recipe = recipe_for(len(X), sum(columns.n_reads_each))
+        recipe = recipe_for(len(X), sum(columns.n_net_inputs_by_feature))
         widths, dropout = self.hidden_layer_sizes, self.dropout
         widths = recipe.widths if isinstance(widths, str) else tuple(widths)
         dropout = recipe.dropout if isinstance(dropout, str) else float(dropout)

@@ -129,7 +129,7 @@ class CheckedConditional:
 
     def _ask(self, rows, mask):
         try:
-            answer = self.function(rows.lend(), mask.copy())
+            answer = self.function(rows.writable_copy(), mask.copy())
             self.is_single = str(getattr(answer, "dtype", "")).endswith(("32", "16"))
             log_prob = as_array(answer)
         except Exception as error:
@@ -250,7 +250,7 @@ def mean_masked_scores(model, rows, masks):
     """Average the masked score over rows, for each mask; shape (n_masks,)."""
     rows = Rows.of(rows)
     if hasattr(model, "mean_masked_scores"):
-        scores = as_array(model.mean_masked_scores(rows.lend_view(), masks))
+        scores = as_array(model.mean_masked_scores(rows.readonly_view(), masks))
         return _check_scores(scores, (len(masks),), "mean_masked_scores")
     return loop_over_masks(model, rows, masks)
 
@@ -285,7 +285,7 @@ def mean_chain_scores(model, rows, orders):
     """Average the scores along orders over rows; shape (2, n_orders, n_features)."""
     rows = Rows.of(rows)
     if hasattr(model, "mean_chain_scores"):
-        scores = as_array(model.mean_chain_scores(rows.lend_view(), orders))
+        scores = as_array(model.mean_chain_scores(rows.readonly_view(), orders))
         shape = (2, len(orders), rows.shape[1])
         return _check_scores(scores, shape, "mean_chain_scores")
     conditional = CheckedConditional(model)
@@ -312,7 +312,7 @@ def chain_log_prob(conditional, rows, orders):
     """
     shape = len(orders), *rows.shape
     if conditional.along is not None:
-        terms = as_array(conditional.along(rows.lend_view(), orders))
+        terms = as_array(conditional.along(rows.readonly_view(), orders))
         return _check_scores(terms, shape, "chain_log_prob")
     terms = np.empty(shape)
     for order, along in zip(orders, terms, strict=True):

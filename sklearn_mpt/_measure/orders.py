@@ -304,9 +304,11 @@ class OrderSpread:
         if n_orders < 3:
             return np.full(np.shape(function(self.log_prob)), np.nan)
         keep = ~np.eye(n_orders, dtype=bool)
-        without = np.stack([function(self.log_prob[own]) for own in keep])
+        leaving_one_out = np.stack([function(self.log_prob[own]) for own in keep])
         with np.errstate(invalid="ignore"):  # NaN where a gap is infinite
-            spread = np.sum((without - without.mean(axis=0)) ** 2, axis=0)
+            spread = np.sum(
+                (leaving_one_out - leaving_one_out.mean(axis=0)) ** 2, axis=0
+            )
         share = (n_orders - 1) / n_orders * (1 - n_orders / self.n_all)
         return np.sqrt(share * spread)
 

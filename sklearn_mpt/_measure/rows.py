@@ -1,7 +1,7 @@
 """Rows of an array or a DataFrame, with the operations that generic code needs.
 
 A model written by a user may keep or change the rows that it is given. It therefore
-gets copies, never the caller's own rows: see `lend` and `lend_view`.
+gets copies, never the caller's own rows: see `writable_copy` and `readonly_view`.
 """
 
 import hashlib
@@ -62,11 +62,11 @@ class Rows:
             return np.broadcast_to(mask, self.shape)
         return mask & ~self.missing
 
-    def lend(self):
+    def writable_copy(self):
         """Return a copy of the rows, which a user's function may change."""
         return copy_of(self.values)
 
-    def lend_view(self):
+    def readonly_view(self):
         """Return a read-only view of an array, or a copy of a DataFrame."""
         if not isinstance(self.values, np.ndarray):
             return copy_of(self.values)

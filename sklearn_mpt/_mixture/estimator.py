@@ -353,7 +353,7 @@ class MPTMixture(TableMPT):
         of_covariance = layout.form.n_parameters(n_classes, g, self.n_factors)
         if layout.likelihood is not None:
             entries = torch.from_numpy(np.ones(len(layout.others)))
-            n_locations = len(layout.likelihood.spread(entries))
+            n_locations = len(layout.likelihood.to_locations(entries))
             middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
             free = int(torch.linalg.matrix_rank(middle))
         return n_classes - 1 + n_classes * (g + free) + of_covariance

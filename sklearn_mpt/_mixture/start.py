@@ -43,7 +43,7 @@ def features_of(X, layout, variance):
         columns = [columns[0] / np.sqrt(np.maximum(variance, 1e-300))]
         others = torch.from_numpy(X[:, layout.others.numpy()].astype(float))
         read = layout.likelihood.inputs(torch.nan_to_num(others))
-        gone = layout.likelihood.spread(others.isnan().double()) > 0
+        gone = layout.likelihood.to_locations(others.isnan().double()) > 0
         columns.append(torch.where(gone, torch.nan, read).numpy())
     features = np.concatenate(columns, axis=1)
     return np.where(np.isnan(features), np.nanmean(features, axis=0), features)

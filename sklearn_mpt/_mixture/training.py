@@ -146,8 +146,8 @@ def _slopes(density, X, entries, weight, prior):
     slope, information = likelihood.derivatives(
         torch.nan_to_num(rows[:, None]), classes.locations
     )
-    slopes = (likelihood.spread(entries) * slope).sum(0)
-    n_present = weight @ likelihood.spread((~rows.isnan()).to(X))
+    slopes = (likelihood.to_locations(entries) * slope).sum(0)
+    n_present = weight @ likelihood.to_locations((~rows.isnan()).to(X))
     expected = information.expand(len(X), *classes.locations.shape)[0]
     return slopes, (classes.weights[:, None] + prior) * n_present * expected
 

@@ -10,7 +10,7 @@ from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._base.density import Units
 from sklearn_mpt._base.estimator import _warn_if_unsure
 from sklearn_mpt._deep.density import DeepDensity, DeepModule
-from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, spread_layers
+from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, propagate
 from sklearn_mpt._deep.posterior_modes import likeliest_points
 from sklearn_mpt._integration.integrals import log_joint, rows_of
 from sklearn_mpt._integration.quadrature import Nodes, standard_normal_log_prob
@@ -158,7 +158,7 @@ def bent(likelihood, n_features, steepness, seed, activation="tanh"):
     rng = np.random.default_rng(seed)
     coefs, intercepts = initial_layers([2, 32, n_features], rng)
     points = rng.normal(size=(512, 2))
-    last = spread_layers(coefs, intercepts, activation, points, (2.0, rng))
+    last = propagate(coefs, intercepts, activation, points, (2.0, rng))
     coefs[1] *= steepness / (last @ coefs[1]).std()
     arrays = ([torch.tensor(a) for a in layers] for layers in (coefs, intercepts))
     net = Layers(*arrays, activation)

@@ -14,7 +14,7 @@ from sklearn_mpt import MPTDeepVAE
 from sklearn_mpt._deep import vae
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
-from sklearn_mpt._deep.nets import initial_layers, spread_layers
+from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import (
     CURLED,
@@ -86,7 +86,7 @@ def test_layers_are_spread_over_their_inputs():
     rng = np.random.default_rng(0)
     coefs, intercepts = initial_layers([3, 20, 7], rng)
     inputs = 100 + 5 * rng.normal(size=(400, 3))
-    values = spread_layers(coefs, intercepts, "relu", inputs, (2.5, rng))
+    values = propagate(coefs, intercepts, "relu", inputs, (2.5, rng))
     entering = inputs @ coefs[0] + intercepts[0]
     assert_allclose(entering.std(0), 2.5)
     assert_allclose(np.abs(entering).min(0), 0, atol=1e-12)

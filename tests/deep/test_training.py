@@ -146,11 +146,11 @@ class ValidationParabola:
 
     def __init__(self, best=3.0, spread=0.0):
         self.best = best
-        self.spread = np.random.default_rng(1).normal(size=50) * spread
+        self.to_locations = np.random.default_rng(1).normal(size=50) * spread
 
     def losses(self, module):
         x = module.x.item()
-        return (x - self.best) ** 2 + self.spread * x
+        return (x - self.best) ** 2 + self.to_locations * x
 
     def set_noise(self, module, factor_of):
         """There is none."""

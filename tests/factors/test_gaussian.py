@@ -355,8 +355,8 @@ def test_slopes_in_the_law_of_z_are_those_of_the_weights(point, gaps, hidden):
     ):
         by_gradient = sums._replace(rescaling=None)
         moves = [natural_step(s, point, sums.information) for s in (sums, by_gradient)]
-        assert moves[0].generator.abs().max() > 0.01
-        assert_allclose(moves[0].generator, moves[1].generator, atol=1e-12)
+        assert moves[0].rescaling.abs().max() > 0.01
+        assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-12)
 
 
 def test_noise_information_is_that_of_the_density(model):
@@ -420,7 +420,7 @@ def test_change_of_the_law_of_z_is_that_of_its_posterior_moments(
     expected = np.zeros((N_DIMS + 1, N_DIMS + 1))
     expected[:N_DIMS, :N_DIMS], expected[:N_DIMS, N_DIMS] = scale, moment[:N_DIMS, -1]
     largest = max(0.5, np.abs(expected).max())
-    assert_allclose(move.generator, 0.5 * expected / largest, atol=1e-12)
+    assert_allclose(move.rescaling, 0.5 * expected / largest, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1.0, 0.3])
@@ -513,7 +513,7 @@ def test_moment_problem_is_the_row_problem(point, X):
         moves.append(natural_step(sums, point, information))
     assert_allclose(moves[0].value, moves[1].value)
     assert_points_close(moves[0].step, moves[1].step, atol=1e-9)
-    assert_allclose(moves[0].generator, moves[1].generator, atol=1e-9)
+    assert_allclose(moves[0].rescaling, moves[1].rescaling, atol=1e-9)
 
 
 def batch_at(iteration, seed=7):

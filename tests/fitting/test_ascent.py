@@ -519,11 +519,11 @@ def test_generators_ascend_and_are_bounded():
     for seed in range(1, 6):
         point, gradient = random_point(0), random_point(seed).times(5)
         move = move_at(point, gradient)
-        change = point.coefs @ move.generator
+        change = point.coefs @ move.rescaling
         assert (change * gradient.coefs).sum() > 0
-        assert_array_equal(move.generator[3], 0.0)
-        assert_allclose(move.generator[:3, :3], move.generator[:3, :3].T)
-        assert move.generator.abs().max() <= 0.5 + 1e-12
+        assert_array_equal(move.rescaling[3], 0.0)
+        assert_allclose(move.rescaling[:3, :3], move.rescaling[:3, :3].T)
+        assert move.rescaling.abs().max() <= 0.5 + 1e-12
 
 
 @pytest.mark.parametrize(("factor", "cosine"), [(3.0, 1.0), (-0.2, -1.0)])
@@ -660,5 +660,5 @@ def test_corrected_moves_are_bounded_and_leave_the_law_alone():
     found = corrected(move, step, max_step=5.0)
     lengths = step.coefs.abs().amax(1)
     assert_allclose(found.step.coefs.abs().amax(1), lengths.clamp(max=5.0))
-    assert not found.generator.any()
+    assert not found.rescaling.any()
     assert corrected(move, step, max_step=math.inf).step is step

@@ -57,10 +57,10 @@ def test_numbers_of_few_values_are_coded_and_restored():
     assert layout.kinds == ["ordinal", "gaussian", "bernoulli", "categorical"]
     assert_array_equal(layout.n_categories, [4, 0, 2, 3])
     units = NumberTransform.of(rows, layout)
-    coded = units.without(rows)
+    coded = units.transform(rows)
     assert_array_equal(np.unique(coded[:, 0]), [0, 1, 2, 3])
-    assert_allclose(units.restored(coded), rows)
-    between = units.without(np.array([[0.7, 0, 9.0, 0], [np.nan] * 4]))
+    assert_allclose(units.inverse_transform(coded), rows)
+    between = units.transform(np.array([[0.7, 0, 9.0, 0], [np.nan] * 4]))
     assert_array_equal(between[:, [0, 2]], [[0, 1], [np.nan, np.nan]])
 
 
@@ -85,7 +85,7 @@ def test_transforms_imply_the_moments_of_the_sample(spread):
     numbers = np.exp(spread * np.random.default_rng(1).normal(size=300))
     numbers = np.append(numbers, numbers.min() / 50)
     powers = PowerTransforms.of(numbers[:, None], np.array([True]))
-    transforms = powers.transformed(numbers[:, None])[:, 0]
+    transforms = powers.transform(numbers[:, None])[:, 0]
     normal = np.random.default_rng(0).normal(size=400_000)
     law = powers.inverse((transforms.mean() + transforms.std() * normal)[:, None])
     assert_allclose(law.mean(), numbers.mean(), atol=0.3 * numbers.std())

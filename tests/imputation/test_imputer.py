@@ -273,14 +273,14 @@ def test_categories_beside_gaussians_follow_from_bayes_rule():
     layout = ColumnLayout(kinds, np.array([0, 3, 3, 2]))
     gaussian = CodedModel(MPTMixture(1, objective="lml", reg_covar=0.01))
     model = GaussianIndicators(layout, gaussian).fit(rows)
-    known = model.units_.without(model._coded(rows))
+    known = model.units_.transform(model._coded(rows))
     score = model.model.model.score_samples
     for j, place in ((1, slice(1, 3)), (2, slice(3, 6)), (3, slice(6, 7))):
         frequency = np.bincount(rows[:, j].astype(int)) / 300
         log_joint = np.empty((300, len(frequency)))
         for c, share in enumerate(frequency):
             column = np.array([[0.0, c, c, c]])
-            codes = model.units_.without(model._coded(column))[0, place]
+            codes = model.units_.transform(model._coded(column))[0, place]
             joint, alone = known.copy(), np.full_like(known[:1], np.nan)
             joint[:, place], alone[:, place] = codes, codes
             log_joint[:, c] = np.log(share) + score(joint) - score(alone)
@@ -308,15 +308,15 @@ def test_powers_choose_skewed_columns_and_are_inverted():
     powers = PowerTransforms.of(rows, np.array([True, True, True, False]))
     assert_array_equal(powers.columns, [0, 1])
     assert abs(powers.exponents[0]) < 0.2, "the logarithm of a lognormal is normal"
-    transforms = powers.transformed(rows)
+    transforms = powers.transform(rows)
     assert (abs(stats.skew(transforms[:, :2])) < 0.5).all()
     assert_array_equal(transforms[:, 2:], rows[:, 2:])
-    assert_allclose(powers.restored(transforms), rows, rtol=1e-12, atol=1e-12)
+    assert_allclose(powers.inverse_transform(transforms), rows, rtol=1e-12, atol=1e-12)
     step = 1e-6
-    rise = powers.transformed(rows + step) - powers.transformed(rows - step)
+    rise = powers.transform(rows + step) - powers.transform(rows - step)
     assert_allclose(np.exp(powers.log_slope(rows)), rise / (2 * step), rtol=1e-5)
     gap = np.where(np.arange(4) < 2, np.nan, rows)
-    assert np.isnan(powers.transformed(gap)[:, :2]).all()
+    assert np.isnan(powers.transform(gap)[:, :2]).all()
 
 
 def test_powers_do_not_depend_on_scales():

@@ -31,7 +31,7 @@ def table():
     units = NumberTransform.of(rows, layout, PowerTransforms.of(rows, is_number))
     assert list(layout.values) == [1]
     assert units.powers.columns.tolist() == [0]
-    return units.without(rows), layout, units
+    return units.transform(rows), layout, units
 
 
 def mixture(layout, n_components=2):
@@ -94,7 +94,7 @@ def test_a_model_without_powers_describes_numbers_as_they_are(table):
     plain = layout.without_levels()
     rows[:, 1] = (rows[:, 1] - rows[:, 1].mean()) / rows[:, 1].std()
     model = WithoutPowers(mixture(plain), units._replace(values={})).fit(rows)
-    numbers = units.restored(rows)[:, 0]
+    numbers = units.inverse_transform(rows)[:, 0]
     recoded = rows.copy()
     recoded[:, 0] = (numbers - numbers.mean()) / numbers.std()
     mask = np.random.default_rng(1).random(rows.shape) < 0.5
@@ -102,11 +102,11 @@ def test_a_model_without_powers_describes_numbers_as_they_are(table):
     expected = model.model.conditional_log_prob(recoded, mask)
     assert_allclose(found[:, 1:], expected[:, 1:])
     step = 1e-5  # the derivative of numbers by coded numbers
-    more, less = (units.restored(rows + by)[:, 0] for by in (step, -step))
+    more, less = (units.inverse_transform(rows + by)[:, 0] for by in (step, -step))
     slope = np.log((more - less) / (2 * step) / numbers.std())
     asked = mask[:, 0]
     assert_allclose(found[asked, 0], (expected[:, 0] + slope)[asked], rtol=1e-6)
     gaps = np.repeat(np.where(np.arange(4) == 0, np.nan, rows[:1]), 4000, axis=0)
     mean, _ = model.expected(gaps[:1], plain, np.array([], int), units)
-    drawn = units.restored(model.draw(gaps, random_state=0))[:, 0]
+    drawn = units.inverse_transform(model.draw(gaps, random_state=0))[:, 0]
     assert_allclose(drawn.mean(), mean[0, 0], atol=4 * drawn.std() / np.sqrt(4000))

@@ -714,8 +714,8 @@ def test_displays():
     display = ItemCurveDisplay.from_estimator(model, theta=theta)
     mean = [np.arange(len(p)) @ p for p in probabilities(model, theta)]
     assert_allclose(display.curves, mean)
-    told = InformationDisplay.from_estimator(model, theta=theta)
-    assert_allclose(told.line_.get_ydata(), model.information(theta).test)
+    information = InformationDisplay.from_estimator(model, theta=theta)
+    assert_allclose(information.line_.get_ydata(), model.information(theta).test)
     InformationDisplay.from_estimator(model, kind="items", theta=theta)
     people = WrightMapDisplay.from_estimator(model, all_rows(model)[::9])
     assert people.ax_.shape == (2,)

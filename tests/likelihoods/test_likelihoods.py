@@ -133,7 +133,7 @@ def test_sums_for_coefficients_are_those_of_entries(name, entries, n_weights):
     total = (weight * likelihood.entry_log_prob(X, location)).sum()
     (slope,) = torch.autograd.grad(total, location)
     each = likelihood.derivatives(X, location)[1].detach()
-    each = each if share is None else likelihood.spread(share) * each
+    each = each if share is None else likelihood.to_locations(share) * each
     assert_allclose(
         gradient.detach(), torch.einsum("nsl,nsp->lp", slope, products[..., :2])
     )
