@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sklearn_mpt._checks import warn_caller
 from sklearn_mpt._text.texts import scored_text, whole_text
 from sklearn_mpt._text.windows import tokenize
 
@@ -33,7 +34,8 @@ def _part(window, part, index, tokenizer):
     """Return the window in which the tokens of a part are scored.
 
     A token belongs to the part that holds its first character that is no white space,
-    so it belongs to one of several parts that make up a text.
+    or its first character if there is no such one. So it belongs to one of several
+    parts that make up a text.
     """
     text, start, stop = part
     offsets = window.offsets
@@ -43,15 +45,37 @@ def _part(window, part, index, tokenizer):
             f"text; {type(tokenizer).__name__} does not. Use a fast tokenizer."
         )
     pieces = [text[begin:end] for begin, end in offsets]
-    n_spaces = [len(piece) - len(piece.lstrip()) for piece in pieces]
+    n_spaces = [
+        len(piece) - len(piece.lstrip()) if piece.strip() else 0 for piece in pieces
+    ]
     begins = offsets[:, 0] + n_spaces
     is_fixed = window.is_fixed | (begins < start) | (begins >= stop)
     is_maskable = window.is_maskable & ~is_fixed
+    length = len(scored_text(part))
+    within = np.clip(offsets - start, 0, length)
+    within[begins >= stop] = length
     return replace(
         window,
         text=index,
         is_fixed=is_fixed,
         is_maskable=is_maskable,
         places=np.flatnonzero(is_maskable),
-        offsets=np.clip(offsets - start, 0, len(scored_text(part))),
+        offsets=within,
     )
+
+
+def warn_of_cut_tokens(windows, texts):
+    """Warn of tokens that begin before a part and end in it: they are not scored."""
+    found = [
+        window.text
+        for window in windows
+        if whole_text(texts[window.text]) is not texts[window.text]
+        and (window.is_fixed & (window.offsets[:, 0] < window.offsets[:, 1])).any()
+    ]
+    if found:
+        warn_caller(
+            f"{len(found)} of {len(windows)} different parts, texts[{found[0]}] the "
+            "first, begin within a token. Such a token belongs to what is before the "
+            "part, so it is not scored. Use a joiner with which no token of the "
+            "context goes on in the text, or begin parts where tokens begin."
+        )

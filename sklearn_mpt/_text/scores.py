@@ -18,7 +18,7 @@ from sklearn_mpt._seeds import draw_seed
 from sklearn_mpt._text.lengths import LengthLogProb, length_term
 from sklearn_mpt._text.loading import check_words
 from sklearn_mpt._text.masks import METHODS, MaskDraw
-from sklearn_mpt._text.parts import windows_of
+from sklearn_mpt._text.parts import warn_of_cut_tokens, windows_of
 from sklearn_mpt._text.results import (
     TextScores,
     TokenScores,
@@ -63,8 +63,9 @@ class TextScoresMixin:
             Texts; (context, text) pairs, of which only the text is scored; or (text,
             start, stop) parts of texts, of which the characters from `start` to `stop`
             are scored, given the rest of the text. A token is in the part that holds
-            its first character that is no white space. Pairs may be two columns of a
-            DataFrame or an array, and parts three.
+            its first character that is no white space, or its first character if there
+            is no such one. Pairs may be two columns of a DataFrame or an array, and
+            parts three.
         return_std : bool, default=False
             Whether to return the standard error over masks too.
         length_log_prob : callable or array-like of int, default=None
@@ -100,7 +101,9 @@ class TextScoresMixin:
         -----
         UserWarning
             If `design_` is "chain", and with independent masks the standard errors of
-            these texts, 10 or more, would be less than half as large.
+            these texts, 10 or more, would be less than half as large; or if a part, or
+            the text of a pair with a `joiner`, begins within a token, which then is not
+            scored.
         """
         self._check_is_fitted()
         check_bool(return_std, "return_std")
@@ -433,10 +436,10 @@ class TextScoresMixin:
     def _score_texts(self, X, draw, n_jobs=None, verbose=None):
         language_model, tokenizer = self._open_again()
         check_words(draw.method, tokenizer)
-        windows, first = windows_of(
-            tokenizer, self._check_texts(X), language_model.input_names
-        )
+        texts = self._check_texts(X)
+        windows, first = windows_of(tokenizer, texts, language_model.input_names)
         warn_of_no_words(tokenizer, windows)
+        warn_of_cut_tokens(windows, texts)
         is_centred = METHODS[draw.method].is_centred
         windows = fit_windows(windows, self.max_length_, self.overflow, is_centred)
         n_jobs = self.n_jobs if n_jobs is None else n_jobs

@@ -262,7 +262,8 @@ class VariantsMixin:
             raise ValueError(
                 "score_variants needs one token for each residue, but the tokenizer "
                 f"makes {len(body)} of the {len(residues)} residues of wild. Write "
-                "spaces between the residues if the tokenizer needs them."
+                "spaces between the residues if the tokenizer needs them, and capital "
+                "letters if it knows only these."
             )
         if len(window) > self.max_length_ and self.overflow != "stride":
             raise ValueError(
@@ -410,6 +411,11 @@ def read_variants(variants, wild, first_position, separator=""):
     if isinstance(variants, str) or not hasattr(variants, "__iter__"):
         raise TypeError(
             f"variants must be a sequence of str, got a single {show(variants)}."
+        )
+    if len(getattr(variants, "shape", (0,))) != 1:
+        raise TypeError(
+            "variants must be a sequence of str, such as one column of a table, got a "
+            f"{type(variants).__name__} of shape {variants.shape}."
         )
     return [
         _read(variant, index, wild, first_position, separator)

@@ -169,10 +169,15 @@ def fit_windows(windows, max_length, overflow, centred):
     """Shorten or split windows longer than `max_length`, as `overflow` says."""
     too_long = [window for window in windows if len(window) > max_length]
     if too_long and overflow == "error":
+        has_room = too_long[0].is_fixed.sum() < max_length
         raise ValueError(
             f"texts[{too_long[0].text}] has {len(too_long[0])} tokens, more than "
-            f"max_length={max_length}. Shorten it, or set overflow to 'truncate', "
-            "'stride' or 'split'."
+            f"max_length={max_length}. "
+            + (
+                "Shorten it, or set overflow to 'truncate', 'stride' or 'split'."
+                if has_room
+                else "Shorten its context."
+            )
         )
     pieces = []
     for window in windows:
@@ -193,7 +198,8 @@ def _split(window, max_length, overflow, centred):
     if room < 1:
         raise ValueError(
             f"texts[{window.text}] has {max_length - room} context and special "
-            f"tokens, which leave no room for text in max_length={max_length}."
+            f"tokens, which leave no room for text in max_length={max_length}. Shorten "
+            "the context."
         )
     before, after = np.split(np.flatnonzero(window.is_fixed), [body[0]])
     if overflow == "truncate":

@@ -12,12 +12,15 @@ pytest.importorskip("transformers")
 import pandas as pd
 import polars as pl
 from text_models import (
+    SPECIAL,
     JointModel,
+    framed,
     make_letter_tokenizer,
     make_model,
     make_tokenizer,
     random_joint,
 )
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sklearn_mpt import MPTScorer, compare_lml, mpt_curve
 
@@ -78,13 +81,14 @@ def test_parts_that_make_up_a_text_share_its_tokens():
     scorer = make_scorer(method="pll").fit()
     cuts = [0, 3, 9, 14, len(TEXT)]  # at spaces, and within words
     parts = [(TEXT, a, b) for a, b in pairwise(cuts)]
-    found = scorer.token_scores(parts)
+    with pytest.warns(UserWarning, match="1 of 4 different parts, texts"):
+        found = scorer.token_scores(parts)
     tokens = [token for part in found for token in part.tokens]
     (whole,) = scorer.token_scores([TEXT])
     assert tokens == whole.tokens
     scores = np.concatenate([part.log_prob for part in found])
     assert_allclose(scores, whole.log_prob, rtol=1e-5)
-    assert_allclose(scorer.score_samples(parts).sum(), scorer.score_samples([TEXT])[0])
+    assert_allclose(scores.sum(), scorer.score_samples([TEXT])[0])
 
 
 def test_the_whole_text_as_a_part():
@@ -147,6 +151,8 @@ def test_a_part_of_a_text_that_is_too_long():
     scorer = make_scorer(max_length=6, overflow="stride").fit()
     with pytest.raises(ValueError, match="no room for text"):
         scorer.score_samples([(TEXT, 4, 7)])
+    with pytest.raises(ValueError, match=r"max_length=6. Shorten its context"):
+        make_scorer(max_length=6).fit().score_samples([(TEXT, 4, 7)])
 
 
 def test_a_joiner_fills_and_fits():
@@ -164,3 +170,40 @@ def test_the_joiner_of_fit_is_used():
     scorer = make_scorer(joiner=" ").fit()
     before = scorer.score_samples(PAIRS)
     assert_array_equal(scorer.set_params(joiner=None).score_samples(PAIRS), before)
+
+
+def make_byte_scorer(**kwargs):
+    """A model of bytes, of which a line break is one, and of the token "he"."""
+    tokens = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), "he"]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    backend = Tokenizer(models.BPE(vocabulary, [("h", "e")], unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    model = make_model(vocab_size=len(tokens), num_hidden_layers=1)
+    return MPTScorer(model, framed(backend), method="pll", **kwargs).fit()
+
+
+def test_white_space_belongs_to_the_part_that_holds_it():
+    scorer = make_byte_scorer(joiner="\n")
+    (tokens,) = scorer.token_scores([("a", "b\n")])
+    assert tokens.pieces == ["b", "\n"]
+    assert scorer.count_tokens([("a\n\nb", 0, 2), ("a\n\nb", 2, 4)]).tolist() == [2, 2]
+
+
+def test_characters_of_several_tokens_belong_to_one_part():
+    scorer, text = make_byte_scorer(), "aé日🙂"
+    parts = [(text, i, i + 1) for i in range(4)]
+    assert scorer.count_tokens(parts).tolist() == [1, 2, 3, 4]
+    pieces = ["".join(part.pieces) for part in scorer.token_scores(parts)]
+    assert pieces == list(text)
+
+
+@pytest.mark.parametrize(
+    "texts", [[("c", "a"), ("h", "e")], [("she", 1, 2), ("she", 2, 3)]]
+)
+def test_tokens_that_begin_before_a_part_are_warned_of(texts):
+    scorer = make_byte_scorer(joiner="")
+    message = r"1 of 2 different parts, texts\[1\] the first, begin within a token"
+    with pytest.warns(UserWarning, match=message):
+        scores = scorer.score_samples(texts)
+    assert scores[0] < 0 == scores[1]

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from text_models import (
@@ -220,6 +221,13 @@ def test_a_sequence_of_quite_another_length_is_warned_of(text):
     message = rf"1 of 2 variants are whole sequences .* variants\[1\], '{text}', has"
     with pytest.warns(UserWarning, match=message):
         make_scorer().score_variants(WILD, ["a1b", text])
+
+
+def test_a_table_of_variants_is_refused():
+    table = pd.DataFrame({"variant": ["a1b"]})
+    with pytest.raises(TypeError, match=r"one column of a table, got a DataFrame"):
+        make_scorer().score_variants(WILD, table)
+    assert make_scorer().score_variants(WILD, table["variant"]).shape == (1,)
 
 
 def test_positions_can_start_elsewhere():
