@@ -467,7 +467,7 @@ def time_maths():
     import torch
 
     from sklearn_mpt._factors.density import LinearGaussian
-    from sklearn_mpt._factors.sums import Symmetric, masked_sums
+    from sklearn_mpt._factors.sums import SymmetricMatrices, masked_sums
     from sklearn_mpt._fitting.natural_gradient import Point
 
     X = torch.from_numpy(block_of(0, 10_000)).double()
@@ -480,7 +480,7 @@ def time_maths():
         model = LinearGaussian(*(array.to(dtype) for array in arrays))
         coefs = torch.cat([model.components.T, model.mean[:, None]], 1)
         point = Point(coefs, model.noise_variance.log())
-        symmetric = Symmetric(k, "cpu")
+        symmetric = SymmetricMatrices(k, "cpu")
         symmetric.twice = symmetric.twice.to(dtype)
         entries = rows.nan_to_num(), present, present * seen, present
         return {

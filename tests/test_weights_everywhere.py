@@ -24,9 +24,13 @@ from sklearn_mpt import (
     MPTMixture,
     MPTProbabilisticPCA,
 )
-from sklearn_mpt._imputation.column_layout import Layout, Units
+from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.stacking import repeated
-from sklearn_mpt._imputation.weights import Hidden, log_prob_weights, mean_weights
+from sklearn_mpt._imputation.weights import (
+    HiddenEntries,
+    log_prob_weights,
+    mean_weights,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -235,9 +239,9 @@ def test_many_more_rows_leave_little_doubt_about_models():
 
 def test_units_are_those_of_repeated_rows():
     X, weight = numbers(), np.random.default_rng(2).integers(1, 4, 60)
-    layout = Layout.of(["gaussian"] * 3, [None] * 3)
-    weighted = Units.of(X, layout, weight=weight)
-    twice = Units.of(repeated(X, weight), layout)
+    layout = ColumnLayout.of(["gaussian"] * 3, [None] * 3)
+    weighted = NumberTransform.of(X, layout, weight=weight)
+    twice = NumberTransform.of(repeated(X, weight), layout)
     assert_allclose(weighted.shift, twice.shift)
     assert_allclose(weighted.scale, twice.scale)
 
@@ -254,9 +258,9 @@ def test_weights_of_models_are_those_of_repeated_entries():
     rng = np.random.default_rng(0)
     log_prob, error = rng.normal(size=(3, 80)), rng.normal(size=(3, 80))
     columns, weight = np.arange(80) % 2, rng.integers(0, 4, 80)
-    hidden = Hidden(columns, np.array([True, True]), log_prob, error, weight)
+    hidden = HiddenEntries(columns, np.array([True, True]), log_prob, error, weight)
     index = np.repeat(np.arange(80), weight)
-    twice = Hidden(
+    twice = HiddenEntries(
         columns[index],
         hidden.is_number,
         log_prob[:, index],

@@ -8,11 +8,11 @@ from reference import bernoulli_log_prob, binary_rows
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
 from sklearn_mpt._integration.chain_scores import MAX_POINTS, lengths, n_points
 from sklearn_mpt._measure.contract import (
-    Conditional,
+    CheckedConditional,
     chain_log_prob,
     mean_chain_scores,
 )
-from sklearn_mpt._measure.rows import ObservedRows
+from sklearn_mpt._measure.rows import Rows
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Maximum iterations:sklearn.exceptions.ConvergenceWarning"
@@ -107,10 +107,8 @@ def test_log_probs_are_those_of_one_call_per_prefix(factory, has_gaps):
     model, X = factory()
     X, orders = with_orders(X, has_gaps)
     log_prob = model.chain_log_prob(X, orders)
-    loop = Conditional(model.conditional_log_prob)
-    assert_allclose(
-        log_prob, chain_log_prob(loop, ObservedRows.of(X), orders), atol=1e-9
-    )
+    loop = CheckedConditional(model.conditional_log_prob)
+    assert_allclose(log_prob, chain_log_prob(loop, Rows.of(X), orders), atol=1e-9)
 
 
 def test_orders_hold_each_feature_once():
