@@ -51,11 +51,11 @@ def torch_state():
     """Say which devices PyTorch finds, and how it uses the processor."""
     import torch
 
-    found = range(torch.cuda.device_count())
+    indices = range(torch.cuda.device_count())
     return {
         "device='auto'": check_device("auto"),
         "CUDA": torch.version.cuda,
-        "GPUs": [torch.cuda.get_device_name(index) for index in found],
+        "GPUs": [torch.cuda.get_device_name(index) for index in indices],
         "threads": torch.get_num_threads(),
     }
 

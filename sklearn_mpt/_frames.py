@@ -140,11 +140,11 @@ class Column(NamedTuple):
             If some values are not numbers. The message ends with `of_strings` if they
             are strings.
         """
-        strange = "" if self._is_of_numbers else no_numbers(self.present)
-        if strange:
-            advice = of_strings if strange == "strings" else ADVICE
+        contents = "" if self._is_of_numbers else no_numbers(self.present)
+        if contents:
+            advice = of_strings if contents == "strings" else ADVICE
             raise ValueError(
-                f"Column {self.name!r} holds {strange}{self._dtype}, not numbers. "
+                f"Column {self.name!r} holds {contents}{self._dtype}, not numbers. "
                 f"{advice}"
             )
         return np.where(self.missing, np.nan, self.values).astype(np.float64)
@@ -395,16 +395,16 @@ def _check_array_of_numbers(X):
             return
     if not isinstance(X, np.ndarray):
         return
-    found = {KINDS_OF_ARRAYS.get(X.dtype.kind, "")}
+    kinds = {KINDS_OF_ARRAYS.get(X.dtype.kind, "")}
     if X.dtype == object:
-        found = {
+        kinds = {
             word
             for value in {type(v): v for v in X.ravel()}.values()
             for types, word in NO_NUMBERS
             if isinstance(value, types) and word != "strings"
         }
-    if found - {""}:
+    if kinds - {""}:
         raise ValueError(
-            f"X holds {' and '.join(sorted(found - {''}))} (dtype {X.dtype}), not "
+            f"X holds {' and '.join(sorted(kinds - {''}))} (dtype {X.dtype}), not "
             f"numbers. {ADVICE}"
         )

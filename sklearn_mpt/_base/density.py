@@ -343,20 +343,24 @@ class IntegratedDensity(LatentDensity):
             return super().chain_log_prob(X, orders)
         rows, orders = self._rows(X), orders.expand(len(X), -1, -1)
 
-        def along(rule, which):
-            return integrate_along(rows.take(which), orders[which], rule, self.joint)
+        def along(rule, row_index):
+            return integrate_along(
+                rows.take(row_index), orders[row_index], rule, self.joint
+            )
 
         value, error, _ = refine(along, shared, self.predicting.tolerance)
         far = (error > self.predicting.tolerance).nonzero()
         places = orders.argsort(-1)
         accuracy = self.predicting.without_shared()
         parts = [part.T for part in far.split(len(X)) if len(part)]
-        for which, i, feature in parts:
-            place = places[which, i]
+        for row_index, i, feature in parts:
+            place = places[row_index, i]
             asked = place == place.gather(1, feature[:, None])
-            seen = (place < place.gather(1, feature[:, None])) & rows.present[which]
-            prefixes = ObservedRows(rows.X[which], seen | asked, seen)
-            value[which, i, feature] = self._conditionals(prefixes, accuracy)[asked]
+            visible = (place < place.gather(1, feature[:, None])) & rows.present[
+                row_index
+            ]
+            prefixes = ObservedRows(rows.X[row_index], visible | asked, visible)
+            value[row_index, i, feature] = self._conditionals(prefixes, accuracy)[asked]
         log_prob = value - self.units.log_scale
         return torch.where(rows.present[:, None], log_prob, 0.0)
 
@@ -368,11 +372,13 @@ class IntegratedDensity(LatentDensity):
             return value
         accuracy = self.scoring if accuracy.is_quadrature else accuracy.finest()
         integrate = partial(self._estimate, integrate_log_prob, accuracy=accuracy)
-        for which, feature in (part.T for part in far.split(len(value))):
-            entries = which, feature
+        for row_index, feature in (part.T for part in far.split(len(value))):
+            entries = row_index, feature
             other, other_error = conditionals_by_difference(rows, entries, integrate)
-            better = other_error < error[which, feature]
-            value[which, feature] = torch.where(better, other, value[which, feature])
+            better = other_error < error[row_index, feature]
+            value[row_index, feature] = torch.where(
+                better, other, value[row_index, feature]
+            )
         return value
 
     def _in_units(self, rows, log_prob):
@@ -439,7 +445,7 @@ class IntegratedDensity(LatentDensity):
         if not accuracy.is_quadrature:
             return refine_mixtures(function, rows, accuracy, self.joint)
         return refine(
-            lambda rule, which: function(rows.take(which), rule, self.joint),
+            lambda rule, index: function(rows.take(index), rule, self.joint),
             accuracy.rules(),
             accuracy.tolerance,
         )

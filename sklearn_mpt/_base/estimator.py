@@ -683,8 +683,8 @@ class LatentMixin(ClassNamePrefixFeaturesOutMixin, TransformerMixin):
             mean, covariance = density.latent_moments(rows)
             return torch.cat([mean[:, None], covariance], 1)
 
-        both = self._map_rows(density, moments, X)
-        return both[:, 0], both[:, 1:]
+        moments_of_z = self._map_rows(density, moments, X)
+        return moments_of_z[:, 0], moments_of_z[:, 1:]
 
     def inverse_transform(self, Z: ArrayLike) -> np.ndarray:
         """Compute the expected row for given latent variables.

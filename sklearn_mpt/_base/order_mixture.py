@@ -100,9 +100,9 @@ class OrderMixture(Density):
         terms = rows.new_zeros(len(rows), *orders.shape[1:])
         places = orders.argsort(-1)
         columns = torch.arange(X.shape[1], device=X.device)
-        for some in columns.split(self._n_at_a_time(len(X))):
-            column, row = present[:, some].T.nonzero().T
-            column = some[column]
+        for block in columns.split(self._n_at_a_time(len(X))):
+            column, row = present[:, block].T.nonzero().T
+            column = block[column]
             place = places[row if len(places) > 1 else [0]]
             place = place.expand(len(row), -1, -1)  # shape: (n_entries, n_orders, d)
             at = column[:, None, None].expand(-1, place.shape[1], 1)
@@ -171,10 +171,10 @@ class OrderMixture(Density):
         n_missing = (~present).sum(1)
         visible = present.clone()
         for t in range(int(n_missing.max()) if len(X) else 0):
-            which = (n_missing > t).nonzero()[:, 0]
-            column = order[which, t]
-            rows[which, column] = self.draw_entries(
-                rows[which], visible[which], column, noise[which, :, 1:]
+            row_index = (n_missing > t).nonzero()[:, 0]
+            column = order[row_index, t]
+            rows[row_index, column] = self.draw_entries(
+                rows[row_index], visible[row_index], column, noise[row_index, :, 1:]
             )
-            visible[which, column] = True
+            visible[row_index, column] = True
         return self.units.restore(rows)

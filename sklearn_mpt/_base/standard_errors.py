@@ -127,8 +127,8 @@ def _errors(information, covariance, fitted, likelihood):
     scale, (n_locations, width) = information.scale, information.coefs.shape
     by_location = covariance[: n_locations * width, : n_locations * width]
     by_location = by_location.reshape((n_locations, width) * 2)
-    each = np.arange(n_locations)
-    blocks = scale[:, None, None] ** 2 * by_location[each, :, each]
+    location_index = np.arange(n_locations)
+    blocks = scale[:, None, None] ** 2 * by_location[location_index, :, location_index]
     deviations = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2))
     where = "mean" if "mean_" in fitted else "intercept"
     errors = {"components": deviations[:, :-1].T, where: deviations[:, -1]}
@@ -148,11 +148,11 @@ def _shape_attribute_errors(likelihood, covariance, scale):
         value, slope = _value_and_slope(likelihood, shape_params, scale, name)
         slope = slope.reshape(-1, shape_params.numel()).numpy()
         moves = slope != 0  # the covariance of others may be NaN
-        found = [
+        variances = [
             np.sqrt(s[m] @ covariance[np.ix_(m, m)] @ s[m])
             for s, m in zip(slope, moves, strict=True)
         ]
-        deviations = np.where(value.isnan().flatten(), np.nan, found)
+        deviations = np.where(value.isnan().flatten(), np.nan, variances)
         deviations = deviations.reshape(value.shape)
         errors[name.rstrip("_")] = deviations if value.ndim else float(deviations)
     return errors

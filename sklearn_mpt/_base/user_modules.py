@@ -77,15 +77,15 @@ class UserModuleWrapper(torch.nn.Module):
         for dtype in (torch.float64, torch.float32):
             rows = torch.zeros(2, n_inputs, dtype=dtype, device="cpu")
             try:
-                found = self.module.to(dtype)(rows)
+                outputs = self.module.to(dtype)(rows)
             except (RuntimeError, TypeError, ValueError, IndexError) as error:
                 raise ValueError(f"{wanted}; it raised: {error}") from error
-            if not isinstance(found, torch.Tensor):
-                raise TypeError(f"{wanted}; it gave {type(found).__name__}.")
-            if found.shape != (2, n_outputs) or found.dtype != dtype:
+            if not isinstance(outputs, torch.Tensor):
+                raise TypeError(f"{wanted}; it gave {type(outputs).__name__}.")
+            if outputs.shape != (2, n_outputs) or outputs.dtype != dtype:
                 raise ValueError(
-                    f"{wanted}; 2 rows of {dtype} gave shape {tuple(found.shape)} of "
-                    f"{found.dtype}."
+                    f"{wanted}; 2 rows of {dtype} gave shape {tuple(outputs.shape)} of "
+                    f"{outputs.dtype}."
                 )
         for hook in hooks:
             hook.remove()

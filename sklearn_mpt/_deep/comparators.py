@@ -57,16 +57,16 @@ def encode_decode_log_prob(module, X, observed, noise):
     """
     normal, uniform = noise
     n_chains = normal.shape[2]
-    rows, seen = (t.repeat_interleave(n_chains, 0) for t in (X, observed))
+    rows, is_observed = (t.repeat_interleave(n_chains, 0) for t in (X, observed))
     with torch.no_grad():
-        filled, known = rows, seen
+        filled, known = rows, is_observed
         for step in range(uniform.shape[1]):
             z = _draw(module, filled, known, normal[:, step])
             draws = module.likelihood.draw(
                 module.decoder(z.unflatten(0, (-1, n_chains))), uniform[:, step]
             )
-            filled = torch.where(seen, rows, draws.flatten(0, 1))
-            known = torch.ones_like(seen)
+            filled = torch.where(is_observed, rows, draws.flatten(0, 1))
+            known = torch.ones_like(is_observed)
     z = _draw(module, filled, known, normal[:, -1]).unflatten(0, (-1, n_chains))
     log_prob = module.likelihood.entry_log_prob(X[:, None], module.decoder(z))
     return log_mean_exp(log_prob, 1)
@@ -75,8 +75,8 @@ def encode_decode_log_prob(module, X, observed, noise):
 def _draw(module, X, observed, normal):
     """Draw z from the encoder for every row of every chain; (n * s, k)."""
     posterior = module.posterior(X, observed)
-    each = normal.expand(len(X) // normal.shape[1], -1, -1).flatten(0, 1)
-    return posterior.mean + (each[:, None] @ posterior.root)[:, 0]
+    noise = normal.expand(len(X) // normal.shape[1], -1, -1).flatten(0, 1)
+    return posterior.mean + (noise[:, None] @ posterior.root)[:, 0]
 
 
 class EncodeDecodeDensity(DeepDensity):

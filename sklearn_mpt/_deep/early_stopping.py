@@ -40,13 +40,13 @@ class ValidationRows:
     @torch.no_grad()
     def samples(self, module):
         """Samples of z and their locations for each batch, whatever the noise is."""
-        found = []
+        sample_batches = []
         for rows, noise in zip(self.rows, self.noise, strict=True):
             posterior = module.posterior(*rows)
             densities = natural_parameters(posterior)
             samples = SharedSamples.of(posterior, densities, (1, len(rows[0])), *noise)
-            found.append((samples, module.decoder.locations(samples.z)))
-        return found
+            sample_batches.append((samples, module.decoder.locations(samples.z)))
+        return sample_batches
 
     @torch.no_grad()
     def losses(self, module, samples=None):

@@ -176,9 +176,9 @@ class Encoder(torch.nn.Module):
         inputs : shape (n, l); any finite number where not observed.
         observed : shape (n, l); bool, or 1.0 and 0.0.
         """
-        seen = observed.to(self.precision.dtype)
-        inputs = torch.cat([inputs * seen, seen], 1)
-        root = precision_root_of(seen, self.precision)
+        observed_float = observed.to(self.precision.dtype)
+        inputs = torch.cat([inputs * observed_float, observed_float], 1)
+        root = precision_root_of(observed_float, self.precision)
         # products with few columns are fastest where each column is contiguous
         information = functional.linear(inputs, self.information.T.contiguous())
         mean = torch.cholesky_solve(information[..., None], root)[..., 0]

@@ -110,11 +110,11 @@ def shared_scores(module, X, mask, noise, prior_samples):
     observed = torch.stack([present & ~mask, present])
     rows, densities, samples = _draw_samples(module, X, observed, noise, prior_samples)
     locations, kind = module.decoder.locations(samples.z), module.likelihood
-    visible, every = _complete_as_one_row(observed)
+    visible, all_rows = _complete_as_one_row(observed)
     log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
     share = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
-        _, of_all = samples.bounds(module, locations, (rows[1], every))
+        _, of_all = samples.bounds(module, locations, (rows[1], all_rows))
         weights = torch.stack([share.exp(), of_all])
     log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
@@ -162,9 +162,9 @@ def _draw_samples(module, X, observed, noise, prior_samples):
     Returns the rows of each set, 0.0 where not in it; the natural parameters of the
     posteriors, of shapes (n_sets, n, p) and (n_sets, n); and the samples.
     """
-    shape, seen = observed.shape[:2], observed.to(X.dtype)
-    rows = torch.nan_to_num(X) * seen
-    posterior = module.posterior(rows.flatten(0, 1), seen.flatten(0, 1))
+    shape, observed_float = observed.shape[:2], observed.to(X.dtype)
+    rows = torch.nan_to_num(X) * observed_float
+    posterior = module.posterior(rows.flatten(0, 1), observed_float.flatten(0, 1))
     densities = natural_parameters(posterior)
     samples = SharedSamples.of(posterior, densities, shape, noise, prior_samples)
     return rows, [part.unflatten(0, shape) for part in densities], samples
@@ -270,7 +270,9 @@ class RowLoss:
     def join(self, others):
         """Train on validation rows, too."""
         parts = self.weights, others.weights  # each has a mean of its own
-        weight = torch.cat([each * (total / len(each)) for each, total in parts])
+        weight = torch.cat(
+            [weight_part * (total / len(weight_part)) for weight_part, total in parts]
+        )
         self.X = torch.cat([self.X, others.X])
         self.weights = SampleWeights.of(weight.cpu().numpy(), self.X)
 

@@ -39,9 +39,11 @@ def posteriors_around_modes(rows, z, module):
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]
     index = torch.arange(shape[0], device=z.device).repeat_interleave(shape[1])
-    found, joint = laplace(rows.take(index), starts.flatten(0, 1), module)
-    mass = joint - log_peak(found)
-    return _distinct(RowModes(*(part.unflatten(0, shape) for part in (*found, mass))))
+    posterior, joint = laplace(rows.take(index), starts.flatten(0, 1), module)
+    mass = joint - log_peak(posterior)
+    return _distinct(
+        RowModes(*(part.unflatten(0, shape) for part in (*posterior, mass)))
+    )
 
 
 class RowModes(NamedTuple):
@@ -103,12 +105,12 @@ def laplace(rows, z, module, max_steps=MAX_STEPS):
     """
     kind = module.likelihood
 
-    def log_joint_of(z, which):
-        some = rows.take(which)
+    def log_joint_of(z, index):
+        selected = rows.take(index)
         location, jacobian = module.decoder.value_and_jacobian(z)
-        observed = some.observed.to(z.dtype)
-        entries = kind.entry_log_prob(some.X, location)
-        slope, information = kind.derivatives(some.X, location)
+        observed = selected.observed.to(z.dtype)
+        entries = kind.entry_log_prob(selected.X, location)
+        slope, information = kind.derivatives(selected.X, location)
         slope = kind.to_locations(observed) * slope
         eye = torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
         return LogJoint(

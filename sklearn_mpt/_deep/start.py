@@ -104,7 +104,7 @@ def _decoder_start(sizes, location, activation, bend, rng):
 
 def _encoder_start(recipe, n_components, likelihood, rows, rng):
     """Return an encoder whose net is 0, so that it is the additive posterior."""
-    inputs, seen = _read(likelihood, rows.X)
+    inputs, observed = _read(likelihood, rows.X)
     n_inputs = inputs.shape[1]
     n_outputs = n_components + n_components * (n_components + 1) // 2
     unit = 1 / np.sqrt(n_inputs)
@@ -113,11 +113,11 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     if recipe.widths:
         sizes = [2 * n_inputs, *recipe.widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        some = rows.some(N_ROWS, rng)
-        entering = np.concatenate([inputs[some], seen[some]], 1)
+        sample = rows.some(N_ROWS, rng)
+        entering = np.concatenate([inputs[sample], observed[sample]], 1)
         propagate(coefs, intercepts, recipe.activation, entering, (1.0, rng))
         coefs[-1][:], intercepts[-1][:] = 0, 0
-    centre = rows.total(inputs) / np.maximum(rows.total(seen), TINY)
+    centre = rows.total(inputs) / np.maximum(rows.total(observed), TINY)
     return {
         "encoder_information_": np.concatenate([slope, -centre[:, None] * slope]),
         "encoder_precision_": unit * rng.normal(size=(n_components, n_inputs)),
@@ -128,9 +128,9 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
 
 def _read(likelihood, X):
     """Return the inputs of the encoder, 0.0 where missing, and where they are seen."""
-    seen = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
+    observed = likelihood.to_locations(torch.from_numpy(~np.isnan(X))).numpy()
     inputs = likelihood.inputs(torch.from_numpy(np.nan_to_num(X))).numpy()
-    return inputs * seen, seen
+    return inputs * observed, observed
 
 
 def linear_part(likelihood, fitted, rows, location, layers, z, last):
@@ -145,25 +145,25 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     """
     coefs, intercepts = layers
     of_rows = likelihood.from_attributes(fitted, fitted["_scale"])
-    inputs, seen = _read(likelihood, rows.X)
+    inputs, observed = _read(likelihood, rows.X)
     with torch.no_grad():
         slope, information = of_rows.derivatives(
             torch.from_numpy(np.nan_to_num(rows.X)),
-            torch.from_numpy(location).expand(seen.shape),
+            torch.from_numpy(location).expand(observed.shape),
         )
-    information = rows.total(seen * information.numpy())
-    information /= np.maximum(rows.total(seen), TINY)
+    information = rows.total(observed * information.numpy())
+    information /= np.maximum(rows.total(observed), TINY)
     root = np.sqrt(np.maximum(information, LEAST_INFORMATION))
-    slope = seen * slope.numpy()
+    slope = observed * slope.numpy()
     size = np.sqrt(rows.weight)[:, None]
     W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])
     basis = np.column_stack([last, np.ones(len(last))])
     solution = np.linalg.lstsq(basis, z @ (W / root), rcond=1e-6)[0]
     coefs[-1], intercepts[-1] = solution[:-1], location + solution[-1]
     # slopes are linear in what is read: their coefficients, and constants
-    count = np.maximum(rows.total(seen), TINY)
+    count = np.maximum(rows.total(observed), TINY)
     centre, level = rows.total(inputs) / count, rows.total(slope) / count
-    apart = seen * (inputs - centre)
+    apart = observed * (inputs - centre)
     factor = rows.total(apart * slope) / np.maximum(rows.total(apart**2), 1e-12)
     pull = np.concatenate([factor, level - factor * centre])[:, None]
     noise_attributes = {}

@@ -287,7 +287,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         super()._check_fitted_parameters()
         if self.decoder is not None:
             return
-        widths = tuple(len(each) for each in self.decoder_intercepts_[-2::-1])
+        widths = tuple(
+            len(intercepts) for intercepts in self.decoder_intercepts_[-2::-1]
+        )
         recipe = self._recipe(self._likelihood(), 0, self.n_features_in_)
         if widths != recipe.widths:
             raise ValueError(
@@ -365,8 +367,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             rng=data.rng,
             validation=validation,
             other_starts=[
-                module_of(each, likelihood, device).float().state_dict()
-                for each in starts
+                module_of(attributes, likelihood, device).float().state_dict()
+                for attributes in starts
             ],
             log_scale=float(log_scale.mean()),
             tol=self.tol,

@@ -73,8 +73,8 @@ class CategoryConditional(ColumnConditional):
         if self.predictor is None:
             return np.tile(self.marginal, (len(inputs), 1))
         Z = inputs.given_to(self.predictor)
-        found = probabilities(self.predictor, Z, len(self.marginal))
-        return (1 - self.share) * found + self.share * self.marginal
+        predicted = probabilities(self.predictor, Z, len(self.marginal))
+        return (1 - self.share) * predicted + self.share * self.marginal
 
     def log_prob(self, inputs, x):
         return np.log(self.prob(inputs)[np.arange(len(x)), x.astype(int)])
@@ -117,8 +117,8 @@ class NumberConditional(ColumnConditional):
     def _predicted(self, inputs):
         learned, predictor = self.learned, self.predictor
         if predictor is None:
-            each = np.ones((len(inputs), 1))
-            return learned["mean"] * each, learned["variance"] * each
+            prediction = np.ones((len(inputs), 1))
+            return learned["mean"] * prediction, learned["variance"] * prediction
         Z = inputs.given_to(predictor)
         if has_leaves(predictor):
             if self._leaves is None:
@@ -134,8 +134,10 @@ class NumberConditional(ColumnConditional):
         return self.learned["mean"], WIDTH**2 * self.learned["variance"]
 
     def log_prob(self, inputs, x):
-        each = self.family.log_prob(x[:, None], *self._moments(inputs))
-        mixture = logsumexp(each, axis=1) - np.log(each.shape[1])
+        log_prob_by_predictor = self.family.log_prob(x[:, None], *self._moments(inputs))
+        mixture = logsumexp(log_prob_by_predictor, axis=1) - np.log(
+            log_prob_by_predictor.shape[1]
+        )
         wide = self.wide.log_prob(x, *self._wide_moments)
         return np.logaddexp(np.log1p(-self.share) + mixture, np.log(self.share) + wide)
 
@@ -166,9 +168,11 @@ class AmountConditional(ColumnConditional):
 
     def log_prob(self, inputs, x):
         log_prob = self.sign.log_prob(inputs, x > 0)
-        some = x > 0
-        if some.any():
-            log_prob[some] += self.amount.log_prob(inputs.take(some), x[some])
+        is_positive = x > 0
+        if is_positive.any():
+            log_prob[is_positive] += self.amount.log_prob(
+                inputs.take(is_positive), x[is_positive]
+            )
         return log_prob
 
     def mean(self, inputs):

@@ -57,18 +57,18 @@ class NetworkDensity(OrderMixture):
 
     def log_prob(self, rows, visible, hidden):
         log_prob = torch.zeros_like(rows)
-        for column, which in _rows_of_columns(hidden):
-            log_prob[which, column] = self._ask(
-                "log_prob", rows[which], visible[which], column, rows[which, column]
+        for column, index in _rows_of_columns(hidden):
+            log_prob[index, column] = self._ask(
+                "log_prob", rows[index], visible[index], column, rows[index, column]
             )
         return log_prob
 
     def log_prob_of_entries(self, rows, visible, column):
         log_prob = rows.new_empty(len(rows))
         for j in column.unique().tolist():
-            which = (column == j).nonzero()[:, 0]
-            log_prob[which] = self._ask(
-                "log_prob", rows[which], visible[which], j, rows[which, j]
+            index = (column == j).nonzero()[:, 0]
+            log_prob[index] = self._ask(
+                "log_prob", rows[index], visible[index], j, rows[index, j]
             )
         return log_prob
 
@@ -76,18 +76,18 @@ class NetworkDensity(OrderMixture):
         """Return expectations where hidden; None is wherever not visible."""
         hidden = ~visible if hidden is None else hidden
         means = rows.clone()
-        for column, which in _rows_of_columns(hidden):
-            means[which, column] = self._ask(
-                "mean", rows[which], visible[which], column
+        for column, index in _rows_of_columns(hidden):
+            means[index, column] = self._ask(
+                "mean", rows[index], visible[index], column
             )
         return means
 
     def draw_entries(self, rows, visible, column, uniform):
         drawn = rows.new_empty(len(rows))
         for j in column.unique().tolist():
-            which = (column == j).nonzero()[:, 0]
-            drawn[which] = self._ask(
-                "draw", rows[which], visible[which], j, uniform[which, j]
+            index = (column == j).nonzero()[:, 0]
+            drawn[index] = self._ask(
+                "draw", rows[index], visible[index], j, uniform[index, j]
             )
         return drawn
 
@@ -98,11 +98,11 @@ class NetworkDensity(OrderMixture):
         ends = np.cumsum([0, *counts])
         of_others = present.clone()
         for column, first, last in zip(columns, ends, ends[1:], strict=False):
-            which = (~present[:, column]).nonzero()[:, 0]
+            index = (~present[:, column]).nonzero()[:, 0]
             of_others[:, column] = True
-            if len(which):
-                found = self._ask("log_probs", rows[which], present[which], column)
-                log_prob[which, first:last] = found
+            if len(index):
+                log_probs = self._ask("log_probs", rows[index], present[index], column)
+                log_prob[index, first:last] = log_probs
         average = X[:, curved]
         if X[:, curved].isnan().any():
             average = self.average(X, curved, function)

@@ -46,9 +46,9 @@ class PredictorInputs:
     def __len__(self):
         return len(self.rows)
 
-    def take(self, some):
+    def take(self, index):
         """Return the inputs of some rows."""
-        return PredictorInputs(self.coding, self.rows[some], self.visible[some])
+        return PredictorInputs(self.coding, self.rows[index], self.visible[index])
 
     @property
     def n_visible(self):

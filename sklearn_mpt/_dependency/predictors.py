@@ -120,9 +120,9 @@ def with_std(predictor, Z):
 
 def probabilities(classifier, Z, n_categories):
     """Return the probabilities of the codes 0..C-1; 0 for codes it has not seen."""
-    found = np.zeros((len(Z), n_categories))
-    found[:, classifier.classes_.astype(int)] = classifier.predict_proba(Z)
-    return found
+    prob = np.zeros((len(Z), n_categories))
+    prob[:, classifier.classes_.astype(int)] = classifier.predict_proba(Z)
+    return prob
 
 
 @contextmanager

@@ -55,10 +55,10 @@ class MaskedCopies(NamedTuple):
     rows: np.ndarray
     inputs: PredictorInputs
 
-    def take(self, some):
-        """Return the copies of the rows that are True in `some`."""
-        kept = some[self.rows]
-        places = np.cumsum(some) - 1
+    def take(self, index):
+        """Return the copies of the rows that are True in `index`."""
+        kept = index[self.rows]
+        places = np.cumsum(index) - 1
         return MaskedCopies(places[self.rows[kept]], self.inputs.take(kept))
 
 
@@ -82,10 +82,10 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
     visible = np.zeros((n_masks, *present.shape), dtype=bool)
     for i, copy in enumerate(visible):
         as_it_is = i == 0 if size is None else size == 1
-        seen = of_others
+        is_visible = of_others
         if not as_it_is:
-            seen = of_others & ~sizes.draw(of_others, generator)[0]
-        copy[:, others] = seen.numpy()
+            is_visible = of_others & ~sizes.draw(of_others, generator)[0]
+        copy[:, others] = is_visible.numpy()
     return visible.reshape(-1, present.shape[1])
 
 
@@ -111,14 +111,15 @@ def fit_column(rows, weight, column, columns, settings, seed):
     """
     kind, rng = columns.kinds[column], np.random.default_rng(seed)
     present = ~np.isnan(rows)
-    some = present[:, column]
-    rows, present = rows[some], present[some]
-    weight = None if weight is None else weight[some]
+    has_target = present[:, column]
+    rows, present = rows[has_target], present[has_target]
+    weight = None if weight is None else weight[has_target]
     n_masks = settings.n_masks
     visible = visible_sets(present, column, n_masks, settings.mask_rate, rng)
-    each = np.tile(np.arange(len(rows)), n_masks)
+    row_index = np.tile(np.arange(len(rows)), n_masks)
     copies = MaskedCopies(
-        each, PredictorInputs(PredictorCoding(columns, column), rows[each], visible)
+        row_index,
+        PredictorInputs(PredictorCoding(columns, column), rows[row_index], visible),
     )
     x = rows[:, column]
     fit = _ColumnFit(copies, weight, settings, settings.names[column], rng)
@@ -194,7 +195,7 @@ class _ColumnFit(NamedTuple):
             "has_both_signs": len(signs) > 0,
         }
 
-    def _fitted(self, y, is_classifier, some=slice(None)):
+    def _fitted(self, y, is_classifier, subset=slice(None)):
         """Return a predictor fitted to (some) copies.
 
         Raises
@@ -203,8 +204,8 @@ class _ColumnFit(NamedTuple):
             If the predictor fails; the message names it and the column.
         """
         predictor = self.settings.predictor(is_classifier, len(y), self.rng)
-        rows = self.copies.rows[some]
-        Z = self.copies.inputs.given_to(predictor)[some]
+        rows = self.copies.rows[subset]
+        Z = self.copies.inputs.given_to(predictor)[subset]
         weight = None if self.weight is None else self.weight[rows]
         with named([predictor], self.name, "fit"):
             return fit_weighted(predictor, Z, y[rows], weight)

@@ -69,8 +69,8 @@ def _observed(X, hidden=None):
     present = ~torch.isnan(X)
     if present.all():
         present = present[:1]
-    seen = present if hidden is None else present & ~hidden
-    return seen.to(X.dtype)
+    observed = present if hidden is None else present & ~hidden
+    return observed.to(X.dtype)
 
 
 def _residual(X, observed, mean):
@@ -83,11 +83,11 @@ def _finite(log_prob):
     return torch.nan_to_num(log_prob, nan=lowest, neginf=lowest)
 
 
-def expected_information(coefs, log_noise, seen):
+def expected_information(coefs, log_noise, observed):
     """Return the Fisher information of a row on all parameters, (p, p).
 
     coefs : weights and mean, (d, k + 1). log_noise : logarithms of noise variances, ()
-    or (d,). seen : bool, (d,). Let P be the inverse covariance of the observed
+    or (d,). observed : bool, (d,). Let P be the inverse covariance of the observed
     features, with 0 elsewhere. The information of the weights (j, a) and (l, b) is
     P_jl w_a' P w_b + (P w_b)_j (P w_a)_l.
     """
@@ -95,8 +95,8 @@ def expected_information(coefs, log_noise, seen):
     n_features, n_dims = W.shape
     noise = log_noise.exp().expand(n_features)
     P = torch.zeros(n_features, n_features, dtype=W.dtype, device=W.device)
-    covariance = (W @ W.T + noise.diag())[seen][:, seen]
-    P[torch.outer(seen, seen)] = torch.linalg.inv(covariance).flatten()
+    covariance = (W @ W.T + noise.diag())[observed][:, observed]
+    P[torch.outer(observed, observed)] = torch.linalg.inv(covariance).flatten()
     PW = P @ W
     of_coefs = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
     of_coefs[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
@@ -301,8 +301,8 @@ class RescaledDensity(LatentDensity):
         if orders.ndim == 2:
             following = following.mean(0)[orders]  # shape: (n_orders, d)
         else:
-            each = following.expand(len(orders), -1, -1)
-            following = each.gather(2, orders).mean(1)
+            all_orders = following.expand(len(orders), -1, -1)
+            following = all_orders.gather(2, orders).mean(1)
         n_left = torch.arange(X.shape[1], 0, -1, device=X.device)
         later = following.flip(1).cumsum(1).flip(1) / n_left
         return scores - torch.stack([later, following])
@@ -344,11 +344,11 @@ def _by_moments(second, order, model):
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
         products, product = _sums_before(product, w[:, :, None] * second[places, None])
         # With as many places as components, torch would take W for a batch of vectors.
-        each = W.expand(len(grams), -1, -1)
-        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), each)
+        weights = W.expand(len(grams), -1, -1)
+        p = torch.linalg.solve(grams + model.noise_variance * _identity(W), weights)
         variance = model.noise_variance * (1 + (W * p).sum(1))
-        seen = torch.arange(n_features, device=W.device) < places[:, None]
-        quadratic = (products * seen[:, None]) @ W.T
+        observed = torch.arange(n_features, device=W.device) < places[:, None]
+        quadratic = (products * observed[:, None]) @ W.T
         error = second.diagonal() + (p * (quadratic @ p - 2 * products)).sum(1)
         blocks.append(_along(normal_log_prob(error, variance), places))
     return torch.cat(blocks, 1)

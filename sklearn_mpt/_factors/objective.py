@@ -67,9 +67,9 @@ class UniformMasks:
         share, weight = (start + GOLDEN * (batch.iteration // 2)) % 1, 1.0
         if self.few is not None:
             share, weight = self._tilted(share)
-        seen = uniform < share
-        seen = ~seen if batch.iteration % 2 else seen
-        return present * seen, present * weight
+        visible = uniform < share
+        visible = ~visible if batch.iteration % 2 else visible
+        return present * visible, present * weight
 
     def _tilted(self, uniform):
         """Return draws of u with the density of `few`, and their weights."""
@@ -202,11 +202,11 @@ class GaussianRows:
             C = self.symmetric.covariance(present, model.scaled)
             trace = present.sum(1) - C.shape[1] + (C**2).sum((1, 2))
             return 0.5 * (weight * trace).sum()
-        both = present.T @ (weight[:, None] * present)
+        present_pairs = present.T @ (weight[:, None] * present)
         axes, explained = explained_axes(model.scaled)
         eye = torch.eye(len(axes), dtype=axes.dtype, device=axes.device)
         precision = eye - (axes * explained) @ axes.T
-        return 0.5 * both * precision**2
+        return 0.5 * present_pairs * precision**2
 
     @functools.cached_property
     def _patterns(self):
@@ -226,8 +226,8 @@ class GaussianRows:
             if self.masks is None:
                 yield likelihood_sums(X, present, point, self.symmetric, weight)
                 continue
-            seen, target = self.masks(present, batch, first)
-            args = X, present, seen, target, point, self.symmetric
+            visible, target = self.masks(present, batch, first)
+            args = X, present, visible, target, point, self.symmetric
             # complements have about the same information
             yield masked_sums(*args, informed=batch.iteration % 2 == 0, weight=weight)
 
@@ -313,5 +313,5 @@ class GaussianMoments(GaussianRows):
             for i in range(self.iterations_per_step)
         ]
         parts = [self.masks(h, t, 0) for h, t in zip(halves, iterations, strict=True)]
-        seen, target = map(torch.cat, zip(*parts, strict=True))
-        yield moment_sums(*args, seen, target, point, self.symmetric)
+        visible, target = map(torch.cat, zip(*parts, strict=True))
+        yield moment_sums(*args, visible, target, point, self.symmetric)

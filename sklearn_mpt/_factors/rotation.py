@@ -65,13 +65,13 @@ def rotated(slopes, method, near=None):
             transform = _best(loadings, method)
         else:
             transform = _project(loadings, near, method)[1]
-    found = slopes @ np.linalg.inv(transform).T
+    rotated_slopes = slopes @ np.linalg.inv(transform).T
     if near is None:
-        order = (found**2).sum(axis=0).argsort()[::-1]
-        found, transform = found[:, order], transform[:, order]
-    sign = np.where(found.sum(axis=0) < 0, -1.0, 1.0)
-    found, transform = found * sign, transform * sign
-    return found, transform.T @ transform
+        order = (rotated_slopes**2).sum(axis=0).argsort()[::-1]
+        rotated_slopes, transform = rotated_slopes[:, order], transform[:, order]
+    sign = np.where(rotated_slopes.sum(axis=0) < 0, -1.0, 1.0)
+    rotated_slopes, transform = rotated_slopes * sign, transform * sign
+    return rotated_slopes, transform.T @ transform
 
 
 def _best(loadings, method):

@@ -83,7 +83,7 @@ def moments_of(X, weight=None, mean=None):
         return Moments(mean, (factor**2).sum(0), (factor.T, factor))
     n_rows = _n_rows(X)
     blocks = zip(map(centred, X.split(n_rows)), share.split(n_rows), strict=True)
-    covariance = sum(block.T @ (each * block) for block, each in blocks)
+    covariance = sum(block.T @ (block_weight * block) for block, block_weight in blocks)
     return Moments(mean, covariance.diagonal(), (covariance,))
 
 
@@ -111,22 +111,22 @@ class SymmetricMatrices:
         rows, columns = (vectors.index_select(1, i) for i in self.indices)
         return rows * columns
 
-    def covariance(self, seen, scaled):
+    def covariance(self, visible, scaled):
         """Return posterior covariances of z given the seen entries; (n, k, k).
 
-        seen : 1.0 where seen, (n, d). scaled : weights divided by the standard
+        visible : 1.0 where seen, (n, d). scaled : weights divided by the standard
         deviations of the noise, (d, k).
         """
-        precision = self.unpack(seen @ self.outer(scaled))
+        precision = self.unpack(visible @ self.outer(scaled))
         precision.diagonal(dim1=1, dim2=2).add_(1)
         root, failed = torch.linalg.cholesky_ex(precision)
         root = torch.where(failed[:, None, None] > 0, torch.nan, root)
         return torch.cholesky_inverse(root)
 
-    def ratio(self, covariance, seen, scaled):
+    def ratio(self, covariance, visible, scaled):
         """Return conditional variances divided by the noise; if seen, the inverse."""
         share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
-        return (1 + (1 - 2 * seen) * share).clamp_(min=LEAST)
+        return (1 + (1 - 2 * visible) * share).clamp_(min=LEAST)
 
 
 @functools.lru_cache(maxsize=32)
@@ -150,33 +150,33 @@ class LinearGaussianParts:
         return of_features.sum() if self.is_shared else of_features
 
 
-def _posterior(residual, seen, m, symmetric):
+def _posterior(residual, visible, m, symmetric):
     """Return covariances (n, k, k) and means (n, k) of z given the seen entries.
 
     residual : rows less the mean, any number where not seen, (n, d).
     """
-    C = symmetric.covariance(seen, m.scaled)
-    pull = (residual * seen / m.noise) @ m.W
+    C = symmetric.covariance(visible, m.scaled)
+    pull = (residual * visible / m.noise) @ m.W
     return C, (C @ pull[..., None])[..., 0]
 
 
-def conditional_moments(X, seen, point, symmetric):
+def conditional_moments(X, visible, point, symmetric):
     """Return mean and variance of each entry given the seen entries; (n, d) each.
 
     For an entry that is seen they are those of another draw of it.
 
-    X : any number where not seen. seen : 1.0 where seen, (n, d).
+    X : any number where not seen. visible : 1.0 where seen, (n, d).
     """
     m = LinearGaussianParts(point)
-    C, z = _posterior(X - m.mean, seen, m, symmetric)
-    ratio = symmetric.ratio(C, torch.zeros_like(seen), m.scaled)
+    C, z = _posterior(X - m.mean, visible, m, symmetric)
+    ratio = symmetric.ratio(C, torch.zeros_like(visible), m.scaled)
     return z @ m.W.T + m.mean, m.noise * ratio
 
 
 def masked_sums(
     X,
     present,
-    seen,
+    visible,
     target,
     point,
     symmetric,
@@ -186,7 +186,7 @@ def masked_sums(
 ):
     """Return sums of masked scores, each target given the seen entries but itself.
 
-    X : shape (n, d), any number where missing. present, seen, target : float, same
+    X : shape (n, d), any number where missing. present, visible, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
     information too. weight : weight of each row, (n,). largest_ratio : ratio of a
     conditional variance to the noise up to which seen targets are used.
@@ -201,23 +201,23 @@ def masked_sums(
     )
     target = target * weight[:, None]
     residual = (X - m.mean) * present
-    C, z = _posterior(residual, seen, m, symmetric)
-    ratio = symmetric.ratio(C, seen, m.scaled)
-    target = _resolved(target, seen, ratio, largest_ratio)
-    error, sign = residual - z @ m.W.T, 1 - 2 * seen
+    C, z = _posterior(residual, visible, m, symmetric)
+    ratio = symmetric.ratio(C, visible, m.scaled)
+    target = _resolved(target, visible, ratio, largest_ratio)
+    error, sign = residual - z @ m.W.T, 1 - 2 * visible
     a = target * error / (m.noise * ratio)
     log_scale = LOG_2PI + m.log_noise + sign * ratio.log()
     value = -0.5 * (target * log_scale + a * error).sum(1) / weight
     b = 0.5 * (target - sign * a * error) / ratio
     v = (C @ (a @ m.W)[..., None])[..., 0]
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
-    direct = a - seen * (v @ m.W.T) / m.noise
-    slope = direct.T @ z + (seen * error / m.noise).T @ v
-    slope -= _curved(C, G, b, seen, m, symmetric)
+    direct = a - visible * (v @ m.W.T) / m.noise
+    slope = direct.T @ z + (visible * error / m.noise).T @ v
+    slope -= _curved(C, G, b, visible, m, symmetric)
     target_slope = -0.5 * (target - a * error)
     pull = error * (v @ m.W.T)
     of_noise = _noise_slope(
-        target_slope, b, ratio, seen, G, pull, (v * z).sum(), m, symmetric
+        target_slope, b, ratio, visible, G, pull, (v * z).sum(), m, symmetric
     )
     gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), of_noise)
     share = present * weight[:, None]
@@ -227,29 +227,31 @@ def masked_sums(
     return Sums.of(value, weight, gradient, information, rescaling)
 
 
-def _resolved(target, seen, ratio, largest_ratio=1e4):
+def _resolved(target, visible, ratio, largest_ratio=1e4):
     """Score targets with a variance much larger than the noise only where hidden.
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
-    is_far = torch.where(seen > 0, 1 / ratio, ratio) > largest_ratio
-    if not is_far.any() or not (target * seen > 0).any():  # with a fixed size, all are
+    is_far = torch.where(visible > 0, 1 / ratio, ratio) > largest_ratio
+    if (
+        not is_far.any() or not (target * visible > 0).any()
+    ):  # with a fixed size, all are
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
-    n_hidden = ((target > 0) & (seen == 0)).sum(1, keepdim=True)
+    n_hidden = ((target > 0) & (visible == 0)).sum(1, keepdim=True)
     share = (n_targets + 1) / n_hidden.clamp(min=1)
-    both_ways = torch.where(seen > 0, 0.0, target * share)
+    both_ways = torch.where(visible > 0, 0.0, target * share)
     return torch.where(is_far, both_ways, target)
 
 
-def _curved(C, G, b, seen, m, symmetric):
+def _curved(C, G, b, visible, m, symmetric):
     """Return the derivative in the weights through the variances of the targets."""
-    packed = b.T @ symmetric.pack(C) - seen.T @ symmetric.pack(G)
+    packed = b.T @ symmetric.pack(C) - visible.T @ symmetric.pack(G)
     curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
     return 2 / m.noise[:, None] * curved
 
 
-def _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric):
+def _noise_slope(target_slope, b, ratio, visible, G, pull, of_z, m, symmetric):
     """Return the derivative in the shared log noise, or in that of each feature.
 
     target_slope : derivative in the noise of the targets. b, G : derivatives in the
@@ -259,9 +261,9 @@ def _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric):
     """
     if m.is_shared:
         return target_slope.sum() + G.diagonal(dim1=1, dim2=2).sum() - of_z
-    share = (1 - 2 * seen) * (ratio - 1)
+    share = (1 - 2 * visible) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (target_slope + b * share - seen * (others + pull / m.noise)).sum(0)
+    return (target_slope + b * share - visible * (others + pull / m.noise)).sum(0)
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
@@ -326,7 +328,7 @@ def _bordered(second, first, count):
     return torch.cat([top, bottom[:, None]], 1)
 
 
-def moment_sums(product, variance, seen, target, point, symmetric):
+def moment_sums(product, variance, visible, target, point, symmetric):
     """Return `masked_sums` of complete rows from their second moments, by masks.
 
     product : maps V, of shape (p, q, d), to V times the second moments about the mean.
@@ -334,11 +336,11 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     number of rows.
     """
     m = LinearGaussianParts(point)
-    C = symmetric.covariance(seen, m.scaled)
-    ratio, sign = symmetric.ratio(C, seen, m.scaled), 1 - 2 * seen
-    target = _resolved(target, seen, ratio)
+    C = symmetric.covariance(visible, m.scaled)
+    ratio, sign = symmetric.ratio(C, visible, m.scaled), 1 - 2 * visible
+    target = _resolved(target, visible, ratio)
     weight = target / (m.noise * ratio)
-    V, U = (C @ m.W.T) * (seen / m.noise)[:, None], m.W.T * weight[:, None]
+    V, U = (C @ m.W.T) * (visible / m.noise)[:, None], m.W.T * weight[:, None]
     z_x, u_x = product(torch.cat([V, U], 1)).split(m.W.shape[1], 1)
     z_z = z_x @ V.mT
     z_e = z_x - z_z @ m.W.T  # e = x - W z; U e is the gradient of the score in z
@@ -349,19 +351,21 @@ def moment_sums(product, variance, seen, target, point, symmetric):
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     v_z = C @ (U @ z_e.mT)
     v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
-    through_z = (v_e - v_z.mT @ m.W.T) * (seen / m.noise)[:, None]
+    through_z = (v_e - v_z.mT @ m.W.T) * (visible / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
-    slope -= _curved(C, G, b, seen, m, symmetric)
+    slope -= _curved(C, G, b, visible, m, symmetric)
     target_slope, pull = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
     of_z = v_z.diagonal(dim1=1, dim2=2).sum()
-    of_noise = _noise_slope(target_slope, b, ratio, seen, G, pull, of_z, m, symmetric)
+    of_noise = _noise_slope(
+        target_slope, b, ratio, visible, G, pull, of_z, m, symmetric
+    )
     gradient = Point(torch.nn.functional.pad(slope, (0, 1)), of_noise)
     information = _moment_information(C + z_z, len(variance), m)
     total, square = v_z.sum(0), (value**2).sum()
     rescaling = latent_rescaling(
         0.5 * (total + total.mT) - G.sum(0), torch.zeros_like(total[0])
     )
-    return Sums(value.sum(), square, gradient, information, len(seen), rescaling)
+    return Sums(value.sum(), square, gradient, information, len(visible), rescaling)
 
 
 def moment_likelihood_sums(product, variance, n_rows, point, symmetric):

@@ -209,12 +209,17 @@ class Ascent(Solver):
         """
         share = RULES.trial_share if is_trial else 1.0
         slopes = self.objective.slopes(point)
-        found = with_missing_components(point, *slopes, self._tol, share=share)
-        if found is not None and is_trial:
-            found = best_of_short_runs(self.objective, [found], RULES.trial_epochs)
-        if found is None or gain_at(found, point, self.objective, batch) <= self._tol:
+        candidate = with_missing_components(point, *slopes, self._tol, share=share)
+        if candidate is not None and is_trial:
+            candidate = best_of_short_runs(
+                self.objective, [candidate], RULES.trial_epochs
+            )
+        if (
+            candidate is None
+            or gain_at(candidate, point, self.objective, batch) <= self._tol
+        ):
             return False
-        self._start_again(found)
+        self._start_again(candidate)
         return True
 
     def _start_again(self, point):

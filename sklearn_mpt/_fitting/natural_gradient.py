@@ -184,17 +184,17 @@ def full_step(objective, point, batch, information, share):
     shape_params = torch.where(outwards, 0.0, gradient.shape_params)
     sums = sums._replace(gradient=gradient._replace(shape_params=shape_params))
     if sums.information is not None:
-        found = sums.information.times(1 / sums.n_rows)
+        batch_information = sums.information.times(1 / sums.n_rows)
         if information is not None:
-            found = mix(information, found, share)
-        if found.is_finite():
-            information = found
+            batch_information = mix(information, batch_information, share)
+        if batch_information.is_finite():
+            information = batch_information
     return natural_step(sums, point, information, max_step=objective.max_step)
 
 
-def gain_at(found, point, objective, batch):
+def gain_at(other, point, objective, batch):
     """Return the gain of another point on a batch, in nats per row."""
-    before, now = (objective.sums(p, batch) for p in (point, found))
+    before, now = (objective.sums(p, batch) for p in (point, other))
     return float(now.value - before.value) / now.n_rows
 
 

@@ -110,8 +110,8 @@ def _unexplained(product, unit, axes, squared_lengths):
             dtype=np.float64,
         )
         start = np.random.default_rng(0).normal(size=n_features)
-        found = eigsh(
+        eigenpairs = eigsh(
             operator, n_wanted, which="LA", v0=start, tol=EIGENVALUE_TOLERANCE
         )
-        values, vectors = (unit.new_tensor(array) for array in found)
+        values, vectors = (unit.new_tensor(array) for array in eigenpairs)
     return values.flip(0), vectors.flip(1)

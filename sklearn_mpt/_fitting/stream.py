@@ -87,10 +87,15 @@ class StreamAscent(Solver):
             return
         self._unexplained, self._next_test = None, 2 * self._n_steps
         product, information, n_rows = unexplained
-        found = with_missing_components(point, product, information, LEAST_GAIN, n_rows)
-        if found is None or gain_at(found, point, self.objective, batch) <= LEAST_GAIN:
+        candidate = with_missing_components(
+            point, product, information, LEAST_GAIN, n_rows
+        )
+        if (
+            candidate is None
+            or gain_at(candidate, point, self.objective, batch) <= LEAST_GAIN
+        ):
             return
-        self.point = self._average = found
+        self.point = self._average = candidate
         self._n_steps, self._next_test = 0, RULES.first_test
 
     def _step(self, batch):

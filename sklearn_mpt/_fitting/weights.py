@@ -17,5 +17,5 @@ class SampleWeights(NamedTuple):
         """Return the weights of the rows X; None is 1 for each."""
         weight = np.ones(len(X)) if weight is None else weight
         total = float(weight.sum())
-        each = torch.from_numpy(weight * (len(X) / total)).to(X.device)
-        return cls(each, total)
+        row_weight = torch.from_numpy(weight * (len(X) / total)).to(X.device)
+        return cls(row_weight, total)

@@ -62,17 +62,17 @@ class CodedModel(BaseEstimator):
         n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
         for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
             params = asked.tolist(), layout.n_categories[asked].tolist(), powers
-            for some in _blocks(rows, n_rows):
+            for block in _blocks(rows, n_rows):
                 parts = self.of_density(
                     lambda x, density, params=params: torch.cat(
                         density.complete(x, *params, units.inverse_power_transforms),
                         dim=1,
                     ),
-                    X[some],
+                    X[block],
                 )
                 widths = X.shape[1], X.shape[1] + len(powers)
-                filled[some], of_powers[some], found = np.split(parts, widths, axis=1)
-                log_prob[some, : found.shape[1]] = found
+                filled[block], of_powers[block], prob = np.split(parts, widths, axis=1)
+                log_prob[block, : prob.shape[1]] = prob
         numbers = units.inverse_transform(filled)
         numbers[:, powers] = of_powers
         return numbers, np.split(log_prob, counts.cumsum(), axis=1)[:-1]

@@ -64,8 +64,8 @@ class LevelsAsNumbers(BaseEstimator):
         hidden = mask & ~np.isnan(X)
         log_prob = self.model.conditional_log_prob(self._numbers(X), mask)
         columns = [j for j in self.layout.values if hidden[:, j].any()]
-        found = self._of_levels(np.where(mask, np.nan, X), columns)
-        for j, of_column in zip(columns, found, strict=True):
+        level_log_prob = self._of_levels(np.where(mask, np.nan, X), columns)
+        for j, of_column in zip(columns, level_log_prob, strict=True):
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
             of_code = of_column[np.arange(len(X)), code]
             log_prob[:, j] = np.where(hidden[:, j], of_code, 0.0)
@@ -76,8 +76,8 @@ class LevelsAsNumbers(BaseEstimator):
         others = np.array([j for j in columns if j not in values], dtype=int)
         levels = [j for j in columns if j in values]
         plain = layout.without_levels()
-        numbers, found = self.model.expected(self._numbers(X), plain, others, units)
-        log_probs = dict(zip(others.tolist(), found, strict=True))
+        numbers, code_prob = self.model.expected(self._numbers(X), plain, others, units)
+        log_probs = dict(zip(others.tolist(), code_prob, strict=True))
         log_probs |= dict(zip(levels, self._of_levels(X, levels), strict=True))
         return numbers, [log_probs[j] for j in columns]
 
@@ -90,10 +90,10 @@ class LevelsAsNumbers(BaseEstimator):
 
     def _of_levels(self, X, columns):
         """Return the log-probabilities of the levels of columns; list of (n, C)."""
-        found = self._at_levels(X, columns)
+        log_prob = self._at_levels(X, columns)
         return [
             log_softmax(log_density + self._log_prior[j], axis=1)
-            for j, log_density in zip(columns, found, strict=True)
+            for j, log_density in zip(columns, log_prob, strict=True)
         ]
 
     def _at_levels(self, X, columns):
@@ -101,10 +101,10 @@ class LevelsAsNumbers(BaseEstimator):
         if not columns:
             return []
         points = [self._points[j] for j in columns]
-        found = self.model.of_density(
+        log_prob = self.model.of_density(
             lambda x, density: density.log_prob_at(x, columns, points), self._numbers(X)
         )
-        return np.split(found, np.cumsum([len(p) for p in points])[:-1], axis=1)
+        return np.split(log_prob, np.cumsum([len(p) for p in points])[:-1], axis=1)
 
     def _numbers(self, X):
         """Return rows with standardised numbers in place of codes."""
@@ -179,8 +179,8 @@ def frequencies(codes, count, sample_weight=None):
     """Return the shares of codes among present entries; (count,)."""
     present = ~np.isnan(codes)
     weight = None if sample_weight is None else sample_weight[present]
-    found = np.bincount(codes[present].astype(int), weight, count)
-    return found / found.sum()
+    counts = np.bincount(codes[present].astype(int), weight, count)
+    return counts / counts.sum()
 
 
 def draw_codes(X, columns, log_probs_of, rng):

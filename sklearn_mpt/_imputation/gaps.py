@@ -90,10 +90,10 @@ def without_unknown(X, categories):
     for j, column in zip(places, columns_of(X, places=places), strict=True):
         known = set(categories[j].tolist())
         is_known = [_is_in(value, known) for value in column.values.tolist()]
-        strange = ~np.array(is_known, dtype=bool) & ~column.missing
-        if strange.any():
-            gaps[j] = strange
-            unknown[j] = sorted({str(plain(v)) for v in column.values[strange]})
+        is_unknown = ~np.array(is_known, dtype=bool) & ~column.missing
+        if is_unknown.any():
+            gaps[j] = is_unknown
+            unknown[j] = sorted({str(plain(v)) for v in column.values[is_unknown]})
     return _with_missing(X, gaps), unknown
 
 
@@ -153,27 +153,27 @@ class Adjustments(NamedTuple):
 
         names : of the columns.
         """
-        problems, found = [], []
+        problems, values = [], []
         for parameter, value, default in (
             ("delta", delta, 0.0),
             ("min_value", min_value, np.nan),
             ("max_value", max_value, np.nan),
         ):
             try:
-                found.append(_of_columns(parameter, value, default, reader, names))
+                values.append(_of_columns(parameter, value, default, reader, names))
             except (TypeError, ValueError) as error:
                 problems.append(str(error))
         if not problems:
-            above = np.flatnonzero(found[1] > found[2])
+            above = np.flatnonzero(values[1] > values[2])
             if len(above):
                 problems = [
-                    f"min_value {found[1][above[0]]} is above max_value "
-                    f"{found[2][above[0]]} in column(s) "
+                    f"min_value {values[1][above[0]]} is above max_value "
+                    f"{values[2][above[0]]} in column(s) "
                     f"{[names[j] for j in above[:10]]}."
                 ]
         if problems:
             raise ValueError(" ".join(problems))
-        return cls(*found)
+        return cls(*values)
 
     @property
     def places(self):
@@ -196,9 +196,9 @@ class Adjustments(NamedTuple):
 
 def _of_columns(parameter, value, default, reader, names):
     """Return a parameter's number for each column; `default` where it has none."""
-    found = np.full(len(names), default)
+    values = np.full(len(names), default)
     if value is None:
-        return found
+        return values
     if isinstance(value, Mapping):
         given = {column_place(key, names, parameter): by for key, by in value.items()}
     elif np.ndim(value) == 0:
@@ -207,7 +207,7 @@ def _of_columns(parameter, value, default, reader, names):
         return np.where(is_number, number, default)
     else:
         array = np.asarray(value)
-        if array.shape != found.shape:
+        if array.shape != values.shape:
             raise ValueError(
                 f"{parameter} must have a number for each of {len(names)} columns, got "
                 f"shape {array.shape}."
@@ -220,8 +220,8 @@ def _of_columns(parameter, value, default, reader, names):
             raise ValueError(
                 f"{parameter} of column {names[j]!r}: the column holds no numbers."
             )
-        found[j] = number
-    return found
+        values[j] = number
+    return values
 
 
 def _takes_number(reader, j, parameter):

@@ -626,7 +626,7 @@ def _listed(reasons, names):
     columns = defaultdict(list)
     for j, reason in reasons.items():
         columns[reason].append(repr(names[j]))
-    return "; ".join(f"{', '.join(some)} ({why})" for why, some in columns.items())
+    return "; ".join(f"{', '.join(listed)} ({why})" for why, listed in columns.items())
 
 
 def _numbers_as_strings(X, reader):

@@ -40,8 +40,8 @@ class IndicatorBlock(NamedTuple):
         slopes = torch.cholesky_solve(self.vertices.T.expand(len(root), -1, -1), root)
         level = self.log_prior - 0.5 * (self.vertices.T * slopes).sum(1)
         patterns = given.patterns
-        found = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
-        return (level[patterns.of_row] + found[0]).log_softmax(1)
+        products = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
+        return (level[patterns.of_row] + products[0]).log_softmax(1)
 
 
 class GaussianIndicators(BaseEstimator):
@@ -139,10 +139,12 @@ class GaussianIndicators(BaseEstimator):
             log_probs = [block.log_prob(mean, given) for block in blocks]
             return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
 
-        found = self.model.of_density(moments, coded)
+        moments_of_columns = self.model.of_density(moments, coded)
         n_indicators = coded.shape[1]
         widths = [n_indicators, n_indicators, *self.layout.n_categories[columns]]
-        mean, variance, *log_probs = np.split(found, np.cumsum(widths)[:-1], axis=1)
+        mean, variance, *log_probs = np.split(
+            moments_of_columns, np.cumsum(widths)[:-1], axis=1
+        )
         mean, std = (
             self.units_.inverse_transform(mean),
             self.units_.scale * np.sqrt(variance),

@@ -59,7 +59,7 @@ class PowerTransforms(NamedTuple):
 
         rows : shape (n, d), NaN where missing. is_number : bool, (d,).
         """
-        found = []
+        transforms = []
         for j in np.flatnonzero(is_number):
             numbers = rows[~np.isnan(rows[:, j]), j]
             if iqr(numbers) == 0:
@@ -69,8 +69,8 @@ class PowerTransforms(NamedTuple):
             )
             gain = value + 0.5 * len(numbers) * np.log(numbers.var())
             if gain > 1.5 * np.log(len(numbers)):
-                found.append((j, *transform))
-        columns, *others = np.array(found).reshape(-1, 4).T
+                transforms.append((j, *transform))
+        columns, *others = np.array(transforms).reshape(-1, 4).T
         return cls(columns.astype(int), *others)
 
     def transform(self, rows):

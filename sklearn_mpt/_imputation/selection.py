@@ -163,8 +163,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         Weights of these models for each column.
     """
     if len(rows) > MOST_ROWS:
-        some = rng.permutation(len(rows))[:MOST_ROWS]
-        rows, weight = rows[some], None if weight is None else weight[some]
+        sample = rng.permutation(len(rows))[:MOST_ROWS]
+        rows, weight = rows[sample], None if weight is None else weight[sample]
     masks = [hide(rows, rng)]
     if not masks[0].any():
         raise ValueError(
@@ -263,10 +263,10 @@ def _errors(filled, table):
     distance, weight = np.abs(filled - numbers), table.entry_weight
 
     def mean(values, of_columns):
-        some = np.broadcast_to(of_columns, hidden.shape)[hidden]
-        if not some.any():
+        entries = np.broadcast_to(of_columns, hidden.shape)[hidden]
+        if not entries.any():
             return np.nan
-        return np.average(values[some], weights=weight[some])
+        return np.average(values[entries], weights=weight[entries])
 
     of_codes, distance = ~layout.numbers, distance[hidden]
     rmse = np.sqrt(mean(error**2, layout.numbers))
@@ -302,18 +302,23 @@ def expected(models, weights, rows, layout, units):
 
     weights : `ModelWeights`.
     """
-    found = [expectations(model, rows, layout, units) for model in models]
+    expectations_of_models = [
+        expectations(model, rows, layout, units) for model in models
+    ]
     gaps, filled = np.isnan(rows), units.inverse_transform(rows)
-    each = np.stack([numbers for numbers, _ in found])
+    numbers_of_models = np.stack([numbers for numbers, _ in expectations_of_models])
     # a model without a weight may expect what is not finite
     useful = weights.mean[:, None] > 0
-    numbers = (weights.mean[:, None] * np.where(useful, each, 0.0)).sum(axis=0)
+    numbers = (weights.mean[:, None] * np.where(useful, numbers_of_models, 0.0)).sum(
+        axis=0
+    )
     filled = np.where(gaps, numbers, filled)
     for j in layout.coded[
         ~layout.numbers[layout.coded] & gaps[:, layout.coded].any(axis=0)
     ]:
         log_prob = mixed(
-            np.stack([entries[j] for _, entries in found]), weights.log_prob[:, j]
+            np.stack([entries[j] for _, entries in expectations_of_models]),
+            weights.log_prob[:, j],
         )
         codes = codes_of(np.exp(log_prob), layout.ordered[j])
         filled[:, j] = np.where(gaps[:, j], codes, rows[:, j])

@@ -111,7 +111,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         if not is_refit:
             seed = spawn_seeds(self.random_state, 1)[0]
             rng = np.random.default_rng(seed)
-            found = search(
+            choice = search(
                 rows,
                 self._layout,
                 self._units,
@@ -120,7 +120,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 self.max_models,
                 rng,
             )
-            self._keep(*found)
+            self._keep(*choice)
         rows, weight = with_levels(rows, sample_weight, self._layout)
         refit_params = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
@@ -195,12 +195,14 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         mask = np.broadcast_to(check_mask(mask, *shape), shape)[:, columns]
         numbers = self._numbers(X)
         rows = self._units.transform(numbers)
-        every = [model.conditional_log_prob(rows, mask) for model in self.estimators_]
-        found = mixed(np.stack(every), self.weights_[:, None])
-        found = found + self._units.log_slope(numbers)
-        found = np.minimum(found, self._largest)
+        log_probs = [
+            model.conditional_log_prob(rows, mask) for model in self.estimators_
+        ]
+        mixture_log_prob = mixed(np.stack(log_probs), self.weights_[:, None])
+        mixture_log_prob = mixture_log_prob + self._units.log_slope(numbers)
+        mixture_log_prob = np.minimum(mixture_log_prob, self._largest)
         log_prob = np.zeros(shape)
-        log_prob[:, columns] = np.where(mask & ~np.isnan(rows), found, 0.0)
+        log_prob[:, columns] = np.where(mask & ~np.isnan(rows), mixture_log_prob, 0.0)
         return log_prob
 
     def impute(
@@ -232,19 +234,19 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         rows = self._units.transform(numbers)
         gaps = np.isnan(rows)
         filled = numbers.copy()
-        some = gaps.any(axis=1)
-        if some.any():
+        has_gaps = gaps.any(axis=1)
+        if has_gaps.any():
             if method == "mean":
                 weights = ModelWeights(self.weights_, self.mean_weights_)
-                found = expected(
-                    self.estimators_, weights, rows[some], self._layout, self._units
+                numbers_to_fill = expected(
+                    self.estimators_, weights, rows[has_gaps], self._layout, self._units
                 )
-                filled[some] = self._limits.clip(found)
+                filled[has_gaps] = self._limits.clip(numbers_to_fill)
             else:
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
-                drawn = self._drawn(rows[some], np.random.default_rng(seed))
-                filled[some] = self._limits.existing(
+                drawn = self._drawn(rows[has_gaps], np.random.default_rng(seed))
+                filled[has_gaps] = self._limits.existing(
                     self._units.inverse_transform(drawn)
                 )
         complete = codes.copy()
@@ -266,16 +268,20 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
         others = shares[1:].sum(axis=0) > 0
         shares[0, others] = 0.0
         edges = (shares / shares.sum(axis=0)).cumsum(axis=0)
-        which = (rng.random((len(rows), 1, 1)) > edges[:-1].T).sum(axis=2)
+        model_of_entry = (rng.random((len(rows), 1, 1)) > edges[:-1].T).sum(axis=2)
         drawn = rows.copy()
         gaps = np.isnan(rows)
         for k in rng.permutation(len(self.estimators_)):
-            entries = gaps & (which == k)
-            some = entries.any(axis=1)
-            if some.any():
+            entries = gaps & (model_of_entry == k)
+            is_drawn = entries.any(axis=1)
+            if is_drawn.any():
                 seed = int(rng.integers(2**31))
-                found = self.estimators_[k].draw(drawn[some], random_state=seed)
-                drawn[some] = np.where(entries[some], found, drawn[some])
+                drawn_rows = self.estimators_[k].draw(
+                    drawn[is_drawn], random_state=seed
+                )
+                drawn[is_drawn] = np.where(
+                    entries[is_drawn], drawn_rows, drawn[is_drawn]
+                )
         return drawn
 
 

@@ -163,8 +163,8 @@ def _least_squares_weights(matrix):
     # If w' A w is smallest among those with sum 1, then so is w' A w + (1' w - 1)^2
     # up to a factor of w.
     system = np.vstack([root, np.ones(len(matrix))])
-    found, _ = nnls(system, np.append(np.zeros(len(root)), 1.0))
-    return found / found.sum()
+    solution, _ = nnls(system, np.append(np.zeros(len(root)), 1.0))
+    return solution / solution.sum()
 
 
 def few_models(hidden):
@@ -178,11 +178,11 @@ def few_models(hidden):
     while (value < full - NEGLIGIBLE).any() and len(kept) < len(hidden.log_prob):
         best = -np.inf
         for more in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
-            some = hidden.take([*kept, more])
-            found = np.array(some.value(some.weights()))
-            gain = np.minimum(found, full).sum()
+            subset = hidden.take([*kept, more])
+            values = np.array(subset.value(subset.weights()))
+            gain = np.minimum(values, full).sum()
             if gain > best:
-                best, value, added = gain, found, more
+                best, value, added = gain, values, more
         kept.append(added)
     return np.array(kept)
 

@@ -106,19 +106,19 @@ def _sum_over_rows(rows, order, model, shift, rng):
     width = max(rows.X.shape[1], model.width)
     size = max(1, BLOCK_BYTES // (8 * width * sum(counts)))
     sums = 0
-    for some in gen_batches(len(order), size):
-        z, log_weight = _nodes(parts.take(some), count, shifts[some])
-        block = rows.take(some)
-        sums = sums + _score_prefixes(block, order[some], model, z, log_weight)
+    for part in gen_batches(len(order), size):
+        z, log_weight = _nodes(parts.take(part), count, shifts[part])
+        block = rows.take(part)
+        sums = sums + _score_prefixes(block, order[part], model, z, log_weight)
     return sums
 
 
 def _posteriors(rows, order, model):
     """Return approximate posteriors of prefixes of several lengths; (n, c, ...)."""
-    found, parts = rows.posteriors, [*rows.posteriors]
+    current, parts = rows.posteriors, [*rows.posteriors]
     for length in lengths(order.shape[1])[1:]:
-        found = model.propose_fewer(_prefix(rows, order, length), found)
-        parts += found
+        current = model.propose_fewer(_prefix(rows, order, length), current)
+        parts += current
     return Posterior(*(torch.stack(part, 1) for part in zip(*parts, strict=True)))
 
 
@@ -130,16 +130,16 @@ def n_points(n_features):
 
 def lengths(n_features):
     """Return lengths of prefixes that have approximate posteriors, from n_features."""
-    found = [n_features]
-    while found[-1] > 1:
-        found.append(int(found[-1] / GROWTH))
-    return found
+    result = [n_features]
+    while result[-1] > 1:
+        result.append(int(result[-1] / GROWTH))
+    return result
 
 
 def _prefix(rows, order, length):
     """Return rows of which the first features of each order are observed."""
-    seen = torch.zeros_like(rows.present).scatter_(1, order[:, :length], True)
-    return rows.seeing(rows.present & seen)
+    in_prefix = torch.zeros_like(rows.present).scatter_(1, order[:, :length], True)
+    return rows.seeing(rows.present & in_prefix)
 
 
 def _nodes(parts, count, shifts):
@@ -159,8 +159,10 @@ def _nodes(parts, count, shifts):
     flat = flat._replace(mean=(parts.mean - centre[:, None]).flatten(0, 1))
     coefs, constant = natural_parameters(flat)
     coefs, constant = coefs.unflatten(0, (n_rows, -1)), constant.view(n_rows, 1, -1)
-    off = moments((z - centre[:, None]).flatten(0, 1)).unflatten(0, (n_rows, -1))
-    log_parts = torch.baddbmm(constant, off, coefs.mT)
+    deviation_moments = moments((z - centre[:, None]).flatten(0, 1)).unflatten(
+        0, (n_rows, -1)
+    )
+    log_parts = torch.baddbmm(constant, deviation_moments, coefs.mT)
     log_prior = standard_normal_log_prob(z)
     of_prior = log_prior[..., None] + math.log(PRIOR_POINTS)
     log_mixture = torch.logsumexp(torch.cat([of_prior, log_parts], 2), 2)
@@ -174,16 +176,16 @@ def _shared_points(count, n_dims):
 
 def _score_prefixes(rows, order, model, z, log_weight):
     """Sum over rows the scores of all prefixes; (2, d)."""
-    each = torch.arange(len(order), device=z.device)[:, None]
+    row_index = torch.arange(len(order), device=z.device)[:, None]
     # shape: (n, d, s), in the order of each row
-    log_prob = model.entry_log_prob(rows.X, z).mT[each, order]
+    log_prob = model.entry_log_prob(rows.X, z).mT[row_index, order]
     present = rows.present.gather(1, order).to(log_prob.dtype)
     peak, of_nodes = _by_node(log_prob)
-    seen = log_prob.mul_(present[..., None])
+    log_prob_of_present = log_prob.mul_(present[..., None])
     joint, scores = log_weight, []
     n_features = order.shape[1]
     for first in range(0, n_features, MAX_PLACES):
-        sums = _cumulative(seen[:, first : first + MAX_PLACES], joint)
+        sums = _cumulative(log_prob_of_present[:, first : first + MAX_PLACES], joint)
         joint = sums[:, -1].clone()
         total, share = _by_node(sums)
         following = total.diff(dim=1).sum(0)  # of the next feature alone
@@ -237,11 +239,11 @@ def integrate_along(rows, orders, rule, model):
     """
     n_nodes = max(len(z) for z, _ in rule.groups)
     size = max(1, SHARED_BYTES // (8 * n_nodes * (orders.shape[2] + 1)))
-    found = [
+    sums = [
         _along_orders(rows.take(part), orders[part], rule, model)
         for part in gen_batches(len(orders), size)
     ]
-    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+    return tuple(torch.cat(parts) for parts in zip(*sums, strict=True))
 
 
 def _along_orders(rows, orders, rule, model):
@@ -260,21 +262,21 @@ def _along_orders(rows, orders, rule, model):
             strict=True,
         )
         totals = torch.stack(totals).unflatten(1, (len(order), -1))
-        each, pooled = totals.diff(dim=2), log_mean_exp(totals, 0).diff(dim=1)
-        found = (each - pooled).exp().diff(dim=0)[0].abs()
+        rule_terms, pooled = totals.diff(dim=2), log_mean_exp(totals, 0).diff(dim=1)
+        errors = (rule_terms - pooled).exp().diff(dim=0)[0].abs()
         unresolved = rule.unresolved(shares[0]).view_as(totals[0])[:, :-1]
-        found[unresolved & rows.present.gather(1, order)] = torch.inf
+        errors[unresolved & rows.present.gather(1, order)] = torch.inf
         value[:, i].scatter_(1, order, pooled)
-        error[:, i].scatter_(1, order, found)
+        error[:, i].scatter_(1, order, errors)
     return value, error
 
 
 def _running_sums(table, order, log_weight):
     """Return log p(first t features, z) at nodes, for each t from 0; (n, d + 1, s)."""
     n_rows, n_features, n_nodes = table.shape
-    every = torch.arange(n_rows, device=table.device)
+    row_index = torch.arange(n_rows, device=table.device)
     sums = table.new_empty(n_rows, n_features + 1, n_nodes)
     sums[:, 0] = log_weight
     for t in range(n_features):
-        torch.add(sums[:, t], table[every, order[:, t]], out=sums[:, t + 1])
+        torch.add(sums[:, t], table[row_index, order[:, t]], out=sums[:, t + 1])
     return sums

@@ -116,7 +116,9 @@ class ObservedRows(NamedTuple):
 
     def take(self, index):
         tensors = (tensor[index] for tensor in self[:3])
-        return ObservedRows(*tensors, [each.take(index) for each in self.posteriors])
+        return ObservedRows(
+            *tensors, [posterior.take(index) for posterior in self.posteriors]
+        )
 
     def seeing(self, observed):
         return ObservedRows(self.X, self.present, observed)
@@ -265,11 +267,11 @@ def conditionals_by_difference(rows, entries, integrate):
     entries : indices of rows and of features. integrate : callable, returns
     log p(observed) of rows and its error.
     """
-    which, feature = entries
-    alone, place = which.unique(return_inverse=True)
-    observed = rows.observed[which]
-    observed[torch.arange(len(which), device=which.device), feature] = True
-    joint, joint_error, *_ = integrate(rows.take(which).seeing(observed))
+    row_index, feature = entries
+    alone, place = row_index.unique(return_inverse=True)
+    observed = rows.observed[row_index]
+    observed[torch.arange(len(row_index), device=row_index.device), feature] = True
+    joint, joint_error, *_ = integrate(rows.take(row_index).seeing(observed))
     before, error, *_ = integrate(rows.take(alone).seeing(rows.observed[alone]))
     return joint - before[place], torch.hypot(joint_error, error[place])
 
@@ -295,8 +297,8 @@ def refine(estimate, rules, tolerance):
         rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
         if len(rows) == 0:
             break
-        found = _estimated(estimate, rule, rows, DOUBT_IF_REFINED)
-        for old, new in zip(best, found, strict=True):
+        estimate_of_rule = _estimated(estimate, rule, rows, DOUBT_IF_REFINED)
+        for old, new in zip(best, estimate_of_rule, strict=True):
             old[rows] = torch.where(inaccurate[rows], new, old[rows])
     return best
 
@@ -310,21 +312,23 @@ def refine_mixtures(function, rows, accuracy, model):
     rows = rows._replace(posteriors=model.propose(rows))
     if accuracy.pilot is None:
         return refine(
-            lambda rule, which: function(rows.take(which), rule, model),
+            lambda rule, rows_index: function(rows.take(rows_index), rule, model),
             accuracy.rules(),
             accuracy.tolerance,
         )
-    posteriors = [Posterior(*map(torch.clone, each)) for each in rows.posteriors]
+    posteriors = [
+        Posterior(*map(torch.clone, posterior)) for posterior in rows.posteriors
+    ]
     rows = rows._replace(posteriors=posteriors)
 
-    def estimate(rule, which, function=function):
-        some = rows.take(which)._replace(moments=[])
-        found = function(some, rule, model)
-        new = adapted(some.posteriors, some.moments)
-        for mine, part in zip(posteriors, new, strict=True):
-            for tensor, other in zip(mine, part, strict=True):
-                tensor[which] = other
-        return found
+    def estimate(rule, index, function=function):
+        selected = rows.take(index)._replace(moments=[])
+        result = function(selected, rule, model)
+        new = adapted(selected.posteriors, selected.moments)
+        for stored, part in zip(posteriors, new, strict=True):
+            for tensor, other in zip(stored, part, strict=True):
+                tensor[index] = other
+        return result
 
     estimate(accuracy.pilot(), slice(None), integrate_log_prob)
     return refine(estimate, accuracy.rules(), accuracy.tolerance)

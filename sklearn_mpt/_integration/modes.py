@@ -60,13 +60,13 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
         if len(moving) == 0:
             break
         at = z[moving] + size[moving, None] * step[moving]
-        found = log_joint(at, moving)
+        evaluated = log_joint(at, moving)
         rounding = ROUNDING * (1 + value[moving].abs())
-        gained = found.value - value[moving] > -rounding
+        gained = evaluated.value - value[moving] > -rounding
         better = moving[gained]
-        z[better], value[better] = at[gained], found.value[gained]
-        precision[better] = found.precision[gained]
-        new = _newton(found.gradient[gained], precision[better], longest)
+        z[better], value[better] = at[gained], evaluated.value[gained]
+        precision[better] = evaluated.precision[gained]
+        new = _newton(evaluated.gradient[gained], precision[better], longest)
         step[better], gain[better] = new
         length = step.norm(dim=1).clamp(min=1e-300)
         damped, worse = torch.log1p(length) / length, moving[~gained]

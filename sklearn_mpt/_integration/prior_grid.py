@@ -58,10 +58,10 @@ def lattice(steps, centre, radii, shift=0.0):
         for h, r in zip(steps, radii, strict=True)
     ]
     places = np.stack(np.meshgrid(*places, indexing="ij"), -1).reshape(-1, len(steps))
-    off = np.asarray(steps) * (np.asarray(shift) + places)
-    inside = ((off / np.asarray(radii)) ** 2).sum(1) <= 1
+    coordinates = np.asarray(steps) * (np.asarray(shift) + places)
+    inside = ((coordinates / np.asarray(radii)) ** 2).sum(1) <= 1
     is_even = places.sum(1) % 2 == 0
-    return (np.asarray(centre) + off)[inside], is_even[inside]
+    return (np.asarray(centre) + coordinates)[inside], is_even[inside]
 
 
 def prior_grid(steps, like, radius=RADIUS, shift=0.0):

@@ -198,7 +198,7 @@ def mixture_nodes(normal, posteriors):
     ]
     z = torch.cat([*moved, far.expand(len(moved[0]), -1, -1)], 1)
     log_prior = standard_normal_log_prob(z)
-    log_parts = torch.stack([gaussian_log_prob(z, each) for each in posteriors])
+    log_parts = torch.stack([gaussian_log_prob(z, gaussian) for gaussian in posteriors])
     log_mixture = torch.stack(
         [
             math.log(points.shape[1]) + density
@@ -227,9 +227,9 @@ class PartMoments(NamedTuple):
         of_parts = weight * nodes.log_parts[:-1].softmax(0)
         means, squares = [], []
         for r, posterior in zip(of_parts, posteriors[:-1], strict=True):
-            off = nodes.z - posterior.mean[:, None]
-            means.append((r[:, None] @ off)[:, 0])
-            squares.append((r[..., None] * off).mT @ off)
+            deviation = nodes.z - posterior.mean[:, None]
+            means.append((r[:, None] @ deviation)[:, 0])
+            squares.append((r[..., None] * deviation).mT @ deviation)
         log_total = torch.logsumexp(log_weight, 1)
         log_squares = torch.logsumexp(2 * log_weight, 1)
         parts = of_parts.sum(2), torch.stack(means), torch.stack(squares)
@@ -271,8 +271,8 @@ def adapted(posteriors, moments):
     share = torch.where(empty, 0.0, share[..., None])
     share = share / share.sum(0)
     centre = (share * mean).sum(0)
-    off = (mean - centre)[..., None]
-    of_all = (share[..., None] * (covariance + off @ off.mT)).sum(0)
+    deviation = (mean - centre)[..., None]
+    of_all = (share[..., None] * (covariance + deviation @ deviation.mT)).sum(0)
     return [*parts, _gaussian(centre, width_of_last(mean.shape[-1]) ** 2 * of_all)]
 
 
@@ -282,8 +282,8 @@ def _updated(parts, share, mean, square, n_effective):
     known = share.clamp(min=torch.finfo(share.dtype).tiny)[..., None]
     mean, square = mean / known, square / known[..., None]
     step = count / (count + 1) * mean
-    off = (mean - step)[..., None]
-    spread = square - mean[..., None] * mean[..., None, :] + off @ off.mT
+    deviation = (mean - step)[..., None]
+    spread = square - mean[..., None] * mean[..., None, :] + deviation @ deviation.mT
     root = torch.stack([part.root for part in parts])
     count, n_before = count[..., None], mean.shape[-1] + 2
     covariance = (count * spread + n_before * (root.mT @ root)) / (count + n_before)

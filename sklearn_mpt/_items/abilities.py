@@ -47,11 +47,11 @@ def log_prob_of(items, point, rows, z):
         slopes, shape_params = block.split(point)
         curve = block.kind.curve(shape_params, slopes @ z.T)
         at = codes[:, block.items].T[:, None]  # shape: (j, 1, n)
-        seen = present[:, block.items].T
+        observed = present[:, block.items].T
         chosen = curve.log_prob.gather(1, at)[:, 0]
         slope = curve.eta.gather(1, at)[:, 0]
-        value += torch.where(seen, chosen, 0.0).sum(0)
-        gradient += torch.where(seen, slope, 0.0).T @ slopes
+        value += torch.where(observed, chosen, 0.0).sum(0)
+        gradient += torch.where(observed, slope, 0.0).T @ slopes
     return value, gradient
 
 
@@ -63,23 +63,23 @@ def modes(items, point, X, prior, start):
     mean, precision = prior
     codes, present = X.nan_to_num().long(), ~X.isnan()
 
-    def evaluate(z, which):
-        rows = codes[which], present[which]
+    def evaluate(z, index):
+        rows = codes[index], present[index]
         value, gradient = log_prob_of(items, point, rows, z)
-        off = z - mean[which]
-        value = value - 0.5 * (precision[which] * off**2).sum(1)
-        return value, gradient - precision[which] * off
+        deviation = z - mean[index]
+        value = value - 0.5 * (precision[index] * deviation**2).sum(1)
+        return value, gradient - precision[index] * deviation
 
-    def log_joint(z, which):
+    def log_joint(z, index):
         columns = []
         for step in DIFFERENCE * torch.eye(z.shape[1], dtype=z.dtype, device=z.device):
-            ends = [evaluate(z + sign * step, which)[1] for sign in (1, -1)]
+            ends = [evaluate(z + sign * step, index)[1] for sign in (1, -1)]
             columns.append((ends[1] - ends[0]) / (2 * DIFFERENCE))
         matrix = torch.stack(columns, 2)
-        return LogJoint(*evaluate(z, which), 0.5 * (matrix + matrix.mT))
+        return LogJoint(*evaluate(z, index), 0.5 * (matrix + matrix.mT))
 
-    found = climb(log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, longest=LONGEST)
-    return found.z, found.precision
+    climbed = climb(log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, longest=LONGEST)
+    return climbed.z, climbed.precision
 
 
 def covariances(curvature):
@@ -132,10 +132,10 @@ def likelihood_modes(density, X, codes=None):
     is_flat = values < FLAT
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
-    found, std_error = _as_seen(density, z, covariance)
+    estimate, std_error = _as_seen(density, z, covariance)
     share = (vectors.mT @ density.root).abs()
     far = (is_flat[..., None] & (share > SHARE)).any(1)
-    theta[finite] = torch.where(far, found.sign() * math.inf, found)
+    theta[finite] = torch.where(far, estimate.sign() * math.inf, estimate)
     error[finite] = torch.where(far, math.inf, std_error)
     return theta, error
 

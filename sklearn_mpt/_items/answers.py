@@ -69,11 +69,11 @@ class Answers:
         steps = torch.arange(
             1, self.n_categories, device=codes.device, dtype=torch.int8
         )
-        found = (codes[..., None] == steps).flatten(1).double()
+        indicators = (codes[..., None] == steps).flatten(1).double()
         if len(self.gappy) == 0:
-            return found
+            return indicators
         gaps = (codes[:, self.gappy] == MISSING).double()
-        return torch.cat([found, gaps], 1)
+        return torch.cat([indicators, gaps], 1)
 
     def coefficients(self, table):
         """Return the factors of the indicators, and the sum of first categories.
@@ -119,9 +119,9 @@ def log_joint(answers, rows, table, log_weight):
 
 def _distinct(codes, weight, group):
     """Return the distinct rows, their weights and groups, and the index of each row."""
-    both = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
-    both = np.ascontiguousarray(both)
-    keys = both.view(np.dtype((np.void, both.shape[1])))[:, 0]
+    coded_rows = np.concatenate([codes, group[:, None].astype(np.int8)], 1)
+    coded_rows = np.ascontiguousarray(coded_rows)
+    keys = coded_rows.view(np.dtype((np.void, coded_rows.shape[1])))[:, 0]
     sample = keys[:: max(1, len(keys) // SAMPLE)]
     if len(np.unique(sample)) > OFTEN_ALONE * len(sample) and len(keys) > SAMPLE:
         return codes, weight, group, None

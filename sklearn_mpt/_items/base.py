@@ -84,11 +84,11 @@ class FittedItems(LatentMixin, BaseMPT):
             raise ValueError("groups must not contain NaN.")
         labels, codes = np.unique(groups, return_inverse=True)
         if known is not None:
-            strange = labels[~np.isin(labels, known)]
-            if len(strange):
+            unknown = labels[~np.isin(labels, known)]
+            if len(unknown):
                 raise ValueError(
                     f"groups must be among those of fit, {known.tolist()}, got "
-                    f"{strange[:5].tolist()}."
+                    f"{unknown[:5].tolist()}."
                 )
             codes = np.searchsorted(known, groups)
         elif len(labels) > 100:
@@ -124,8 +124,8 @@ class FittedItems(LatentMixin, BaseMPT):
             variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)
             return torch.stack([mean, variance.sqrt()], 1)
 
-        both = self._map_rows(density, moments, *with_codes(X, codes))
-        return Abilities(both[:, 0], both[:, 1])
+        moments_of_z = self._map_rows(density, moments, *with_codes(X, codes))
+        return Abilities(moments_of_z[:, 0], moments_of_z[:, 1])
 
     def _moments(self, X, sample_weight, theta=None):
         """Yield the moments of the answers of blocks of people, and their weights.
@@ -148,18 +148,18 @@ class FittedItems(LatentMixin, BaseMPT):
             prob = self._prob_of(density, theta[part])
             yield statistics.moments_of(rows[part], prob), weight[part]
 
-    def _complete_rows(self, X, sample_weight, what):
+    def _complete_rows(self, X, sample_weight, purpose):
         rows = self._validate_rows(X).astype(float)
         gaps = np.isnan(rows).any(axis=1)
         if gaps.any():
             raise ValueError(
-                f"{what} needs complete rows, but {np.count_nonzero(gaps)} of "
+                f"{purpose} needs complete rows, but {np.count_nonzero(gaps)} of "
                 f"{len(rows)} have missing answers: leave these out, or fill them in "
                 "by impute(X, method='sample')."
             )
         if len(self.groups_) > 1:
             raise ValueError(
-                f"{what} is for models of one group, and this one has "
+                f"{purpose} is for models of one group, and this one has "
                 f"{len(self.groups_)}: fit each group by itself."
             )
         return rows, check_sample_weight(sample_weight, rows)

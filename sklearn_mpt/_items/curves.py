@@ -136,15 +136,15 @@ class Graded(ItemKind):
         slope[:, 1:] += of_low
         slope[:, :-1] += of_high
         inner = 1 / torch.expm1(gap)
-        each = eta.new_zeros(len(shape_params), self.n_shape_params, *shape[1:])
+        shape_slope = eta.new_zeros(len(shape_params), self.n_shape_params, *shape[1:])
         for m in range(self.n_shape_params):
-            each[:, m, m + 1] = of_low[:, m]
-            each[:, m, m] = of_high[:, m]
+            shape_slope[:, m, m + 1] = of_low[:, m]
+            shape_slope[:, m, m] = of_high[:, m]
             if m > 0:
-                each[:, m, m] -= inner[:, m - 1]
+                shape_slope[:, m, m] -= inner[:, m - 1]
             if m < self.n_shape_params - 1:
-                each[:, m, m + 1] += inner[:, m]
-        return Curve(log_prob, slope, each)
+                shape_slope[:, m, m + 1] += inner[:, m]
+        return Curve(log_prob, slope, shape_slope)
 
     def is_valid(self, shape_params):
         return bool((shape_params[:, :-1] > shape_params[:, 1:]).all())
@@ -386,9 +386,9 @@ class Items:
     def of_item(self, j):
         """Return the places of the parameters of item j in the flat vector."""
         for block in self.blocks:
-            found = (block.items == j).nonzero()
-            if len(found):
-                start = block.parameters.start + int(found[0, 0]) * block.width
+            place = (block.items == j).nonzero()
+            if len(place):
+                start = block.parameters.start + int(place[0, 0]) * block.width
                 return np.arange(start, start + block.width)
         raise IndexError(j)
 
@@ -424,22 +424,22 @@ class Items:
     def of_z(self, curves, point):
         """Return derivatives of log-probabilities in z; (d, k, c, s)."""
         like = curves[0].log_prob
-        found = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
+        derivatives = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
             slopes, _ = block.split(point)
             part = slopes[:, :, None, None] * curve.eta[:, None]
-            found[block.items, :, : block.kind.n_categories] = part
-        return found
+            derivatives[block.items, :, : block.kind.n_categories] = part
+        return derivatives
 
     def information_of_z(self, curves, point):
         """Return the diagonal of the Fisher information of items about z; (d, k, s)."""
         like = curves[0].log_prob
-        found = like.new_zeros(len(self), self.n_dims, like.shape[2])
+        information = like.new_zeros(len(self), self.n_dims, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
             slopes, _ = block.split(point)
             of_eta = (curve.log_prob.exp() * curve.eta**2).sum(1)
-            found[block.items] = slopes[:, :, None] ** 2 * of_eta[:, None]
-        return found
+            information[block.items] = slopes[:, :, None] ** 2 * of_eta[:, None]
+        return information
 
     def is_valid(self, point):
         return bool(point.isfinite().all()) and all(
@@ -468,7 +468,7 @@ class Items:
     def describe(self, point):
         """Return the attributes of items, given their flat parameters."""
         d, steps = len(self), self.most - 1
-        found = {
+        attributes = {
             "discrimination": np.ones((d, self.n_dims)),
             "intercept": np.full((d, steps), np.nan),
             "difficulty": np.full((d, steps), np.nan),
@@ -489,15 +489,15 @@ class Items:
             if self.n_dims > 1:
                 length = np.linalg.norm(slopes, axis=1)
             count = kind.n_categories - 1
-            found["discrimination"][chosen] = slopes
-            found["intercept"][chosen, :count] = kind.intercept(shape_params)
+            attributes["discrimination"][chosen] = slopes
+            attributes["intercept"][chosen, :count] = kind.intercept(shape_params)
             with np.errstate(divide="ignore", invalid="ignore"):
-                found["difficulty"][chosen, :count] = kind.difficulty(
+                attributes["difficulty"][chosen, :count] = kind.difficulty(
                     length, shape_params
                 )
-            found["guessing"][chosen] = kind.guessing(shape_params)
-            found["category_scores"][chosen, : count + 1] = scores
-        return found
+            attributes["guessing"][chosen] = kind.guessing(shape_params)
+            attributes["category_scores"][chosen, : count + 1] = scores
+        return attributes
 
     def point(self, discrimination, intercept, guessing, category_scores):
         """Return the flat parameters, given attributes of the shapes of `describe`."""

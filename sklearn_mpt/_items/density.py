@@ -69,11 +69,11 @@ class ItemDensity(LatentDensity):
         answers = Answers(
             X.cpu().numpy(), self.items.most, device=X.device, compress=False
         )
-        every = slice(None)
+        all_rows = slice(None)
         if log_weight is None:
-            return log_joint(answers, every, self.table, self.log_weight[None])
+            return log_joint(answers, all_rows, self.table, self.log_weight[None])
         none = torch.zeros_like(self.log_weight[None])
-        return log_joint(answers, every, self.table, none) + log_weight
+        return log_joint(answers, all_rows, self.table, none) + log_weight
 
     def lml(self, X):
         joint = self.log_joint(X)
@@ -176,16 +176,18 @@ class ItemDensity(LatentDensity):
             rows = rows.double()
             codes, present = rows.nan_to_num().long(), ~rows.isnan()
             joint = self.log_weight.expand(len(rows), -1).clone()
-            asked, each = present.clone(), torch.arange(len(rows), device=X.device)
+            asked, row_index = present.clone(), torch.arange(len(rows), device=X.device)
             for t in range(d):
                 probs = self.answer_probs(joint.softmax(1))
                 log_prob = self._log_prob_of(rows, probs, asked)
                 scores[0, t] += log_prob.sum() / (d - t)
                 item = orders[:, t]
-                scores[1, t] += log_prob[each, item].sum()
-                seen = present[each, item][:, None]
-                joint += torch.where(seen, self.table[item, codes[each, item]], 0.0)
-                asked[each, item] = False
+                scores[1, t] += log_prob[row_index, item].sum()
+                observed = present[row_index, item][:, None]
+                joint += torch.where(
+                    observed, self.table[item, codes[row_index, item]], 0.0
+                )
+                asked[row_index, item] = False
         return scores / len(X)
 
 

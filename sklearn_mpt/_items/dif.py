@@ -40,9 +40,9 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     value, start = fits.fit(base, fits.first(base))
     for j in tested.tolist():
         other = base ^ {j}
-        found, _ = fits.fit(other, fits.moved(start, base, other))
-        statistic[j] = 2 * abs(found - value)
-        if (found < value) == (j in other):  # the larger model is no better
+        free_value, _ = fits.fit(other, fits.moved(start, base, other))
+        statistic[j] = 2 * abs(free_value - value)
+        if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
         df[j] = (n_groups - 1) * len(model.items.of_item(j))
     p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
@@ -104,9 +104,9 @@ class _DifFits:
     def fit(self, free, start):
         X, items, _ = self.split(free)
         answers = Answers(X, items.most, self.weight, self.group, self.device)
-        seen = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
+        occurs = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
         real = np.arange(items.most) < items.n_categories[:, None]
-        unseen = torch.from_numpy(~seen & real).to(self.device)
+        unseen = torch.from_numpy(~occurs & real).to(self.device)
         objective = Objective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)
         point, _ = maximise(objective, point)
@@ -116,7 +116,7 @@ class _DifFits:
 
 def _taken(items, point, others, place):
     """Return flat parameters of `others`; item j is a copy of item ``place[j]``."""
-    found = np.empty(others.n_parameters)
+    values = np.empty(others.n_parameters)
     for j, k in enumerate(place):
-        found[others.of_item(j)] = point[items.of_item(int(k))]
-    return found
+        values[others.of_item(j)] = point[items.of_item(int(k))]
+    return values

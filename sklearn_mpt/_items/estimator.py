@@ -506,9 +506,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
 def _unseen(X, items):
     """Categories that nobody chose; a tensor of bool (d, c), with a warning."""
-    seen = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
+    occurs = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
     real = np.arange(items.most) < items.n_categories[:, None]
-    unseen = ~seen & real
+    unseen = ~occurs & real
     if unseen.any():
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(

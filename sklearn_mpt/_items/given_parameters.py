@@ -68,14 +68,14 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     return items, point
 
 
-def _check_kept(found, given, names):
+def _check_kept(fitted, given, names):
     """Refuse parameters that the models of the items do not have.
 
     Slopes and scores of nominal items are kept in their product, less that of the first
     category.
     """
     is_nominal = np.array([name == "nominal" for name in names])
-    for attributes in (found, given):
+    for attributes in (fitted, given):
         products = attributes["discrimination"][:, :1] * attributes["category_scores"]
         products = products - products[:, :1]
         attributes["category_scores"] = np.where(
@@ -86,14 +86,14 @@ def _check_kept(found, given, names):
         )
     problems = []
     for name, values in given.items():
-        kept = np.isclose(found[name], values, rtol=1e-6, atol=1e-9, equal_nan=True)
+        kept = np.isclose(fitted[name], values, rtol=1e-6, atol=1e-9, equal_nan=True)
         wrong = np.flatnonzero(~kept.reshape(len(names), -1).all(axis=1))
         if len(wrong):
             j = wrong[0]
             problems.append(
                 f"{name} of item {j}, which is {names[j]!r}, cannot be "
                 f"{values[j].tolist()}: such an item would have "
-                f"{np.round(found[name][j], 9).tolist()}."
+                f"{np.round(fitted[name][j], 9).tolist()}."
             )
     if problems:
         raise ValueError(" ".join(problems))
@@ -129,13 +129,13 @@ def _counts(names, thresholds):
 def _intercepts(names, slopes, difficulty):
     """Return the intercepts that belong to difficulties; (d, c - 1)."""
     length = np.linalg.norm(slopes, axis=1) if slopes.shape[1] > 1 else slopes[:, 0]
-    found = -difficulty * length[:, None]
+    intercepts = -difficulty * length[:, None]
     for j, name in enumerate(names):
         if name == "nominal":
             raise ValueError("difficulty is not for nominal items: give intercept.")
         if name in ("gpcm", "partial_credit"):
-            found[j] = np.cumsum(found[j])
-    return found
+            intercepts[j] = np.cumsum(intercepts[j])
+    return intercepts
 
 
 def _guessing(guessing, d):

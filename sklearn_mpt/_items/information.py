@@ -40,8 +40,8 @@ def observed_information(objective, point):
         rows = slice(start, start + size)
         r = log_joint(answers, rows, table, log_weight).softmax(1)
         of_answers = _scores_of(answers.codes[rows].long(), items, scores)
-        each = torch.cat([of_answers, of_z[answers.group[rows]].mT], 2)
-        total -= missing_information(each, r, answers.weight[rows])
+        row_scores = torch.cat([of_answers, of_z[answers.group[rows]].mT], 2)
+        total -= missing_information(row_scores, r, answers.weight[rows])
     return total.cpu().numpy()
 
 
@@ -72,22 +72,22 @@ def population_scores(layout, point, z):
     Shape (g, f, s): for each group, parameter and node.
     """
     population = layout.population(point)
-    off = z[:, 0] - population.mean[:, :1]
+    difference = z[:, 0] - population.mean[:, :1]
     variance = population.deviation[:, :1] ** 2
-    of_mean, of_deviation = off / variance, off**2 / variance - 1
+    of_mean, of_deviation = difference / variance, difference**2 / variance - 1
     n_groups, n_nodes = of_mean.shape
     means, deviations = layout.free_mean, layout.free_variance
-    found = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
+    scores = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
     for place, g in enumerate(np.flatnonzero(means)):
-        found[g, place] = of_mean[g]
+        scores[g, place] = of_mean[g]
     for place, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
-        found[g, place] = of_deviation[g]
-    return found
+        scores[g, place] = of_deviation[g]
+    return scores
 
 
 def _complete(objective, point, expected):
     """Return minus the second derivatives of complete data, for each block of items."""
-    found = []
+    blocks_of_information = []
     z = objective.grid.z
     for block in objective.layout.items.blocks:
         counts = expected.counts[block.items, : block.kind.n_categories]
@@ -110,8 +110,8 @@ def _complete(objective, point, expected):
         matrix = torch.stack(columns, 2)
         matrix = 0.5 * (matrix + matrix.mT)
         matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
-        found.append(matrix)
-    return found
+        blocks_of_information.append(matrix)
+    return blocks_of_information
 
 
 def _add_population(total, objective, point, expected):
@@ -124,14 +124,22 @@ def _add_population(total, objective, point, expected):
     )
     first = layout.items.n_parameters
     for a, g in enumerate(means):
-        off, variance = z - population.mean[g, 0], population.deviation[g, 0] ** 2
+        difference, variance = (
+            z - population.mean[g, 0],
+            population.deviation[g, 0] ** 2,
+        )
         total[first + a, first + a] += expected.groups[g].sum() / variance
     for b, g in enumerate(deviations, len(means)):
-        off, variance = z - population.mean[g, 0], population.deviation[g, 0] ** 2
-        total[first + b, first + b] += 2 * (expected.groups[g] @ off**2) / variance
+        difference, variance = (
+            z - population.mean[g, 0],
+            population.deviation[g, 0] ** 2,
+        )
+        total[first + b, first + b] += (
+            2 * (expected.groups[g] @ difference**2) / variance
+        )
         if g in means:
             a = first + int(np.flatnonzero(means == g)[0])
-            cross = 2 * (expected.groups[g] @ off) / variance
+            cross = 2 * (expected.groups[g] @ difference) / variance
             total[a, first + b] += cross
             total[first + b, a] += cross
 
@@ -140,11 +148,11 @@ def _by_items(objective, point, curves, expected, scores, complete):
     items, answers = objective.layout.items, objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
-    found = []
+    products = []
     for block, score, part in zip(items.blocks, scores, complete, strict=True):
         counts = expected.counts[block.items, : block.kind.n_categories]
         weighted = (score * counts[:, None]).flatten(2)
-        found.append(part - weighted @ score.flatten(2).mT)
+        products.append(part - weighted @ score.flatten(2).mT)
     for rows in answers.blocks(table.shape[2]):
         r = log_joint(answers, rows, table, log_weight).softmax(1)
         codes, weight = answers.codes[rows].long(), answers.weight[rows]
@@ -156,5 +164,5 @@ def _by_items(objective, point, curves, expected, scores, complete):
                 at = chosen[:, few, None, None].clamp(min=0)
                 mean = mean.gather(3, at.expand(*mean.shape[:3], 1))[..., 0]
                 mean = torch.where(chosen[:, few, None] == MISSING, 0.0, mean)
-                found[k][few] += torch.einsum("njp,njq,n->jpq", mean, mean, weight)
-    return [part.cpu().numpy() for part in found]
+                products[k][few] += torch.einsum("njp,njq,n->jpq", mean, mean, weight)
+    return [part.cpu().numpy() for part in products]

@@ -63,10 +63,10 @@ def _joined(one, other):
     """Return the distribution of the sum of two scores at each node."""
     if len(one) < len(other):
         one, other = other, one
-    found = np.zeros((len(one) + len(other) - 1, one.shape[1]))
+    joined = np.zeros((len(one) + len(other) - 1, one.shape[1]))
     for c, curve in enumerate(other):
-        found[c : c + len(one)] += curve * one
-    return found
+        joined[c : c + len(one)] += curve * one
+    return joined
 
 
 def score_tables(X, weight, prob, n_categories, node_weight):
@@ -124,8 +124,8 @@ def collapsed(observed, expected):
             table[low] += table[:low].sum(axis=0)
             table[high] += table[high + 1 :].sum(axis=0)
         observed, expected = observed[low : high + 1], expected[low : high + 1]
-    some = observed.sum(axis=1) > 0
-    tables = [observed[some], expected[some]]
+    is_expected = observed.sum(axis=1) > 0
+    tables = [observed[is_expected], expected[is_expected]]
     small = tables[1] < LEAST_EXPECTED
     tables = _merge_single(tables)
     if tables[1].shape[1] > 2:
@@ -266,16 +266,16 @@ def sums_of(moments, weight, axis):
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
     variance = np.maximum(moments.variance, LEAST_VARIANCE)
     square = moments.residual**2
-    off = moments.log_prob - moments.mean_log_prob
-    parts = square, variance, square / variance, 1.0, off, moments.variance_log_prob
+    excess = moments.log_prob - moments.mean_log_prob
+    parts = square, variance, square / variance, 1.0, excess, moments.variance_log_prob
     return np.stack([(w * part).sum(axis) for part in parts])
 
 
 def fit_of(sums):
     """Compute infit, outfit and Zh from the result of `sums_of`."""
-    square, variance, ratio, count, off, spread = sums
+    square, variance, ratio, count, excess, spread = sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        return square / variance, ratio / count, off / np.sqrt(spread)
+        return square / variance, ratio / count, excess / np.sqrt(spread)
 
 
 def pair_sums(moments, weight):
@@ -298,10 +298,10 @@ def pair_sums(moments, weight):
 
 def residual_correlations(sums):
     """Compute correlations of residuals from the result of `pair_sums`; (d, d)."""
-    both, first, cross, square = sums
+    n_both, first, cross, square = sums
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = first / both
-        variance = square / both - mean**2
-        found = (cross / both - mean * mean.T) / np.sqrt(variance * variance.T)
-    np.fill_diagonal(found, 1.0)
-    return found
+        mean = first / n_both
+        variance = square / n_both - mean**2
+        correlations = (cross / n_both - mean * mean.T) / np.sqrt(variance * variance.T)
+    np.fill_diagonal(correlations, 1.0)
+    return correlations

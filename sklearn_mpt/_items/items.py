@@ -188,12 +188,14 @@ class ItemsMixin(FittedItems):
         check_bool(as_frame, "as_frame")
         self._check_is_fitted()
         model = self._model_of(vars(self))
-        found = model.items.describe(model.point)
-        found = {name: getattr(self, f"{name}_") for name in DESCRIBED}
+        attributes = model.items.describe(model.point)
+        attributes = {name: getattr(self, f"{name}_") for name in DESCRIBED}
         d, K, steps = len(model.items), model.items.n_dims, model.items.most - 1
         width = K + steps + 1
         covariance = np.full((d, width, width), np.nan)
-        errors = {name: np.full(np.shape(found[name]), np.nan) for name in DESCRIBED}
+        errors = {
+            name: np.full(np.shape(attributes[name]), np.nan) for name in DESCRIBED
+        }
         latent = {
             "latent_mean": self.latent_mean_,
             "latent_variance": self.latent_variance_,
@@ -205,11 +207,11 @@ class ItemsMixin(FittedItems):
             )
             deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
             errors["discrimination"] = deviation[:, :K].reshape(
-                found["discrimination"].shape
+                attributes["discrimination"].shape
             )
-            shape = found["intercept"].shape
+            shape = attributes["intercept"].shape
             errors["intercept"] = np.where(
-                np.isnan(found["intercept"]),
+                np.isnan(attributes["intercept"]),
                 np.nan,
                 deviation[:, K : K + steps].reshape(shape),
             )
@@ -217,7 +219,7 @@ class ItemsMixin(FittedItems):
             errors["guessing"] = deviation[:, -1]
         values = {}
         for name in DESCRIBED:
-            values[name], values[f"{name}_std_error"] = found[name], errors[name]
+            values[name], values[f"{name}_std_error"] = attributes[name], errors[name]
         for name, value in latent.items():
             values[name], values[f"{name}_std_error"] = value, latent_errors[name]
         parameters = ItemParameters(**values, covariance=covariance)
@@ -286,11 +288,15 @@ class ItemsMixin(FittedItems):
         items = model.items
 
         def of_users(at):
-            found, _ = attributes_of(items, at, self.rotation, model.root)
+            attributes, _ = attributes_of(items, at, self.rotation, model.root)
             d = len(items)
-            intercept = found["intercept_"].reshape(d, -1)
-            difficulty = found["difficulty_"].reshape(d, -1)
-            parts = found["discrimination_"], intercept, found["guessing_"][:, None]
+            intercept = attributes["intercept_"].reshape(d, -1)
+            difficulty = attributes["difficulty_"].reshape(d, -1)
+            parts = (
+                attributes["discrimination_"],
+                intercept,
+                attributes["guessing_"][:, None],
+            )
             return np.concatenate([*parts, difficulty], 1)
 
         base = of_users(flat)
@@ -303,9 +309,9 @@ class ItemsMixin(FittedItems):
                 2 * STEP
             )
         jacobian = np.nan_to_num(jacobian)
-        every = jacobian @ whole @ jacobian.transpose(0, 2, 1)
-        deviation = np.sqrt(np.diagonal(every, axis1=1, axis2=2))
-        return every[:, :width, :width], deviation[:, width:]
+        covariances = jacobian @ whole @ jacobian.transpose(0, 2, 1)
+        deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+        return covariances[:, :width, :width], deviation[:, width:]
 
     def item_fit(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -475,12 +481,12 @@ def _anchors(anchors, n_items):
             f"anchors must be some of the items 0..{n_items - 1}, or a boolean mask of "
             f"shape ({n_items},), got {np.asarray(anchors).tolist()}."
         )
-    found = np.unique(given)
-    if len(found) == n_items:
+    anchor_items = np.unique(given)
+    if len(anchor_items) == n_items:
         raise ValueError(
             f"anchors must leave items to test, but all {n_items} are anchors."
         )
-    return found
+    return anchor_items
 
 
 def _delta(items, point, blocks):
@@ -493,12 +499,12 @@ def _delta(items, point, blocks):
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
 
     def of_users(at):
-        found = items.describe(at)
+        attributes = items.describe(at)
         parts = (
-            found["discrimination"],
-            np.nan_to_num(found["intercept"]),
-            found["guessing"][:, None],
-            found["difficulty"],
+            attributes["discrimination"],
+            np.nan_to_num(attributes["intercept"]),
+            attributes["guessing"][:, None],
+            attributes["difficulty"],
         )
         return np.concatenate(parts, 1)
 
@@ -509,13 +515,13 @@ def _delta(items, point, blocks):
             place = block.parameters.start + np.arange(len(chosen)) * block.width + q
             step = np.zeros(len(point))
             step[place] = STEP * np.maximum(1, np.abs(point[place]))
-            off = of_users(point + step) - of_users(point - step)
-            jacobian[:, :, q] = off[chosen] / (2 * step[place][:, None])
+            difference = of_users(point + step) - of_users(point - step)
+            jacobian[:, :, q] = difference[chosen] / (2 * step[place][:, None])
         missing = np.isnan(jacobian).any(axis=2)
         jacobian = np.nan_to_num(jacobian)
-        every = jacobian @ part @ jacobian.transpose(0, 2, 1)
-        covariance[chosen] = every[:, :width, :width]
-        deviation = np.sqrt(np.diagonal(every, axis1=1, axis2=2))
+        covariances = jacobian @ part @ jacobian.transpose(0, 2, 1)
+        covariance[chosen] = covariances[:, :width, :width]
+        deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
         deviation = np.where(missing, np.nan, deviation)
         errors[chosen] = deviation[:, width:]
     return covariance, errors

@@ -119,8 +119,8 @@ def covariance_of_moments(side, mean, variance, node_weight):
         total[np.ix_(pairs, own)] += cross.T
         spread = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
         total[np.ix_(pairs, pairs)] += spread
-    both = m1 + np.arange(len(first))
-    total[both, both] += (variance[first] * variance[second]) @ node_weight
+    pair_index = m1 + np.arange(len(first))
+    total[pair_index, pair_index] += (variance[first] * variance[second]) @ node_weight
     return total
 
 
@@ -154,12 +154,12 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
     # pairs: the derivative of one mean score, times the mean score of the other
     cross = np.einsum("dps,es->dep", weighted, mean)
     pairs = cross[one, two] + cross[two, one]
-    found = np.zeros((len(own) + len(one), p))
-    found[: len(own), :p_items] = own @ node_weight
-    found[len(own) :, :p_items] = pairs
-    every = np.concatenate([means, mean[one] * mean[two]])
-    found[:, p_items:] = (every * node_weight) @ of_z.T
-    return found
+    derivatives = np.zeros((len(own) + len(one), p))
+    derivatives[: len(own), :p_items] = own @ node_weight
+    derivatives[len(own) :, :p_items] = pairs
+    all_means = np.concatenate([means, mean[one] * mean[two]])
+    derivatives[:, p_items:] = (all_means * node_weight) @ of_z.T
+    return derivatives
 
 
 def prob_means(prob, n_categories):
@@ -173,12 +173,12 @@ def statistic(difference, covariance, derivatives, n_free):
     n_free : number of parameters, without those that change nothing, such as rotations.
     """
     white = _whitened(covariance, np.column_stack([difference, derivatives]))
-    off, slopes = white[:, 0], white[:, 1:]
+    residual, slopes = white[:, 0], white[:, 1:]
     length = np.linalg.norm(slopes, axis=0)
     basis, _, _ = np.linalg.svd(
         slopes / np.maximum(length, 1e-300), full_matrices=False
     )
-    return float(off @ off - np.sum((basis[:, :n_free].T @ off) ** 2))
+    return float(residual @ residual - np.sum((basis[:, :n_free].T @ residual) ** 2))
 
 
 def _whitened(covariance, columns):
@@ -255,8 +255,8 @@ def moment_statistic(X, weight, fitted, by_category):
     df = len(expected) - fitted.n_free
     if df <= 0:
         return math.nan, 0
-    off = observed - expected
-    value = statistic(off, covariance, derivatives, fitted.n_free)
+    residual = observed - expected
+    value = statistic(residual, covariance, derivatives, fitted.n_free)
     return float(weight.sum() * value), df
 
 
@@ -268,8 +268,8 @@ def srmsr(X, weight, fitted):
     centre = mean @ fitted.weight
     expected = _correlation(second - np.outer(centre, centre))
     share = weight / weight.sum()
-    off = X - share @ X
-    observed = _correlation((off * share[:, None]).T @ off)
+    deviation = X - share @ X
+    observed = _correlation((deviation * share[:, None]).T @ deviation)
     pairs = np.triu_indices(len(mean), 1)
     return float(np.sqrt(np.mean((observed - expected)[pairs] ** 2)))
 

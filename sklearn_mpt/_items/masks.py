@@ -69,17 +69,17 @@ class MaskedItemSolver(ItemSolver):
             return
         count = len(self.loss_curve)
         self.objective.place_nodes(self.point)
-        found = self._masked()
-        if not math.isfinite(found.value):
+        evaluation = self._masked()
+        if not math.isfinite(evaluation.value):
             raise FloatingPointError
-        direction = solve_metric(self.objective, found, found.gradient)
+        direction = solve_metric(self.objective, evaluation, evaluation.gradient)
         size = self.learning_rate * falling_size(count)
         size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
         items = self.objective.layout.items
         while not items.is_valid(self.point + size * direction):
             size *= 0.5
         self.point = self.point + size * direction
-        self.loss_curve.append(-found.value / self.objective.answers.total)
+        self.loss_curve.append(-evaluation.value / self.objective.answers.total)
         if not self.finishes:
             share = 2 / (count + 2)
             before = self.point if self._average is None else self._average
@@ -148,17 +148,17 @@ def _add_masked(
     codes, weight = answers.codes[rows], answers.weight[rows]
     group = answers.group[rows]
     steps = torch.arange(most, device=codes.device, dtype=torch.int8)
-    every = (codes[..., None] == steps).double()  # shape: (n, d, c)
-    seen = (every * (~mask)[:, None]).flatten(1)
-    hidden = every[:, mask].flatten(1)
-    r = torch.addmm(log_weight[group], seen, table.flatten(0, 1)).softmax(1)
-    off = prob[mask].flatten(0, 1)  # shape: (h c, s)
-    average = torch.where(hidden > 0, r @ off.T, 1.0).clamp(min=1e-300)
+    indicators = (codes[..., None] == steps).double()  # shape: (n, d, c)
+    observed = (indicators * (~mask)[:, None]).flatten(1)
+    hidden = indicators[:, mask].flatten(1)
+    r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
+    hidden_prob = prob[mask].flatten(0, 1)  # shape: (h c, s)
+    average = torch.where(hidden > 0, r @ hidden_prob.T, 1.0).clamp(min=1e-300)
     scale = weight * d / mask.sum()
     gain = scale[:, None] * hidden / average
-    through = r * (gain @ off - (scale * hidden.sum(1))[:, None])
-    pulls[mask] += (off * (gain.T @ r)).unflatten(0, (-1, most))
-    pulls += (seen.T @ through).unflatten(0, (d, most))
+    through = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
+    pulls[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, most))
+    pulls += (observed.T @ through).unflatten(0, (d, most))
     weighted = weight[:, None] * r
     rows_at += (codes != MISSING).double().T @ weighted
     of_groups.index_add_(0, group, through)

@@ -90,25 +90,25 @@ def attributes_of(items, point, rotation, near=None):
     Several abilities are rotated; see `rotated`. For one ability the sign is chosen so
     that the sum of the slopes is positive.
     """
-    found = items.describe(point)
+    attributes = items.describe(point)
     sign, correlation = 1.0, np.eye(items.n_dims)
-    slopes = found["discrimination"]
+    slopes = attributes["discrimination"]
     if items.n_dims > 1:
         slopes, correlation = rotated(slopes, rotation, near)
-        found["discrimination"] = slopes
+        attributes["discrimination"] = slopes
     elif slopes.sum() < 0 and not items.has_fixed_scale:
         sign = -1.0
-        found["discrimination"] = -slopes
-        found["difficulty"] = -found["difficulty"]
-    return shaped(found, items) | {"factor_correlation_": correlation}, sign
+        attributes["discrimination"] = -slopes
+        attributes["difficulty"] = -attributes["difficulty"]
+    return shaped(attributes, items) | {"factor_correlation_": correlation}, sign
 
 
-def shaped(found, items):
+def shaped(attributes, items):
     """Return arrays in the shapes of the attributes, with trailing underscores."""
-    found = dict(found)
+    attributes = dict(attributes)
     if items.n_dims == 1:
-        found["discrimination"] = found["discrimination"][:, 0]
+        attributes["discrimination"] = attributes["discrimination"][:, 0]
     if items.most == 2:
         for name in ("intercept", "difficulty"):
-            found[name] = found[name][:, 0]
-    return {f"{name}_": value for name, value in found.items()}
+            attributes[name] = attributes[name][:, 0]
+    return {f"{name}_": value for name, value in attributes.items()}

@@ -78,11 +78,11 @@ class PeopleMixin(FittedItems):
         rows, density = self._validate_rows(X), self._density()
         if method in ("map", "ml"):
             return self._modal_abilities(rows, density, codes, method == "map")
-        found = self._posterior_abilities(rows, density, codes)
+        estimates = self._posterior_abilities(rows, density, codes)
         if method == "eap":
-            return found
+            return estimates
         drawn = self._drawn_abilities(rows, density, codes, n_draws, random_state)
-        return found._replace(theta=drawn)
+        return estimates._replace(theta=drawn)
 
     def _drawn_abilities(self, X, density, codes, n_draws, random_state):
         rng = self._generator_for(random_state)
@@ -105,8 +105,8 @@ class PeopleMixin(FittedItems):
         def stacked(rows, codes=None):
             return torch.stack(of_rows(density, rows, codes), 1)
 
-        both = self._map_rows(density, stacked, *with_codes(X, codes))
-        return Abilities(both[:, 0], both[:, 1])
+        modes_and_errors = self._map_rows(density, stacked, *with_codes(X, codes))
+        return Abilities(modes_and_errors[:, 0], modes_and_errors[:, 1])
 
     def person_fit(self, X: ArrayLike, theta: ArrayLike | None = None):
         """Compute statistics of the fit of each person.

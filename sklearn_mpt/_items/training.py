@@ -228,22 +228,22 @@ class Objective:
             diagonal[:, block.steep] += curvature
         if self.priors.guessing is not None and block.kind.is_guessed:
             mean, deviation = self.priors.guessing
-            off = (values[:, -1] - mean) / deviation
-            slope[:, -1] -= off / deviation
+            deviation_of_slopes = (values[:, -1] - mean) / deviation
+            slope[:, -1] -= deviation_of_slopes / deviation
             diagonal[:, -1] += deviation**-2
-            lost += 0.5 * float((off**2).sum())
+            lost += 0.5 * float((deviation_of_slopes**2).sum())
         return lost
 
     def prior_curvature(self, block, point):
         """Return the diagonal of minus the Hessian of the log prior; (j, q)."""
         values = point[block.parameters].reshape(len(block.items), block.width)
-        found = torch.zeros_like(values)
+        curvature = torch.zeros_like(values)
         steep = values[:, block.steep]
         if steep.shape[1]:
-            found[:, block.steep] += slope_penalty(steep, self.priors.slope)[1]
+            curvature[:, block.steep] += slope_penalty(steep, self.priors.slope)[1]
         if self.priors.guessing is not None and block.kind.is_guessed:
-            found[:, -1] += self.priors.guessing[1] ** -2
-        return found
+            curvature[:, -1] += self.priors.guessing[1] ** -2
+        return curvature
 
     def _of_population(self, point, groups, gradient):
         """Fill in the gradient in means and log deviations; return the metric."""
@@ -252,9 +252,9 @@ class Objective:
         z, population = self.grid.z[:, 0], layout.population(point)
         mean, deviation = population.mean[:, 0], population.deviation[:, 0]
         count = groups.sum(1)
-        off = z - mean[:, None]
-        means = (groups * off).sum(1) / deviation**2
-        deviations = (groups * off**2).sum(1) / deviation**2 - count
+        difference = z - mean[:, None]
+        means = (groups * difference).sum(1) / deviation**2
+        deviations = (groups * difference**2).sum(1) / deviation**2 - count
         chosen = (
             torch.from_numpy(layout.free_mean),
             torch.from_numpy(layout.free_variance),
@@ -341,28 +341,31 @@ class ItemSolver(Solver):
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
-        size, found = 1.0, None
+        size, evaluation = 1.0, None
         for _ in range(N_HALVINGS):
-            found = self.objective(self.point + size * direction)
-            if found is not None and found.value >= now.value + ARMIJO * size * slope:
+            evaluation = self.objective(self.point + size * direction)
+            if (
+                evaluation is not None
+                and evaluation.value >= now.value + ARMIJO * size * slope
+            ):
                 break
             if size * slope < 0.01 * self.tol:  # the gain is smaller than rounding
-                found = None
+                evaluation = None
                 break
             size *= 0.5
-            found = None
+            evaluation = None
         n_rows = self.objective.answers.total
-        if found is None:
+        if evaluation is None:
             self._is_over = not self._memory
             self._memory = QuasiNewton(LARGEST_SCALE)
             self.loss_curve.append(-now.value / n_rows)
             return
         moved = size * direction
-        self._memory.add(moved, now.gradient, found.gradient)
+        self._memory.add(moved, now.gradient, evaluation.gradient)
         self.point = self.point + moved
-        gained = found.value - now.value
-        self._now = found
-        self.loss_curve.append(-found.value / n_rows)
+        gained = evaluation.value - now.value
+        self._now = evaluation
+        self.loss_curve.append(-evaluation.value / n_rows)
         if self.objective.place_nodes(self.point):
             self._now = self.objective(self.point)
         left = 0.5 * float(self._now.gradient @ self._direction(self._now))
@@ -409,7 +412,7 @@ def shortened(items, direction):
 
 def solve_metric(objective, now, vector):
     """Multiply a flat vector by the inverse of the metric."""
-    found = torch.empty_like(vector)
+    solution = torch.empty_like(vector)
     least = LEAST_INFORMATION * objective.answers.total
     for block, information in zip(
         objective.layout.items.blocks, now.metric, strict=True
@@ -418,10 +421,10 @@ def solve_metric(objective, now, vector):
         diagonal = damped.diagonal(dim1=1, dim2=2)
         diagonal += RIDGE * diagonal + least
         part = vector[block.parameters].reshape(len(block.items), -1, 1)
-        found[block.parameters] = torch.linalg.solve(damped, part).flatten()
+        solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
     first = objective.layout.items.n_parameters
-    found[first:] = vector[first:] / now.of_population
-    return found
+    solution[first:] = vector[first:] / now.of_population
+    return solution
 
 
 def maximise(objective, point, tol=1e-7, max_iter=500):

@@ -8,17 +8,17 @@ from sklearn_mpt._likelihoods.base import totals
 LARGEST_LOG = 80.0  # largest log of an expected amount in single precision
 
 
-def check_amounts(X, kind, takes, strange):
+def check_amounts(X, kind, takes, is_invalid):
     """Refuse rows with values that are not allowed.
 
-    takes : words for the allowed values. strange : bool, True where not allowed.
+    takes : words for the allowed values. is_invalid : bool, True where not allowed.
     """
-    values = X[strange]
+    values = X[is_invalid]
     if len(values):
-        found = ", ".join(f"{value:.6g}" for value in np.unique(values)[:3])
+        examples = ", ".join(f"{value:.6g}" for value in np.unique(values)[:3])
         raise ValueError(
             f"likelihood='{kind}' takes {takes} and NaN (missing); found "
-            f"{len(values)} other values, such as {found}."
+            f"{len(values)} other values, such as {examples}."
         )
 
 

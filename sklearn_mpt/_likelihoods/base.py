@@ -39,8 +39,8 @@ def log_softmax(logits):
 
 def softmax(logits):
     """Return probabilities along the last axis, as fast as `log_softmax`."""
-    each = (logits - logits.amax(-1, keepdim=True).detach()).exp_()
-    return each / each.sum(-1, keepdim=True)
+    exp = (logits - logits.amax(-1, keepdim=True).detach()).exp_()
+    return exp / exp.sum(-1, keepdim=True)
 
 
 def summed_products(weight, factors):
@@ -206,8 +206,8 @@ class Likelihood(torch.nn.Module, ABC):
 
     def attributes(self, scale: Scale) -> dict:
         """Return `shape_attributes` as arrays, or as floats if features share them."""
-        found = self.shape_attributes(scale)
-        arrays = {k: v.detach().double().cpu().numpy() for k, v in found.items()}
+        tensors = self.shape_attributes(scale)
+        arrays = {k: v.detach().double().cpu().numpy() for k, v in tensors.items()}
         return {k: v if v.ndim else float(v) for k, v in arrays.items()}
 
     @abstractmethod

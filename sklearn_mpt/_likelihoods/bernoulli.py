@@ -18,12 +18,12 @@ class Bernoulli(Likelihood):
 
     @staticmethod
     def check_rows(X):
-        strange = X[(X != 0) & (X != 1) & ~np.isnan(X)]
-        if len(strange):
-            found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+        invalid = X[(X != 0) & (X != 1) & ~np.isnan(X)]
+        if len(invalid):
+            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
             raise ValueError(
                 "likelihood='bernoulli' takes rows of 0, 1 and NaN (missing); found "
-                f"{len(strange)} other values, such as {found}. Binarize X, or use "
+                f"{len(invalid)} other values, such as {examples}. Binarize X, or use "
                 "likelihood='gaussian'."
             )
 

@@ -54,12 +54,12 @@ class Categorical(Likelihood):
 
     def check_rows(self, X):
         codes = np.arange(self.n_categories)
-        strange = X[~np.isin(X, codes) & ~np.isnan(X)]
-        if len(strange):
-            found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+        invalid = X[~np.isin(X, codes) & ~np.isnan(X)]
+        if len(invalid):
+            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
             raise ValueError(
                 f"likelihood='categorical' takes codes 0..{self.n_categories - 1} and "
-                f"NaN (missing); found {len(strange)} other values, such as {found}."
+                f"NaN (missing); found {len(invalid)} other values, such as {examples}."
             )
 
     def start_location(self, X, weight=None):

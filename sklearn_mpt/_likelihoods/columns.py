@@ -128,11 +128,11 @@ class Columns(Likelihood):
     @property
     def n_net_inputs_by_feature(self):
         """How many inputs nets without latent variables have for each feature."""
-        found = [0] * len(self.kinds)
+        counts = [0] * len(self.kinds)
         for part, columns, _ in self._each():
             for j in columns.tolist():
-                found[j] = part.n_net_inputs
-        return found
+                counts[j] = part.n_net_inputs
+        return counts
 
     def values_of_each(self, n_features):
         values = [None] * n_features
@@ -181,26 +181,28 @@ class Columns(Likelihood):
         return shift, scale
 
     def constant(self, X):
-        found = np.zeros(X.shape[1], dtype=bool)
+        is_constant = np.zeros(X.shape[1], dtype=bool)
         for part, columns, _ in self._each():
-            found[columns.numpy()] = part.constant(X[:, columns.numpy()])
-        return found
+            is_constant[columns.numpy()] = part.constant(X[:, columns.numpy()])
+        return is_constant
 
     def start_location(self, X, weight=None):
         start = np.empty(len(self.feature_of))
         for part, columns, locations in self._each():
-            some = X[:, columns.numpy()]
-            start[locations.numpy()] = part.start_location(some, weight)
+            X_part = X[:, columns.numpy()]
+            start[locations.numpy()] = part.start_location(X_part, weight)
         return start
 
     def start_attributes(self, X, scale, weight=None):
-        found = []
+        attributes = []
         for part, columns, _ in self._each():
             j = columns.numpy()
             of_part = part.start_attributes(X[:, j], scale[j], weight)
             tensors = {name: torch.from_numpy(a) for name, a in of_part.items()}
-            found.append((columns, tensors))
-        return {name: tensor.numpy() for name, tensor in self._placed(found).items()}
+            attributes.append((columns, tensors))
+        return {
+            name: tensor.numpy() for name, tensor in self._placed(attributes).items()
+        }
 
     def shape_attributes(self, scale):
         return self._placed(
@@ -210,16 +212,16 @@ class Columns(Likelihood):
 
     def _placed(self, parts):
         """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
-        found: dict[str, torch.Tensor] = {}
+        joined: dict[str, torch.Tensor] = {}
         for columns, of_part in parts:
             for name, tensor in of_part.items():
                 shape = len(self.kinds), *tensor.shape[1:]
-                before = found.get(name, tensor.new_full(shape, torch.nan))
+                before = joined.get(name, tensor.new_full(shape, torch.nan))
                 if tensor.ndim == 2:
                     width = max(before.shape[1], tensor.shape[1])
                     before, tensor = _widened(before, width), _widened(tensor, width)
-                found[name] = before.index_copy(0, columns, tensor)
-        return found
+                joined[name] = before.index_copy(0, columns, tensor)
+        return joined
 
     def from_attributes(self, fitted, scale):
         return self._with(
@@ -272,8 +274,10 @@ class Columns(Likelihood):
 
         Empty tensors are left out, so that the result has the dtype of the others.
         """
-        found = [each for each in parts if each.numel()]
-        return torch.cat(found, -1) if found else torch.empty(0, dtype=torch.float64)
+        tensors = [tensor for tensor in parts if tensor.numel()]
+        return (
+            torch.cat(tensors, -1) if tensors else torch.empty(0, dtype=torch.float64)
+        )
 
     @property
     def shape_param_features(self):
@@ -315,8 +319,8 @@ class Columns(Likelihood):
             total = of_rows @ self.location_factors(location).T + total
         for part, columns, places in self._each_sliced():
             if not part.has_factors:
-                some = X[:, columns], observed[:, columns], location[:, places]
-                total = total + part.pair_log_prob(*some)
+                args = X[:, columns], observed[:, columns], location[:, places]
+                total = total + part.pair_log_prob(*args)
         return total
 
     @property

@@ -101,14 +101,20 @@ class Gamma(DispersionLikelihood):
 
     def pair_log_prob(self, X, observed, location):
         # Double precision, because large terms cancel.
-        seen, at, shape = observed.double(), location.double(), self._shape.double()
+        is_observed, at, shape = (
+            observed.double(),
+            location.double(),
+            self._shape.double(),
+        )
         logs = log_of(X.double())
         centre = at.detach().mean(0)
-        amounts = torch.where(seen > 0, (logs - centre).exp(), 0.0)
+        amounts = torch.where(is_observed > 0, (logs - centre).exp(), 0.0)
         ratio = amounts @ (shape * (centre - at).clamp(max=LARGEST_EXCESS).exp()).T
-        offset = seen @ (shape * (1 + centre - at)).T
-        each = self._constant(at) - logs + shape * (logs - centre)
-        return (offset - ratio + (seen * each).sum(1, keepdim=True)).to(location.dtype)
+        offset = is_observed @ (shape * (1 + centre - at)).T
+        log_prob = self._constant(at) - logs + shape * (logs - centre)
+        return (offset - ratio + (is_observed * log_prob).sum(1, keepdim=True)).to(
+            location.dtype
+        )
 
     def _ratio(self, X, location):
         """Return amounts divided by their means."""

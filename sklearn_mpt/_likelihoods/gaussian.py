@@ -131,16 +131,18 @@ class Gaussian(DispersionLikelihood):
 
         Columns that vary in the first rows are not read any further.
         """
-        found = np.ones(X.shape[1], dtype=bool)
+        is_constant = np.ones(X.shape[1], dtype=bool)
         low, high = np.full((2, X.shape[1]), [[np.inf], [-np.inf]])
         for block, _ in row_blocks(X):
-            ends = _range_of_block(block[:, found])
-            low[found] = np.minimum(low[found], ends[0])
-            high[found] = np.maximum(high[found], ends[1])
-            found[found] = _are_same(low[found], high[found], X.dtype)
-            if not found.any():
+            ends = _range_of_block(block[:, is_constant])
+            low[is_constant] = np.minimum(low[is_constant], ends[0])
+            high[is_constant] = np.maximum(high[is_constant], ends[1])
+            is_constant[is_constant] = _are_same(
+                low[is_constant], high[is_constant], X.dtype
+            )
+            if not is_constant.any():
                 break
-        return found
+        return is_constant
 
     @staticmethod
     def start_location(X, weight=None):
@@ -183,9 +185,9 @@ class Gaussian(DispersionLikelihood):
         coef = locations.coef
         if coef.shape[1] <= len(coef):
             return super().shared_log_prob(X, observed, locations)
-        variance, seen = self.scatter, observed.to(X.dtype)
+        variance, is_observed = self.scatter, observed.to(X.dtype)
         size, hidden = variance.sqrt(), locations.hidden
-        X, coef = (X - seen * locations.intercept) / size, coef / size
+        X, coef = (X - is_observed * locations.intercept) / size, coef / size
         if len(observed) < len(X):  # all entries are observed
             product = coef @ coef.detach().T
             # The detached terms halve the cost of the gradient; by symmetry, value and
@@ -195,8 +197,10 @@ class Gaussian(DispersionLikelihood):
             product = hidden @ coef
             # Allocating memory would cost more than the squares.
             place = None if product.requires_grad else product
-            square = seen @ torch.square(product, out=place).T
-        constant = (X**2 + seen * (LOG_2PI + variance.log())).sum(1, keepdim=True)
+            square = is_observed @ torch.square(product, out=place).T
+        constant = (X**2 + is_observed * (LOG_2PI + variance.log())).sum(
+            1, keepdim=True
+        )
         fit = torch.addmm(square, X @ coef.T, hidden.T, beta=-0.5)
         return fit - 0.5 * constant
 

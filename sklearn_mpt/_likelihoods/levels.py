@@ -10,12 +10,12 @@ from sklearn_mpt._likelihoods.base import ShapeLikelihood, totals
 
 def check_codes(X, n_categories, kind):
     """Refuse rows with entries that are neither codes 0..C-1 nor NaN."""
-    strange = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
-    if len(strange):
-        found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+    invalid = X[~np.isin(X, np.arange(n_categories)) & ~np.isnan(X)]
+    if len(invalid):
+        examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
         raise ValueError(
             f"likelihood='{kind}' takes codes 0..{n_categories - 1} and NaN (missing); "
-            f"found {len(strange)} other values, such as {found}."
+            f"found {len(invalid)} other values, such as {examples}."
         )
 
 

@@ -80,10 +80,12 @@ class NegativeBinomial(DispersionLikelihood):
         return (log_prob + self._constant(counts, size)).to(location.dtype)
 
     def pair_log_prob(self, X, observed, location):
-        counts, size, seen = X.double(), self._size.double(), observed.double()
+        counts, size, is_observed = X.double(), self._size.double(), observed.double()
         t = location.double() - size.log()
-        constant = (seen * self._constant(counts, size)).sum(1, keepdim=True)
-        log_prob = (counts * seen) @ logsigmoid(t).T + seen @ (size * logsigmoid(-t)).T
+        constant = (is_observed * self._constant(counts, size)).sum(1, keepdim=True)
+        log_prob = (counts * is_observed) @ logsigmoid(t).T + is_observed @ (
+            size * logsigmoid(-t)
+        ).T
         return (log_prob + constant).to(location.dtype)
 
     def derivatives(self, X, location):

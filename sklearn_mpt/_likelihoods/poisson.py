@@ -28,12 +28,12 @@ class Poisson(Likelihood):
 
     @staticmethod
     def check_rows(X):
-        strange = X[(X < 0) | (X % 1 > 0)]
-        if len(strange):
-            found = ", ".join(f"{value:.6g}" for value in np.unique(strange)[:3])
+        invalid = X[(X < 0) | (X % 1 > 0)]
+        if len(invalid):
+            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
             raise ValueError(
                 "likelihood='poisson' takes counts 0, 1, 2, ... and NaN (missing); "
-                f"found {len(strange)} other values, such as {found}."
+                f"found {len(invalid)} other values, such as {examples}."
             )
 
     @staticmethod
@@ -58,15 +58,15 @@ class Poisson(Likelihood):
 
     def pair_log_prob(self, X, observed, location):
         # Double precision, because large terms cancel.
-        counts, at, seen = X.double(), location.double(), observed.double()
+        counts, at, is_observed = X.double(), location.double(), observed.double()
         constant = torch.lgamma(counts + 1).sum(1, keepdim=True)
-        log_prob = counts @ at.T - seen @ _cumulant(at).T - constant
+        log_prob = counts @ at.T - is_observed @ _cumulant(at).T - constant
         large = (X >= LARGEST_IN_PRODUCT).any(1)
         if large.any():
-            each = self.entry_log_prob(counts[large][:, None], at)
-            seen = seen.expand_as(counts)[large]
+            entries = self.entry_log_prob(counts[large][:, None], at)
+            is_observed = is_observed.expand_as(counts)[large]
             log_prob = log_prob.index_put(
-                (large.nonzero()[:, 0],), (each @ seen[..., None])[..., 0]
+                (large.nonzero()[:, 0],), (entries @ is_observed[..., None])[..., 0]
             )
         return log_prob.to(location.dtype)
 

@@ -135,11 +135,11 @@ class GaussianLinear(LatentMixin, BaseMPT):
             return weight @ density.lml(rows)[0]
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
-        every, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
-        seen = (~torch.isnan(X)).unique(dim=0)[:MOST_PATTERNS]
-        expected = sum(expected_information(coefs, log_noise, s) for s in seen)
+        all_features, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
+        patterns = (~torch.isnan(X)).unique(dim=0)[:MOST_PATTERNS]
+        expected = sum(expected_information(coefs, log_noise, s) for s in patterns)
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
-        return Information(*numbers, free, every, expected.cpu().numpy())
+        return Information(*numbers, free, all_features, expected.cpu().numpy())
 
     def _solver(self, data):
         is_whole = data.is_all and not np.isnan(data.X).any()

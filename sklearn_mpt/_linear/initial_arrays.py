@@ -24,10 +24,10 @@ def _initial(init, key, shape, used):
         raise ValueError(
             f"init[{key!r}] must have shape {shape}, got shape {value.shape}."
         )
-    strange = ~np.isfinite(value[used])
-    if strange.any():
+    is_invalid = ~np.isfinite(value[used])
+    if is_invalid.any():
         raise ValueError(
-            f"init[{key!r}] must be finite, but {np.count_nonzero(strange)} of its "
+            f"init[{key!r}] must be finite, but {np.count_nonzero(is_invalid)} of its "
             f"{value[used].size} values are NaN or infinite."
         )
     least = value[used].min(initial=np.inf)

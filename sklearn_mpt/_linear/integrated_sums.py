@@ -98,9 +98,9 @@ def indicators(X, likelihood):
 def distinct(X, weight=None):
     """Return the distinct rows, and the number or total weight of each."""
     coded = torch.nan_to_num(X, nan=torch.inf)
-    rows, which = coded.unique(dim=0, return_inverse=True)
+    rows, row_of = coded.unique(dim=0, return_inverse=True)
     weight = _weight(weight, X.double())
-    count = weight.new_zeros(len(rows)).index_add_(0, which, weight)
+    count = weight.new_zeros(len(rows)).index_add_(0, row_of, weight)
     return torch.where(rows.isinf(), torch.nan, rows), count
 
 
@@ -165,15 +165,17 @@ class RepresentativeValues(NamedTuple):
         values, code = np.zeros((number, X.shape[1])), np.full(X.shape, -1)
         for j, column in enumerate(X.T):
             present = ~np.isnan(column)
-            found = np.unique(column[present])
-            if len(found) > number:
+            distinct_values = np.unique(column[present])
+            if len(distinct_values) > number:
                 level = (np.arange(number) + 0.5) / number
                 of_rows = column[present]
-                found = np.unique(np.quantile(of_rows, level, method="nearest"))
-            if len(found):
-                values[:, j] = found[-1]
-                values[: len(found), j] = found
-                limits = (found[1:] + found[:-1]) / 2
+                distinct_values = np.unique(
+                    np.quantile(of_rows, level, method="nearest")
+                )
+            if len(distinct_values):
+                values[:, j] = distinct_values[-1]
+                values[: len(distinct_values), j] = distinct_values
+                limits = (distinct_values[1:] + distinct_values[:-1]) / 2
                 code[present, j] = np.searchsorted(limits, column[present])
         return cls(torch.from_numpy(values), torch.from_numpy(code))
 
@@ -236,14 +238,18 @@ def _shared_part(
     likelihood : with these shape parameters.
     """
     z, log_weight = grid
-    seen = rows.observed.to(rows.X.dtype)
+    is_observed = rows.observed.to(rows.X.dtype)
     with torch.enable_grad():
         factors = factors.detach().requires_grad_()
         if likelihood.has_factors:
-            of_rows, constant = likelihood.row_factors(rows.X * seen, seen)
+            of_rows, constant = likelihood.row_factors(
+                rows.X * is_observed, is_observed
+            )
             log_prob = of_rows @ factors.T + constant
         else:
-            log_prob = likelihood.pair_log_prob(rows.X * seen, seen, factors)
+            log_prob = likelihood.pair_log_prob(
+                rows.X * is_observed, is_observed, factors
+            )
     value, r = total_and_shares(log_prob.detach() + log_weight)
     unresolved = ~resolves(r, z, steps, RADIUS)
     weight = torch.where(unresolved, 0.0, weight)
@@ -261,17 +267,17 @@ def _gradients(tensor, weight, inputs):
     """Return gradients of the weighted sum of a tensor; 0.0 where there is none."""
     with torch.enable_grad():  # of a scalar, as `grad` imports sympy to check others
         total = torch.dot(tensor.flatten(), weight.flatten())
-    found = torch.autograd.grad(total, inputs, allow_unused=True)
-    return [0.0 if gradient is None else gradient for gradient in found]
+    gradients = torch.autograd.grad(total, inputs, allow_unused=True)
+    return [0.0 if gradient is None else gradient for gradient in gradients]
 
 
 def _weight(weight, X):
     return X.new_ones(len(X)) if weight is None else weight
 
 
-def _weights(seen, log_prob, log_weight):
+def _weights(observed, log_prob, log_weight):
     """Return the posterior weight of each shared node, (n, s), and log p(seen)."""
-    total, share = total_and_shares(torch.addmm(log_weight, seen, log_prob.T))
+    total, share = total_and_shares(torch.addmm(log_weight, observed, log_prob.T))
     return share, total
 
 
@@ -397,11 +403,15 @@ def blocks_of(likelihood, n_locations):
     feature = torch.as_tensor(
         likelihood.shape_param_features, device=shape_slope.device
     )
-    features, which = feature.unique(return_inverse=True)
-    order = which.argsort(stable=True)
-    first = torch.searchsorted(which[order].contiguous(), which[order])
-    slots = which.new_full((len(features), likelihood.n_shape_params), -1)
-    slots[which[order], torch.arange(len(order), device=first.device) - first] = order
+    features, feature_number = feature.unique(return_inverse=True)
+    order = feature_number.argsort(stable=True)
+    first = torch.searchsorted(
+        feature_number[order].contiguous(), feature_number[order]
+    )
+    slots = feature_number.new_full((len(features), likelihood.n_shape_params), -1)
+    slots[
+        feature_number[order], torch.arange(len(order), device=first.device) - first
+    ] = order
     numbers = torch.arange(n_locations, device=shape_slope.device)
     of_location = likelihood.to_locations(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)
@@ -435,13 +445,15 @@ def bound_sums(rows, joint, grid, weight=None):
     )
     points, of_node = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
-    seen = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
+    observed_weight = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
     z = with_one(posterior.mean)
     at_points = z[:, None].expand(-1, points.shape[1], -1)
-    shape_params = _shape_sums(likelihood, X, points, seen, seen, at_points)
+    shape_params = _shape_sums(
+        likelihood, X, points, observed_weight, observed_weight, at_points
+    )
     slope, information = likelihood.derivatives(X, points)
     slope, information = (
-        likelihood.to_locations(seen) * t for t in (slope, information)
+        likelihood.to_locations(observed_weight) * t for t in (slope, information)
     )
     covariance = posterior.root.mT @ posterior.root
     information = information.sum(1)

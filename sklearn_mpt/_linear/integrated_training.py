@@ -163,9 +163,9 @@ class IntegratedRows:
         batch = RowBatch(places, exact._draw(None), 0)
         slopes, information = [], 0
         for rows, nodes, weight in exact._row_node_blocks(batch, joint):
-            found = mean_slopes(rows, nodes, point, joint.likelihood, weight)
-            slopes.append(found[0])
-            information = information + found[1]
+            block_slopes = mean_slopes(rows, nodes, point, joint.likelihood, weight)
+            slopes.append(block_slopes[0])
+            information = information + block_slopes[1]
         slopes = torch.cat(slopes) * self.varies
         total = float(self.weights.each[torch.from_numpy(places)].sum())
         return (lambda V: slopes.T @ (slopes @ V) / total), (
@@ -298,16 +298,16 @@ class IntegratedRows:
         Posteriors are found for more rows at a time than there are in a block.
         """
         width = joint.components.numel()
-        for which, rows, weight in self._blocks(batch, width):
-            posterior = self.row_nodes.posterior(rows, joint, which)
+        for index, rows, weight in self._blocks(batch, width):
+            posterior = self.row_nodes.posterior(rows, joint, index)
             size = max(
                 1, ROW_NODE_BLOCK // (len(joint.intercept) * self.row_nodes.n_nodes)
             )
-            for start in range(0, len(which), size):
+            for start in range(0, len(index), size):
                 part = slice(start, start + size)
-                some, near = rows.take(part), posterior.take(part)
-                nodes = self.row_nodes.place(some, near, batch.iteration)
-                yield some, nodes, weight[part]
+                block, near = rows.take(part), posterior.take(part)
+                nodes = self.row_nodes.place(block, near, batch.iteration)
+                yield block, nodes, weight[part]
 
     def _blocks(self, batch, width):
         """Yield indices of rows, the rows and their weights, block by block.
@@ -318,8 +318,8 @@ class IntegratedRows:
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
             X, weight = self._standard(batch.rows[part])
-            which = np.arange(len(batch.rows))[part] % len(batch.masks)
-            masks = torch.from_numpy(batch.masks[which]).to(self.X.device)
+            mask_index = np.arange(len(batch.rows))[part] % len(batch.masks)
+            masks = torch.from_numpy(batch.masks[mask_index]).to(self.X.device)
             yield batch.rows[part], rows_of(X, masks), weight
 
 

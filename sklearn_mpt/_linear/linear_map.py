@@ -79,12 +79,12 @@ def laplace(rows, joint, max_iter=100, tol=1e-9, start=None):
     if start is None:
         start = W.new_zeros(len(rows.X), len(W))
 
-    def log_joint(z, which):
-        some = rows.take(which)
-        observed = some.observed.to(z.dtype)
+    def log_joint(z, index):
+        selected = rows.take(index)
+        observed = selected.observed.to(z.dtype)
         location = joint.location(z)
-        entries = joint.likelihood.entry_log_prob(some.X, location)
-        slope, information = joint.likelihood.derivatives(some.X, location)
+        entries = joint.likelihood.entry_log_prob(selected.X, location)
+        slope, information = joint.likelihood.derivatives(selected.X, location)
         slope = joint.likelihood.to_locations(observed) * slope
         return LogJoint(
             (observed * entries).sum(1) - 0.5 * (z**2).sum(1),
@@ -190,11 +190,11 @@ class RowNodes:
         self.rule = grids((n_per_dim,), n_dims, device)
         self.n_nodes = n_per_dim**n_dims
 
-    def posterior(self, rows, joint, which):
-        """Return the Laplace approximation of rows, whose indices are `which`."""
-        start = self._modes[which]
+    def posterior(self, rows, joint, index):
+        """Return the Laplace approximation of rows, whose indices are `index`."""
+        start = self._modes[index]
         posterior = laplace(rows, joint, tol=MODE_TOLERANCE, start=start)
-        self._modes[which] = posterior.mean
+        self._modes[index] = posterior.mean
         return posterior
 
     def place(self, rows, posterior, iteration):

@@ -107,8 +107,8 @@ class LikelihoodHead(ColumnHead):
             .numpy()
         )
         location = likelihood.start_location(X, weight)
-        each = [part.reshape(X.shape[1], -1) for part in (location, shape_params)]
-        return np.concatenate(each, 1).ravel()
+        arrays = [part.reshape(X.shape[1], -1) for part in (location, shape_params)]
+        return np.concatenate(arrays, 1).ravel()
 
     def reading(self, X, weight):
         """Return shift and scale of the inputs of the net; (d * n_inputs,) each."""
@@ -127,8 +127,8 @@ class LikelihoodHead(ColumnHead):
         """Return the likelihood of each row, and its locations."""
         if self.width == self.n_locations:
             return self.likelihood, parameters
-        each = parameters.unflatten(-1, (-1, self.width))
-        location, shape_params = each.tensor_split([self.n_locations], -1)
+        by_column = parameters.unflatten(-1, (-1, self.width))
+        location, shape_params = by_column.tensor_split([self.n_locations], -1)
         shape_params = shape_params.clamp(-LARGEST_SHAPE_PARAM, LARGEST_SHAPE_PARAM)
         return self.likelihood.at(shape_params.flatten(-2)), location.flatten(-2)
 
@@ -176,16 +176,16 @@ class MixtureHead(ColumnHead):
     def start(self, X, weight):
         """X : residuals of the linear model, NaN where not hidden or missing."""
         weight = np.ones(len(X)) if weight is None else weight
-        each = []
+        starts = []
         for x in X.T:
-            seen = ~np.isnan(x)
-            each.append(fit_mixture(x[seen], weight[seen], self.n_mixtures))
-        return np.array(each).ravel()
+            present = ~np.isnan(x)
+            starts.append(fit_mixture(x[present], weight[present], self.n_mixtures))
+        return np.array(starts).ravel()
 
     def _components(self, parameters, moments):
         """Return log weights, centres and widths; (n, d, n_mixtures) each."""
-        each = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
-        logits, centres, log_widths = each.unbind(-2)
+        by_column = parameters.unflatten(-1, (-1, 3, self.n_mixtures))
+        logits, centres, log_widths = by_column.unbind(-2)
         mean, deviation = (moment[..., None] for moment in moments)
         widths = deviation * log_widths.clamp(-12, 6).exp()
         widths = (widths**2 + WIDTH_FLOOR**2).sqrt()

@@ -51,19 +51,24 @@ class MaskedModule(torch.nn.Module):
         self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
         self.linear = NumberMoments(*linear) if NUMBERS in kinds else None
         sizes = [len(columns) for columns in places]
-        each = list(zip(self.heads, sizes, strict=True))
-        self._ends = [0, *accumulate(head.width * size for head, size in each)]
+        heads_and_sizes = list(zip(self.heads, sizes, strict=True))
+        self._ends = [
+            0,
+            *accumulate(head.width * size for head, size in heads_and_sizes),
+        ]
         self._place(places)
         n_read = sum(
             head.n_inputs * size
-            for head, size in each
+            for head, size in heads_and_sizes
             if isinstance(head, LikelihoodHead)
         )
         reading = (np.zeros(n_read), np.ones(n_read)) if reading is None else reading
         for name, array in zip(("read_shift", "read_scale"), reading, strict=True):
             tensor = torch.tensor(array, dtype=torch.float64, device="cpu")
             self.register_buffer(name, tensor)
-        self.n_inputs = sum(h.n_inputs * s for h, s in each) + self.n_features
+        self.n_inputs = (
+            sum(h.n_inputs * s for h, s in heads_and_sizes) + self.n_features
+        )
         self.n_outputs = self._ends[-1]
         self.net: torch.nn.Module = torch.nn.Identity()
         # share of the hidden entries of each column in the last check in training
@@ -103,7 +108,7 @@ class MaskedModule(torch.nn.Module):
         ]
         if not parts:
             return [np.zeros(0), np.ones(0)]
-        return [np.concatenate(each) for each in zip(*parts, strict=True)]
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def start(self, X, weight, rng):
         """Return the outputs from which training starts; ndarray (n_outputs,).
@@ -114,9 +119,9 @@ class MaskedModule(torch.nn.Module):
         for head, columns, _ in self.groups():
             of_kind, of_rows = X[:, columns.cpu().numpy()], weight
             if isinstance(head, MixtureHead):
-                some = np.resize(rng.permutation(len(X)), N_RESIDUALS)
-                of_kind = residuals_of(self.linear, of_kind[some], rng)
-                of_rows = weight[some]
+                sample = np.resize(rng.permutation(len(X)), N_RESIDUALS)
+                of_kind = residuals_of(self.linear, of_kind[sample], rng)
+                of_rows = weight[sample]
             parts.append(head.start(of_kind, of_rows))
         return np.concatenate(parts)
 
@@ -140,15 +145,15 @@ class MaskedModule(torch.nn.Module):
         """
         parts, end = [], 0
         for head, columns, _ in self.groups():
-            seen = self._pick(visible, columns)
+            visible_part = self._pick(visible, columns)
             read = head.inputs(self._pick(X, columns))
             if isinstance(head, MixtureHead):
-                parts.append(torch.where(seen, read, moments[0]))
+                parts.append(torch.where(visible_part, read, moments[0]))
                 continue
             start, end = end, end + read.shape[1]
             shift, scale = self.read_shift[start:end], self.read_scale[start:end]
             read = (read - shift.to(read.dtype)) / scale.to(read.dtype)
-            parts.append(read * seen.repeat_interleave(head.n_inputs, 1))
+            parts.append(read * visible_part.repeat_interleave(head.n_inputs, 1))
         return torch.cat([*parts, visible.to(X.dtype)], 1)
 
     def forward(self, X, visible, generator=None, moments=None):
@@ -231,14 +236,14 @@ class ConditionalDistributions:
 
     def is_at_floor(self, X):
         """Return whether conditionals of numbers have the least width; (n, d)."""
-        pick, found = self.module._pick, torch.zeros_like(X, dtype=torch.bool)
+        pick, at_floor = self.module._pick, torch.zeros_like(X, dtype=torch.bool)
         for head, columns, part in self.module.groups():
             if isinstance(head, MixtureHead):
                 parameters = self.outputs[:, part]
-                found[:, columns] = head.is_at_floor(
+                at_floor[:, columns] = head.is_at_floor(
                     pick(X, columns), parameters, self.moments
                 )
-        return found
+        return at_floor
 
 
 class EntryConditionals:
@@ -253,34 +258,34 @@ class EntryConditionals:
 
     def _collect(self, ask):
         """Return what `ask` returns for the rows of each head; (n,)."""
-        module, found = self.module, self.inputs.new_empty(len(self.inputs))
+        module, result = self.module, self.inputs.new_empty(len(self.inputs))
         order = self.column.argsort(stable=True)
         head_of = module.head_of[self.column[order]]
         for i, head in enumerate(module.heads):
-            which = order[head_of == i]
-            if not len(which):
+            index = order[head_of == i]
+            if not len(index):
                 continue
-            start = module.start_of[self.column[which]]
-            parameters = module.net.outputs_from(self.inputs[which], start, head.width)
+            start = module.start_of[self.column[index]]
+            parameters = module.net.outputs_from(self.inputs[index], start, head.width)
             moments = None
             if isinstance(head, MixtureHead):
-                place = module.place_of[self.column[which], None]
-                moments = [part[which].gather(1, place) for part in self.moments]
-            found[which] = ask(which, head.single, parameters, moments)[:, 0]
-        return found
+                place = module.place_of[self.column[index], None]
+                moments = [part[index].gather(1, place) for part in self.moments]
+            result[index] = ask(index, head.single, parameters, moments)[:, 0]
+        return result
 
     def log_prob(self, X):
         """Return the log-probability of the entries of finite rows; (n,)."""
         return self._collect(
-            lambda which, head, *of: head.log_prob(
-                X[which, self.column[which], None], *of
+            lambda index, head, *of: head.log_prob(
+                X[index, self.column[index], None], *of
             )
         )
 
     def draw(self, uniform):
         """Draw the entries from uniform noise of shape (n, d, 2); (n,)."""
         return self._collect(
-            lambda which, head, *of: head.draw(
-                *of, uniform[which, self.column[which], None]
+            lambda index, head, *of: head.draw(
+                *of, uniform[index, self.column[index], None]
             )
         )

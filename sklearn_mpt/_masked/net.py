@@ -90,8 +90,8 @@ class ResidualNet(torch.nn.Module):
         starts, counts = start.unique_consecutive(return_counts=True)
         parts = self.last_hidden(inputs).split(counts.tolist())
         ends = [slice(first, first + n_outputs) for first in starts.tolist()]
-        each = zip(parts, ends, strict=True)
-        return torch.cat([h @ weight[part].T + bias[part] for h, part in each])
+        columns = zip(parts, ends, strict=True)
+        return torch.cat([h @ weight[part].T + bias[part] for h, part in columns])
 
     def last_hidden(self, inputs, generator=None):
         """Return the values of the last hidden layer; (n, width)."""

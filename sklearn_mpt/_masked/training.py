@@ -59,10 +59,10 @@ class ValidationLosses:
 
     def __init__(self, module, rows, sizes, generator):
         n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
-        which = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
-        X, present = rows.X[which], rows.present[which]
+        row_index = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
+        X, present = rows.X[row_index], rows.present[row_index]
         hidden, scale = sizes.draw(present, generator)
-        self.weight = rows.weight[which] / rows.weight.mean()
+        self.weight = rows.weight[row_index] / rows.weight.mean()
         tensors = (tensor.split(CHUNK) for tensor in (X, present, hidden, scale))
         self.parts = [
             (*part, None, module.moments(part[0], part[1] & ~part[2]))
@@ -209,8 +209,8 @@ class MaskedSolver(Solver):
         X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
         hidden, _ = self.sizes.draw(present, self.generator)
         asked = hidden & present
-        found = self.average(X, present & ~hidden).is_at_floor(X) & asked
-        share = found.sum(0) / asked.sum(0).clamp(min=1)
+        has_reached_floor = self.average(X, present & ~hidden).is_at_floor(X) & asked
+        share = has_reached_floor.sum(0) / asked.sum(0).clamp(min=1)
         self.average.at_floor = share.double().cpu().numpy()
 
     def step(self):

@@ -362,9 +362,9 @@ def takes_row_masks(conditional, rows):
     try:
         apart = np.stack([hidden_log_prob(conditional, rows, mask) for mask in masks])
         for shift in range(len(masks)):
-            which = (np.arange(n_rows) + shift) % len(masks)
-            together = hidden_log_prob(conditional, rows, masks[which])
-            own = apart[which, np.arange(n_rows)]
+            mask_index = (np.arange(n_rows) + shift) % len(masks)
+            together = hidden_log_prob(conditional, rows, masks[mask_index])
+            own = apart[mask_index, np.arange(n_rows)]
             if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
                 return False
     except Exception:  # the user's function; a real error appears in the next call
@@ -406,10 +406,10 @@ def _commute(conditional, rows):
         pair, hidden = order[[t, t + 1]], np.zeros((3, n_features), dtype=bool)
         hidden[:, order[t:]] = True
         hidden[[1, 2], pair] = False
-        both, second, first = [
+        joint, second, first = [
             hidden_log_prob(conditional, rows, mask)[:, pair] for mask in hidden
         ]
-        one, other = both[:, 0] + second[:, 1], both[:, 1] + first[:, 0]
+        one, other = joint[:, 0] + second[:, 1], joint[:, 1] + first[:, 0]
         with np.errstate(invalid="ignore"):  # -inf may stand on both sides
             if (np.abs(one - other) > COMMUTES * np.maximum(1, np.abs(one))).any():
                 return False

@@ -202,11 +202,11 @@ def _on_rows(function, conditional, values, missing, orders):
 
 def _sums_along(conditional, rows, draws):
     sums = np.empty((len(draws), len(rows)))
-    for some in gen_batches(len(draws), _n_together(rows)):
-        orders = np.stack([draw.draw(*rows.shape) for draw in draws[some]])
+    for block in gen_batches(len(draws), _n_together(rows)):
+        orders = np.stack([draw.draw(*rows.shape) for draw in draws[block]])
         for batch, part in row_blocks(rows):
             terms = chain_log_prob(conditional, part, _part(orders, batch))
-            sums[some, batch] = terms.sum(axis=2)
+            sums[block, batch] = terms.sum(axis=2)
     return sums
 
 
@@ -394,10 +394,10 @@ def _order_pair(seed, n_rows, n_features):
 def _moments_of_pairs(conditional, rows, pairs):
     """Sum the terms over pairs of orders, and the squares of the sums of pairs."""
     moments = np.zeros((2, *rows.shape))
-    for some in gen_batches(len(pairs), _n_together(rows)):
+    for block in gen_batches(len(pairs), _n_together(rows)):
         drawn = [
             _order_pair(seed, len(rows) if per_row else 1, rows.shape[1])[:size]
-            for seed, per_row, size in pairs[some]
+            for seed, per_row, size in pairs[block]
         ]
         orders, sizes = np.concatenate(drawn), np.array([len(pair) for pair in drawn])
         for batch, part in row_blocks(rows):

@@ -264,16 +264,16 @@ class MPTCurve:
         """
         if not isinstance(other, MPTCurve):
             return NotImplemented
-        mine, others = self.noise, other.noise
-        if mine is None or others is None or mine.draw != others.draw:
+        own_noise, others = self.noise, other.noise
+        if own_noise is None or others is None or own_noise.draw != others.draw:
             raise ValueError(
                 "A difference of curves needs the same masks: call mpt_curve with the "
                 "same integer random_state, design, n_masks and mask_sizes for both "
                 "models, on rows of one shape, or texts with the same tokens. "
                 "(design='auto' depends on the model, allocation='neyman' on its "
-                f"scores.){_difference(mine, others)}"
+                f"scores.){_difference(own_noise, others)}"
             )
-        noise = replace(mine, contrasts=mine.contrasts - others.contrasts)
+        noise = replace(own_noise, contrasts=own_noise.contrasts - others.contrasts)
         with np.errstate(invalid="ignore"):  # NaN where both are -inf
             scores = self.scores - other.scores
         return replace(
@@ -352,11 +352,11 @@ class MPTCurve:
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
 
 
-def _difference(mine, others):
+def _difference(value, others):
     """Say what differs first between the draws of two curves of rows."""
-    if mine is None or others is None or len(mine.draw) != len(others.draw):
+    if value is None or others is None or len(value.draw) != len(others.draw):
         return ""
-    for one, other in zip(mine.draw, others.draw, strict=True):
+    for one, other in zip(value.draw, others.draw, strict=True):
         if one != other and isinstance(one, tuple) and isinstance(one[0], str):
             return f" Here {one[0]!r} differs: {one[1]} and {other[1]}."
     return ""

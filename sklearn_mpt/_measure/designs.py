@@ -84,35 +84,35 @@ class Measurement:
         return results
 
 
-def _on_rows(function, what, values, missing, tasks):
-    return function(replace(what, rows=Rows(values, missing)), tasks)
+def _on_rows(function, measurement, values, missing, tasks):
+    return function(replace(measurement, rows=Rows(values, missing)), tasks)
 
 
-def chain(what):
+def chain(measurement):
     """Score nested masks along random orders.
 
     The log-probability of the next feature alone is the control variate.
     """
-    n_all = count_orders(what.shape[1])
-    n_orders = min(what.n_masks, n_all)
-    places = np.stack(what.map(_score_orders, range(n_orders)), axis=1)
+    n_all = count_orders(measurement.shape[1])
+    n_orders = min(measurement.n_masks, n_all)
+    places = np.stack(measurement.map(_score_orders, range(n_orders)), axis=1)
     later, following = places[..., ::-1]  # index by size - 1 in place of place
-    scores = _controlled(later, following, n_all)[:, what.sizes - 1]
+    scores = _controlled(later, following, n_all)[:, measurement.sizes - 1]
     means, contrasts = _contrasts(scores, np.ones(n_orders), n_all)
     return means, MaskNoise(contrasts.T, np.full(len(means), n_orders - 1), True)
 
 
-def _score_orders(what, indices):
-    n_rows = what.shape[0] if what.per_row else 1
-    n_together = max(1, BLOCK_ENTRIES // (n_rows * what.shape[1]))
+def _score_orders(measurement, indices):
+    n_rows = measurement.shape[0] if measurement.per_row else 1
+    n_together = max(1, BLOCK_ENTRIES // (n_rows * measurement.shape[1]))
     scores = []
     for start in range(0, len(indices), n_together):
         orders = np.stack([
-            draw_order(index, what.seed, n_rows, what.shape[1])
+            draw_order(index, measurement.seed, n_rows, measurement.shape[1])
             for index in indices[start : start + n_together]
         ])  # fmt: skip
-        orders = orders if what.per_row else orders[:, 0]
-        means = mean_chain_scores(what.model, what.rows, orders)
+        orders = orders if measurement.per_row else orders[:, 0]
+        means = mean_chain_scores(measurement.model, measurement.rows, orders)
         scores += list(np.swapaxes(means, 0, 1))
     return scores
 
@@ -142,12 +142,15 @@ def _controlled(later, following, n_all):
     return later - slopes * error
 
 
-def independent(what):
+def independent(measurement):
     """Draw distinct masks of each size independently."""
-    return _summarise(what, _score_range(what, 0 * what.n_drawn, what.n_drawn))
+    return _summarise(
+        measurement,
+        _score_range(measurement, 0 * measurement.n_drawn, measurement.n_drawn),
+    )
 
 
-def neyman(what):
+def neyman(measurement):
     """Draw masks of each size in proportion to the spread of their scores.
 
     A pilot estimates the spread. The scores of the pilot also enter the means, so to
@@ -155,72 +158,78 @@ def neyman(what):
     sizes use the spread at odd sizes, and odd sizes that at even sizes. The total
     numbers of masks of even and of odd sizes are fixed in advance.
     """
-    first = np.minimum(max(2, what.n_masks // 3), what.n_drawn)
-    total = (what.n_drawn - first).sum()
+    first = np.minimum(max(2, measurement.n_masks // 3), measurement.n_drawn)
+    total = (measurement.n_drawn - first).sum()
     if total == 0 or len(first) < 2:
-        return independent(what)
-    pilot = _score_range(what, 0 * first, first)
-    weights = size_weights(what.sizes, what.shape[1]) * (what.n_existing > first)
+        return independent(measurement)
+    pilot = _score_range(measurement, 0 * first, first)
+    weights = size_weights(measurement.sizes, measurement.shape[1]) * (
+        measurement.n_existing > first
+    )
     spread = weights * neighbouring_std(pilot)
     last, parity = first.copy(), np.arange(len(first)) % 2
     shares = share_out(total, np.bincount(parity, weights))
     for own, share in zip((parity == 0, parity == 1), shares, strict=True):
         last[own] += share_out(share, spread[own])
-    main = _score_range(what, first, np.minimum(last, what.n_existing))
+    main = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
     pairs = zip(pilot, main, strict=True)
-    return _summarise(what, [np.concatenate(pair) for pair in pairs])
+    return _summarise(measurement, [np.concatenate(pair) for pair in pairs])
 
 
-def _score_range(what, first, last):
+def _score_range(measurement, first, last):
     """Score the masks first[i]..last[i] - 1 of the i-th size, in order of drawing."""
-    return what.map(_score_distinct, list(enumerate(zip(first, last, strict=True))))
+    return measurement.map(
+        _score_distinct, list(enumerate(zip(first, last, strict=True)))
+    )
 
 
-def _score_distinct(what, tasks):
+def _score_distinct(measurement, tasks):
     def draw(task):
         index, (first, last) = task
-        rng, size = child_generator(what.seed, index), what.sizes[index]
-        if what.blocks is not None:
-            return draw_in_blocks(size, last, what.blocks, rng)[first:]
-        return draw_distinct(size, last, what.shape[1], rng)[first:]
+        rng, size = child_generator(measurement.seed, index), measurement.sizes[index]
+        if measurement.blocks is not None:
+            return draw_in_blocks(size, last, measurement.blocks, rng)[first:]
+        return draw_distinct(size, last, measurement.shape[1], rng)[first:]
 
-    return _score_shared(what, tasks, draw)
+    return _score_shared(measurement, tasks, draw)
 
 
-def _score_shared(what, tasks, draw):
+def _score_shared(measurement, tasks, draw):
     """Score masks that all rows share; return an array of scores for each task.
 
     Masks of several tasks are put into one call of the model.
     """
-    n_together = max(1, BLOCK_ENTRIES // (what.n_masks * what.shape[1]))
+    n_together = max(1, BLOCK_ENTRIES // (measurement.n_masks * measurement.shape[1]))
     scores = []
     for start in range(0, len(tasks), n_together):
         masks = [draw(task) for task in tasks[start : start + n_together]]
-        values = mean_masked_scores(what.model, what.rows, np.concatenate(masks))
+        values = mean_masked_scores(
+            measurement.model, measurement.rows, np.concatenate(masks)
+        )
         scores += np.split(values, np.cumsum([len(drawn) for drawn in masks])[:-1])
     return scores
 
 
-def _summarise(what, samples):
+def _summarise(measurement, samples):
     """Return mean scores and noise from the scores of distinct masks of each size."""
     parts = []
-    for sample, n_all in zip(samples, what.n_existing, strict=True):
+    for sample, n_all in zip(samples, measurement.n_existing, strict=True):
         mean, contrasts = _contrasts(sample[:, None], np.ones(len(sample)), n_all)
         parts.append((mean[0], contrasts[:, 0]))
     return _unlinked(parts, [len(sample) - 1 for sample in samples])
 
 
-def balanced(what):
+def balanced(measurement):
     """Draw masks of each size that hide every feature about equally often.
 
     They are drawn as several independent sets, from which the standard errors are
     estimated. Each row has masks of its own if the model takes them: then the errors of
     the rows are independent and average out.
     """
-    score = _score_per_row if what.per_row else _score_sets
-    parts = what.map(score, range(len(what.sizes)))
-    n_strata = len(_strata(what.shape[0])) if what.per_row else 1
-    degrees = [n_strata * (len(_sets(what, i)) - 1) for i in range(len(parts))]
+    score = _score_per_row if measurement.per_row else _score_sets
+    parts = measurement.map(score, range(len(measurement.sizes)))
+    n_strata = len(_strata(measurement.shape[0])) if measurement.per_row else 1
+    degrees = [n_strata * (len(_sets(measurement, i)) - 1) for i in range(len(parts))]
     return _unlinked(parts, degrees, n_strata)
 
 
@@ -229,68 +238,80 @@ def _strata(n_rows):
     return np.arange(0, n_rows, -(-n_rows // N_STRATA))
 
 
-def _n_enumerated(what, index):
+def _n_enumerated(measurement, index):
     """Return the number of masks of a size, or infinity if too many to list."""
-    n_all, many = what.n_existing[index], max(4 * what.n_masks, what.shape[1])
+    n_all, many = (
+        measurement.n_existing[index],
+        max(4 * measurement.n_masks, measurement.shape[1]),
+    )
     return n_all if n_all <= min(MAX_ENUMERATED, many) else np.inf
 
 
-def _sets(what, index):
+def _sets(measurement, index):
     """Return the number of masks in each set of a size; 1 if drawn from a list."""
-    n_masks = n_sets = what.n_drawn[index]
-    if _n_enumerated(what, index) == np.inf:
-        n_sets = min(n_masks, 2 if what.per_row and what.shape[0] > N_SETS else N_SETS)
+    n_masks = n_sets = measurement.n_drawn[index]
+    if _n_enumerated(measurement, index) == np.inf:
+        n_sets = min(
+            n_masks,
+            2 if measurement.per_row and measurement.shape[0] > N_SETS else N_SETS,
+        )
     return [len(part) for part in np.array_split(np.arange(n_masks), n_sets)]
 
 
-def _draw_sets(what, index, n_rows, rng):
+def _draw_sets(measurement, index, n_rows, rng):
     """Yield the masks of a size, of shape (n_rows, n_features), set by set."""
-    size, n_features = what.sizes[index], what.shape[1]
-    if _n_enumerated(what, index) < np.inf:
-        n_masks = what.n_drawn[index]
+    size, n_features = measurement.sizes[index], measurement.shape[1]
+    if _n_enumerated(measurement, index) < np.inf:
+        n_masks = measurement.n_drawn[index]
         yield from draw_distinct_per_row(size, n_masks, n_rows, n_features, rng)
         return
-    for n_masks in _sets(what, index):
+    for n_masks in _sets(measurement, index):
         yield from draw_partitions(size, n_masks, n_rows, n_features, rng)
 
 
-def _score_sets(what, indices):
+def _score_sets(measurement, indices):
     def draw(index):
-        rng = child_generator(what.seed, index)
-        return np.concatenate(list(_draw_sets(what, index, 1, rng)))
+        rng = child_generator(measurement.seed, index)
+        return np.concatenate(list(_draw_sets(measurement, index, 1, rng)))
 
-    scores = zip(indices, _score_shared(what, indices, draw), strict=True)
-    return [_average(what, index, own[:, None]) for index, own in scores]
-
-
-def _score_per_row(what, indices):
-    return [_average(what, index, _scores_of_rows(what, index)) for index in indices]
+    scores = zip(indices, _score_shared(measurement, indices, draw), strict=True)
+    return [_average(measurement, index, own[:, None]) for index, own in scores]
 
 
-def _scores_of_rows(what, index):
+def _score_per_row(measurement, indices):
+    return [
+        _average(measurement, index, _scores_of_rows(measurement, index))
+        for index in indices
+    ]
+
+
+def _scores_of_rows(measurement, index):
     """Score masks of a size, drawn for each row; (n_masks, n_samples)."""
-    conditional = CheckedConditional(what.model)
-    n_rows, n_together = what.shape[0], max(1, BLOCK_ENTRIES // what.shape[1])
+    conditional = CheckedConditional(measurement.model)
+    n_rows, n_together = (
+        measurement.shape[0],
+        max(1, BLOCK_ENTRIES // measurement.shape[1]),
+    )
     scores = []
     for start in range(0, n_rows, n_together):
-        rows = what.rows.slice(start, min(start + n_together, n_rows))
-        rng = child_generator(what.seed, index, start)
-        masks = _draw_sets(what, index, len(rows), rng)
+        rows = measurement.rows.slice(start, min(start + n_together, n_rows))
+        rng = child_generator(measurement.seed, index, start)
+        masks = _draw_sets(measurement, index, len(rows), rng)
         scores.append(
             [masked_score(hidden_log_prob(conditional, rows, m), m) for m in masks]
         )
     return np.concatenate(scores, axis=1)
 
 
-def _average(what, index, scores):
+def _average(measurement, index, scores):
     """Average scores (n_masks, n_rows) over masks and rows.
 
     Returns the mean, and contrasts of shape (n_sets * n_strata,), set by set.
     """
-    counts, n_rows = np.array(_sets(what, index)), scores.shape[1]
+    counts, n_rows = np.array(_sets(measurement, index)), scores.shape[1]
     sums = np.add.reduceat(scores, np.cumsum(counts) - counts, axis=0)
     sets = sums / counts[:, None]
-    means, contrasts = _contrasts(sets, counts, _n_enumerated(what, index))
+    means, contrasts = _contrasts(sets, counts, _n_enumerated(measurement, index))
     by_stratum = np.add.reduceat(contrasts, _strata(n_rows), axis=1)
     return means.mean(), by_stratum.ravel() / n_rows
 

@@ -169,7 +169,7 @@ def mpt_curve(
     check_n_jobs(n_jobs)
     is_chain = mask_sizes is None and hasattr(estimator, "mean_chain_scores")
     design = _choose_design(design, allocation, is_chain)
-    what = designs.Measurement(
+    measurement = designs.Measurement(
         estimator,
         rows,
         rows.shape,
@@ -180,13 +180,13 @@ def mpt_curve(
         _is_per_row(estimator, rows, design),
         blocks,
     )
-    scores, noise = getattr(designs, design)(what)
-    noise = replace(noise, draw=_identify(what, design, noise))
+    scores, noise = getattr(designs, design)(measurement)
+    noise = replace(noise, draw=_identify(measurement, design, noise))
     return MPTCurve(
         sizes,
         scores,
         noise.std_errors,
-        what.shape[1],
+        measurement.shape[1],
         noise=noise,
         has_blocks=blocks is not None,
     )
@@ -255,21 +255,24 @@ def _is_per_row(estimator, rows, design):
     return design == "chain" or takes_row_masks(CheckedConditional(estimator), rows)
 
 
-def _identify(what, design, noise):
+def _identify(measurement, design, noise):
     """Return a key that is equal for curves measured with the same masks.
 
     The number of masks of a size may depend on the model ("neyman"), so the key
     includes the degrees of freedom.
     """
-    entropy = tuple(np.atleast_1d(what.seed.entropy).tolist())
+    entropy = tuple(np.atleast_1d(measurement.seed.entropy).tolist())
     return (
         ("design", design),
         ("random_state", entropy),
-        ("n_masks", what.n_masks),
-        ("mask_sizes", tuple(what.sizes.tolist())),
-        ("mask_blocks", _identify_blocks(what.blocks)),
-        ("masks for each row", what.per_row),
-        ("number of rows with masks", what.shape[0] if what.per_row else None),
+        ("n_masks", measurement.n_masks),
+        ("mask_sizes", tuple(measurement.sizes.tolist())),
+        ("mask_blocks", _identify_blocks(measurement.blocks)),
+        ("masks for each row", measurement.per_row),
+        (
+            "number of rows with masks",
+            measurement.shape[0] if measurement.per_row else None,
+        ),
         ("number of masks of each size", tuple(noise.degrees.tolist())),
     )
 

@@ -183,10 +183,10 @@ def _dtype_of(order):
 
 def _by_name(given, names):
     places = {name: j for j, name in enumerate(names)}
-    strange = [name for name in given.ravel().tolist() if name not in places]
-    if strange:
+    unknown = [name for name in given.ravel().tolist() if name not in places]
+    if unknown:
         raise ValueError(
-            f"order must hold indices or names of features, got {strange[0]!r}; the "
+            f"order must hold indices or names of features, got {unknown[0]!r}; the "
             f"features are {names[:10]}{', ...' if len(names) > 10 else ''}."
         )
     return np.array([[places[name] for name in order] for order in given.tolist()])

@@ -219,8 +219,8 @@ class PipelineModel:
         X, log_slope = self._transform(X)
         orders = np.asarray(orders)
         rows = np.broadcast_to(log_slope, (len(orders), *log_slope.shape))
-        each = orders if orders.ndim == 3 else orders[:, None]
-        following = np.take_along_axis(rows, each, axis=2).mean(axis=1)
+        all_orders = orders if orders.ndim == 3 else orders[:, None]
+        following = np.take_along_axis(rows, all_orders, axis=2).mean(axis=1)
         left = following[:, ::-1].cumsum(axis=1)[:, ::-1]
         left = left / np.arange(left.shape[1], 0, -1)
         scores = np.asarray(self.model.mean_chain_scores(X, orders))

@@ -147,8 +147,8 @@ class MixtureDensity(Density):
             X[:, columns], observed[:, columns], patterns
         )
         entries = self._other_entries(X)
-        seen = observed[:, None, layout.others]
-        log_prob = gaussian.log_prob + torch.where(seen, entries, 0.0).sum(2)
+        observed_others = observed[:, None, layout.others]
+        log_prob = gaussian.log_prob + torch.where(observed_others, entries, 0.0).sum(2)
         return GivenObserved(classes.weights.log() + log_prob, gaussian, entries)
 
     def _other_entries(self, X):
@@ -226,13 +226,13 @@ class MixtureDensity(Density):
         given = self.given(X, ~X.isnan())
         places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
         means = self.classes.means + given.gaussian.deviation
-        variances, found = given.gaussian.variance, []
+        variances, log_probs = given.gaussian.variance, []
         for j, of_column in zip(places.tolist(), points, strict=True):
             error = means.new_tensor(of_column)[:, None] - means[:, None, :, j]
             log_prob = normal_log_prob(error**2, variances[:, None, :, j])
             log_prob = log_prob + given.log_responsibility[:, None]
-            found.append(log_prob.logsumexp(2))
-        return torch.cat(found, dim=1)
+            log_probs.append(log_prob.logsumexp(2))
+        return torch.cat(log_probs, dim=1)
 
     def average(self, X, columns, function):
         return self._average(self.given(X, ~X.isnan()), columns, function)

@@ -364,17 +364,17 @@ class MPTMixture(TableMPT):
 
     def _layout(self, n_features, device="cpu"):
         """Return which columns are Gaussian, and the likelihood of the others."""
-        likelihood, every = self._likelihood(), np.arange(n_features)
+        likelihood, all_columns = self._likelihood(), np.arange(n_features)
         if isinstance(likelihood, Gaussian):
-            gaussian, others, likelihood = every, every[:0], None
+            gaussian, others, likelihood = all_columns, all_columns[:0], None
         elif isinstance(likelihood, Columns):
             gaussian = np.flatnonzero([kind == "gaussian" for kind in likelihood.kinds])
-            others = np.setdiff1d(every, gaussian)
+            others = np.setdiff1d(all_columns, gaussian)
             kinds = [likelihood.kinds[j] for j in others]
             counts = [likelihood.n_categories[j] for j in others]
             likelihood = Columns(kinds, counts) if len(others) else None
         else:
-            gaussian, others = every[:0], every
+            gaussian, others = all_columns[:0], all_columns
         if likelihood is not None:
             likelihood = likelihood.to(device).requires_grad_(False)
         columns = (torch.from_numpy(part).to(device) for part in (gaussian, others))
@@ -423,11 +423,13 @@ class MPTMixture(TableMPT):
         rows, share = rows[order], share[order]
         n_steps = START_STEPS[layout.likelihood is not None]
         for _ in range(n_steps):
-            found = statistics(classes, layout, rows, share)
-            found = moved(classes, found, float(count.sum()), 1.0, step, False)
-            if found is None:
+            first_statistics = statistics(classes, layout, rows, share)
+            first_statistics = moved(
+                classes, first_statistics, float(count.sum()), 1.0, step, False
+            )
+            if first_statistics is None:
                 break
-            classes = found
+            classes = first_statistics
         return classes
 
     def _factors(self, covariances):
@@ -545,13 +547,13 @@ class MPTMixture(TableMPT):
             sizes = np.full(n_masks, fixed_size(self.mask_rate, n_features))
         ranks = rng.random((n_masks, n_features)).argsort(axis=1).argsort(axis=1)
         rows = np.tile(np.arange(n_rows), n_copies)
-        which = rng.permutation(len(rows)) % n_masks
+        mask_index = rng.permutation(len(rows)) % n_masks
         masks, inflation = ranks < sizes[:, None], n_features / sizes[:, None]
-        rows, which, masks, inflation = (
+        rows, mask_index, masks, inflation = (
             torch.from_numpy(array).to(X.device)
-            for array in (rows, which, masks, inflation)
+            for array in (rows, mask_index, masks, inflation)
         )
-        return rows, masks[which] & ~X[rows].isnan(), inflation[which]
+        return rows, masks[mask_index] & ~X[rows].isnan(), inflation[mask_index]
 
     def _trained_attributes(self, result, fitted):
         return self._attributes(result, fitted["means_"].shape[1])

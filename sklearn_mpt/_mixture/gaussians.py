@@ -188,14 +188,14 @@ class DiagonalGaussians:
         self.variances = variances
 
     def condition(self, X, observed, patterns=None):
-        seen = observed.to(X.dtype)
+        observed_float = observed.to(X.dtype)
         residual = torch.where(observed, X, 0.0) - self.means[:, None]
-        residual *= seen
+        residual *= observed_float
         squares = residual**2
         distance = (squares @ (1 / self.variances)[..., None])[..., 0]
-        log_scale = seen @ (LOG_2PI + self.variances.log()).T
+        log_scale = observed_float @ (LOG_2PI + self.variances.log()).T
         log_prob = -0.5 * (distance.T + log_scale)
-        return DiagonalConditioned(self, log_prob, residual, squares, seen)
+        return DiagonalConditioned(self, log_prob, residual, squares, observed_float)
 
     def draw(self, k, noise):
         return self.variances.sqrt()[k] * noise
@@ -204,11 +204,11 @@ class DiagonalGaussians:
 class DiagonalConditioned:
     """Distributions of independent columns; see `DenseConditioned`."""
 
-    def __init__(self, gaussians, log_prob, residual, squares, seen):
+    def __init__(self, gaussians, log_prob, residual, squares, observed):
         self.log_prob = log_prob
         self._gaussians = gaussians
         self._residual, self._squares = residual, squares  # shape: (K, n, g)
-        self._seen = seen  # 1.0 where observed, (n, g)
+        self._seen = observed  # 1.0 where observed, (n, g)
 
     @property
     def deviation(self):

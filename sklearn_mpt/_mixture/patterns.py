@@ -131,9 +131,11 @@ class Patterns:
         size = math.ceil(n_rows / max(n_patterns, 1))
         counts = torch.bincount(self.of_row, minlength=n_patterns)
         n_groups = (counts + size - 1) // max(size, 1)
-        each = torch.arange(n_rows, device=counts.device)
+        row_index = torch.arange(n_rows, device=counts.device)
         rank = torch.empty_like(self.of_row)
-        rank[self._order] = each - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        rank[self._order] = row_index - (counts.cumsum(0) - counts).repeat_interleave(
+            counts
+        )
         first = n_groups.cumsum(0) - n_groups
         patterns = torch.arange(n_patterns, device=counts.device)
         return (

@@ -108,10 +108,10 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     scale = (inflation * weight[:, None])[..., None] * hidden[:, None].to(X)
     targets = scale * joint.softmax(1)
     share = targets.sum(2) - given.log_responsibility.exp() * scale.sum(2)
-    seen = (present & ~hidden)[:, None]
-    each = torch.where(seen, share[..., None], targets)
-    each = each + prior * weight[:, None, None] * present[:, None].to(X)
-    return _added(density, X, given, share, targets, each, value, weight, prior)
+    visible = (present & ~hidden)[:, None]
+    entry_share = torch.where(visible, share[..., None], targets)
+    entry_share = entry_share + prior * weight[:, None, None] * present[:, None].to(X)
+    return _added(density, X, given, share, targets, entry_share, value, weight, prior)
 
 
 def _added(density, X, given, share, targets, entries, value, weight, prior):
@@ -182,10 +182,10 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
     if step.layout.likelihood is not None:
         ratio = statistics.slopes / (statistics.informations + 1e-10)
         locations = locations + size * ratio.clamp(-1.0, 1.0)
-    found = Classes(
+    classes_moved = Classes(
         share, classes.means + shift, covariances, locations, loadings, noise
     )
-    return found if found.is_finite() else None
+    return classes_moved if classes_moved.is_finite() else None
 
 
 def factored(spread, counts, loadings, noise, step):
@@ -317,16 +317,20 @@ class MixtureSolver(Solver):
 
     def _statistics(self, classes, masks=None):
         density = MixtureDensity(classes, self.step_params.layout)
-        X, weight, seen = self.X, self.weight, ~self.X.isnan()
+        X, weight, observed = self.X, self.weight, ~self.X.isnan()
         if masks is not None:
             rows, hidden, inflation = masks
-            seen = seen[rows] & ~hidden
-            order = pattern_order(seen)
-            hidden, inflation, seen = hidden[order], inflation[order], seen[order]
+            observed = observed[rows] & ~hidden
+            order = pattern_order(observed)
+            hidden, inflation, observed = (
+                hidden[order],
+                inflation[order],
+                observed[order],
+            )
             n_copies = len(rows) / len(X)
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
-        for part, patterns in self._parts(density, seen, masks is None):
+        for part, patterns in self._parts(density, observed, masks is None):
             of = density, X[part].double(), weight[part]
             if masks is None:
                 statistics = statistics_of_rows(*of, prior, patterns)
@@ -336,25 +340,25 @@ class MixtureSolver(Solver):
             total = statistics if total is None else total + statistics
         return total
 
-    def _parts(self, density, seen, is_of_rows):
+    def _parts(self, density, observed, is_of_rows):
         """Return blocks of rows with their patterns, which are kept for whole rows."""
         if not is_of_rows:
-            return [(part, None) for part in density.blocks(seen)]
+            return [(part, None) for part in density.blocks(observed)]
         if self._parts_of_rows is None:
-            numbers = seen[:, self.step_params.layout.gaussian]
+            numbers = observed[:, self.step_params.layout.gaussian]
             self._parts_of_rows = [
-                (part, Patterns(numbers[part])) for part in density.blocks(seen)
+                (part, Patterns(numbers[part])) for part in density.blocks(observed)
             ]
         return self._parts_of_rows
 
     def _moved(self, classes, statistics, size, with_prior):
         """Take a step, and halve its size until the result is a valid mixture."""
         for _ in range(N_HALVINGS):
-            found = moved(
+            candidate = moved(
                 classes, statistics, self._n_rows, size, self.step_params, with_prior
             )
-            if found is not None:
-                return found
+            if candidate is not None:
+                return candidate
             size /= 2
         raise FloatingPointError
 

@@ -61,20 +61,20 @@ class ColumnStorage(NamedTuple):
             return cls() if column.values.dtype != object else cls()._of_objects(column)
         kind = column.series.dtype
         dtype = str(column.dtype) if column.is_pandas else type(kind).__name__
-        found = cls(library=column.backend.__name__, dtype=dtype)
+        storage = cls(library=column.backend.__name__, dtype=dtype)
         if isinstance(kind, nw.Categorical | nw.Enum):
-            return found._of_levels(column.dtype)
+            return storage._of_levels(column.dtype)
         if kind == nw.Boolean:
-            return found._replace(holds=BOOLEANS, numbers=BOOLEANS)
+            return storage._replace(holds=BOOLEANS, numbers=BOOLEANS)
         if kind.is_integer():
             bounds = _bounds(type(kind).__name__)
-            return found._replace(holds=INTEGERS, numbers=INTEGERS, bounds=bounds)
+            return storage._replace(holds=INTEGERS, numbers=INTEGERS, bounds=bounds)
         if kind.is_float():
             present = column.numbers()[~column.missing]
-            return found._replace(is_whole=bool((present == np.rint(present)).all()))
+            return storage._replace(is_whole=bool((present == np.rint(present)).all()))
         if kind == nw.String and dtype != "object":
-            return found._replace(holds=STRINGS, numbers=_numbers_among(column))
-        return found._of_objects(column)
+            return storage._replace(holds=STRINGS, numbers=_numbers_among(column))
+        return storage._of_objects(column)
 
     def _of_objects(self, column):
         holds = kind_of_days(column)

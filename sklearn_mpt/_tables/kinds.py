@@ -175,8 +175,10 @@ def _obstacle_of_names(column):
     n_distinct = len(set(values))
     if len(values) < LEAST_IDS or 2 * n_distinct <= len(values):
         return ""
-    what = "numbers as strings" if are_numbers(values) else "names, ids or free text"
-    return f"{n_distinct} distinct strings among {len(values)}: {what}"
+    contents = (
+        "numbers as strings" if are_numbers(values) else "names, ids or free text"
+    )
+    return f"{n_distinct} distinct strings among {len(values)}: {contents}"
 
 
 def are_numbers(values):
@@ -228,11 +230,11 @@ def _kind_from_dtype(column, wanted=FROM_DTYPE):
     if isinstance(dtype, nw.Object):
         _check_objects(column, wanted)
         return _kind_of_objects(column.present)
-    what = no_numbers(column.present)
+    contents = no_numbers(column.present)
     shown = column.dtype if isinstance(dtype, nw.Unknown) else dtype
     raise TypeError(
         f"Column {column.name!r} has dtype {shown}, for which likelihood={wanted!r} "
-        f"has no kind{f': {what} are not taken' if what else ''}. {ADVICE}"
+        f"has no kind{f': {contents} are not taken' if contents else ''}. {ADVICE}"
     )
 
 
@@ -258,10 +260,10 @@ def is_ordered(column):
 
 def _check_objects(column, wanted):
     """Raise an error for dates and similar objects, which are rarely categories."""
-    what = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
-    if what:
+    contents = " and ".join(sorted(words_for(column.present) & WORDS - {"strings"}))
+    if contents:
         raise TypeError(
-            f"Column {column.name!r} holds {what} (dtype object), for which "
+            f"Column {column.name!r} holds {contents} (dtype object), for which "
             f"likelihood={wanted!r} has no kind. {ADVICE} If they are categories, "
             "name the likelihoods of the columns in a dict."
         )
@@ -317,10 +319,10 @@ def _levels(column):
         codes = column.present.astype(np.float64)
         levels = np.arange(codes.max(initial=0.0) + 1).tolist() if len(codes) else []
     else:
-        strange = kinds_of_values(column.present) - {"numbers", "booleans"}
-        if strange:
+        others = kinds_of_values(column.present) - {"numbers", "booleans"}
+        if others:
             raise TypeError(
-                f"Column {column.name!r} holds {' and '.join(sorted(strange))}, which "
+                f"Column {column.name!r} holds {' and '.join(sorted(others))}, which "
                 "have no order. Make it an ordered categorical (pandas) or an Enum "
                 "(polars)."
             )
@@ -344,8 +346,8 @@ def _with_gaps(levels):
     step = step_of(numbers) if len(levels) > 1 else 0
     if not step or np.ptp(numbers) / step + 1 > MOST_GAPS * len(levels):
         return levels
-    every = np.arange(numbers[0], numbers[-1] + step, step)
-    return [type(levels[-1])(number) for number in every.tolist()]
+    all_numbers = np.arange(numbers[0], numbers[-1] + step, step)
+    return [type(levels[-1])(number) for number in all_numbers.tolist()]
 
 
 CATEGORIES = {
@@ -371,11 +373,11 @@ def _array_of(categories):
 
 def _check_codes(column, present):
     codes = present.astype(np.float64)
-    strange = codes[(codes < 0) | (codes % 1 != 0)]
-    if len(strange):
+    invalid = codes[(codes < 0) | (codes % 1 != 0)]
+    if len(invalid):
         raise ValueError(
             f"Column {column.name!r}: categories of an array are codes 0, 1, 2, ... "
-            f"and NaN (missing); found {np.unique(strange)[:3].tolist()}."
+            f"and NaN (missing); found {np.unique(invalid)[:3].tolist()}."
         )
 
 

@@ -106,12 +106,12 @@ def _gamma(train, test, values):
 
 def _zero_lognormal(train, test, values):
     share = ((train > 0).sum() + 0.5) / (len(train) + 1)
-    found = np.full(len(test), math.log1p(-share))
+    log_prob = np.full(len(test), math.log1p(-share))
     positive = test > 0
     if positive.any() and (train > 0).any():
         of_positive = _lognormal(train[train > 0], test[positive], values[values > 0])
-        found[positive] = math.log(share) + of_positive
-    return found
+        log_prob[positive] = math.log(share) + of_positive
+    return log_prob
 
 
 def _poisson(train, test, values):

@@ -59,9 +59,9 @@ class TableReader(NamedTuple):
         Dates are read as numbers only by `learn`.
         """
         columns = columns_of(X)
-        categories = [_categories(*each) for each in zip(kinds, columns, strict=True)]
+        categories = [_categories(*args) for args in zip(kinds, columns, strict=True)]
         storage = [ColumnStorage.of(column)._replace(days=()) for column in columns]
-        return cls(list(kinds), categories, [each._asdict() for each in storage])
+        return cls(list(kinds), categories, [args._asdict() for args in storage])
 
     @classmethod
     def learn(cls, X, likelihood, allowed=tuple(LIKELIHOODS)) -> tuple[Self, dict]:
@@ -82,7 +82,7 @@ class TableReader(NamedTuple):
             message lists all of them.
         """
         wanted = wanted_kinds(likelihood, column_names(X), allowed, FROM_DTYPE)
-        columns, found, reasons, problems = columns_of(X), cls([], [], []), {}, []
+        columns, reader, reasons, problems = columns_of(X), cls([], [], []), {}, []
         for j, (want, column) in enumerate(zip(wanted, columns, strict=True)):
             kind, obstacle = kind_or_obstacle(want, column, allowed)
             storage = ColumnStorage.of(column)
@@ -98,12 +98,12 @@ class TableReader(NamedTuple):
                 reasons[j] = obstacle
             if obstacle == ONE_VALUE:
                 categories = array_of_objects(column.present[:1].tolist())
-            found.kinds.append(kind)
-            found.categories.append(categories)
-            found.storage.append(storage._asdict())
+            reader.kinds.append(kind)
+            reader.categories.append(categories)
+            reader.storage.append(storage._asdict())
         if problems:
             raise ValueError(" ".join(problems))
-        return found, reasons
+        return reader, reasons
 
     @property
     def n_categories(self):

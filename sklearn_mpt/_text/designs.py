@@ -73,13 +73,13 @@ def pick(windows, seed, n_draws):
     are cut, so that `ROOM` texts have room.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    found = [windows[i] for i in order if len(windows[i].places) > 1][:MOST_TEXTS]
+    chosen = [windows[i] for i in order if len(windows[i].places) > 1][:MOST_TEXTS]
     budget = N_TOKENS / n_draws
-    found = [_cut(window, budget / ROOM) for window in found]
-    costs = _costs(found)
+    chosen = [_cut(window, budget / ROOM) for window in chosen]
+    costs = _costs(chosen)
     shortest = np.argsort(costs, kind="stable")
     n_picked = np.searchsorted(np.cumsum(costs[shortest]), budget, side="right")
-    return [found[i] for i in shortest[:n_picked]]
+    return [chosen[i] for i in shortest[:n_picked]]
 
 
 def n_groups(windows):
@@ -141,9 +141,9 @@ class OrderGroups(NamedTuple):
 
     def variance(self):
         """Return the mean over texts of the variance of the score by one group."""
-        found = self.moderation()
-        if found is not None:
-            return found.factor_of_sums * self.variances.mean()
+        moderated = self.moderation()
+        if moderated is not None:
+            return moderated.factor_of_sums * self.variances.mean()
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
             return self.totals.var(axis=1, ddof=1).mean()
 
@@ -160,8 +160,13 @@ def _variance_of_groups(own, squares, independent):
 
     def minus_log_likelihood(log_variance):
         variance = np.exp(log_variance)
-        both = variance / 2 + independent
-        return np.log(variance) + own / variance + np.log(both) + squares / both
+        total_variance = variance / 2 + independent
+        return (
+            np.log(variance)
+            + own / variance
+            + np.log(total_variance)
+            + squares / total_variance
+        )
 
     bounds = np.log(own) - 10, np.log(own + 2 * squares) + 1
     return float(np.exp(minimize_scalar(minus_log_likelihood, bounds=bounds).x))

@@ -187,12 +187,12 @@ class FillingMixin:
             inputs = window.inputs | {"input_ids": ids}
             hidden.append(replace(window, inputs=inputs))
         fills = self._fill(hidden, 1, order, 0.0, None)
-        found = {}
+        greedy_by_name = {}
         for window, (fill,) in zip(windows, fills, strict=True):
             ids = window.inputs["input_ids"][window.places]
             tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
-            found[window.text] = tokens == fill.tokens
-        return [found[index] for index in first]
+            greedy_by_name[window.text] = tokens == fill.tokens
+        return [greedy_by_name[index] for index in first]
 
     def _fill(self, windows, n_samples, order, temperature, random_state):
         check_choice(order, "order", FILL_ORDERS)
@@ -209,7 +209,7 @@ class FillingMixin:
         # longest first, as batches are packed
         ranks = sorted(range(len(blanks)), key=lambda i: -len(blanks[i].window))
         _fill_all([blanks[i] for i in ranks], language_model, tokenizer, temperature)
-        fills = [each.decode(tokenizer) for each in blanks]
+        fills = [copy.decode(tokenizer) for copy in blanks]
         return [fills[i : i + n_samples] for i in range(0, len(fills), n_samples)]
 
 
@@ -249,12 +249,12 @@ class MaskedPlaces:
 
 def _fill_all(blanks, language_model, tokenizer, temperature):
     """Draw a token for one mask token of every text, until none is left."""
-    windows = [each.window for each in blanks]
+    windows = [copy.window for copy in blanks]
     forbidden = np.array(all_special_ids(tokenizer), dtype=int)
     ask = partial(predict, language_model, windows)
     pick = partial(_allowed, forbidden=forbidden, n_tokens=len(tokenizer))
-    for step in range(max((len(each.places) for each in blanks), default=0)):
-        live = [i for i, each in enumerate(blanks) if each.is_open.any()]
+    for step in range(max((len(copy.places) for copy in blanks), default=0)):
+        live = [i for i, copy in enumerate(blanks) if copy.is_open.any()]
         chosen = _choose(blanks, live, step, ask, pick)
         rows = [MaskedWindow(i, blanks[i].is_open, chosen[i]) for i in live]
         log_probs, _, _ = ask(rows, pick)

@@ -48,9 +48,9 @@ def _predictive(lengths, n_tokens):
     with np.errstate(divide="ignore", invalid="ignore"):
         log_share = np.log(mean / (1 + mean)) * n_tokens
     prior = np.exp(np.where(n_tokens == 0, 0.0, log_share)) / (1 + mean)
-    seen = np.append(counts, 0)[np.minimum(n_tokens, len(counts))]
+    count = np.append(counts, 0)[np.minimum(n_tokens, len(counts))]
     with np.errstate(divide="ignore"):
-        return np.log((seen + prior) / (len(lengths) + 1))
+        return np.log((count + prior) / (len(lengths) + 1))
 
 
 def _check_lengths(lengths):

@@ -64,13 +64,13 @@ class Checkpoint:
 
         Missing weights would be random.
         """
-        found = {
+        missing = {
             kind: sorted(key for key in info[f"{kind}_keys"] if not UNUSED.search(key))
             for kind in ("missing", "unexpected")
         }
-        if any(found.values()):
+        if any(missing.values()):
             parts = "; ".join(
-                f"{kind} are {_list(keys)}" for kind, keys in found.items() if keys
+                f"{kind} are {_list(keys)}" for kind, keys in missing.items() if keys
             )
             raise ValueError(
                 f"The weights of {self.source.name!r} are not those of a {name}, a "
@@ -206,11 +206,11 @@ def _check_tokenizer(tokenizer, model):
     """Refuse a tokenizer that does not fit the model."""
     check_tokenizer(tokenizer)
     name = type(tokenizer).__name__
-    strange = set(tokenizer("")) - INPUTS
-    if strange & set(signature(model.forward).parameters):
+    unknown = set(tokenizer("")) - INPUTS
+    if unknown & set(signature(model.forward).parameters):
         raise ValueError(
             f"tokenizer must describe tokens by {', '.join(sorted(INPUTS))} only, but "
-            f"{name} adds {', '.join(sorted(strange))}, which may reveal hidden tokens."
+            f"{name} adds {', '.join(sorted(unknown))}, which may reveal hidden tokens."
         )
     n_model = model.config.vocab_size
     n_tokens = 1 + max(tokenizer.get_vocab().values())

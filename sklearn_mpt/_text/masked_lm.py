@@ -260,18 +260,18 @@ def check_masked_lm(model):
 def _check_attention(name, config):
     """Refuse attention that is random or depends on earlier inputs."""
     if getattr(config, "attention_type", None) == "block_sparse":
-        what = "attention_type='block_sparse', which the first short text changes for"
+        reason = "attention_type='block_sparse', which the first short text changes for"
         advice = "all later ones. Load it with attention_type='original_full'."
     elif "lsh" in getattr(config, "attn_layers", ()):
-        what = "an 'lsh' layer in attn_layers, whose random hashes differ each time."
+        reason = "an 'lsh' layer in attn_layers, whose random hashes differ each time."
         advice = "Its texts have no score of their own."
     elif not getattr(config, "use_expectation", True):
-        what = "use_expectation=False, whose random hashes differ each time."
+        reason = "use_expectation=False, whose random hashes differ each time."
         advice = "Load it with use_expectation=True."
     else:
         return
     raise ValueError(
-        f"model must predict the same each time, but {name} has {what} {advice}"
+        f"model must predict the same each time, but {name} has {reason} {advice}"
     )
 
 

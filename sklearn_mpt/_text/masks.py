@@ -201,15 +201,15 @@ def balanced_orders(window, draw):
     reverse of that. So a token comes in another quarter in each of them, and effects of
     its place in the order average out. Each order alone is uniformly random.
     """
-    n_places, found = len(window.places), set()
+    n_places, orders = len(window.places), set()
     n_wanted = min(draw.n_masks, factorial(n_places))
     rng = draw.generator(window, 0)
-    while len(found) < n_wanted:
+    while len(orders) < n_wanted:
         first = rng.permutation(n_places)
         second = np.roll(first, n_places // 2)
         for order in (first, first[::-1], second, second[::-1]):
-            if len(found) < n_wanted and order.tobytes() not in found:
-                found.add(order.tobytes())
+            if len(orders) < n_wanted and order.tobytes() not in orders:
+                orders.add(order.tobytes())
                 yield order
 
 
@@ -273,12 +273,12 @@ def _only(window, places):
 
 def _draw_distinct(rng, n_places, size, n_wanted):
     """Yield distinct random sets of a size, or distinct orders if the size is None."""
-    found = set()
-    while len(found) < n_wanted:
+    sets = set()
+    while len(sets) < n_wanted:
         drawn = rng.permutation(n_places)[:size]
         key = (drawn if size is None else np.sort(drawn)).tobytes()
-        if key not in found:
-            found.add(key)
+        if key not in sets:
+            sets.add(key)
             yield drawn
 
 

@@ -130,7 +130,7 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
     if is_random.sum() < FEWEST:
         return None
     totals, variances, scales = (
-        each[is_random] for each in (totals, variances, scales)
+        array[is_random] for array in (totals, variances, scales)
     )
     pooled, scale = pooled[is_random], scale[is_random]
     n_texts, n_groups = totals.shape

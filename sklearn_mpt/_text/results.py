@@ -60,12 +60,12 @@ class TextCurve(MPTCurve):
         difference = super().__sub__(other)
         if not (isinstance(difference, TextCurve) and isinstance(other, TextCurve)):
             return NotImplemented
-        mine, others = self.text_noise, other.text_noise
+        noise, others = self.text_noise, other.text_noise
         return replace(
             difference,
             text_scores=self.text_scores - other.text_scores,
             text_lml=self.text_lml - other.text_lml,
-            text_noise=replace(mine, contrasts=mine.contrasts - others.contrasts),
+            text_noise=replace(noise, contrasts=noise.contrasts - others.contrasts),
         )
 
     def fixed_rate(self, rate: float) -> float:
@@ -136,29 +136,29 @@ class TextScores:
 
     def _moderated_error(self, scores):
         noise = [self.draw.noise_of(window, score) for window, score in scores]
-        found, n_masks = self.draw.moderation, self.draw.n_masks
-        variances = found.moderate(*np.transpose(noise), n_masks)
-        of_sum = degrees_of_sum(variances, np.full(len(variances), found.freedom))
-        return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
+        moderated, n_masks = self.draw.moderation, self.draw.n_masks
+        variances = moderated.moderate(*np.transpose(noise), n_masks)
+        of_sum = degrees_of_sum(variances, np.full(len(variances), moderated.freedom))
+        return _enlarge(np.sqrt(variances.sum()), moderated.with_factor(of_sum))
 
     def std_error_of_sum(self):
         """Return the standard error of the sum over texts, enlarged in the same way."""
         counts = np.bincount(self.first, minlength=len(self.first))
-        found, n_masks = self.draw.moderation, self.draw.n_masks
-        if found is None or n_masks == 1:
+        moderated, n_masks = self.draw.moderation, self.draw.n_masks
+        if moderated is None or n_masks == 1:
             return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
         variances = self._calibrated(counts)
         of_sum = degrees_of_sum(variances, np.full(len(variances), n_masks - 1))
-        return _enlarge(np.sqrt(variances.sum()), found.with_factor(of_sum))
+        return _enlarge(np.sqrt(variances.sum()), moderated.with_factor(of_sum))
 
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""
-        found, n_masks = self.draw.moderation, self.draw.n_masks
+        moderated, n_masks = self.draw.moderation, self.draw.n_masks
         own = [
             weights[window.text] ** 2 * np.sum(score.cautious**2)
             for window, score in self._pairs()
         ]
-        return found.factor_of(n_masks, found.factor_of_sums) * np.array(own)
+        return moderated.factor_of(n_masks, moderated.factor_of_sums) * np.array(own)
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""
@@ -267,11 +267,11 @@ class TextScores:
         parts = defaultdict(list)
         for window, score in self._pairs():
             parts[window.text].append((window, score))
-        found = {
+        columns = {
             index: _token_scores(texts[index], pieces, tokenizer)
             for index, pieces in parts.items()
         }
-        return [found[index] for index in self.first]
+        return [columns[index] for index in self.first]
 
     def _pairs(self):
         return zip(self.windows, self.scores, strict=True)
@@ -395,7 +395,7 @@ def _token_scores(text, parts, tokenizer):
 def difference(score, other):
     """Subtract the `WindowScores` of another window with the same draws of masks."""
     pairs = zip(score, other, strict=True)
-    return type(score)(*(mine - others for mine, others in pairs))
+    return type(score)(*(value - others for value, others in pairs))
 
 
 def std_error(score):

@@ -337,9 +337,9 @@ class MPTScorer(
         language_model.gathered = self.uses_gathered_head_
         language_model.can_pad = self._can_pad
         self._excess = self._measure_excess(language_model, tokenizer, texts)
-        found = self._measure(language_model, tokenizer, texts)
-        self.design_, self.design_variances_ = found.design, found.variances
-        self._moderations = {self.method: found.moderation}
+        measured = self._measure(language_model, tokenizer, texts)
+        self.design_, self.design_variances_ = measured.design, measured.variances
+        self._moderations = {self.method: measured.moderation}
 
     def _check_is_fitted(self):
         check_is_fitted(self)
@@ -358,12 +358,12 @@ class MPTScorer(
         n_orders = min(N_DRAWS, count_masks(self.n_masks, is_chain=True))
         if self.method == "chain" or self.design == "chain":
             draw = MaskDraw(self.method, self._seed, n_orders, design=design)
-            found = measure_orders(language_model, windows, draw, self.n_jobs)
-            return MeasuredDesign(design, None, found)
-        found = measure_designs(
+            measured = measure_orders(language_model, windows, draw, self.n_jobs)
+            return MeasuredDesign(design, None, measured)
+        measured = measure_designs(
             language_model, windows, self._seed, n_orders, self.n_jobs
         )
-        if found.variances is None:
+        if measured.variances is None:
             n_known = sum(len(window.places) > 1 for window in windows)
             warn_caller(
                 f"design='auto' needs {FEWEST} different texts of two or more tokens "
@@ -371,20 +371,20 @@ class MPTScorer(
                 "So design_ is 'chain', as without texts. Pass more texts, or set "
                 "design to 'chain' or 'independent'."
             )
-        return found
+        return measured
 
     def _measure_excess(self, language_model, tokenizer, texts):
         if texts is None:
             return None
         chosen = np.random.default_rng(self._seed).permutation(len(texts))[:MOST_TEXTS]
-        some = [texts[i] for i in chosen]
-        windows = self._windows_that_fit(language_model, tokenizer, some)
+        sample = [texts[i] for i in chosen]
+        windows = self._windows_that_fit(language_model, tokenizer, sample)
         return measure_excess(language_model, windows, self._seed)
 
     def _windows_that_fit(self, language_model, tokenizer, texts):
         windows, _ = windows_of(tokenizer, texts, language_model.input_names)
         if self.overflow == "error":
-            return [each for each in windows if len(each) <= self.max_length_]
+            return [window for window in windows if len(window) <= self.max_length_]
         return fit_windows(windows, self.max_length_, "split", False)
 
     def transform(self, X: Texts) -> np.ndarray:

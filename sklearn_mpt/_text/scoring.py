@@ -122,7 +122,7 @@ def _score_surest_first(language_model, windows, draw):
     The choice depends on the visible tokens only.
     """
     hidden = [np.isin(np.arange(len(w)), w.places) for w in windows]
-    found = [np.zeros(len(window)) for window in windows]
+    log_probs = [np.zeros(len(window)) for window in windows]
     while any(mask.any() for mask in hidden):
         rows = (
             MaskedWindow(i, mask, mask) for i, mask in enumerate(hidden) if mask.any()
@@ -132,12 +132,12 @@ def _score_surest_first(language_model, windows, draw):
         for owner, places, part in zip(owners, targets, parts, strict=True):
             log_prob, largest = part.T
             surest = np.argmax(largest)
-            found[owner][places[surest]] = log_prob[surest]
+            log_probs[owner][places[surest]] = log_prob[surest]
             hidden[owner] = hidden[owner].copy()
             hidden[owner][places[surest]] = False
     return [
         exact_scores(tokens[window.places])
-        for window, tokens in zip(windows, found, strict=True)
+        for window, tokens in zip(windows, log_probs, strict=True)
     ]
 
 

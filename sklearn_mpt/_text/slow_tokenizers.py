@@ -60,15 +60,15 @@ def encode_slowly(tokenizer, columns):
     for row, parts in enumerate(zip(*columns, strict=True)):
         tokens = [tokenizer.tokenize(part) for part in parts]
         marks = [[~index] * len(own) for index, own in enumerate(tokens)]
-        found = tokenizer.build_inputs_with_special_tokens(*marks)
+        ids = tokenizer.build_inputs_with_special_tokens(*marks)
         n_tokens = len(data["input_ids"][row])
-        if len(found) != n_tokens:
+        if len(ids) != n_tokens:
             raise ValueError(
                 "tokenizer must say which tokens it adds, but "
                 f"{type(tokenizer).__name__} makes {n_tokens} tokens of a text where "
-                f"{len(found)} are expected. Pass a fast tokenizer."
+                f"{len(ids)} are expected. Pass a fast tokenizer."
             )
-        sequences.append([~mark if mark < 0 else None for mark in found])
+        sequences.append([~mark if mark < 0 else None for mark in ids])
         places = [align(own, part) for own, part in zip(tokens, parts, strict=True)]
         indices = [_words(own, is_continued) for own in tokens]
         offsets.append(_laid_out(sequences[-1], places, (0, 0)))
@@ -133,9 +133,9 @@ def _find(piece, text, position, is_unknown):
     pattern = r"(?<!\w)" if is_unknown and piece[:1].isalnum() else ""
     pattern += re.escape(piece)
     for flags in (0, re.IGNORECASE):  # some tokenizers lower letters
-        found = re.compile(pattern, flags).search(text, position)
-        if found:
-            return found.start()
+        match = re.compile(pattern, flags).search(text, position)
+        if match:
+            return match.start()
     return -1
 
 

@@ -67,7 +67,7 @@ class Source:
             "are gone. Fit the scorer again."
         )
 
-    def load(self, auto_class, what, **kwargs):
+    def load(self, auto_class, description, **kwargs):
         """Return ``auto_class.from_pretrained`` of the name."""
         try:
             # Random weights that a checkpoint replaces take the global generator.
@@ -84,9 +84,9 @@ class Source:
         except Exception as error:  # tokenizers raises plain Exception
             kinds = (kind for kind in (OSError, ImportError) if isinstance(error, kind))
             raise next(kinds, ValueError)(
-                f"{self.name!r} could not be loaded as {what}. Pass a name on the "
-                "Hugging Face hub; offline, a folder written by save_pretrained; or a "
-                f"loaded model and its tokenizer. {error}"
+                f"{self.name!r} could not be loaded as {description}. Pass a name on "
+                "the Hugging Face hub; offline, a folder written by save_pretrained; "
+                f"or a loaded model and its tokenizer. {error}"
             ) from error
 
     def check_adapter(self):
@@ -98,10 +98,10 @@ class Source:
 
         if is_peft_available():
             return
-        found = find_adapter_config_file(
+        config_file = find_adapter_config_file(
             self.name, revision=self.revision, local_files_only=self.local_files_only
         )
-        if found is not None:
+        if config_file is not None:
             raise ImportError(
                 f"{self.name!r} holds an adapter, described by its adapter_config.json,"
                 " which needs peft: pip install peft. Without it, at best the model "

@@ -227,14 +227,16 @@ class VariantsMixin:
         is_whole = method == "pseudo-perplexity"
         substituted = [
             i
-            for i, each in enumerate(read)
-            if not is_whole and each.sites is not None and each.sites.size
+            for i, variant in enumerate(read)
+            if not is_whole and variant.sites is not None and variant.sites.size
         ]
         if substituted:
             chosen = [read[i] for i in substituted]
             results[:, substituted] = self._at_sites(protein, chosen, method, n_orders)
         _warn_of_lengths(variants, read, residues)
-        others = [i for i, each in enumerate(read) if is_whole or each.sites is None]
+        others = [
+            i for i, variant in enumerate(read) if is_whole or variant.sites is None
+        ]
         if others:
             if method != "joint" and not is_whole:
                 raise ValueError(
@@ -252,7 +254,9 @@ class VariantsMixin:
     def _protein(self, residues, variants, separator):
         """Tokenize the wild type, and find the token of each residue."""
         language_model, tokenizer = self._open_again()
-        kinds = sorted({*residues, *(r for each in variants for r in each.residues)})
+        kinds = sorted(
+            {*residues, *(r for variant in variants for r in variant.residues)}
+        )
         texts = [separator.join(part) for part in (residues, kinds)]
         windows, first = tokenize(tokenizer, texts, language_model.input_names)
         bodies = [np.flatnonzero(~window.is_fixed) for window in windows]
@@ -323,13 +327,13 @@ class VariantsMixin:
     def _score_distinct(self, language_model, windows, draw):
         """Score windows, of which many may be the same one of the wild type."""
         arrays = [(w.inputs["input_ids"], w.places, w.key) for w in windows]
-        keys = [tuple(array.tobytes() for array in each) for each in arrays]
+        keys = [tuple(array.tobytes() for array in row) for row in arrays]
         distinct = list(dict(zip(keys, windows, strict=True)).values())
         scores = score_windows(
             language_model, distinct, draw, self.n_jobs, self.verbose
         )
-        found = dict(zip(dict.fromkeys(keys), scores, strict=True))
-        return [found[key] for key in keys]
+        score_of = dict(zip(dict.fromkeys(keys), scores, strict=True))
+        return [score_of[key] for key in keys]
 
     def _against_first(self, texts, method, length_log_prob):
         """Score texts less the first; returns log-ratios and errors."""
@@ -348,10 +352,10 @@ def _wild_type_marginals(language_model, protein, variants):
     wild = protein.wild()[protein.body]
     return [
         sum(
-            table[site, protein.ids[each.residues[site]]] - table[site, wild[site]]
-            for site in each.sites
+            table[site, protein.ids[variant.residues[site]]] - table[site, wild[site]]
+            for site in variant.sites
         )
-        for each in variants
+        for variant in variants
     ]
 
 
@@ -430,9 +434,9 @@ def _read(variant, index, wild, first_position, separator):
     text = variant.strip()
     if not text or any(letter.isdigit() for letter in text):
         pieces = [[residue] for residue in wild]
-        seen = set()
+        names = set()
         for mutation in filter(None, text.split(":")):
-            _mutate(pieces, seen, mutation, name, wild, first_position)
+            _mutate(pieces, names, mutation, name, wild, first_position)
         residues = [residue for piece in pieces for residue in piece]
     else:
         residues = text.split() if separator else list(text)
@@ -450,16 +454,16 @@ def _read(variant, index, wild, first_position, separator):
 
 def _warn_of_lengths(variants, read, wild):
     """Warn of whole sequences of quite another length, which may be no sequences."""
-    strange = [
+    lengths = [
         i
         for i, (text, variant) in enumerate(zip(variants, read, strict=True))
         if text.strip() and not any(letter.isdigit() for letter in text)
         if not len(wild) <= 2 * len(variant.residues) <= 4 * len(wild)
     ]
-    if strange:
-        first = strange[0]
+    if lengths:
+        first = lengths[0]
         warn_caller(
-            f"{len(strange)} of {len(read)} variants are whole sequences of less than "
+            f"{len(lengths)} of {len(read)} variants are whole sequences of less than "
             f"half or more than twice the length of wild, {len(wild)}; variants"
             f"[{first}], {show(variants[first])}, has {len(read[first].residues)} "
             "residues. Their scores compare proteins, not mutations."
@@ -470,19 +474,19 @@ def _mutate(pieces, seen, mutation, name, wild, first_position):
     """Write a mutation into the pieces of a sequence, one for each residue of wild."""
 
     def place(residue, position):
-        found = int(position) - first_position
-        if not 0 <= found < len(wild):
+        index = int(position) - first_position
+        if not 0 <= index < len(wild):
             last = first_position + len(wild) - 1
             raise ValueError(
                 f"{name} has {mutation!r}, but positions run from {first_position} to "
                 f"{last}."
             )
-        if wild[found] != residue:
+        if wild[index] != residue:
             raise ValueError(
-                f"{name} has {mutation!r}, but the wild type has {wild[found]} at "
+                f"{name} has {mutation!r}, but the wild type has {wild[index]} at "
                 f"position {position}; see first_position."
             )
-        return found
+        return index
 
     if match := SUBSTITUTION.fullmatch(mutation):
         old, position, new = match.groups()

@@ -114,10 +114,10 @@ def warn_of_no_words(tokenizer, windows):
         ),
     ):
         index = None if token is None else tokenizer.convert_tokens_to_ids(token)
-        found = [w.text for w in windows if _is_in(index, w)]
-        if found:
+        texts = [w.text for w in windows if _is_in(index, w)]
+        if texts:
             warn_caller(
-                f"{len(found)} of {len(windows)} different texts, texts[{found[0]}] "
+                f"{len(texts)} of {len(windows)} different texts, texts[{texts[0]}] "
                 f"the first, hold {token}: {what}"
             )
 
