@@ -19,6 +19,8 @@ READING = [
     "plot_missing_values.py",
     "plot_compare_models.py",
     "plot_cumulative_evidence.py",
+    "plot_orders.py",
+    "plot_mask_structure.py",
     "plot_choose_n_components.py",
     "plot_mixture.py",
     "plot_outliers.py",

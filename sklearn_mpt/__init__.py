@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sklearn_mpt._linear.vae import MPTLinearVAE
     from sklearn_mpt._masked.estimator import MPTMaskedAutoencoder
     from sklearn_mpt._measure.checking import check_masked_model
+    from sklearn_mpt._measure.chosen_orders import learn_order
     from sklearn_mpt._measure.comparison import LMLComparison, compare_lml
     from sklearn_mpt._measure.contributions import feature_contributions, lml_samples
     from sklearn_mpt._measure.cumulative import (
@@ -83,6 +84,7 @@ _MODULES = {
     "compare_lml": "_measure.comparison",
     "cumulative_cv_score": "_measure.cumulative",
     "feature_contributions": "_measure.contributions",
+    "learn_order": "_measure.chosen_orders",
     "lml_samples": "_measure.contributions",
     "mpt_curve": "_measure.mpt_curve",
     "mpt_loss": "_text.training",
@@ -126,6 +128,7 @@ __all__ = [
     "compare_lml",
     "cumulative_cv_score",
     "feature_contributions",
+    "learn_order",
     "lml_samples",
     "mpt_curve",
     "mpt_loss",

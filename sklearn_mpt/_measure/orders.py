@@ -1,5 +1,6 @@
 """Exact likelihoods along orders of the features, and a test whether they agree."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from sklearn_mpt._checks import check_bool, check_int, check_real
+from sklearn_mpt._measure.chosen_orders import along_confident_order, read_candidates
 from sklearn_mpt._measure.consistency import check_hidden_values
 from sklearn_mpt._measure.contract import check_rows, given_or_parameter, ragged_hook
 from sklearn_mpt._measure.contributions import (
@@ -35,6 +37,7 @@ def order_log_prob(
     X: ArrayLike,
     order: str | int | ArrayLike,
     *,
+    reference: ArrayLike | None = None,
     return_std: bool = False,
     random_state: RandomState = None,
     n_jobs: int | None = None,
@@ -63,7 +66,14 @@ def order_log_prob(
         One order of the features, as indices or names of columns; its first feature is
         predicted from nothing. "left_to_right" is the order of the columns. An array
         with two dimensions is the mixture of several orders. An int is the mixture of
-        that number of random orders, which are distinct if few exist.
+        that number of random orders, which are distinct if few exist. "confident"
+        reveals in each row the feature next whose distribution, given the features
+        revealed so far, has the least entropy. The choice depends on no hidden value,
+        so the log-probability is normalised too.
+    reference : array-like or DataFrame of shape (n_rows, n_features), default=None
+        Rows such as those of training, for "confident" alone. The entropy of a feature
+        is that over its values in these rows; for numbers with more than eight values,
+        that over eight quantiles, of the density divided by the density given nothing.
     return_std : bool, default=False
         Whether to return a standard error too.
     random_state : int, RandomState instance or None, default=None
@@ -91,13 +101,16 @@ def order_log_prob(
     See Also
     --------
     order_spread : Test whether all orders agree.
+    learn_order : Learn an order from rows.
     lml_samples : Mean over random orders, which is a lower bound.
 
     Notes
     -----
     The cost is ``n_orders * n_features`` calls of ``conditional_log_prob``; an
     estimator with a method ``chain_log_prob`` computes them together. All rows have the
-    same orders.
+    same orders. With "confident" it is ``n_features`` times one more than the largest
+    number of values of a feature, and a model that takes one mask for all rows is
+    called for each distinct mask.
 
     References
     ----------
@@ -120,6 +133,14 @@ def order_log_prob(
     _refuse_texts(model, "order_log_prob", "MPTScorer(method='ordered', order=...)")
     rows = check_rows(model, X)
     check_hidden_values(model, rows)
+    is_confident = isinstance(order, str) and order == "confident"
+    if not is_confident and reference is not None:
+        raise ValueError(
+            f"reference is for order='confident' alone, got order={order!r}."
+        )
+    if is_confident:
+        value = _along_confident(model, rows, reference)
+        return (value, np.zeros(len(rows))) if return_std else value
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
         seed = spawn_seeds(given_or_parameter(model, "random_state", random_state), 1)[
@@ -139,6 +160,22 @@ def order_log_prob(
     return (value, error) if return_std else value
 
 
+def _along_confident(model, rows, reference):
+    if reference is None:
+        raise ValueError(
+            "order='confident' needs reference, rows with the values that features may "
+            "take, such as those of training; got None."
+        )
+    others = check_rows(model, reference)
+    if others.shape[1] != rows.shape[1]:
+        raise ValueError(
+            f"reference must have the {rows.shape[1]} features of X, got "
+            f"{others.shape[1]}."
+        )
+    log_prob, _ = along_confident_order(model, rows, read_candidates(others))
+    return log_prob
+
+
 def _refuse_texts(model, name, advice):
     if ragged_hook(model, "_lml_along_orders"):
         raise TypeError(
@@ -152,8 +189,8 @@ def _read_orders(order, model, X, n_features):
     if isinstance(order, str):
         if order != "left_to_right":
             raise ValueError(
-                "order must be 'left_to_right', an int, or an array of features, got "
-                f"{order!r}."
+                "order must be 'left_to_right', 'confident', an int, or an array of "
+                f"features, got {order!r}."
             )
         return np.arange(n_features)[None]
     given = np.atleast_2d(np.asarray(order, dtype=_dtype_of(order)))
@@ -218,6 +255,9 @@ class OrderSpread:
     tolerance : ndarray of shape (n_samples,), default=None
         Standard deviation that is allowed for errors of integration and rounding. None
         is 1e-5 times the log-probability, or 1e-5 nats if that is larger.
+    named : dict, default=None
+        Log-probabilities of the rows along other orders by name, each of shape
+        (n_samples,).
 
     Attributes
     ----------
@@ -231,6 +271,10 @@ class OrderSpread:
         Standard error of `gap` over orders, by the jackknife.
     mean_gap, mean_gap_std_error : float
         Average of `gap` over rows, and its standard error over orders.
+    gap_of_named : dict
+        For each of `named`, the log-density of the mixture less the log-probability
+        along that order, of shape (n_samples,). It is negative in rows for which that
+        order is better than the mixture.
     statistic : float
         ``(n_orders - 1)`` times the mean over rows of ``std**2 / tolerance**2``.
     degrees : int
@@ -266,6 +310,7 @@ class OrderSpread:
     log_prob: np.ndarray
     n_all: float = np.inf
     tolerance: np.ndarray | None = None
+    named: dict[str, np.ndarray] | None = None
 
     def __post_init__(self):
         if np.ndim(self.log_prob) != 2 or len(self.log_prob) < 2:
@@ -289,6 +334,12 @@ class OrderSpread:
     @property
     def gap_std_error(self) -> np.ndarray:
         return self._jackknife(_gap)
+
+    @property
+    def gap_of_named(self) -> dict[str, np.ndarray]:
+        mixture = _mixture(self.log_prob)
+        with np.errstate(invalid="ignore"):  # NaN where both are -inf
+            return {name: mixture - own for name, own in (self.named or {}).items()}
 
     @property
     def mean_gap(self) -> float:
@@ -337,6 +388,7 @@ class OrderSpread:
         parts = (
             ("standard deviation over orders", std),
             ("log of the mixture less mean", gap),
+            *((f"mixture less {name}", g) for name, g in self.gap_of_named.items()),
         )
         width = max(len(name) for name, _ in parts)
         titles = f"{'mean':>12}{'median':>12}{'max':>12}"
@@ -381,6 +433,8 @@ def order_spread(
     X: ArrayLike,
     *,
     n_orders: int = 10,
+    orders: Mapping[str, str | ArrayLike] | None = None,
+    reference: ArrayLike | None = None,
     tolerance: float | None = None,
     random_state: RandomState = None,
     n_jobs: int | None = None,
@@ -404,6 +458,12 @@ def order_spread(
     n_orders : int, default=10
         Number of random orders, at least 2, and at most as many as exist. Each row has
         its own orders if the model takes a mask for each row.
+    orders : dict from str to str or array-like, default=None
+        Other orders to set beside the random ones, by names of your choice: as `order`
+        of :func:`order_log_prob`, such as "left_to_right", "confident" or the result of
+        :func:`learn_order`. They take no part in `std`, `gap` and the test.
+    reference : array-like or DataFrame of shape (n_rows, n_features), default=None
+        Rows with the values of the features, for an order "confident".
     tolerance : float, default=None
         Standard deviation that is allowed for errors of integration, in nats per row.
         None takes for each row the standard error of the model,
@@ -459,8 +519,23 @@ def order_spread(
     rows = check_rows(model, X)
     if count_orders(rows.shape[1]) < 2:
         raise ValueError("X must have at least two features, for orders; got 1.")
+    named = _along_named(model, X, orders, reference, n_jobs)
     sums, n_all = sums_along_orders(model, rows, n_orders, random_state, n_jobs)
-    return OrderSpread(sums, n_all, _tolerance(model, rows, sums, tolerance))
+    return OrderSpread(sums, n_all, _tolerance(model, rows, sums, tolerance), named)
+
+
+def _along_named(model, X, orders, reference, n_jobs):
+    if orders is None:
+        return None
+    if not isinstance(orders, Mapping) or not all(isinstance(k, str) for k in orders):
+        raise TypeError(f"orders must be a dict from names to orders, got {orders!r}.")
+    needs = [isinstance(own, str) and own == "confident" for own in orders.values()]
+    return {
+        name: order_log_prob(
+            model, X, own, reference=reference if needed else None, n_jobs=n_jobs
+        )
+        for (name, own), needed in zip(orders.items(), needs, strict=True)
+    }
 
 
 def _tolerance(model, rows, sums, tolerance):

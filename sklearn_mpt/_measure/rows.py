@@ -56,6 +56,11 @@ class Rows:
         values = take(self.values, np.arange(start, stop))
         return Rows(values, missing, self.first + start)
 
+    def take(self, indices):
+        """Return the rows with these indices."""
+        missing = None if self.missing is None else self.missing[indices]
+        return Rows(take(self.values, indices), missing, self.first)
+
     def targets(self, mask):
         """Return where entries are hidden and present, (n_samples, n_features)."""
         if self.missing is None:
@@ -201,6 +206,28 @@ def with_value_of_row(X, column, row):
     frame = _frame(X)
     name = frame.columns[column]
     filled = frame.with_columns(frame[name][[row] * len(frame)]).to_native()
+    if hasattr(X, "iloc"):
+        filled = filled.set_axis(X.index, axis=0)
+        filled.columns = X.columns
+    return filled
+
+
+def with_entries(X, others, indices):
+    """Return a copy of X with some entries from other rows of the same columns.
+
+    indices : int array of the shape of X. Entry (i, j) is that of row ``indices[i, j]``
+    of `others`, or remains where the index is negative.
+    """
+    if not is_into_dataframe(X):
+        entries = np.take_along_axis(np.asarray(others), np.maximum(indices, 0), axis=0)
+        return np.where(indices < 0, X, entries)
+    frame, n_rows = _frame(X), len(indices)
+    both = nw.concat([frame, _frame(others)], how="vertical")
+    places = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
+    columns = [
+        both[name][places[:, j].tolist()] for j, name in enumerate(frame.columns)
+    ]
+    filled = frame.with_columns(*columns).to_native()
     if hasattr(X, "iloc"):
         filled = filled.set_axis(X.index, axis=0)
         filled.columns = X.columns

@@ -13,6 +13,7 @@ from sklearn_mpt import (
     MPTProbabilisticPCA,
     OrderSpread,
     feature_contributions,
+    learn_order,
     lml_samples,
     mpt_curve,
     order_log_prob,
@@ -23,11 +24,14 @@ ORDERS = np.array(list(permutations(range(3))))
 CELLS = np.array(list(product([0.0, 1.0], repeat=3)))
 
 
-def no_joint(X, mask):
+LINKS = np.array([[0, 2.0, 0.5], [1.0, 0, -1.0], [0.2, 0.4, 0]])
+
+
+def no_joint(X, mask, links=LINKS):
     """Logits that belong to no joint distribution; masks for each row or for all."""
     X, mask = np.asarray(X, dtype=float), np.broadcast_to(mask, np.shape(X))
     visible = np.where(mask | np.isnan(X), 0.0, 2 * X - 1)
-    logit = 0.3 + visible @ np.array([[0, 2.0, 0.5], [1.0, 0, -1.0], [0.2, 0.4, 0]])
+    logit = 0.3 + visible @ links
     log_prob = -np.log1p(np.exp(np.where(X == 1, -logit, logit)))
     return np.where(mask & ~np.isnan(X), log_prob, 0.0)
 
@@ -89,7 +93,10 @@ def test_gaps_are_integrated_out(known):
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("right_to_left", "must be 'left_to_right', an int, or an array .* got 'right"),
+        (
+            "right_to_left",
+            "must be 'left_to_right', 'confident', an int, or an array .* got 'right",
+        ),
         (
             [0, 1],
             r"each of the 3 features once, of .* got shape \(2,\)",
@@ -275,3 +282,141 @@ def test_a_model_of_a_data_frame_takes_names():
     model = MPTProbabilisticPCA(1, max_iter=0, random_state=0).fit(frame)
     log_prob = order_log_prob(model, frame, [["b", "a", "c"], ["c", "b", "a"]])
     assert_allclose(log_prob, model.score_samples(frame))
+
+
+# Orders that are chosen
+
+
+def opposite(X, mask):
+    """The first feature tells most of the second or of the third, by its value."""
+    return no_joint(X, mask, np.array([[0, 2.0, -2.0], [1.0, 0, -1.0], [0.2, 0.4, 0]]))
+
+
+def opposite_for_all(X, mask):
+    assert mask.ndim == 1
+    return opposite(X, mask)
+
+
+def confident_by_hand(X):
+    """Log-probability of a row of `opposite`, and the order, one step at a time."""
+    hidden, total, order = np.ones(3, dtype=bool), 0.0, []
+    for _ in range(3):
+        entropy = np.full(3, np.inf)
+        for j in np.flatnonzero(hidden):
+            p = []
+            for value in (0.0, 1.0):
+                row = np.where(np.arange(3) == j, value, X)[None]
+                p.append(np.exp(opposite(row, hidden)[0, j]))
+            assert sum(p) == pytest.approx(1)
+            entropy[j] = -np.dot(p, np.log(p))
+        j = int(entropy.round(6).argmin())
+        total += opposite(X[None], hidden)[0, j]
+        hidden[j] = False
+        order.append(j)
+    return total, order
+
+
+@pytest.mark.parametrize("function", [opposite, opposite_for_all])
+def test_the_confident_order_reveals_what_is_most_certain(function):
+    log_prob = order_log_prob(function, CELLS, "confident", reference=CELLS)
+    expected, orders = zip(*map(confident_by_hand, CELLS), strict=True)
+    assert_allclose(log_prob, expected)
+    assert len(set(map(tuple, orders))) > 1  # it depends on the row
+    assert np.exp(log_prob).sum() == pytest.approx(1)
+    alone = order_log_prob(function, CELLS[3:4], "confident", reference=CELLS[::-1])
+    assert_allclose(alone, log_prob[3])
+
+
+def test_the_confident_order_of_rows_with_gaps_is_normalised():
+    cells = CELLS.copy()
+    cells[:, 1] = np.nan
+    log_prob, error = order_log_prob(
+        no_joint, cells[[0, 1, 4, 5]], "confident", reference=CELLS, return_std=True
+    )
+    assert np.exp(log_prob).sum() == pytest.approx(1)
+    assert (error == 0).all()
+
+
+def test_the_confident_order_of_names_and_numbers_integrates_to_one():
+    """A category and a number, each with conditionals of its own; a DataFrame."""
+
+    def model(frame, mask):
+        mask = np.broadcast_to(mask, frame.shape)
+        is_a, x = (frame["kind"] == "a").to_numpy(), frame["x"].to_numpy()
+        logit = np.where(mask[:, 1], 0.3, 2 * x)
+        p_a = -np.log1p(np.exp(np.where(is_a, -logit, logit)))
+        centre = np.where(mask[:, 0], 0.0, np.where(is_a, 1.5, -1.0))
+        width = np.where(mask[:, 0], 2.0, 0.3)
+        density = -(((x - centre) / width) ** 2) / 2 - np.log(width)
+        density -= 0.5 * np.log(2 * np.pi)
+        return np.where(mask, np.column_stack([p_a, density]), 0.0)
+
+    grid = np.linspace(-15, 15, 3001)
+    frame = pd.DataFrame({"kind": ["a"] * 3001 + ["b"] * 3001, "x": [*grid, *grid]})
+    reference = frame.iloc[::300]
+    log_prob = order_log_prob(model, frame, "confident", reference=reference)
+    assert np.exp(log_prob).sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-6)
+    # with two values the category is more certain than a number of eight quantiles
+    assert_allclose(log_prob, order_log_prob(model, frame, ["kind", "x"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": "confident"}, "needs reference, .* got None"),
+        ({"order": [0, 1, 2], "reference": CELLS}, "order='confident' alone"),
+        ({"order": "confident", "reference": CELLS[:, :2]}, "the 3 features of X, got"),
+        ({"order": "confident", "reference": CELLS * np.nan}, "a value in each column"),
+    ],
+)
+def test_a_reference_that_does_not_fit_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        order_log_prob(no_joint, CELLS, **options)
+
+
+def test_a_learned_order_is_better_than_all_its_neighbours(wide):
+    """No feature gains by a move to another place."""
+    function, X = wide
+    rows = X @ (np.eye(7) + np.diag(np.ones(6), 1))
+    order = learn_order(function, rows, n_sweeps=20).tolist()
+    log_prob = order_log_prob(function, rows, order).mean()
+    greedy = learn_order(function, rows, n_sweeps=0)
+    swapped = order_log_prob(function, rows, learn_order(function, rows, max_shift=1))
+    assert log_prob >= swapped.mean() >= order_log_prob(function, rows, greedy).mean()
+    moved = [
+        np.insert(np.delete(order, place), other, order[place])
+        for place, other in product(range(7), range(7))
+    ]
+    others = [order_log_prob(function, rows, own).mean() for own in moved]
+    assert max(others) == pytest.approx(log_prob, abs=1e-9)
+
+
+def test_the_best_of_all_orders_of_three_is_learned():
+    log_prob = [order_log_prob(no_joint, CELLS, order).mean() for order in ORDERS]
+    learned = order_log_prob(no_joint, CELLS, learn_order(no_joint, CELLS)).mean()
+    assert learned == pytest.approx(max(log_prob))
+    with pytest.raises(ValueError, match="max_shift == 0, must be >= 1"):
+        learn_order(no_joint, CELLS, max_shift=0)
+    with pytest.raises(ValueError, match="n_sweeps == -1, must be >= 0"):
+        learn_order(no_joint, CELLS, n_sweeps=-1)
+
+
+def test_a_joint_keeps_its_greedy_order(known):
+    model, X = known
+    assert_array_equal(learn_order(model, X), learn_order(model, X, n_sweeps=0))
+
+
+def test_named_orders_stand_beside_the_mixture():
+    orders = {"forwards": "left_to_right", "sure": "confident", "back": [2, 1, 0]}
+    spread = order_spread(
+        no_joint, CELLS, n_orders=6, orders=orders, reference=CELLS, random_state=0
+    )
+    mixture = order_log_prob(no_joint, CELLS, ORDERS)
+    assert list(spread.gap_of_named) == list(orders)
+    for name, order in orders.items():
+        reference = CELLS if order == "confident" else None
+        alone = order_log_prob(no_joint, CELLS, order, reference=reference)
+        assert_allclose(spread.gap_of_named[name], mixture - alone)
+        assert f"mixture less {name}" in repr(spread)
+    with pytest.raises(TypeError, match="orders must be a dict from names to orders"):
+        order_spread(no_joint, CELLS, orders=["left_to_right"])
