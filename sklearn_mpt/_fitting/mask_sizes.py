@@ -29,15 +29,19 @@ class MaskSizes:
             size = math.floor(mask_rate * n_features + 0.5) if is_rate else mask_rate
             self.size = max(1, int(size))
 
-    def draw(self, present, generator):
+    def draw(self, present, generator, n_batches=1):
         """Draw a mask for each row; return the masks and the weights of hidden entries.
 
-        Sizes are stratified over the rows. The mean over masks of minus the weighted
-        sum of hidden log-probabilities is minus the log-density, with a uniform rate.
+        Sizes are stratified over the rows of a batch. The mean over masks of minus the
+        weighted sum of hidden log-probabilities is minus the log-density, with a
+        uniform rate.
 
         Parameters
         ----------
         present : bool Tensor of shape (n, d)
+        generator : torch.Generator
+        n_batches : int, default=1
+            Number of batches, each of as many neighbouring rows.
 
         Returns
         -------
@@ -57,8 +61,12 @@ class MaskSizes:
             return keys <= highest, weight.to(torch.float32)
         keys = torch.where(present, keys, math.inf)
         count = present.sum(1).clamp(min=1)
-        place = torch.randperm(n, generator=generator, device=present.device)
-        level = (place + torch.rand(n, **where)) / n
+        n_in_batch = n // n_batches
+        places = [
+            torch.randperm(n_in_batch, generator=generator, device=present.device)
+            for _ in range(n_batches)
+        ]
+        level = (torch.cat(places) + torch.rand(n, **where)) / n_in_batch
         size = torch.minimum((level * count).long() + 1, count)
         highest = _sorted(keys).gather(1, size[:, None] - 1)
         return keys <= highest, count.to(torch.float32) / size

@@ -1,6 +1,7 @@
 """Training of nets by random masks: loss, steps, and stopping."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -79,6 +80,8 @@ class ValidationLosses:
 class MaskedSolver(Solver):
     """Minimise minus the masked scores of rows by AdamW, and average the weights.
 
+    The trained parameters are views of one vector, so that a step is few operations.
+
     The step size is constant until the falling part begins: for the last
     `FALLING_SHARE` of the epochs, or when the loss of the validation rows has not
     improved for `n_iter_no_change` epochs. Training then goes on from the best average
@@ -136,15 +139,19 @@ class MaskedSolver(Solver):
         self.is_part = is_part
         self.tol, self.n_iter_no_change = tol, n_iter_no_change
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.point = _flattened(self.parameters)
         self.optimizer = torch.optim.AdamW(
-            self.parameters,
+            [self.point],
             lr=learning_rate,
             weight_decay=WEIGHT_DECAY,
             betas=(0.9, 0.99),
             fused=True,
         )
         self.average = copy.deepcopy(module)
-        self._averaged = list(self.average.parameters()), list(module.parameters())
+        self._mean = _flattened(
+            [p for p in self.average.parameters() if p.requires_grad]
+        )
+        self._has_buffers = any(True for _ in module.net.buffers())
         self.best = self._snapshot()
         self.lowest = np.inf
         self.n_steps = 0
@@ -220,10 +227,9 @@ class MaskedSolver(Solver):
             order = torch.randperm(
                 len(self.rows), generator=self.generator, device=self.generator.device
             )
-            losses += [self._step(chosen) for chosen in self._batches(order)]
+            losses += [self._step(*batch) for batch in self._prepared(order)]
         loss = float(np.mean(torch.stack(losses).tolist()))  # a GPU waits for each
-        are_finite = torch.stack([p.isfinite().all() for p in self.parameters])
-        if not (math.isfinite(loss) and are_finite.all()):
+        if not (math.isfinite(loss) and self.point.isfinite().all()):
             raise FloatingPointError
         self.loss_curve.append(loss + self.log_scale)
         self._judge()
@@ -243,34 +249,61 @@ class MaskedSolver(Solver):
     def _steps_of_epoch(self):
         return self._passes * (len(self.rows) // self.batch_size)
 
-    def _step(self, chosen):
-        if self.n_masks is not None and self.n_masks > len(chosen):
-            chosen = chosen.repeat(math.ceil(self.n_masks / len(chosen)))[
-                : self.n_masks
-            ]
-        X, present = self.rows.X[chosen], self.rows.present[chosen]
-        hidden, scale = self._masks(present)
-        losses = masked_losses(
-            self.module, X, present, hidden, scale, generator=self.generator
-        )
-        loss = (losses * self.rows.weight[chosen]).mean()
+    @torch.no_grad()
+    def _prepared(self, order):
+        """Yield the parts of the rows that `masked_losses` takes, batch after batch.
+
+        Masks are drawn for several batches at once, as are the moments of the linear
+        model, which is not trained: operations on a single one would take longer.
+        """
+        batches = self._batches(order)
+        n_at_once = max(1, CHUNK // self.batch_size)
+        for first in range(0, len(batches), n_at_once):
+            some = [self._repeated(rows) for rows in batches[first : first + n_at_once]]
+            chosen = torch.cat(some)
+            X, present = self.rows.X[chosen], self.rows.present[chosen]
+            hidden, scale = self._masks(present, len(some))
+            moments = self.module.moments(X, present & ~hidden)
+            parts = X, present, hidden, scale * self.rows.weight[chosen]
+            yield from zip(
+                *(part.chunk(len(some)) for part in parts),
+                itertools.repeat(None)
+                if moments is None
+                else zip(*(part.chunk(len(some)) for part in moments), strict=True),
+                strict=False,
+            )
+
+    def _repeated(self, chosen):
+        """Return rows several times if there are more masks than rows in a batch."""
+        if self.n_masks is None or self.n_masks <= len(chosen):
+            return chosen
+        return chosen.repeat(math.ceil(self.n_masks / len(chosen)))[: self.n_masks]
+
+    def _step(self, X, present, hidden, weight, moments):
+        loss = masked_losses(
+            self.module, X, present, hidden, weight, self.generator, moments
+        ).mean()
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate * self._step_size()
-        self.optimizer.zero_grad(set_to_none=True)
-        (loss / X.shape[1]).backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, LARGEST_GRADIENT)
+        gradients = torch.autograd.grad(
+            loss / X.shape[1], self.parameters, materialize_grads=True
+        )
+        self.point.grad = torch.cat([part.flatten() for part in gradients])
+        torch.nn.utils.clip_grad_norm_([self.point], LARGEST_GRADIENT, foreach=False)
         self.optimizer.step()
         self.n_steps += 1
         self._average_weights()
         return loss.detach()
 
-    def _masks(self, present):
+    def _masks(self, present, n_batches):
         """Return a mask for each row; with fewer masks than rows, they are repeated."""
-        if self.n_masks is None or self.n_masks >= len(present):
-            return self.sizes.draw(present, self.generator)
-        shared = torch.ones_like(present[: self.n_masks])
-        hidden, scale = self.sizes.draw(shared, self.generator)
-        mask_of_row = torch.arange(len(present), device=present.device) % self.n_masks
+        n_rows = len(present) // n_batches
+        if self.n_masks is None or self.n_masks >= n_rows:
+            return self.sizes.draw(present, self.generator, n_batches)
+        shared = torch.ones_like(present[: self.n_masks * n_batches])
+        hidden, scale = self.sizes.draw(shared, self.generator, n_batches)
+        row = torch.arange(len(present), device=present.device)
+        mask_of_row = row // n_rows * self.n_masks + row % n_rows % self.n_masks
         return hidden[mask_of_row], scale[mask_of_row]
 
     _fall: tuple[int, int] | None = None  # first step and length of the falling part
@@ -287,9 +320,10 @@ class MaskedSolver(Solver):
     @torch.no_grad()
     def _average_weights(self):
         share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
-        means, values = self._averaged
-        torch._foreach_lerp_(means, values, share)
-        # buffers of nets of users, which may be moving averages already
+        self._mean.lerp_(self.point, share)
+        if not self._has_buffers:
+            return
+        # those of nets of users, which may be moving averages already
         for mean, value in zip(
             self.average.net.buffers(), self.module.net.buffers(), strict=True
         ):
@@ -325,43 +359,27 @@ class MaskedSolver(Solver):
 
     def state(self):
         """Return the state that `load` restores, as NumPy arrays."""
-        vector = parameters_to_vector(self.module.parameters())
-        arrays = {
-            "n_steps": np.array(self.n_steps),
-            "iterate": vector.detach().cpu().numpy().copy(),
-        }
-        states = [self.optimizer.state[p] for p in self.parameters]
-        if all("exp_avg" in state for state in states):
-            for name in ("exp_avg", "exp_avg_sq"):
-                parts = torch.cat([state[name].flatten() for state in states])
-                arrays[name] = parts.cpu().numpy()
-        return arrays
+        state = self.optimizer.state[self.point]
+        moments = {k: state[k] for k in ("exp_avg", "exp_avg_sq") if k in state}
+        vectors = {"iterate": self.point, **moments}
+        arrays = {name: vector.cpu().numpy().copy() for name, vector in vectors.items()}
+        return arrays | {"n_steps": np.array(self.n_steps)}
 
     def load(self, arrays):
         """Restore a result of `state`."""
         if not arrays:
             return
         self.n_steps = int(arrays["n_steps"])
-        device = self.parameters[0].device
+        names = {"iterate", "exp_avg", "exp_avg_sq"} & set(arrays)
+        tensors = {k: torch.tensor(arrays[k], device=self.point.device) for k in names}
+        self.point.copy_(tensors.pop("iterate"))
+        if tensors:
+            n_steps = torch.tensor(self.n_steps, dtype=torch.float32, device="cpu")
+            self.optimizer.state[self.point] = {"step": n_steps, **tensors}
 
-        def tensor(name):
-            return torch.tensor(arrays[name], device=device)
 
-        vector_to_parameters(tensor("iterate"), self.module.parameters())
-        if "exp_avg" not in arrays:
-            return
-        sizes = [p.numel() for p in self.parameters]
-        parts = zip(
-            self.parameters,
-            tensor("exp_avg").split(sizes),
-            tensor("exp_avg_sq").split(sizes),
-            strict=True,
-        )
-        for parameter, mean, square in parts:
-            self.optimizer.state[parameter] = {
-                "step": torch.tensor(
-                    float(self.n_steps), dtype=torch.float32, device="cpu"
-                ),
-                "exp_avg": mean.reshape(parameter.shape).clone(),
-                "exp_avg_sq": square.reshape(parameter.shape).clone(),
-            }
+def _flattened(parameters):
+    """Return a vector of which the parameters are views from now on."""
+    vector = parameters_to_vector(parameters).detach()
+    vector_to_parameters(vector, parameters)
+    return vector

@@ -282,6 +282,14 @@ def test_a_net_that_is_trained_on_blocks_knows_no_partner_in_them():
     assert score[1] < -0.6
 
 
+def test_sizes_are_stratified_over_the_rows_of_each_batch():
+    present = torch.ones(40, 5, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    hidden, _ = MaskSizes("uniform", 5).draw(present, generator, n_batches=4)
+    for sizes in hidden.sum(1).split(10):
+        assert_array_equal(sizes.bincount(), [0, 2, 2, 2, 2, 2])
+
+
 def test_the_linear_model_is_the_conditional_gaussian():
     rng = np.random.default_rng(0)
     W, noise = rng.normal(size=(5, 2)), rng.uniform(0.2, 1, 5)
