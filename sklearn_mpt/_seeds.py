@@ -1,5 +1,7 @@
 """Independent seeds, the same for any number of workers."""
 
+from __future__ import annotations
+
 from numbers import Integral
 
 import numpy as np

@@ -1,3 +1,4 @@
+import inspect
 import subprocess
 import sys
 
@@ -51,3 +52,14 @@ def test_public_names_resolve_and_have_an_example(name):
 def test_unknown_names_raise():
     with pytest.raises(AttributeError, match="no attribute 'MPTMagic'"):
         sklearn_mpt.MPTMagic  # noqa: B018
+
+
+@pytest.mark.parametrize("name", sklearn_mpt.__all__)
+def test_signatures_name_their_types(name):
+    """`help` prints ``ArrayLike``, not the union of seven types that it stands for."""
+    public = getattr(sklearn_mpt, name)
+    members = vars(public).items() if inspect.isclass(public) else ()
+    functions = [m for key, m in members if inspect.isfunction(m) and key[0] != "_"]
+    for function in (public, *functions):
+        if callable(function):
+            assert "numpy._typing" not in str(inspect.signature(function))

@@ -1,5 +1,7 @@
 """The base of every estimator: training, scores, conditionals, imputation."""
 
+from __future__ import annotations
+
 from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial

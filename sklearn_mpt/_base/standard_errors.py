@@ -1,5 +1,7 @@
 """Standard errors of the fitted parameters of models that are linear in z."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Estimators whose parameter `likelihood` names the kinds of the columns."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

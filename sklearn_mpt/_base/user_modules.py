@@ -1,5 +1,7 @@
 """Torch modules of users: made, checked on two rows, and stored as arrays."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -1,5 +1,7 @@
 """Fully connected nets, their initial layers, and the encoder."""
 
+from __future__ import annotations
+
 import functools
 from itertools import pairwise
 

@@ -1,5 +1,7 @@
 """A deep latent variable model, trained by masking."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import ClassVar

@@ -1,5 +1,7 @@
 """The estimator MPTDependencyNetwork: any predictor of a column given the others."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 

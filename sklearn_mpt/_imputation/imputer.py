@@ -1,5 +1,7 @@
 """A transformer that fills gaps in by models trained by masking."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -218,7 +220,7 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
     estimator_: BaseEstimator
     selection_: dict[str, np.ndarray]
     unmodelled_: dict
-    indicator_: "MissingIndicator"
+    indicator_: MissingIndicator
     n_features_in_: int
     feature_names_in_: np.ndarray
     _reader: TableReader

@@ -1,5 +1,7 @@
 """Estimates from several imputed tables, pooled by Rubin's rules."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

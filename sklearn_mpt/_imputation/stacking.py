@@ -1,5 +1,7 @@
 """Several models of one table, whose conditionals are mixed."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Self
 

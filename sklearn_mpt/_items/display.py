@@ -1,5 +1,7 @@
 """Drawing item response models: curves, information, and people beside items."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,9 +104,9 @@ class ItemCurveDisplay:
         items: ArrayLike | None = None,
         kind: str = "auto",
         theta: ArrayLike | None = None,
-        ax: "Axes | None" = None,
+        ax: Axes | None = None,
         line_kw: dict | None = None,
-    ) -> "ItemCurveDisplay":
+    ) -> ItemCurveDisplay:
         """Compute curves of items and draw them.
 
         Parameters
@@ -153,8 +155,8 @@ class ItemCurveDisplay:
         return display.plot(ax=ax, line_kw=line_kw)
 
     def plot(
-        self, ax: "Axes | None" = None, *, line_kw: dict | None = None
-    ) -> "ItemCurveDisplay":
+        self, ax: Axes | None = None, *, line_kw: dict | None = None
+    ) -> ItemCurveDisplay:
         """Draw the curves.
 
         Parameters
@@ -235,8 +237,8 @@ class InformationDisplay:
         items: ArrayLike | None = None,
         kind: str = "test",
         theta: ArrayLike | None = None,
-        ax: "Axes | None" = None,
-    ) -> "InformationDisplay":
+        ax: Axes | None = None,
+    ) -> InformationDisplay:
         """Compute the information of items and draw it.
 
         Parameters
@@ -263,9 +265,7 @@ class InformationDisplay:
         display = cls(theta, information, [names[j] for j in chosen])
         return display.plot(ax=ax, kind=kind)
 
-    def plot(
-        self, ax: "Axes | None" = None, *, kind: str = "test"
-    ) -> "InformationDisplay":
+    def plot(self, ax: Axes | None = None, *, kind: str = "test") -> InformationDisplay:
         """Draw the information.
 
         Parameters
@@ -358,7 +358,7 @@ class WrightMapDisplay:
     @classmethod
     def from_estimator(
         cls, estimator: Any, X: ArrayLike, *, ax: Any = None
-    ) -> "WrightMapDisplay":
+    ) -> WrightMapDisplay:
         """Estimate abilities of people, and draw them beside the items.
 
         Parameters
@@ -379,7 +379,7 @@ class WrightMapDisplay:
         difficulty = estimator.difficulty_.reshape(estimator.n_features_in_, -1)
         return cls(abilities, difficulty, _names(estimator)).plot(ax=ax)
 
-    def plot(self, ax: Any = None) -> "WrightMapDisplay":
+    def plot(self, ax: Any = None) -> WrightMapDisplay:
         """Draw people and items.
 
         Parameters

@@ -1,5 +1,7 @@
 """Item response models: answers of people to questions, with gaps."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from numbers import Real
@@ -428,7 +430,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         factor_correlation: ArrayLike | None = None,
         device: str | torch.device = "auto",
         random_state: RandomState = None,
-    ) -> "MPTItemResponse":
+    ) -> MPTItemResponse:
         """Make a model of items whose parameters are known, without a fit.
 
         The model can score new people, estimate their abilities and fill in answers.

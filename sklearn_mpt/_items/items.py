@@ -1,5 +1,7 @@
 """Methods for items: parameters, information, item fit, differential functioning."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np

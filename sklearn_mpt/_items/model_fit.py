@@ -1,5 +1,7 @@
 """Methods for the whole model: tests of its fit, and comparison with others."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -176,7 +178,7 @@ class ModelFitMixin(FittedItems):
 
     def likelihood_ratio_test(
         self,
-        nested: "ModelFitMixin",
+        nested: ModelFitMixin,
         X: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,

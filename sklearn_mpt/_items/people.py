@@ -1,5 +1,7 @@
 """Methods for people: abilities, their reliability, and person fit."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Probabilistic PCA, trained by masking."""
 
+from __future__ import annotations
+
 import numpy as np
 import torch
 

@@ -1,5 +1,7 @@
 """A linear latent variable model of any kinds of features, trained by masking."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The estimator MPTMaskedAutoencoder: a net trained by masks alone."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from numbers import Real
 from typing import ClassVar

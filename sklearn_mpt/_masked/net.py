@@ -1,5 +1,7 @@
 """The net: from the visible entries of a row to the parameters of every column."""
 
+from __future__ import annotations
+
 from itertools import pairwise
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Check that a function is a masked model, as the contract defines it."""
 
+from __future__ import annotations
+
 from functools import partial
 from numbers import Number
 from typing import NamedTuple

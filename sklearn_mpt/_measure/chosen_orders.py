@@ -1,5 +1,7 @@
 """Orders of features that depend on the visible values, or are learned from rows."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Comparison of models by their log marginal likelihoods, with standard errors."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -200,7 +202,7 @@ class LMLComparison:
             for name, rows in zip(self.names, self.row_lml, strict=True)
         }
 
-    def plot(self, ax: "Axes | None" = None) -> LMLComparisonDisplay:
+    def plot(self, ax: Axes | None = None) -> LMLComparisonDisplay:
         """Draw the differences to the best model, with their 95% intervals.
 
         Parameters

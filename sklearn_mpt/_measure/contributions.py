@@ -1,5 +1,7 @@
 """The log marginal likelihood of each row, and contributions of features to it."""
 
+from __future__ import annotations
+
 import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Evidence of a model and its prior, by cross-validation of all sizes."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -187,7 +189,7 @@ class CumulativeCV:
         lines = [f"{self.n_seen[i]:11d}{mean[i]:16.4f}{error[i]:13.4f}" for i in shown]
         return "\n".join([head, titles, *lines])
 
-    def plot(self, ax: "Axes | None" = None, *, name: str | None = None):
+    def plot(self, ax: Axes | None = None, *, name: str | None = None):
         """Draw the predictive score per row by the number of rows seen.
 
         Parameters
@@ -580,7 +582,7 @@ class EvidenceComparison:
         ]
         return "\n".join([" " * width + titles, *lines])
 
-    def plot(self, ax: "Axes | None" = None):
+    def plot(self, ax: Axes | None = None):
         """Draw the log Bayes factors to the best model, with two standard errors.
 
         Parameters

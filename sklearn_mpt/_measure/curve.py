@@ -1,5 +1,7 @@
 """The score of every mask size, whose sum is the log marginal likelihood."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -256,7 +258,7 @@ class MPTCurve:
             return self.noise.of_sum(weights)
         return np.sqrt(np.sum((weights * self.std_errors) ** 2)), np.inf
 
-    def __sub__(self, other: "MPTCurve") -> "MPTCurve":
+    def __sub__(self, other: MPTCurve) -> MPTCurve:
         """Subtract the curve of another model, measured with the same masks.
 
         Errors that the masks cause in both curves alike cancel in the standard errors

@@ -1,5 +1,7 @@
 """Draw curves, and comparisons of log marginal likelihoods."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,11 +73,11 @@ class MPTCurveDisplay:
         allocation: str = "equal",
         random_state: RandomState = None,
         n_jobs: int | None = None,
-        ax: "Axes | None" = None,
+        ax: Axes | None = None,
         fill: bool = True,
         name: str | None = None,
         line_kw: dict | None = None,
-    ) -> "MPTCurveDisplay":
+    ) -> MPTCurveDisplay:
         """Compute the curve of a model and draw it.
 
         Parameters
@@ -116,12 +118,12 @@ class MPTCurveDisplay:
 
     def plot(
         self,
-        ax: "Axes | None" = None,
+        ax: Axes | None = None,
         *,
         fill: bool = True,
         name: str | None = None,
         line_kw: dict | None = None,
-    ) -> "MPTCurveDisplay":
+    ) -> MPTCurveDisplay:
         """Draw the curve.
 
         Parameters
@@ -221,7 +223,7 @@ class LMLComparisonDisplay:
     def __init__(self, comparison: Any):
         self.comparison = comparison
 
-    def plot(self, ax: "Axes | None" = None) -> "LMLComparisonDisplay":
+    def plot(self, ax: Axes | None = None) -> LMLComparisonDisplay:
         """Draw the differences, the best model at the top.
 
         Parameters
@@ -291,7 +293,7 @@ class OrderSpreadDisplay:
     def __init__(self, spread: Any):
         self.spread = spread
 
-    def plot(self, ax: "Axes | None" = None) -> "OrderSpreadDisplay":
+    def plot(self, ax: Axes | None = None) -> OrderSpreadDisplay:
         """Draw the rows.
 
         Parameters
@@ -365,7 +367,7 @@ class CumulativeCVDisplay:
         self.result = result
         self.name = name
 
-    def plot(self, ax: "Axes | None" = None) -> "CumulativeCVDisplay":
+    def plot(self, ax: Axes | None = None) -> CumulativeCVDisplay:
         """Draw the curve.
 
         Parameters
@@ -437,7 +439,7 @@ class EvidenceComparisonDisplay:
     def __init__(self, comparison: Any):
         self.comparison = comparison
 
-    def plot(self, ax: "Axes | None" = None) -> "EvidenceComparisonDisplay":
+    def plot(self, ax: Axes | None = None) -> EvidenceComparisonDisplay:
         """Draw the factors, the best model on top.
 
         Parameters

@@ -1,5 +1,7 @@
 """Draws of hidden features given visible ones, for Shapley values of a predictor."""
 
+from __future__ import annotations
+
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,5 +1,7 @@
 """A scikit-learn callback that follows the log marginal likelihood."""
 
+from __future__ import annotations
+
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_int

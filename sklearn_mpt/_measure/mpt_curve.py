@@ -1,5 +1,7 @@
 """Measure the masked score of any model at every mask size."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import replace
 

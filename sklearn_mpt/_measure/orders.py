@@ -1,5 +1,7 @@
 """Exact likelihoods along orders of the features, and a test whether they agree."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -405,7 +407,7 @@ class OrderSpread:
         head = f"{n_rows} rows along {n_orders} orders, in nats"
         return "\n".join([head, " " * width + titles, *lines, test])
 
-    def plot(self, ax: "Axes | None" = None) -> OrderSpreadDisplay:
+    def plot(self, ax: Axes | None = None) -> OrderSpreadDisplay:
         """Draw the spread of each row against its mean log-probability.
 
         Parameters

@@ -1,5 +1,7 @@
 """The mixture estimator, for rows with missing values."""
 
+from __future__ import annotations
+
 import math
 from typing import ClassVar
 

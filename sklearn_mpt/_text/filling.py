@@ -1,5 +1,7 @@
 """Fill in mask tokens and write texts, one token after the other."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -49,7 +51,7 @@ class FillingMixin:
     _open_again: Callable
     max_length_: int
     random_state: RandomState
-    _excess: "AllHiddenExcess | None"
+    _excess: AllHiddenExcess | None
 
     def fill(
         self,

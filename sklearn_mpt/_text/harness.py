@@ -1,5 +1,7 @@
 """An adapter of scorers to the tasks of lm-eval, EleutherAI's evaluation harness."""
 
+from __future__ import annotations
+
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence

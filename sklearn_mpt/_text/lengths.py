@@ -1,5 +1,7 @@
 """The log-probability of the number of tokens of a text, which masks do not give."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import numpy as np

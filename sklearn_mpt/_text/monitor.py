@@ -1,5 +1,7 @@
 """The log marginal likelihood of texts while transformers' Trainer trains."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from numbers import Integral
 

@@ -1,5 +1,7 @@
 """The estimator that scores texts by a masked language model."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import numpy as np
@@ -270,7 +272,7 @@ class MPTScorer(
         self.trust_remote_code = trust_remote_code
         self.verbose = verbose
 
-    def fit(self, X: Texts | None = None, y: object = None) -> "MPTScorer":
+    def fit(self, X: Texts | None = None, y: object = None) -> MPTScorer:
         """Load the model and check that it, its tokenizer and the parameters fit.
 
         Parameters

@@ -1,5 +1,7 @@
 """Methods of `MPTScorer` that score texts."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, overload

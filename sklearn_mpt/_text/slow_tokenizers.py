@@ -1,5 +1,7 @@
 """Where tokens are in a text, for tokenizers written in Python, which do not tell."""
 
+from __future__ import annotations
+
 import re
 from collections import UserDict
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """Score many texts in blocks, with a cache on disk."""
 
+from __future__ import annotations
+
 import hashlib
 import itertools
 import os

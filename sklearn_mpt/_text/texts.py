@@ -4,6 +4,8 @@ A text is a str, a (context, text) pair of str, or a part of a text: a (text, st
 stop) tuple, of which the characters from start to stop are scored.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from numbers import Integral
 from reprlib import Repr

@@ -1,5 +1,7 @@
 """Training of masked language models at every mask size, by transformers' Trainer."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,5 +1,7 @@
 """Log-ratios of the probabilities of protein variants and of the wild type."""
 
+from __future__ import annotations
+
 import re
 import sys
 from collections.abc import Callable, Sequence
