@@ -267,7 +267,7 @@ def test_steps_solve_for_own_parameters_and_coefficients_together():
         )
         assert_allclose(matrix @ moved, slope, atol=1e-6 * slope.abs().max())
     point = Point(coefs, likelihood.shape_params)
-    move = natural_step(sums, point, sums.information.times(1 / 60), longest=1e-3)
+    move = natural_step(sums, point, sums.information.times(1 / 60), max_step=1e-3)
     assert move.step.coefs.abs().max() <= 1e-3 + 1e-12
 
 
