@@ -422,7 +422,7 @@ class IntegratedDensity(LatentDensity):
         n_rows, n_dims = len(rows.X), self.joint.n_dims
         if not rows.observed.any():
             return rows.X.new_tensor(rng.normal(size=(n_rows, n_dims)))
-        posteriors = self.joint.propose(rows)
+        posteriors = rows.posteriors or self.joint.propose(rows)
         counts = [DRAW_POINTS // len(posteriors)] * len(posteriors)
         counts.append(DRAW_PRIOR_POINTS)
         points = rows.X.new_tensor(rng.normal(size=(n_rows, sum(counts), n_dims)))

@@ -14,7 +14,8 @@ from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
-from sklearn_mpt._items.training import Objective, Priors
+from sklearn_mpt._items.nodes import MAX_GRID_DIMS
+from sklearn_mpt._items.training import Priors
 
 BLOCK = 2**22  # probabilities of answers that are computed at a time
 
@@ -166,12 +167,19 @@ class FittedItems(LatentMixin, BaseMPT):
 
     def _objective_on(self, model, X, sample_weight, groups):
         """Return the objective on these rows, and the fitted flat parameters."""
+        if model.items.n_dims > MAX_GRID_DIMS:
+            raise ValueError(
+                "Standard errors and information of items are sums over a grid, for up "
+                f"to {MAX_GRID_DIMS} abilities; this model has n_components="
+                f"{model.items.n_dims}. Call item_parameters without X, or fit "
+                "MPTLinearVAE, whose components have standard errors."
+            )
         rows = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
         device = check_device(self.device)
         answers = Answers(rows, model.items.most, weight, codes, device)
-        objective = Objective(answers, model.layout, self._priors)
+        objective = model.objective(answers, self._priors)
         point = model.start(device)
         objective.place_nodes(point)
         return objective, point

@@ -109,7 +109,13 @@ class ItemDensity(LatentDensity):
 
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
-        probs = self.answer_probs(self.weights(X))
+        return self.likeliest(self.answer_probs(self.weights(X)), X)
+
+    def likeliest(self, probs, X):
+        """Return median answers, or the most probable ones, from their probabilities.
+
+        probs : shape (n, d, c).
+        """
         median = (probs.cumsum(2) < 0.5).sum(2)
         last = torch.from_numpy(self.items.n_categories - 1).to(X.device)
         median = torch.minimum(median, last)
@@ -137,7 +143,10 @@ class ItemDensity(LatentDensity):
     def draw(self, X, rng):
         weights = self.weights(X)
         chosen = _drawn(weights, X.new_tensor(rng.random((len(X), 1))))
-        prob = self.prob.permute(2, 0, 1)[chosen]  # shape: (n, d, c)
+        return self.drawn_answers(self.prob.permute(2, 0, 1)[chosen], X, rng)
+
+    def drawn_answers(self, prob, X, rng):
+        """Draw answers to all items from their probabilities (n, d, c)."""
         level = X.new_tensor(rng.random((len(X), self.n_items, 1)))
         return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
 

@@ -34,10 +34,10 @@ from sklearn_mpt._items.items import ItemsMixin
 from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import attributes_of, shaped
 from sklearn_mpt._items.model_fit import ModelFitMixin
-from sklearn_mpt._items.nodes import MAX_DIMS
+from sklearn_mpt._items.nodes import MAX_GRID_DIMS
 from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.start import first_slopes, shares
-from sklearn_mpt._items.training import ItemSolver, Objective
+from sklearn_mpt._items.training import ItemSolver
 from sklearn_mpt._seeds import RandomState
 
 
@@ -61,8 +61,9 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         slopes one, and the variance of z free), "gpcm" (the same with free slopes) or
         "nominal" (a slope and an intercept for each answer).
     n_components : int, default=1
-        Number of abilities, up to 3. More than one is allowed only if all slopes are
-        free and no item is nominal; `MPTLinearVAE` has no such limits.
+        Number of abilities. More than one is allowed only if all slopes are free and
+        no item is nominal; `MPTLinearVAE` has no such limits. Integrals over more than
+        3 abilities are by importance sampling, and items then have no standard errors.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
         Rotation of several abilities to simple structure of the standardised loadings.
         "oblimin" allows correlated abilities. None keeps the principal axes.
@@ -132,7 +133,8 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
     loss_curve_ : list of float
         Minus the objective after each step, in nats per row.
     lml_method_ : str
-        How `score_samples` computes the LML: "quadrature".
+        How `score_samples` computes the LML: "quadrature", or "importance" for more
+        than 3 abilities.
     n_features_in_ : int
         Number of items in `fit`; `feature_names_in_` has their names, if strings.
 
@@ -263,11 +265,10 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
 
     def _check_parameters(self, n_features):
         names = self._names(n_features)
-        if self.n_components > MAX_DIMS:
+        if self.n_components > n_features:
             raise ValueError(
-                f"n_components == {self.n_components}, must be <= {MAX_DIMS}, because "
-                "integrals over z use a grid. MPTLinearVAE(likelihood='bernoulli') "
-                "allows more."
+                f"n_components == {self.n_components}, must be <= n_items == "
+                f"{n_features}."
             )
         if self.n_components > 1:
             fixed = sorted({*names} & {*WITHOUT_SLOPE, "nominal"})
@@ -335,7 +336,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         counted = np.bincount(codes, weight, n_groups)
         shape = n_groups, self.n_components
         return item_attributes | {
-            "lml_method_": "quadrature",
+            "lml_method_": _lml_method(self.n_components),
             "n_categories_": counts,
             "latent_mean_": np.zeros(shape),
             "latent_variance_": np.ones(shape),
@@ -369,7 +370,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         unseen = None
         if data.is_all:
             unseen = _unseen(data.X, model.items).to(data.device)
-        objective = Objective(answers, model.layout, self._priors, unseen)
+        objective = model.objective(answers, self._priors, unseen)
         point = model.start(data.device)
         settings = {"tol": self.tol, "n_before": data.fitted["n_iter_"]}
         if self.objective == "lml" or not data.is_all:
@@ -496,7 +497,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         )
         fitted = shaped(items.describe(point), items) | population
         fitted |= {
-            "lml_method_": "quadrature",
+            "lml_method_": _lml_method(n_dims),
             "n_categories_": items.n_categories,
             "n_features_in_": d,
             "n_iter_": 0,
@@ -504,6 +505,10 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         }
         made.__dict__.update(made._new_state() | fitted)
         return made
+
+
+def _lml_method(n_dims):
+    return "quadrature" if n_dims <= MAX_GRID_DIMS else "importance"
 
 
 def _unseen(X, items):

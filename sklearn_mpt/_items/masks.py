@@ -16,9 +16,9 @@ from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.training import (
     Evaluation,
     ItemSolver,
+    block_sums,
     solve_metric,
 )
-from sklearn_mpt._items.training import _of_block as of_block
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
 
 AUTO_MASKS = 32
@@ -128,7 +128,7 @@ class MaskedItemSolver(ItemSolver):
         for block, curve in zip(items.blocks, curves, strict=True):
             chosen = block.items, slice(block.kind.n_categories)
             n_rows = rows_at[block.items][:, None] * curve.log_prob.exp()
-            _, information = of_block(block, curve, n_rows, z)
+            _, information = block_sums(block, curve, n_rows, z)
             scores = block.scores(curve, z)
             slope = torch.einsum("jpcs,jcs->jp", scores, pulls[chosen[0], chosen[1]])
             value -= objective._add_priors(block, point, slope, information)

@@ -8,8 +8,15 @@ import torch
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
-from sklearn_mpt._items.nodes import SCORING, Population, grid_of, steps_for
-from sklearn_mpt._items.training import ParameterLayout
+from sklearn_mpt._items.nodes import (
+    MAX_GRID_DIMS,
+    SCORING,
+    Population,
+    grid_of,
+    steps_for,
+)
+from sklearn_mpt._items.sampling import SampledItemDensity, SampledObjective
+from sklearn_mpt._items.training import Objective, ParameterLayout
 
 
 class ItemModel(NamedTuple):
@@ -17,7 +24,8 @@ class ItemModel(NamedTuple):
 
     point : flat parameters of the items, (p,). mean, variance : mean and variance of z
     in each group, (g, k). share : shares of the groups, (g,). root : the matrix F,
-    (k, k); z F are the abilities in the coordinates of users.
+    (k, k); z F are the abilities in the coordinates of users. seed : of quasi-random
+    points, for more abilities than grids serve.
     """
 
     items: Items
@@ -26,6 +34,7 @@ class ItemModel(NamedTuple):
     variance: np.ndarray
     share: np.ndarray
     root: np.ndarray
+    seed: tuple[int, ...]
 
     @classmethod
     def of(cls, fitted, names):
@@ -49,6 +58,7 @@ class ItemModel(NamedTuple):
             fitted["latent_variance_"],
             fitted["_group_share"],
             root,
+            tuple(np.atleast_1d(fitted["_seed"]).tolist()),
         )
 
     @property
@@ -73,15 +83,22 @@ class ItemModel(NamedTuple):
             torch.tensor(self.point, device=device),
             self.population(device),
         )
+        share = torch.tensor(self.share, device=device)
+        root = torch.tensor(self.root, device=device)
+        if self.items.n_dims > MAX_GRID_DIMS:
+            return SampledItemDensity(
+                self.items, point, population, share, root, self.seed
+            )
         steps = steps_for(self.items, point, population, SCORING)
-        return ItemDensity(
-            self.items,
-            point,
-            grid_of(steps, population),
-            population,
-            torch.tensor(self.share, device=device),
-            torch.tensor(self.root, device=device),
-        )
+        grid = grid_of(steps, population)
+        return ItemDensity(self.items, point, grid, population, share, root)
+
+    def objective(self, answers, priors, unseen=None):
+        """Return the log marginal likelihood of answers as a function of parameters."""
+        of_answers = answers, self.layout, priors, unseen
+        if self.items.n_dims > MAX_GRID_DIMS:
+            return SampledObjective(*of_answers, seed=(*self.seed, 1))
+        return Objective(*of_answers)
 
 
 def attributes_of(items, point, rotation, near=None):

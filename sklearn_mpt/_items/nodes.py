@@ -23,7 +23,7 @@ WIDEST, STEEPEST = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
 MOST_NUMBERS = 2**24  # largest size of a table over items, categories and nodes
 FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
-MAX_DIMS = 3
+MAX_GRID_DIMS = 3  # with more, nodes are sampled
 
 
 class Population(NamedTuple):
@@ -45,12 +45,13 @@ class Population(NamedTuple):
 class LatentGrid(NamedTuple):
     """Nodes in a box; every other node belongs to a coarser grid.
 
-    z : (s, k). is_even : (s,). log_cell : log of the volume of a cell. steps : (k,).
+    z : (s, k). is_even : (s,). log_cell : log of the volume of a cell, or
+    of the cell of each node, (s,). steps : (k,).
     """
 
     z: torch.Tensor
     is_even: torch.Tensor
-    log_cell: float
+    log_cell: float | torch.Tensor
     steps: tuple[float, ...]
 
     def log_weight(self, population):

@@ -27,7 +27,7 @@ from sklearn_mpt._fitting.acceleration import QuasiNewton
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
 from sklearn_mpt._fitting.schedules import falling_size
-from sklearn_mpt._fitting.stopping import gains_are_below
+from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
 
@@ -36,6 +36,7 @@ ARMIJO, N_HALVINGS = 1e-4, 20
 LARGEST_SCALE = 10.0  # of full steps by the last one; see `QuasiNewton`
 RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
 LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
+MOVES_WITHOUT_GAIN = 3  # of nodes of rows, after which their noise hides gains
 TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
 
 
@@ -153,6 +154,8 @@ class Objective:
         Categories that nobody chose.
     """
 
+    has_node_noise = False  # whether values change where nodes move
+
     def __init__(self, answers, layout, priors=NO_PRIORS, unseen=None):
         self.answers = answers
         self.layout = layout
@@ -202,20 +205,33 @@ class Objective:
     def __call__(self, point):
         if not self.layout.items.is_valid(point):
             return None
-        curves, expected = self.expect(point)
-        value = expected.value
+        value, sums, groups = self._sums(point)
         gradient, metric = torch.zeros_like(point), []
-        for block, curve in zip(self.layout.items.blocks, curves, strict=True):
-            n = expected.counts[block.items, : block.kind.n_categories]
-            slope, information = _of_block(block, curve, n, self.grid.z)
-            lost = self._add_priors(block, point, slope, information)
-            value -= lost
+        for block, part in zip(self.layout.items.blocks, sums, strict=True):
+            slope, information = part
+            value -= self._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        of_population = self._of_population(point, expected.groups, gradient)
+        of_population = self._of_population(point, groups, gradient)
         if not math.isfinite(value):
             return None
         return Evaluation(value, gradient, metric, of_population)
+
+    def _sums(self, point):
+        """Return the log-likelihood, gradient and information of each block, groups.
+
+        groups : expected numbers of rows at nodes, (g, s).
+        """
+        curves, expected = self.expect(point)
+        sums = []
+        for block, curve in zip(self.layout.items.blocks, curves, strict=True):
+            counts = expected.counts[block.items, : block.kind.n_categories]
+            sums.append(block_sums(block, curve, counts, self.grid.z))
+        return expected.value, sums, expected.groups
+
+    def refine(self):
+        """Add nodes, if errors of integration can fall so; return whether it did."""
+        return False
 
     def _add_priors(self, block, point, slope, information):
         values = point[block.parameters].reshape(slope.shape)
@@ -265,7 +281,7 @@ class Objective:
         return torch.cat(metric)
 
 
-def _of_block(block, curve, counts, z):
+def block_sums(block, curve, counts, z):
     """Return the gradient (j, p) of expected log-probabilities, and the information.
 
     The information, (j, p, p), is that of complete data.
@@ -282,7 +298,7 @@ def _of_block(block, curve, counts, z):
 
 
 def _of_logits(block, curve, n_ones, n_rows, z):
-    """Compute `_of_block` for two categories whose logit is linear in z."""
+    """Compute `block_sums` for two categories whose logit is linear in z."""
     ones = torch.ones_like(z[:, :1])
     z1 = torch.cat([z, ones], 1) if block.kind.has_slope else ones
     wrong, right = curve.eta[:, 1], -curve.eta[:, 0]  # probabilities
@@ -317,10 +333,12 @@ class ItemSolver(Solver):
         self._n_steps = n_before
         self._is_over = False
         self._now = None
+        self._losses_at_new_nodes, self._best = [], point
 
     @property
     def result(self):
-        return self.point
+        """The last point; with noise of nodes, the best one at nodes that had moved."""
+        return self._best if self.objective.has_node_noise else self.point
 
     def init(self, max_iter):
         self._evaluate()
@@ -330,6 +348,7 @@ class ItemSolver(Solver):
         self._now = self.objective(self.point)
         if self._now is None:
             raise FloatingPointError
+        self._losses_at_new_nodes, self._best = [-self._now.value], self.point
 
     def step(self):
         now = self._now
@@ -368,11 +387,26 @@ class ItemSolver(Solver):
         self.loss_curve.append(-evaluation.value / n_rows)
         if self.objective.place_nodes(self.point):
             self._now = self.objective(self.point)
+            if self.objective.has_node_noise:
+                self._is_over = self._is_at_noise()
+                return
         left = 0.5 * float(self._now.gradient @ self._direction(self._now))
         self._is_over = gains_are_below(self.tol, gained, left, patience=10)
 
     def terminate(self):
+        if self._is_over and self.objective.refine():
+            self._is_over, self._memory = False, QuasiNewton(LARGEST_SCALE)
+            self._evaluate()
         return self._is_over
+
+    def _is_at_noise(self):
+        """Return whether values at nodes that moved have not risen for some moves."""
+        losses = self._losses_at_new_nodes
+        losses.append(-self._now.value)
+        if losses[-1] <= min(losses):
+            self._best = self.point
+        n = MOVES_WITHOUT_GAIN
+        return len(losses) > n and fall_of_lowest(losses, n) <= self.tol
 
     def _direction(self, now):
         """Return the full step, corrected by the last ones."""

@@ -655,8 +655,6 @@ def test_what_is_not_valid_is_refused(lsat7):
         ValueError, match="n_components must be 1 where items are 'rasch'"
     ):
         MPTItemResponse("rasch", 2).fit(PATTERNS)
-    with pytest.raises(ValueError, match="must be <= 3"):
-        MPTItemResponse(n_components=4).fit(PATTERNS)
     with pytest.raises(ValueError, match="one name for each of the 5 items, got 2"):
         MPTItemResponse(["2pl", "2pl"]).fit(PATTERNS)
     with pytest.raises(ValueError, match="Exactly one of intercept and difficulty"):
@@ -679,7 +677,7 @@ def test_what_is_not_valid_is_refused(lsat7):
     ("name", "values"),
     [
         ("model", ["4pl", 1, None, np.nan, ["2pl"] * 4, ["2pl"] * 4 + [1], {"2pl"}]),
-        ("n_components", [0, 4, 1.5, True, None]),
+        ("n_components", [0, 6, 1.5, True, None]),
         ("rotation", ["promax", 1, True]),
         ("slope_prior", [0, -1.0, "1", np.inf, True]),
         ("guessing_prior", [1, "ab", (1,), (0, 0), ("a", 1), (np.nan, 1), (0, None)]),

@@ -1,0 +1,254 @@
+r"""Items with more abilities than grids serve: importance sampling around each row.
+
+Nodes of a row come from a Gaussian at the mode of its posterior, and from the prior, as
+for linear models of many latent variables. What concerns the population, and no rows,
+are averages over quasi-random points of the prior.
+"""
+
+import math
+
+import torch
+
+from sklearn_mpt._base.density import IntegratedDensity, Units
+from sklearn_mpt._fitting.priors import UNSEEN
+from sklearn_mpt._integration.integrals import importance, rows_of
+from sklearn_mpt._integration.quadrature import (
+    Posterior,
+    gaussian_around,
+    mixtures,
+    normal_points,
+    standard_normal_log_prob,
+    total_and_shares,
+)
+from sklearn_mpt._items.abilities import covariances, modes
+from sklearn_mpt._items.answers import MISSING
+from sklearn_mpt._items.density import ItemDensity
+from sklearn_mpt._items.nodes import LatentGrid
+from sklearn_mpt._items.training import Objective, block_sums
+
+WIDENING = 0.4  # Gaussians are 1 + WIDENING / sqrt(n_dims) times as wide as posteriors
+POPULATION_POINTS = 2**12
+# Points of each replicate around the mode and from the prior, for rule after rule.
+SCORING_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
+TRAINING_POINTS, FINE_POINTS = (64, 8), (256, 32)  # of each row, in all
+BLOCK = 2**21  # numbers in a tensor over items, answers, rows and nodes
+
+
+class ItemJoint:
+    """Joint distribution of standard normal abilities and answers, for `integrals`.
+
+    Parameters
+    ----------
+    items : Items
+    point : Tensor
+        Flat parameters of the items.
+    """
+
+    def __init__(self, items, point):
+        self.items = items
+        self.point = point
+
+    @property
+    def n_dims(self):
+        return self.items.n_dims
+
+    @property
+    def width(self):
+        return len(self.items) * self.items.most
+
+    def entry_log_prob(self, X, z):
+        """Return log p(x_j | z) at nodes of each row, (n, s, d); X : 0 if missing."""
+        codes, shape = X.long(), z.shape[:2]
+        entries = z.new_empty(*shape, X.shape[1])
+        curves = self.items.curves(self.point, z.flatten(0, 1))
+        for block, curve in zip(self.items.blocks, curves, strict=True):
+            table = curve.log_prob.unflatten(2, shape)
+            at = codes[:, block.items].T[:, None, :, None].expand(-1, 1, -1, shape[1])
+            entries[..., block.items] = table.gather(1, at)[:, 0].permute(1, 2, 0)
+        return entries
+
+    def propose(self, rows):
+        X = torch.where(rows.observed, rows.X, torch.nan)
+        return [self.posterior(X, X.new_zeros(len(X), self.n_dims))]
+
+    def propose_fewer(self, rows, posteriors):
+        return self.propose(rows)
+
+    def posterior(self, X, start):
+        """Return a Gaussian at the mode of each row, wider than the posterior there.
+
+        X : NaN where missing. start : where the search for the mode starts, (n, k).
+        """
+        prior = torch.zeros_like(start), torch.ones_like(start)
+        z, curvature = modes(self.items, self.point, X, prior, start)
+        eye = torch.eye(self.n_dims, dtype=z.dtype, device=z.device)
+        is_peak = covariances(curvature).isfinite().all(2).all(1)
+        curvature = torch.where(is_peak[:, None, None], curvature, eye)
+        near = gaussian_around(z, torch.linalg.cholesky(curvature))
+        width = 1 + WIDENING / math.sqrt(self.n_dims)
+        return Posterior(z, width * near.root, near.precision_root / width)
+
+
+def population_grid(population):
+    """Return quasi-random points of a normal population, with equal weights."""
+    (points,) = normal_points(POPULATION_POINTS, population.mean.shape[1], [0], 1)
+    z = torch.from_numpy(points).to(population.mean)
+    log_cell = -standard_normal_log_prob(z) - math.log(len(z))
+    is_even = torch.arange(len(z), device=z.device) % 2 == 0
+    return LatentGrid(z, is_even, log_cell, ())
+
+
+class SampledItemDensity(IntegratedDensity, ItemDensity):
+    """Items with given parameters and many abilities, z standard normal.
+
+    Parameters
+    ----------
+    items, point, population, share, root
+        As for `ItemDensity`.
+    seed : tuple of int
+        Of quasi-random points.
+    """
+
+    def __init__(self, items, point, population, share, root, seed):
+        grid = population_grid(population)
+        ItemDensity.__init__(self, items, point, grid, population, share, root)
+        scoring = importance(SCORING_POINTS, items.n_dims, point.device, seed)
+        units = Units(point.new_zeros(()), point.new_ones(()))
+        joint = ItemJoint(items, point)
+        IntegratedDensity.__init__(self, joint, units, scoring, scoring, seed)
+
+    @property
+    def row_bytes(self):
+        own = IntegratedDensity.row_bytes.fget(self)
+        return own + ItemDensity.row_bytes.fget(self)
+
+    def expect(self, X):
+        of_answers = self._average(self._flat_probs, X)
+        return self.likeliest(of_answers.unflatten(1, self.prob.shape[:2]), X)
+
+    def _flat_probs(self, z):
+        """Return probabilities of all answers at nodes (n, s, k); (n, s, d c)."""
+        prob = self.items.prob(self.items.curves(self.point, z.flatten(0, -2)))
+        return prob.flatten(0, 1).T.unflatten(0, z.shape[:-1])
+
+    def decode(self, Z):
+        return ItemDensity.decode(self, Z)
+
+    def latent_mean(self, X):
+        return super().latent_mean(X) @ self.root
+
+    def latent_moments(self, X, log_weight=None):
+        mean, covariance = super().latent_moments(X)
+        return mean @ self.root, self.root.T @ covariance @ self.root
+
+    def draw(self, X, rng):
+        prob = self._flat_probs(self._draw_latent(rows_of(X), rng)[:, None])[:, 0]
+        prob = prob.unflatten(1, self.prob.shape[:2])
+        return self.drawn_answers(prob, X, rng)
+
+    def on_finer_grid(self):
+        return self
+
+    def draw_latent(self, X, rng, n_draws, log_weight=None):
+        rows = rows_of(X)
+        rows = rows._replace(posteriors=self.joint.propose(rows))
+        draws = [self._draw_latent(rows, rng) for _ in range(n_draws)]
+        return torch.stack(draws, 1) @ self.root
+
+
+class SampledObjective(Objective):
+    """The log marginal likelihood of answers, by nodes around each row.
+
+    Nodes move to the modes of the rows after every few steps. In between, the objective
+    is a smooth function of the parameters, whose maximum is partly an error of the
+    nodes: only values at nodes that have just moved are compared.
+
+    Parameters
+    ----------
+    answers, layout, priors, unseen
+        As for `Objective`.
+    seed : tuple of int
+        Of quasi-random points.
+    steps_between_moves : int
+        Number of steps after which nodes move.
+    """
+
+    has_node_noise = True
+
+    def __init__(self, *args, seed=(0,), steps_between_moves=4, **params):
+        super().__init__(*args, **params)
+        self.seed, self.steps_between_moves = seed, steps_between_moves
+        self.counts, self._n_steps = TRAINING_POINTS, 0
+        codes = self.answers.codes.double()
+        self._rows = rows_of(torch.where(codes == MISSING, torch.nan, codes))
+        self._posterior = self._nodes = None
+
+    def place_nodes(self, point):
+        """Move the nodes if it is time; return whether they have moved."""
+        items, n_rows = self.layout.items, len(self.answers)
+        is_time = self._n_steps % self.steps_between_moves == 0
+        self._n_steps += 1
+        if self._nodes is not None and not is_time:
+            return False
+        if self.grid is None:
+            self.grid = population_grid(self.layout.population(point))
+        start = point.new_zeros(n_rows, items.n_dims)
+        if self._posterior is not None:
+            start = self._posterior.mean
+        joint = ItemJoint(items, point[: items.n_parameters])
+        X = torch.where(self._rows.observed, self._rows.X, torch.nan)
+        rule = mixtures(self.counts, items.n_dims, point.device, self.seed, 1)
+        self._posterior = joint.posterior(X, start)
+        self._nodes = rule.place(rule.groups[0], [self._posterior], self._rows)
+        return True
+
+    def refine(self):
+        if self.counts == FINE_POINTS:
+            return False
+        self.counts, self._nodes, self._n_steps = FINE_POINTS, None, 0
+        return True
+
+    def _sums(self, point):
+        items, nodes = self.layout.items, self._nodes
+        n_nodes, n_dims = nodes.z.shape[1:]
+        size = max(1, BLOCK // (len(items) * items.most * n_nodes))
+        value, parts = 0.0, [(0.0, 0.0)] * len(items.blocks)
+        for first in range(0, len(self.answers), size):
+            rows = slice(first, first + size)
+            curves = items.curves(point, nodes.z[rows].reshape(-1, n_dims))
+            codes = self.answers.codes[rows].long()
+            shape = len(codes), n_nodes
+            total = nodes.log_weight[rows].clone()
+            chosen = []
+            for block, curve in zip(items.blocks, curves, strict=True):
+                at = codes[:, block.items].T[:, None, :, None]
+                present = (at != MISSING)[:, 0]
+                at = at.clamp(min=0).expand(-1, 1, -1, n_nodes)
+                log_prob = curve.log_prob.unflatten(2, shape).gather(1, at)[:, 0]
+                total += torch.where(present, log_prob, 0.0).sum(0)
+                chosen.append((at, present))
+            log_prob, share = total_and_shares(total)
+            weight = self.answers.weight[rows]
+            value += float(weight @ log_prob)
+            share = share * weight[:, None]
+            z = nodes.z[rows].reshape(-1, n_dims)
+            for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
+                at, present = chosen[i]
+                counts = torch.zeros_like(curve.log_prob).unflatten(2, shape)
+                counts.scatter_(1, at, torch.where(present, share, 0.0)[:, None])
+                found = block_sums(block, curve, counts.flatten(2), z)
+                parts[i] = tuple(a + b for a, b in zip(parts[i], found, strict=True))
+        if self.unseen is not None:
+            value += self._add_unseen(point, parts)
+        return value, parts, point.new_zeros(1, len(self.grid.z))
+
+    def _add_unseen(self, point, parts):
+        """Add half-observed categories that nobody chose; return their value."""
+        items, z = self.layout.items, self.grid.z
+        curves = items.curves(point, z)
+        more = self.unseen[:, :, None] * point.new_full((len(z),), UNSEEN / len(z))
+        for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
+            counts = more[block.items, : block.kind.n_categories]
+            found = block_sums(block, curve, counts, z)
+            parts[i] = tuple(a + b for a, b in zip(parts[i], found, strict=True))
+        return float((more * items.table(curves)).sum())

@@ -1,0 +1,149 @@
+"""Items of more than three abilities; averages over the prior are a second route."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.optimize import check_grad
+from scipy.special import expit, logsumexp
+
+from sklearn_mpt import MPTItemResponse, MPTLinearVAE
+from sklearn_mpt._integration.quadrature import normal_points
+from sklearn_mpt._items.answers import Answers
+
+K = 4
+NAMES = ["2pl"] * 4 + ["3pl"] * 2
+
+
+def made_items():
+    rng = np.random.default_rng(0)
+    return MPTItemResponse.from_items(
+        model=NAMES,
+        discrimination=rng.normal(size=(6, K)),
+        intercept=rng.normal(size=6),
+        guessing=[0.0] * 4 + [0.2, 0.1],
+        factor_correlation=0.7 * np.eye(K) + 0.3,
+        random_state=0,
+    )
+
+
+def answers(n=40, seed=1):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 2, (n, 6)).astype(float)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[0] = np.nan
+    return X
+
+
+@pytest.fixture(scope="module")
+def items():
+    return made_items()
+
+
+@pytest.fixture(scope="module")
+def prior(items):
+    """Abilities drawn from the population, and p(x_j = 1 | z) of all items there."""
+    (unit,) = normal_points(2**15, K, [0], 1)
+    theta = unit @ np.linalg.cholesky(items.factor_correlation_).T
+    logistic = expit(theta @ items.discrimination_.T + items.intercept_)
+    return theta, items.guessing_ + (1 - items.guessing_) * logistic
+
+
+def log_joint(X, prob):
+    """Log-probability of rows at each of the abilities; (n, s)."""
+    right, wrong = (X == 1).astype(float), (X == 0).astype(float)
+    return right @ np.log(prob).T + wrong @ np.log1p(-prob).T
+
+
+def test_scores_conditionals_and_abilities_are_averages_over_the_prior(items, prior):
+    X, (theta, prob) = answers(), prior
+    joint = log_joint(X, prob)
+    score, error = items.score_samples(X, return_std=True)
+    expected = logsumexp(joint, 1) - np.log(len(theta))
+    assert items.lml_method_ == "importance"
+    assert (np.abs(score - expected) < 4 * error + 2e-3).all()
+    assert score[0] == 0
+    share = np.exp(joint - logsumexp(joint, 1, keepdims=True))
+    mean = share @ theta
+    found = items.abilities(X)
+    assert_allclose(found.theta, mean, atol=0.1)
+    assert np.sqrt(np.mean((found.theta - mean) ** 2)) < 0.03
+    assert_allclose(found.std_error**2, share @ theta**2 - mean**2, atol=0.1)
+    assert_allclose(items.transform(X), found.theta)
+    mask = np.arange(6) % 2 == 0
+    given = log_joint(np.where(mask, np.nan, X), prob)
+    share = np.exp(given - logsumexp(given, 1, keepdims=True))
+    right = share @ prob
+    expected = np.log(np.where(X == 1, right, 1 - right))
+    expected = np.where(mask & ~np.isnan(X), expected, 0)
+    assert_allclose(items.conditional_log_prob(X, mask), expected, atol=0.05)
+
+
+def test_rows_are_scored_by_themselves(items):
+    X = answers()
+    whole = items.score_samples(X)
+    assert_allclose(items.score_samples(X[::-3]), whole[::-3], rtol=1e-9)
+
+
+def test_draws_have_the_moments_of_the_model(items, prior):
+    _, prob = prior
+    drawn = items.sample(3000, random_state=0)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    assert_allclose(drawn.mean(0), prob.mean(0), atol=0.04)
+    X = answers(4)
+    values = items.abilities(X, "plausible", n_draws=300, random_state=0).theta
+    assert_allclose(values.mean(0), items.transform(X), atol=0.2)
+    filled = items.impute(X, method="sample", random_state=0)
+    assert_allclose(filled[~np.isnan(X)], X[~np.isnan(X)])
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_the_gradient_is_that_of_the_value(items, unseen):
+    X = answers(15)
+    model = items._model_of(vars(items))
+    nobody = torch.tensor([[unseen, False]] + [[False, False]] * 5)
+    objective = model.objective(Answers(X, 2), items._priors, nobody)
+    start = model.start("cpu")
+    objective.place_nodes(start)
+
+    def evaluate(point):
+        return objective(torch.from_numpy(point))
+
+    point = start.numpy() + 0.1
+    gradient = evaluate(point).gradient.numpy()
+    off = check_grad(lambda p: evaluate(p).value, lambda _: gradient, point)
+    assert off < 1e-4 * np.abs(gradient).max()
+
+
+def test_the_fit_is_that_of_the_linear_model():
+    rng = np.random.default_rng(2)
+    z, slopes = rng.normal(size=(150, K)), 1.5 * rng.normal(size=(8, K))
+    X = (rng.random((150, 8)) < expit(z @ slopes.T)).astype(float)
+    priors = {"slope_prior": 1.0, "random_state": 0}
+    model = MPTItemResponse(n_components=K, **priors).fit(X)
+    linear = MPTLinearVAE(K, likelihood="bernoulli", objective="lml", **priors).fit(X)
+
+    def with_penalty(score, slopes):
+        return len(X) * score - 0.5 * (slopes**2).sum()
+
+    ours = with_penalty(model.score(X), model.discrimination_)
+    theirs = with_penalty(linear.score(X), linear.components_)
+    assert ours > theirs - 0.7  # nats of all rows, where a parameter fits half a nat
+    same = MPTLinearVAE(
+        K,
+        likelihood="bernoulli",
+        init={"components": model.discrimination_.T, "intercept": model.intercept_},
+        max_iter=0,
+        random_state=0,
+    ).fit(X)
+    score, error = model.score_samples(X, return_std=True)
+    other, other_error = same.score_samples(X, return_std=True)
+    assert (np.abs(score - other) < 5 * np.hypot(error, other_error) + 1e-3).all()
+
+
+def test_what_needs_a_grid_is_refused(items):
+    with pytest.raises(ValueError, match="up to 3 abilities; this model has n_compo"):
+        items.item_parameters(answers())
+    assert np.isnan(items.item_parameters().discrimination_std_error).all()
+    with pytest.raises(ValueError, match="n_components == 7, must be <= n_items == 6"):
+        MPTItemResponse(n_components=7).fit(answers())
