@@ -4,6 +4,7 @@ import copy
 import functools
 import math
 import operator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from sklearn_mpt._factors.sums import (
     moment_sums,
 )
 from sklearn_mpt._fitting.natural_gradient import axes_of
+from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
 
@@ -108,7 +110,7 @@ def _uniform(batch, first, like):
     return torch.rand(like.shape, generator=generator, **single)
 
 
-class GaussianRows:
+class GaussianRows(Objective):
     """Objective of rows, NaN where missing, with a mask for each row; see `ascent`.
 
     Parameters
@@ -123,12 +125,6 @@ class GaussianRows:
     weight : ndarray of shape (n,), or None
     """
 
-    max_step = math.inf
-    corrects_steps = False
-    node_noise = 0.0
-    min_averaged_steps = 10
-    stop_gain = RULES.stop_gain
-    precedes_exact = False
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
@@ -137,7 +133,7 @@ class GaussianRows:
         self.masks = masks
         self.floor = floor
         self.symmetric = SymmetricMatrices(n_dims, X.device)
-        self.tries_components = bool(torch.isnan(X.min()))
+        self.rules = replace(RULES, tries_components=bool(torch.isnan(X.min())))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
         n_copies = 1 if masks is None else max(1, MIN_PAIRS // n_rows)
@@ -239,7 +235,8 @@ class GaussianRows:
         if self.masks is None or not self.masks.is_uniform:
             return None
         exact = copy.copy(self)
-        exact.masks, exact.stop_gain = None, RULES.stop_gain_after_masks
+        exact.masks = None
+        exact.rules = replace(self.rules, stop_gain=RULES.stop_gain_after_masks)
         exact.n_pairs, exact.n_batches, exact.iterations_per_step = self.n_rows, 1, 1
         exact.is_noisy, exact._iteration = False, 0
         return exact
@@ -267,9 +264,8 @@ class GaussianMoments(GaussianRows):
     """Objective of complete rows, computed from their second moments for each mask."""
 
     is_noisy = True
-    min_averaged_steps = 20  # steps are cheap
+    rules = replace(RULES, min_averaged_steps=20)  # steps are cheap
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
-    tries_components = False
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks

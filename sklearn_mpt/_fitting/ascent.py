@@ -1,29 +1,6 @@
 """Natural gradient ascent: full steps until noise dominates, then averages of points.
 
-An objective is an object with
-
-- ``batches(rng)``: the batches of one epoch;
-- ``sums(point, batch)``: the `Sums` of a batch at a `Point`;
-- ``slopes(point)``: the product with the mean of s s', and information; see `saddles`;
-- ``exact_objective()``: the same objective with smaller errors, without noise of masks
-  or with more nodes, or None; called only with ``finishes``;
-- ``n_rows`` and ``n_batches``: the numbers of rows and of batches;
-- ``is_noisy``: whether batches differ, by their masks or rows;
-- ``floor``: the least values of shape parameters, such as the log noise;
-- ``max_step``: bound on the steps of coefficients; see `natural_step`;
-- ``min_averaged_steps``: number of points in an average before convergence is tested;
-- ``stop_gain``: share of tol; smaller gains of a step without noise end the ascent;
-- ``node_noise``: share of tol; smaller falls without noise are errors of nodes, which
-  move with the posteriors. If it is not 0, a full step that falls by less than tol ends
-  the ascent;
-- ``corrects_steps``: whether steps without noise are corrected by the last gradients;
-  see `acceleration`;
-- ``tries_components``: whether gains of components are approximate, and steps are cheap
-  enough to try other components;
-- ``precedes_exact``: whether masks are drawn until noise dominates the steps, for
-  ``exact_objective()`` to go on from there, instead of averages of points.
-
-`stream` has the ascent on parts of a stream.
+`objective` says what is maximised, and `stream` has the ascent on parts of a stream.
 """
 
 import math
@@ -81,7 +58,7 @@ class Ascent(Solver):
 
     Parameters
     ----------
-    objective : object
+    objective : Objective
     point : Point
         Parameters at the start.
     learning_rate : float
@@ -153,7 +130,7 @@ class Ascent(Solver):
         average = self._average
         if average is not None and average.count > RULES.min_points:
             return average.point
-        if self.objective.corrects_steps and self._last is not None:
+        if self.objective.rules.corrects_steps and self._last is not None:
             before, move, size = self._last
             if size > 1:  # a corrected step may overshoot, a full one does not
                 return apply(before, move, 1.0, self.objective.floor)
@@ -187,7 +164,7 @@ class Ascent(Solver):
         self.loss_curve.append(-float(np.mean(values)))
         if not self.converged or self._replace_weak_components(self.result, batches[0]):
             return
-        may_try = self._makes_trials and self.objective.tries_components
+        may_try = self._makes_trials and self.objective.rules.tries_components
         if may_try and not self.objective.is_noisy:
             if self._replace_weak_components(self.point, batches[0], is_trial=True):
                 return
@@ -243,7 +220,7 @@ class Ascent(Solver):
             self.point, self._last = self._record.best_point, None
             self._forget_average()
             return move.value
-        if self.objective.corrects_steps and self._last is not None:
+        if self.objective.rules.corrects_steps and self._last is not None:
             self._add_to_memory(move)
         self._step_share = min(1.0, 2 * self._step_share)
         self._check_convergence(move)
@@ -267,14 +244,14 @@ class Ascent(Solver):
         self.point = apply(before, move, size, floor)
         self._last = before, move, size
         self._n_steps += 1
-        if self.objective.corrects_steps and size == 1 and self._memory:
+        if self.objective.rules.corrects_steps and size == 1 and self._memory:
 
             def divided(gradient):
                 gradient = before.with_flat(gradient)
                 return with_rescaling(gradient, before, move.information).flat()
 
             step = self._memory.direction(move.gradient.flat(), divided)
-            max_step = RULES.corrected_step_factor * self.objective.max_step
+            max_step = RULES.corrected_step_factor * self.objective.rules.max_step
             step = corrected(move, before.with_flat(step), max_step)
             self.point = apply(before, step, 1.0, floor)
             self._last = before, move, 2.0  # half of it is the full step
@@ -289,7 +266,7 @@ class Ascent(Solver):
         before = self._last[1]
         noise = math.hypot(before.error, move.error) if self.objective.is_noisy else 0.0
         rounding = RULES.rounding * (1 + abs(before.value))
-        least = max(rounding, self.objective.node_noise * self._tol)
+        least = max(rounding, self.objective.rules.node_noise * self._tol)
         return move.value < before.value - 4 * noise - least
 
     def _halve_step(self, overshot):
@@ -297,7 +274,9 @@ class Ascent(Solver):
         self._memory = QuasiNewton()
         fall = move.value - overshot.value
         # full steps rise, but for errors of nodes: these exceed the gains now
-        is_error = size <= 1 and self.objective.node_noise > 0 and fall < self._tol
+        is_error = (
+            size <= 1 and self.objective.rules.node_noise > 0 and fall < self._tol
+        )
         if size < RULES.smallest_size or is_error:
             if self.objective.is_noisy and not overshot.is_finite:
                 raise FloatingPointError
@@ -320,11 +299,11 @@ class Ascent(Solver):
             self._check_average(move)
         else:
             self._record.add(move)
-            is_idle = move.gain < RULES.stop_gain * self._tol
+            is_idle = move.gain < RULES.stop_gain_with_noise * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
             if not self.converged and self._record.is_noise():
-                if self._finishes and self.objective.precedes_exact:
+                if self._finishes and self.objective.rules.stops_at_noise:
                     self.converged = True
                 else:
                     self._average = PointAverage()
@@ -343,7 +322,7 @@ class Ascent(Solver):
         self._remaining_gain = gain_to_come(before, self._last_gain, 0.01 * rounding)
         limit = max(RULES.remaining_gain_share * self._tol, rounding)
         is_idle = gains_are_below(limit, self._last_gain, self._remaining_gain)
-        stop_gain = max(self.objective.stop_gain * self._tol, 0.1 * rounding)
+        stop_gain = max(self.objective.rules.stop_gain * self._tol, 0.1 * rounding)
         is_idle = is_idle or self._last_gain < stop_gain
         self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
         self.converged = self._n_idle_steps > 1
@@ -354,7 +333,7 @@ class Ascent(Solver):
         is_time = average.count % RULES.points_between_checks == 0
         if is_time and self._record.rise(RULES.points_between_checks // 2) > move.gain:
             self._forget_average()
-        elif average.count >= max(n_more, self.objective.min_averaged_steps):
+        elif average.count >= max(n_more, self.objective.rules.min_averaged_steps):
             less_noise = average.noise * n_more / (average.count + n_more)
             drift = average.drift(move.information)
             n_parameters = sum(part.numel() for part in self.point)

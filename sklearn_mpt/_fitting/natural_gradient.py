@@ -189,7 +189,7 @@ def full_step(objective, point, batch, information, share):
             batch_information = mix(information, batch_information, share)
         if batch_information.is_finite():
             information = batch_information
-    return natural_step(sums, point, information, max_step=objective.max_step)
+    return natural_step(sums, point, information, max_step=objective.rules.max_step)
 
 
 def gain_at(other, point, objective, batch):

@@ -70,14 +70,33 @@ def gains_are_below(tol, gained, left, patience=1.0):
 
 @dataclass(frozen=True)
 class AscentRules:
-    """When natural steps are averaged, when they are taken back, and when they end.
+    """How large natural steps are, when they are averaged, and when they end.
 
     Gains are in nats per row. Shares are of the tolerance `tol`, unless stated.
 
     Attributes
     ----------
+    max_step : float
+        Bound on the step of the coefficients of a feature; see `natural_step`.
+    corrects_steps : bool
+        Whether steps without noise are corrected by the last gradients; see
+        `acceleration`.
+    tries_components : bool
+        Whether other components are tried before the end. It helps where gains of
+        components are approximate, and steps are cheap.
+    stops_at_noise : bool
+        Whether steps end when noise dominates them, for the exact objective to go on
+        from there, instead of averages of points.
+    node_noise : float
+        Values without noise may fall by this share, because nodes move with the
+        posteriors. If it is not 0, a full step that falls by less than `tol` ends the
+        ascent.
+    min_averaged_steps : int
+        Number of points in an average before convergence is tested.
     stop_gain : float
         Steps without noise end when they gain a smaller share.
+    stop_gain_with_noise : float
+        Steps with noise end when they promise a smaller share.
     stop_gain_after_masks : float
         The same for steps without masks, which follow steps with masks.
     remaining_gain_share : float
@@ -120,7 +139,14 @@ class AscentRules:
         Gain that slow directions promise, at least, in gains of a full step.
     """
 
+    max_step: float = math.inf
+    corrects_steps: bool = False
+    tries_components: bool = False
+    stops_at_noise: bool = False
+    node_noise: float = 0.0
+    min_averaged_steps: int = 10
     stop_gain: float = 3e-3
+    stop_gain_with_noise: float = 3e-3
     stop_gain_after_masks: float = 0.1
     remaining_gain_share: float = 0.005
     warn_gain_factor: float = 30.0

@@ -36,7 +36,7 @@ class StreamAscent(Solver):
 
     Parameters
     ----------
-    objective : object
+    objective : Objective
         As in `ascent`, for the rows of the part.
     point : Point
         Parameters at the start.

@@ -27,7 +27,7 @@ class PosteriorModes(NamedTuple):
     precision: torch.Tensor  # shape: (n, k, k)
 
 
-def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.inf):
+def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.inf):
     r"""Return the modes near `start`; rows move by Newton steps.
 
     A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once
@@ -47,12 +47,12 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
         A row has converged if its step changes no component of z by more.
     least_gain : float
         A row has converged if its step is expected to gain less, in nats.
-    longest : float
+    max_step : float
         Largest length of a step.
     """
     z, moving = start.clone(), torch.arange(len(start), device=start.device)
     value, gradient, precision = (part.clone() for part in log_joint(z, moving))
-    step, gain = _newton(gradient, precision, longest)
+    step, gain = _newton(gradient, precision, max_step)
     size = torch.ones_like(value)
     goes_on = (step.abs().amax(1) > tol) & (gain > least_gain)
     for _ in range(max_iter):
@@ -66,7 +66,7 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
         better = moving[gained]
         z[better], value[better] = at[gained], evaluated.value[gained]
         precision[better] = evaluated.precision[gained]
-        new = _newton(evaluated.gradient[gained], precision[better], longest)
+        new = _newton(evaluated.gradient[gained], precision[better], max_step)
         step[better], gain[better] = new
         length = step.norm(dim=1).clamp(min=1e-300)
         damped, worse = torch.log1p(length) / length, moving[~gained]
@@ -78,7 +78,7 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, longest=math.i
     return PosteriorModes(z, value, precision)
 
 
-def _newton(gradient, precision, longest):
+def _newton(gradient, precision, max_step):
     """Return Newton steps (n, k), and the gains that they promise, (n,), in nats."""
     root, failed = torch.linalg.cholesky_ex(precision)
     step = torch.cholesky_solve(gradient[..., None], root)[..., 0]
@@ -88,7 +88,7 @@ def _newton(gradient, precision, longest):
         along = (vectors.mT @ gradient[bent][..., None])[..., 0]
         along = along / values.abs().clamp(min=1e-6)
         step[bent] = (vectors @ along[..., None])[..., 0]
-    if longest < math.inf:
+    if max_step < math.inf:
         length = step.norm(dim=1, keepdim=True)
-        step = step * (longest / length.clamp(min=longest))
+        step = step * (max_step / length.clamp(min=max_step))
     return step, 0.5 * (gradient * step).sum(1)

@@ -10,7 +10,7 @@ from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING
 
 N_STEPS, TOLERANCE = 60, 1e-10
-LONGEST = 1.0
+MAX_STEP = 1.0
 FAR, EDGE = 1e4, 15.0  # z at which a likelihood is at its limit; largest |z| of a mode
 N_NODES = 601
 # Curvature below which a likelihood has no maximum in a direction, and the share of an
@@ -78,7 +78,9 @@ def modes(items, point, X, prior, start):
         matrix = torch.stack(columns, 2)
         return LogJoint(*evaluate(z, index), 0.5 * (matrix + matrix.mT))
 
-    climbed = climb(log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, longest=LONGEST)
+    climbed = climb(
+        log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, max_step=MAX_STEP
+    )
     return climbed.z, climbed.precision
 
 

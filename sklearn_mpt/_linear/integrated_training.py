@@ -7,11 +7,13 @@ are products of two matrices. Otherwise each row has nodes around its posterior.
 import functools
 import math
 import operator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.priors import UNSEEN, slope_penalty
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
@@ -95,7 +97,7 @@ class RowBatch(NamedTuple):
     iteration: int
 
 
-class IntegratedRows:
+class IntegratedRows(Objective):
     """Masked objective of rows with any likelihood, NaN where missing; see `ascent`.
 
     Parameters
@@ -111,11 +113,7 @@ class IntegratedRows:
     """
 
     is_noisy = True
-    max_step = MAX_STEP
-    min_averaged_steps = 10
-    stop_gain = RULES.stop_gain
-    tries_components = corrects_steps = precedes_exact = False
-    node_noise = 0.0
+    rules = replace(RULES, max_step=MAX_STEP)
     ratio = SPACING
 
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
@@ -143,10 +141,6 @@ class IntegratedRows:
         node_params = context.seed, many, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self._iteration = 0
-
-    def exact_objective(self):
-        """Return the same objective with smaller errors, or None."""
-        return None
 
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -330,7 +324,7 @@ class InitialMaskedRows(IntegratedRows):
     objective of the epochs that follow.
     """
 
-    precedes_exact = True
+    rules = replace(IntegratedRows.rules, stops_at_noise=True)
 
     @property
     def _n_copies(self):
@@ -350,11 +344,15 @@ class LikelihoodRows(IntegratedRows):
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         super().__init__(X, likelihood, params, n_dims, context, is_fine)
         self.is_noisy = self.n_batches > 1
-        self.corrects_steps = not self.is_noisy
         self.bounds = params.objective == "elbo"
-        self._is_coarse, self.node_noise = False, 0.0 if self.bounds else NODE_NOISE
-        if self.row_nodes.is_sampled and not self.bounds:
-            self.stop_gain, self._is_coarse = STOP_GAIN_IF_SAMPLED, not is_fine
+        is_sampled = self.row_nodes.is_sampled and not self.bounds
+        self._is_coarse = is_sampled and not is_fine
+        self.rules = replace(
+            self.rules,
+            corrects_steps=not self.is_noisy,
+            node_noise=0.0 if self.bounds else NODE_NOISE,
+            stop_gain=STOP_GAIN_IF_SAMPLED if is_sampled else RULES.stop_gain,
+        )
         self.targets, self.representative = None, None
         if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_shape_params + 2)

@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from sklearn_mpt._fitting.natural_gradient import (  # noqa: E402
     natural_step,
     with_rescaling,
 )
+from sklearn_mpt._fitting.objective import Objective  # noqa: E402
+from sklearn_mpt._fitting.stopping import RULES  # noqa: E402
 from sklearn_mpt._fitting.stream import StreamAscent  # noqa: E402
 
 BEST = Point(
@@ -46,22 +49,19 @@ CURVATURE = Curvature(
 N_ROWS = 50
 
 
-class Quadratic:
+class Quadratic(Objective):
     """Minus half the distance to BEST, in the metric of CURVATURE, in nats per row.
 
     noise : standard deviation of the slopes of a batch. excess : of the information
     over the curvature, as in EM, where steps are too short; below 0.5 they overshoot.
     """
 
-    max_step, floor, stop_gain, node_noise = math.inf, -10.0, 3e-3, 0.0
+    floor = -10.0
     n_rows = N_ROWS
 
     def __init__(self, noise=0.0, excess=1.5, n_batches=1):
         self.noise, self.excess, self.n_batches = noise, excess, n_batches
         self.is_noisy = noise > 0
-        self.corrects_steps = False
-        self.tries_components = False
-        self.min_averaged_steps = 10
 
     def batches(self, rng):
         for _ in range(self.n_batches):
@@ -85,9 +85,6 @@ class Quadratic:
     def slopes(self, point):
         """No row says anything of the locations: there is no component to set."""
         return torch.zeros_like, torch.zeros(3, dtype=torch.float64)
-
-    def exact_objective(self):
-        return None
 
     @staticmethod
     def pull(gap):
@@ -198,7 +195,7 @@ def test_a_finer_form_of_the_objective_comes_last():
 
 def test_small_falls_that_are_errors_of_nodes_halve_no_step():
     objective = Coarse()
-    objective.node_noise = 0.1
+    objective.rules = replace(RULES, node_noise=0.1)
     n_epochs = [len(run(each).loss_curve) for each in (Coarse(), objective)]
     assert n_epochs[1] < 0.7 * n_epochs[0]
 
@@ -311,7 +308,7 @@ class Slow(Quadratic):
 def test_an_end_that_still_climbs_warns_of_how_much():
     """With gains of 0.3 / n^2, those to come add up to 0.3 / n."""
     objective = Slow(excess=1e6)
-    objective.stop_gain = 0.1
+    objective.rules = replace(RULES, stop_gain=0.1)
     with pytest.warns(ConvergenceWarning, match="still climbs") as caught:
         run(objective, tol=1e-6)
     left = float(re.search(r"about (\S+) nats", str(caught[0].message))[1])
@@ -643,7 +640,7 @@ class Uneven(Quadratic):
 
 def test_a_full_step_that_falls_by_less_than_tol_ends_an_ascent_with_errors():
     objective = Uneven()
-    objective.node_noise = 1e-3
+    objective.rules = replace(RULES, node_noise=1e-3)
     ascent = ascent_on(objective, tol=1e-4)
     for _ in range(60):
         ascent.step()
