@@ -75,7 +75,8 @@ class MPTMixture(TableMPT):
         fixed rate and an int a fixed size, both biased.
     n_masks : int or "auto", default="auto"
         Number of masks in each step, shared by the rows. "auto" is 64; if `mask_rate`
-        is "uniform", the last epochs then train on all mask sizes without masks.
+        is "uniform", masks are drawn until an epoch gains no more than their noise, and
+        the last epochs train on all mask sizes without masks.
     objective : {"mpt", "lml"}, default="mpt"
         What training maximises: the masked scores, or the LML by EM.
     n_init : int, default=1
@@ -424,6 +425,8 @@ class MPTMixture(TableMPT):
         order = pattern_order(~rows.isnan())
         rows, share = rows[order], share[order]
         n_steps = START_STEPS[layout.likelihood is not None]
+        if layout.likelihood is None and not rows.isnan().any():
+            n_steps = 1  # further steps have the same result
         for _ in range(n_steps):
             first_statistics = statistics(classes, layout, rows, share)
             first_statistics = moved(
@@ -522,17 +525,23 @@ class MPTMixture(TableMPT):
             self._step(layout),
             rng=data.rng,
             masks=masks,
-            finishes=self.n_masks == "auto" and self.mask_rate == "uniform",
+            finishes=self._finishes,
             tol=self.tol,
             n_iter_no_change=self.n_iter_no_change,
             learning_rate=self.learning_rate,
             n_before=data.fitted["n_iter_"],
         )
 
+    @property
+    def _finishes(self):
+        """Whether epochs on whole rows follow those with masks."""
+        return self.n_masks == "auto" and self.mask_rate == "uniform"
+
     def _draw_masks(self, X, rng):
         """Draw masks, each shared by many rows.
 
-        If rows are few, each is used several times. Return the indices of the rows,
+        If epochs on whole rows follow, each row has one mask. Otherwise few rows are
+        used several times. Return the indices of the rows,
         (m,); their hidden entries, bool, (m, d); and the factor D / |H| by which each
         log-probability is multiplied, (m, 1).
         """
@@ -540,7 +549,7 @@ class MPTMixture(TableMPT):
         n_pairs = MIN_PAIRS
         if bool(X.isnan().any()):  # each pair needs (d, d) matrices of its own
             n_pairs = min(n_pairs, MIN_PAIRS * CHEAP_FEATURES**2 // n_features**2)
-        n_copies = max(1, math.ceil(n_pairs / n_rows))
+        n_copies = 1 if self._finishes else max(1, math.ceil(n_pairs / n_rows))
         n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
         if self.mask_rate == "uniform":
             level = (np.arange(n_masks) + rng.random()) / n_masks

@@ -32,7 +32,7 @@ from sklearn_mpt._mixture.density import Classes, MixtureDensity
 from sklearn_mpt._mixture.patterns import Patterns, pattern_order
 
 SHORT_EPOCHS = 25  # epochs of each start, before the best is chosen
-# Least and largest number of epochs with masks; epochs in each of the two windows
+# Least and largest number of epochs with masks alone; epochs in each of the two windows
 # whose losses are compared.
 LEAST_EPOCHS, MOST_EPOCHS, WINDOW = 10, 200, 5
 N_HALVINGS = 20  # of a step that leads to invalid parameters
@@ -222,7 +222,8 @@ class MixtureSolver(Solver):
         hidden entries, (m, d); and the factor of each log-probability, (m, 1). None
         trains on whole rows.
     finishes : bool
-        Whether epochs on whole rows follow those with masks.
+        Whether epochs on whole rows follow those with masks, once an epoch gains no
+        more than the noise of its masks.
     tol : float
         Gain, in nats per row, below which training ends.
     learning_rate : float
@@ -265,6 +266,7 @@ class MixtureSolver(Solver):
         self._start = self._kept = self.classes
         self._first = 0  # epoch at which steps with masks, or on whole rows, began
         self._gain = 0.0
+        self._noise = self._noise_of_fall = 0.0  # of the values of masks
 
     @property
     def result(self):
@@ -300,10 +302,18 @@ class MixtureSolver(Solver):
         value = float(statistics.value) / self._n_rows
         if not math.isfinite(value):
             raise FloatingPointError
+        self._noise, noise_before = self._noise_of(statistics), self._noise
+        self._noise_of_fall = math.hypot(self._noise, noise_before)
         self.classes = self._moved(
             self.classes, statistics, size, with_prior=self.masks is not None
         )
         self.loss_curve.append(-value)
+
+    def _noise_of(self, statistics):
+        """Return the standard error of the mean value of rows with one mask each."""
+        value = float(statistics.value) / self._n_rows
+        variance = float(statistics.square) / self._n_rows - value**2
+        return math.sqrt(max(0.0, variance) / len(self.X))
 
     def step_on_part(self):
         """Mix the statistics of a part of a stream with those of the model."""
@@ -368,19 +378,18 @@ class MixtureSolver(Solver):
         curve = self.loss_curve[self._first :]
         if not self.finishes:
             self._keep_average(len(curve))
+        if self.finishes:
+            if len(curve) > 1 and curve[-2] - curve[-1] <= self._noise_of_fall:
+                self._leave_masks()
+            return False
         if len(curve) % self.window == 0:
             self._compare_windows(curve)
         if len(curve) < max(LEAST_EPOCHS, 2 * self.window):
             return False
-        n = self.window if self.finishes else len(curve) // 2
+        n = len(curve) // 2
         fall, noise = trend(curve, n)
-        is_flat = fall <= max(noise, self.tol)
-        if not self.finishes:
-            is_settled = is_flat and noise / math.sqrt(n) < self.tol
-            return is_settled or len(curve) >= MOST_EPOCHS
-        if is_flat:
-            self._leave_masks()
-        return False
+        is_settled = fall <= max(noise, self.tol) and noise / math.sqrt(n) < self.tol
+        return is_settled or len(curve) >= MOST_EPOCHS
 
     def _compare_windows(self, curve):
         """Undo the last window of epochs and shrink the steps, if its loss rose."""
@@ -396,6 +405,7 @@ class MixtureSolver(Solver):
         """Go on with whole rows, from the start or from the masked fit if better."""
         self._keep_better()
         self.masks, self._first = None, len(self.loss_curve)
+        self._kept = self.classes
 
     def _keep_better(self):
         before, now = (

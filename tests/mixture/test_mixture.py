@@ -212,6 +212,27 @@ def test_training_by_masks_ends_where_em_does(kind):
     assert masked > exact - 0.02
 
 
+def test_masks_are_drawn_while_they_gain_more_than_their_noise(monkeypatch):
+    n_pairs, draw = [], MPTMixture._draw_masks
+
+    def counted(*args):
+        drawn = draw(*args)
+        n_pairs.append(len(drawn[0]))
+        return drawn
+
+    monkeypatch.setattr(MPTMixture, "_draw_masks", counted)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3)) + 6 * rng.integers(2, size=(200, 1))
+    near = MPTMixture(2, random_state=0).fit(X)
+    assert len(n_pairs) <= 3  # k-means is near the maximum
+    assert n_pairs == len(n_pairs) * [200]
+    n_near = len(n_pairs)
+    means = [[-20.0] * 3, [20.0] * 3]
+    far = MPTMixture(2, means_init=means, random_state=0).fit(X)
+    assert len(n_pairs) - n_near > n_near
+    assert_allclose(far.score(X), near.score(X), atol=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", ["uniform", 2])
 def test_masks_alone_come_near(rate):
