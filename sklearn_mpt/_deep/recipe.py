@@ -62,7 +62,7 @@ def recipe_for(
 ):
     """Return the recipe for rows of this kind and parameters of the estimator."""
     many = n_features >= MANY_FEATURES
-    rotates = many and likelihood.is_sharp
+    rotates = many and likelihood.values_of_each(n_features) is None
     sets_noise = rotates and objective == "mpt"
     if isinstance(hidden_layer_sizes, str):
         hidden_layer_sizes = (128, 128, 128) if many else (128, 128)
@@ -75,7 +75,7 @@ def recipe_for(
     elif n_importance_samples == "auto":
         n_importance_samples = 16 if objective == "iwae" else 4
     starts = (SMOOTH, CURLED, CURLED, LINEAR)
-    if not len(hidden_layer_sizes):  # which do not bend
+    if not len(hidden_layer_sizes):  # there is nothing to bend
         starts = (SMOOTH, LINEAR)
     return DeepRecipe(
         widths=tuple(hidden_layer_sizes),

@@ -5,7 +5,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -85,6 +85,19 @@ class FormedLocations(Locations):
         return self.hidden
 
 
+class ShapeSteps(NamedTuple):
+    """How far steps of shape parameters go.
+
+    floor : smallest values. is_log : whether a parameter is the logarithm of the number
+    that is stepped. lengths : size of a unit step in units of the location; 0 means
+    that steps are not bounded.
+    """
+
+    floor: torch.Tensor
+    is_log: torch.Tensor
+    lengths: torch.Tensor
+
+
 class Likelihood(torch.nn.Module, ABC):
     """Distribution of features given their locations.
 
@@ -109,14 +122,8 @@ class Likelihood(torch.nn.Module, ABC):
     # Whether shape parameters have cross information with the location.
     has_blocks = False
     measure: str | None = None  # whether entries have a "density" or a "probability"
-    has_density = False  # whether a constant feature has no finite maximum likelihood
-    # Whether an entry may determine z more closely than the spacing of nodes in the
-    # posterior given the other entries.
-    is_sharp = False
     # Whether the information of an entry does not depend on its value.
     has_fixed_information = False
-    # Whether `pair_log_prob` is a product of `row_factors` and `location_factors`.
-    has_factors = False
 
     @classmethod
     def of_columns(cls, n_categories: int, n_features: int) -> Self:
@@ -129,7 +136,11 @@ class Likelihood(torch.nn.Module, ABC):
         return 1
 
     def values_of_each(self, n_features: int) -> list[Sequence[float]] | None:
-        """Return the values that each feature takes; None if some take any number."""
+        """Return the values that each feature takes; None if some take any number.
+
+        A number may determine z more closely than the spacing of nodes in the posterior
+        given other entries; one of a few values does not.
+        """
         return None if self.values is None else [self.values] * n_features
 
     def unseen(self, X: np.ndarray) -> np.ndarray:
@@ -225,12 +236,17 @@ class Likelihood(torch.nn.Module, ABC):
         of_rows, constant = self.row_factors(X, observed)
         return of_rows @ self.location_factors(location).T + constant
 
+    @property
+    def has_factors(self) -> bool:
+        """Whether `pair_log_prob` is a product of factors of rows and locations."""
+        return type(self).row_factors is not Likelihood.row_factors
+
     def row_factors(
         self, X: torch.Tensor, observed: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the factor of rows in `pair_log_prob`, and a constant to add.
 
-        They are (n, p) and (n, 1).
+        They are (n, p) and (n, 1). Kinds without factors override `pair_log_prob`.
         """
         raise NotImplementedError
 
@@ -358,26 +374,14 @@ class Likelihood(torch.nn.Module, ABC):
 
     @property
     def shape_params(self) -> torch.Tensor:
-        """Own parameters, (g,)."""
+        """Parameters beside the location, (g,)."""
         return torch.empty(0, device="cpu", dtype=torch.float64)
 
     @property
-    def shape_param_floor(self) -> torch.Tensor:
-        """Smallest values of the shape parameters, (g,)."""
-        return self.shape_params
-
-    @property
-    def shape_param_is_log(self) -> torch.Tensor:
-        """Whether a shape parameter is the logarithm of the number that is stepped."""
-        return self.shape_params.bool()
-
-    @property
-    def shape_param_lengths(self) -> torch.Tensor:
-        """Size of a unit step of each shape parameter in units of the location.
-
-        0 means that steps are not bounded.
-        """
-        return self.shape_params
+    def shape_steps(self) -> ShapeSteps:
+        """How far steps of the shape parameters go; tensors of shape (g,)."""
+        none = self.shape_params
+        return ShapeSteps(none, none.bool(), none)
 
     def noises(self) -> list[torch.nn.Parameter]:
         """Return the torch parameters of noise variances and dispersions.
@@ -499,16 +503,13 @@ class DispersionLikelihood(ShapeLikelihood):
         return self.scatter.log() if self.given is None else self.given
 
     @property
-    def shape_param_floor(self):
-        return torch.full_like(self.shape_params, math.log(2 * self.floor)).detach()
-
-    @property
-    def shape_param_is_log(self):
-        return torch.ones_like(self.shape_params, dtype=torch.bool)
-
-    @property
-    def shape_param_lengths(self):
-        return torch.full_like(self.shape_params, float(self.has_bound)).detach()
+    def shape_steps(self):
+        log_scatter = self.shape_params.detach()
+        return ShapeSteps(
+            torch.full_like(log_scatter, math.log(2 * self.floor)),
+            torch.ones_like(log_scatter, dtype=torch.bool),
+            torch.full_like(log_scatter, float(self.has_bound)),
+        )
 
     def noises(self):
         return [self.raw]

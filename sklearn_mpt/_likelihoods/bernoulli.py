@@ -13,7 +13,7 @@ class Bernoulli(Likelihood):
 
     bounds = (0.0, 1.0)
     values = (0.0, 1.0)
-    has_fixed_information = has_factors = True
+    has_fixed_information = True
     measure = "probability"
 
     @staticmethod

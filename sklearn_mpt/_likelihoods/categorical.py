@@ -27,7 +27,7 @@ class Categorical(Likelihood):
     """
 
     is_separable = False
-    has_fixed_information = has_factors = True
+    has_fixed_information = True
     measure = "probability"
 
     def __init__(self, n_categories):

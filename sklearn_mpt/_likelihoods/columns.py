@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import Likelihood
+from sklearn_mpt._likelihoods.base import Likelihood, ShapeSteps
 from sklearn_mpt._likelihoods.bernoulli import Bernoulli
 from sklearn_mpt._likelihoods.categorical import Categorical
 from sklearn_mpt._likelihoods.gamma import Gamma
@@ -75,10 +75,6 @@ class Columns(Likelihood):
             place = groups.index(("gaussian", 1))
             self.parts[place] = Gaussian(noise_variance)
         self._place(groups)
-
-    @property
-    def is_sharp(self):
-        return any(part.is_sharp for part in self.parts)
 
     @property
     def has_fixed_information(self):
@@ -258,16 +254,9 @@ class Columns(Likelihood):
         return self._join_shape_params(part.shape_params for part in self.parts)
 
     @property
-    def shape_param_floor(self):
-        return self._join_shape_params(part.shape_param_floor for part in self.parts)
-
-    @property
-    def shape_param_is_log(self):
-        return self._join_shape_params(part.shape_param_is_log for part in self.parts)
-
-    @property
-    def shape_param_lengths(self):
-        return self._join_shape_params(part.shape_param_lengths for part in self.parts)
+    def shape_steps(self):
+        steps = zip(*(part.shape_steps for part in self.parts), strict=True)
+        return ShapeSteps(*map(self._join_shape_params, steps))
 
     def _join_shape_params(self, parts):
         """Join tensors of the shape parameters of all parts.

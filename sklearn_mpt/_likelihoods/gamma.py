@@ -37,8 +37,6 @@ class Gamma(DispersionLikelihood):
 
     measure = "density"
     bounds = (0.0, np.inf)
-    is_sharp = True
-    has_density = True
     has_blocks = True
     floor = DISPERSION_FLOOR
 

@@ -80,9 +80,8 @@ class Gaussian(DispersionLikelihood):
         above NOISE_FLOOR.
     """
 
-    is_sharp = has_fixed_information = has_factors = True
+    has_fixed_information = True
     measure = "density"
-    has_density = True
     floor = NOISE_FLOOR
     has_bound = False
 

@@ -43,7 +43,7 @@ class Levels(ShapeLikelihood):
     """
 
     measure = "probability"
-    has_blocks = has_factors = True
+    has_blocks = True
     kind: str
 
     def __init__(self, n_categories, shape_params, n_features):

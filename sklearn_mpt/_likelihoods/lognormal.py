@@ -27,8 +27,7 @@ class Lognormal(DispersionLikelihood):
 
     measure = "density"
     bounds = (0.0, np.inf)
-    is_sharp = has_fixed_information = True
-    has_density = True
+    has_fixed_information = True
     has_bound = False
     floor = VARIANCE_FLOOR
 

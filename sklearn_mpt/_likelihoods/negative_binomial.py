@@ -29,7 +29,6 @@ class NegativeBinomial(DispersionLikelihood):
 
     measure = "probability"
     bounds = (0.0, np.inf)
-    is_sharp = True
     has_blocks = True
     floor = DISPERSION_FLOOR
 

@@ -23,6 +23,7 @@ import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
+from sklearn_mpt._likelihoods.base import ShapeSteps
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 LEAST_GAP = 1e-6
@@ -65,16 +66,13 @@ class Ordinal(Levels):
         return {"thresholds_": self._thresholds()}
 
     @property
-    def shape_param_floor(self):
-        return torch.full_like(self.shape_params, math.log(LEAST_GAP)).detach()
-
-    @property
-    def shape_param_is_log(self):
-        return torch.ones_like(self.shape_params, dtype=torch.bool)
-
-    @property
-    def shape_param_lengths(self):
-        return self.shape_params.exp().detach()
+    def shape_steps(self):
+        log_gap = self.shape_params.detach()
+        return ShapeSteps(
+            torch.full_like(log_gap, math.log(LEAST_GAP)),
+            torch.ones_like(log_gap, dtype=torch.bool),
+            log_gap.exp(),
+        )
 
     def _thresholds(self):
         """Return the thresholds of each feature, (..., d, C - 1)."""

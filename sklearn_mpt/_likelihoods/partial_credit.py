@@ -14,7 +14,7 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import log_softmax
+from sklearn_mpt._likelihoods.base import ShapeSteps, log_softmax
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 
@@ -58,16 +58,13 @@ class PartialCredit(Levels):
         return {"thresholds_": constants.diff(dim=-1)}
 
     @property
-    def shape_param_floor(self):
-        return torch.full_like(self.shape_params, -torch.inf).detach()
-
-    @property
-    def shape_param_is_log(self):
-        return torch.zeros_like(self.shape_params, dtype=torch.bool)
-
-    @property
-    def shape_param_lengths(self):
-        return torch.ones_like(self.shape_params).detach()
+    def shape_steps(self):
+        step = self.shape_params.detach()
+        return ShapeSteps(
+            torch.full_like(step, -torch.inf),
+            torch.zeros_like(step, dtype=torch.bool),
+            torch.ones_like(step),
+        )
 
     def _constants(self):
         """Return the constants b of all levels, (..., d, C)."""

@@ -23,7 +23,7 @@ class Poisson(Likelihood):
     """Counts, given the logarithms of their rates."""
 
     bounds = (0.0, np.inf)
-    is_sharp = has_fixed_information = True
+    has_fixed_information = True
     measure = "probability"
 
     @staticmethod

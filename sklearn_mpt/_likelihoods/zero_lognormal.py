@@ -39,8 +39,6 @@ class ZeroLognormal(DispersionLikelihood):
     measure = "density and probability"  # of zero
     bounds = (0.0, np.inf)
     is_separable = False
-    is_sharp = True
-    has_density = True
     has_bound = False
     floor = VARIANCE_FLOOR
 

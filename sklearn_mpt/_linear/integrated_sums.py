@@ -399,25 +399,19 @@ def blocks_of(likelihood, n_locations):
     """
     if not likelihood.has_blocks:
         return None
-    shape_slope = likelihood.shape_params
-    feature = torch.as_tensor(
-        likelihood.shape_param_features, device=shape_slope.device
-    )
-    features, feature_number = feature.unique(return_inverse=True)
-    order = feature_number.argsort(stable=True)
-    first = torch.searchsorted(
-        feature_number[order].contiguous(), feature_number[order]
-    )
-    slots = feature_number.new_full((len(features), likelihood.n_shape_params), -1)
-    slots[
-        feature_number[order], torch.arange(len(order), device=first.device) - first
-    ] = order
-    numbers = torch.arange(n_locations, device=shape_slope.device)
+    device = likelihood.shape_params.device
+    feature = torch.as_tensor(likelihood.shape_param_features, device=device)
+    features, number = feature.unique(return_inverse=True)
+    order = number.argsort(stable=True)
+    first = torch.searchsorted(number[order].contiguous(), number[order])
+    slots = number.new_full((len(features), likelihood.n_shape_params), -1)
+    slot = torch.arange(len(order), device=device) - first
+    slots[number[order], slot] = order
+    numbers = torch.arange(n_locations, device=device)
     of_location = likelihood.to_locations(numbers)[:n_locations]
     places = torch.searchsorted(of_location.contiguous(), features)
-    return ShapeBlocks(
-        slots, places, likelihood.shape_param_is_log, likelihood.shape_param_lengths
-    )
+    _, is_log, lengths = likelihood.shape_steps
+    return ShapeBlocks(slots, places, is_log, lengths)
 
 
 def _row_node_shares(log_prob, log_r, on, off, targets):

@@ -121,7 +121,7 @@ class IntegratedRows(Objective):
         self.context = context
         self.weights = SampleWeights.of(context.weight, X)
         self.likelihood = likelihood
-        self.floor = likelihood.shape_param_floor.to(X.device)
+        self.floor = likelihood.shape_steps.floor.to(X.device)
         self.n_dims = n_dims
         self.n_rows, self.n_features = X.shape
         self.params, self.is_fine = params, is_fine
@@ -448,7 +448,8 @@ def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
     is_auto = params.n_masks == "auto"
     if params.objective != "mpt":
         return LikelihoodRows(*arguments)
-    if params.mask_rate == "uniform" and (is_auto or likelihood.is_sharp):
+    has_numbers = likelihood.values_of_each(X.shape[1]) is None
+    if params.mask_rate == "uniform" and (is_auto or has_numbers):
         # Nodes in the posterior given some entries are too coarse for one that
         # determines z more closely: masks lead near the optimum, the sum of the scores
         # of all sizes leads to it.
