@@ -182,10 +182,10 @@ def test_errors_of_rotated_components_are_those_of_rotating(rotation):
     for _ in range(20):  # the rotation ends before it is at rest
         W = W if rotation is None else simple_axes(W, rotation)
     coefs = np.column_stack([W.T, np.zeros(6)])
-    rotation = np.zeros((18, 1))
-    rotation[0::3, 0], rotation[1::3, 0] = W[1], -W[0]
-    rotation /= np.linalg.norm(rotation)
-    away = np.eye(18) - rotation @ rotation.T
+    tangent = np.zeros((18, 1))
+    tangent[0::3, 0], tangent[1::3, 0] = W[1], -W[0]
+    tangent /= np.linalg.norm(tangent)
+    away = np.eye(18) - tangent @ tangent.T
     matrix = away @ root.T @ root @ away  # that knows nothing of rotations
 
     def rotated(theta):
