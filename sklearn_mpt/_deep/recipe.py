@@ -6,10 +6,6 @@ import numpy as np
 
 from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, StartKind
 
-MANY_FEATURES = 256  # images
-MOST_PRIOR_SAMPLES = 128
-SMALLEST_BATCH, LARGEST_BATCH = 32, 128
-
 
 @dataclass(frozen=True)
 class DeepRecipe:
@@ -59,9 +55,28 @@ def recipe_for(
     objective="mpt",
     batch_size="auto",
     n_importance_samples="auto",
+    image_features=256,
+    batch_sizes=(32, 128),
+    most_prior_samples=128,
 ):
-    """Return the recipe for rows of this kind and parameters of the estimator."""
-    many = n_features >= MANY_FEATURES
+    """Return the recipe for rows of this kind and parameters of the estimator.
+
+    ``benchmarks/bench_deep_recipe.py`` measures all of its entries.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    n_rows, n_features, n_components : int
+    hidden_layer_sizes, activation, objective, batch_size, n_importance_samples
+        As in `MPTDeepVAE`.
+    image_features : int
+        Number of features from which on nets are those that suit images.
+    batch_sizes : tuple of int
+        Smallest and largest number of rows of a step.
+    most_prior_samples : int
+        Largest number of samples of the prior in a step.
+    """
+    many = n_features >= image_features
     rotates = many and likelihood.values_of_each(n_features) is None
     sets_noise = rotates and objective == "mpt"
     if isinstance(hidden_layer_sizes, str):
@@ -69,7 +84,7 @@ def recipe_for(
     if activation == "auto":
         activation = "relu" if many else "silu"
     if batch_size == "auto":
-        batch_size = int(np.clip(n_rows // 16, SMALLEST_BATCH, LARGEST_BATCH))
+        batch_size = int(np.clip(n_rows // 16, *batch_sizes))
     if objective == "elbo":
         n_importance_samples = 1
     elif n_importance_samples == "auto":
@@ -84,7 +99,7 @@ def recipe_for(
         batch_size=batch_size,
         n_samples=n_importance_samples,
         # samples of the prior are near the posteriors only in few dimensions
-        n_prior_samples=min(MOST_PRIOR_SAMPLES, 1024 // 2**n_components),
+        n_prior_samples=min(most_prior_samples, 1024 // 2**n_components),
         rotates=rotates,
         sets_noise=sets_noise,
     )

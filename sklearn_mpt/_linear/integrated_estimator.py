@@ -35,7 +35,6 @@ from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
 from sklearn_mpt._linear.integrated_training import (
-    MANY_FEATURES,
     LikelihoodRows,
     ObjectiveParams,
     objective_of,
@@ -58,7 +57,9 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # two log-likelihoods.
 CONDITIONAL_RULES = 4
 # A random start is the best of short runs, from components of resampled rows.
-N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS = 3, 8, 500
+# They see at most so many rows, and entries: with more they would cost more than they
+# save.
+N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS, SHORT_ENTRIES = 3, 8, 500, 50_000
 LEAST_INFORMATION = 1e-12  # smallest mean information of a location
 START_ROWS, START_NOISE = 5000, 0.1  # rows, and random part, of first components
 
@@ -155,9 +156,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         The likelihood has local maxima.
         """
         K = self.n_components
-        few = rng.permutation(len(X))[:SHORT_ROWS]
-        if X.shape[1] >= MANY_FEATURES:  # short runs would cost as much as they save
-            return first_components(X, intercept, K, likelihood, weight)
+        n_rows = min(SHORT_ROWS, max(K + 1, SHORT_ENTRIES // X.shape[1]))
+        few = rng.permutation(len(X))[:n_rows]
         given = RowContext(weight=_taken(weight, few))
         rows = torch.from_numpy(np.array(X[few], float))
         points = []

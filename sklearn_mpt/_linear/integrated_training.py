@@ -55,10 +55,9 @@ from sklearn_mpt._measure.masks import (
 )
 
 AUTO_MASKS = 32
-MANY_FEATURES = 200  # from here on posteriors are nearly Gaussian
-LEAST_MASKS_IF_MANY_FEATURES = (
-    256  # smallest number of masks in a step with many features
-)
+# Smallest number of masks in a step where each row has nodes of its own, which do not
+# depend on the masks: more masks then cost nothing.
+LEAST_MASKS = 256
 # Cost of a node of a single row, in nodes that rows share, with masks and without.
 ROW_NODE_COST, SHARED_COST = 12, 40
 N_TYPICAL = 8  # number of values that stand for the entries of a feature
@@ -137,10 +136,10 @@ class IntegratedRows(Objective):
         gone = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
         self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
         self.varies = likelihood.to_locations(varying(X, context.is_all))
-        many = self.n_features >= MANY_FEATURES
-        node_params = context.seed, many, is_fine
+        node_params = context.seed, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self._iteration = 0
+        self._shares_nodes = True  # whether rows shared nodes in the last step
 
     def slopes(self, point):
         """Return a function from V to the mean of s s' V over rows, and information.
@@ -189,8 +188,9 @@ class IntegratedRows(Objective):
         return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
-        few = self.n_features < MANY_FEATURES  # otherwise each row may have its nodes
-        count = self.n_masks if few else max(self.n_masks, LEAST_MASKS_IF_MANY_FEATURES)
+        count = self.n_masks
+        if not self._shares_nodes and self.params.n_masks == "auto":
+            count = max(count, LEAST_MASKS)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
@@ -205,7 +205,8 @@ class IntegratedRows(Objective):
     def _parts(self, batch, point, joint):
         """Return sums whose total is that of the batch."""
         steps = spacing(joint, self.ratio) if self._may_share else []
-        if steps and self._fits(steps):
+        self._shares_nodes = bool(steps) and self._fits(steps)
+        if self._shares_nodes:
             table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
             return self._shared_parts(batch, table)
         return self._row_node_parts(batch, point, joint)
