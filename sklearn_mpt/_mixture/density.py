@@ -90,11 +90,11 @@ class MixtureDensity(Density):
         return self.layout.form.gaussians(*of)
 
     @cached_property
-    def _of_codes(self):
-        """log p(x_j = c | class) of all codes c of the other columns, (C, K, d - g).
+    def codes(self):
+        """All codes of the columns that are not Gaussian, (C, d - g).
 
-        It is arbitrary for codes that a column does not have, and None if the values of
-        some column are not codes.
+        Columns with fewer codes repeat their last one. None if the values of some
+        column are not codes.
         """
         likelihood, weights = self.layout.likelihood, self.classes.weights
         values = likelihood.values_of_each(len(self.layout.others))
@@ -102,8 +102,15 @@ class MixtureDensity(Density):
             return None
         last = weights.new_tensor([len(v) - 1 for v in values])
         codes = torch.arange(max(map(len, values)), device=last.device)
-        codes = codes.to(last)[:, None].minimum(last)
-        return likelihood.entry_log_prob(codes[:, None], self.classes.locations)
+        return codes.to(last)[:, None].minimum(last)
+
+    @cached_property
+    def _of_codes(self):
+        """log p(x_j = c | class) of all `codes`, (C, K, d - g); None without codes."""
+        if self.codes is None:
+            return None
+        locations = self.classes.locations
+        return self.layout.likelihood.entry_log_prob(self.codes[:, None], locations)
 
     @cached_property
     def _other_means(self):

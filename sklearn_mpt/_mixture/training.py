@@ -140,15 +140,22 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
 
 
 def _slopes(density, X, entries, weight, prior):
-    """Return gradient and information in the locations of columns not Gaussian."""
+    """Return gradient and information in the locations of columns not Gaussian.
+
+    If values are codes, the weights of the entries of each code are added up first.
+    """
     layout, classes = density.layout, density.classes
     rows, likelihood = X[:, layout.others], layout.likelihood
-    slope, information = likelihood.derivatives(
-        torch.nan_to_num(rows[:, None]), classes.locations
-    )
-    slopes = (likelihood.to_locations(entries) * slope).sum(0)
     n_present = weight @ likelihood.to_locations((~rows.isnan()).to(X))
-    expected = information.expand(len(X), *classes.locations.shape)[0]
+    values = torch.nan_to_num(rows)
+    if density.codes is not None:
+        codes = torch.arange(len(density.codes), device=X.device)
+        is_code = (values.T[..., None] == codes).to(X)  # shape: (d - g, n, C)
+        entries = (entries.permute(2, 1, 0) @ is_code).permute(2, 1, 0)
+        values = density.codes
+    slope, information = likelihood.derivatives(values[:, None], classes.locations)
+    slopes = (likelihood.to_locations(entries) * slope).sum(0)
+    expected = information.expand(len(values), *classes.locations.shape)[0]
     return slopes, (classes.weights[:, None] + prior) * n_present * expected
 
 

@@ -13,6 +13,7 @@ from sklearn_mpt import MPTImputer, MPTMixture, mpt_curve
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._measure.masks import enumerate_masks  # noqa: E402
+from sklearn_mpt._mixture.density import MixtureDensity  # noqa: E402
 from sklearn_mpt._mixture.gaussians import (  # noqa: E402
     DenseGaussians,
     DiagonalGaussians,
@@ -362,3 +363,20 @@ def test_bad_parameters_are_refused(name, value, message):
     model = MPTMixture(2).set_params(**{name: value})
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(load_iris().data)
+
+
+@pytest.mark.filterwarnings("ignore:Maximum iterations")
+def test_gradients_add_up_over_codes_as_they_do_over_rows(monkeypatch):
+    rng = np.random.default_rng(0)
+    level = rng.normal(size=200)
+    X = np.column_stack([np.digitize(level, [-1, 0, 1]), level > 0, level]) * 1.0
+    X[rng.random(X.shape) < 0.2] = np.nan
+    kinds = ["categorical", "bernoulli", "gaussian"]
+    params = {"likelihood": kinds, "max_iter": 12, "random_state": 0}
+    scores = []
+    for is_by_row in (False, True):
+        if is_by_row:
+            monkeypatch.setattr(MixtureDensity, "codes", None)
+        fits = [MPTMixture(2, objective=o, **params).fit(X) for o in ("lml", "mpt")]
+        scores.append([model.score_samples(X) for model in fits])
+    assert_allclose(*scores, rtol=0, atol=1e-10)
