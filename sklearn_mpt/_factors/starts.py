@@ -11,25 +11,16 @@ from sklearn_mpt._factors.rotation import principal_axes
 def closed_form(moments, n_components, noise_floor):
     """Return the maximum likelihood solution for second moments (Tipping, Bishop).
 
-    moments : Moments. If their covariance is a product of the rows, which are fewer
-    than the features, the eigenvectors lie in the span of the rows. noise_floor : least
-    noise variance.
+    moments : Moments. noise_floor : least noise variance.
     """
-    factors = [factor.cpu().numpy() for factor in moments.covariance_factors]
+    values, axes = _axes_of_moments(moments, n_components)
     n_features = len(moments.mean)
-    values, vectors = eigh(factors[0] if len(factors) == 1 else factors[1] @ factors[0])
-    values, vectors = values[::-1], vectors[:, ::-1]
     n_rest = n_features - n_components
     rest = values[n_components:].sum() / n_rest if n_rest > 0 else values[-1]
     noise_variance = max(float(rest), noise_floor)
-    values, vectors = values[:n_components], vectors[:, :n_components]
-    lengths = _lengths(values, noise_variance)
-    if len(factors) == 2:
-        with_length = lengths > 0
-        lengths[with_length] /= np.sqrt(values[with_length])
-        vectors = factors[0] @ vectors
+    lengths = _lengths(values[: len(axes)], noise_variance)
     components = np.zeros((n_components, n_features))
-    components[: len(lengths)] = (vectors * lengths).T
+    components[: len(axes)] = lengths[:, None] * axes
     return {
         "components_": principal_axes(components),
         "mean_": moments.mean.cpu().numpy(),
@@ -92,6 +83,30 @@ def factors_of_covariances(covariances, n_factors, noise_floor):
     variance = covariances.diagonal(dim1=1, dim2=2)
     noise = (variance - (loadings**2).sum(2)).clamp(min=noise_floor + 1e-300)
     return loadings, noise
+
+
+def principal_loadings(moments, n_factors):
+    """Return loadings (d, k) on the leading axes, with the variances along them."""
+    values, axes = _axes_of_moments(moments, n_factors)
+    loadings = np.zeros((len(moments.mean), n_factors))
+    loadings[:, : len(axes)] = (_lengths(values[: len(axes)], 0.0)[:, None] * axes).T
+    return loadings
+
+
+def _axes_of_moments(moments, n_axes):
+    """Return variances along all principal axes, and the leading axes (q, d).
+
+    If the covariance is a product of the rows, which are fewer than the features, the
+    axes lie in the span of the rows, and those without variance are 0.
+    """
+    factors = [factor.cpu().numpy() for factor in moments.covariance_factors]
+    values, vectors = eigh(factors[0] if len(factors) == 1 else factors[1] @ factors[0])
+    values, axes = values[::-1], vectors[:, ::-1][:, :n_axes].T
+    if len(factors) == 2:
+        has_length = values[: len(axes), None] > 0
+        size = np.sqrt(np.where(has_length, values[: len(axes), None], 1.0))
+        axes = np.where(has_length, axes @ factors[0].T / size, 0.0)
+    return values, axes
 
 
 def _leading(X, n_axes):

@@ -1,11 +1,11 @@
 """Start of the training of item models: shares of answers, and principal slopes."""
 
 import numpy as np
+import torch
 
 from sklearn_mpt._factors.rotation import SCALE
-
-MOST_ROWS = 5000  # number of rows from which correlations are computed
-LEAST_SLOPE, LARGEST_LOADING = 0.1, 0.9
+from sklearn_mpt._factors.starts import principal_loadings
+from sklearn_mpt._factors.sums import moments_of
 
 
 def shares(X, most, weight=None):
@@ -16,9 +16,16 @@ def shares(X, most, weight=None):
     return counts / counts.sum(axis=1, keepdims=True)
 
 
-def first_slopes(X, n_dims, weight=None):
-    """Return slopes computed from the correlations of the items; (d, k)."""
-    step = max(1, len(X) // MOST_ROWS)
+def first_slopes(
+    X, n_dims, weight=None, *, max_rows=5000, least_slope=0.1, largest_loading=0.9
+):
+    """Return slopes computed from the correlations of the items; (d, k).
+
+    max_rows : approximate number of rows that are used. least_slope : smallest size of
+    a slope, where there is one ability: at 0 its sign would be open. largest_loading :
+    largest correlation of an item's response with z, so that slopes are finite.
+    """
+    step = max(1, len(X) // max_rows)
     X = X[::step].astype(float)
     weight = np.ones(len(X)) if weight is None else weight[::step]
     present = ~np.isnan(X)
@@ -27,25 +34,16 @@ def first_slopes(X, n_dims, weight=None):
     centred = np.where(present, X - mean, 0.0)
     deviation = np.sqrt(weight @ centred**2 / count)
     centred /= np.where(deviation > 0, deviation, np.inf)
-    centred *= np.sqrt(weight / weight.sum())[:, None]
-    if len(centred) < centred.shape[1]:
-        centred = centred[: len(centred)]
-        _, size, axes = np.linalg.svd(centred, full_matrices=False)
-        values = size**2
-    else:
-        values, vectors = np.linalg.eigh(centred.T @ centred)
-        values, axes = values[::-1], vectors[:, ::-1].T
-    n_found = min(n_dims, len(axes))
-    loadings = np.zeros((X.shape[1], n_dims))
-    loadings[:, :n_found] = axes[:n_found].T * np.sqrt(
-        values[:n_found].clip(0) * min(1.0, 1.0)
-    )
+    rows = torch.from_numpy(centred)
+    weight = torch.from_numpy(weight * (len(X) / weight.sum()))
+    moments = moments_of(rows, weight, rows.new_zeros(rows.shape[1]))
+    loadings = principal_loadings(moments, n_dims)
     length = np.linalg.norm(loadings, axis=1, keepdims=True)
-    loadings *= np.minimum(1, LARGEST_LOADING / np.maximum(length, 1e-12))
+    loadings *= np.minimum(1, largest_loading / np.maximum(length, 1e-12))
     slopes = SCALE * loadings / np.sqrt(1 - (loadings**2).sum(axis=1, keepdims=True))
     sign = np.where(slopes.sum(axis=0) < 0, -1.0, 1.0)
     slopes *= sign
     if n_dims == 1:
-        small = np.abs(slopes) < LEAST_SLOPE
-        slopes = np.where(small, np.where(slopes < 0, -1, 1) * LEAST_SLOPE, slopes)
+        small = np.abs(slopes) < least_slope
+        slopes = np.where(small, np.where(slopes < 0, -1, 1) * least_slope, slopes)
     return slopes
