@@ -11,7 +11,7 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import Units, as_tensor
-from sklearn_mpt._base.estimator import LatentMixin
+from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._base.user_modules import UserModule
 from sklearn_mpt._checks import (

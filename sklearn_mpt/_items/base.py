@@ -7,7 +7,8 @@ import torch
 from sklearn.utils import check_array, gen_batches
 
 from sklearn_mpt._base.density import torch_modes
-from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
+from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities

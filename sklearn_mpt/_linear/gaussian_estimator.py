@@ -7,7 +7,8 @@ import torch
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import as_tensor, as_view
-from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
+from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import (

@@ -9,7 +9,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import StrOptions
 
 from sklearn_mpt._base.density import IntegratedDensity, Units, as_tensor, as_view
-from sklearn_mpt._base.estimator import BaseMPT, LatentMixin
+from sklearn_mpt._base.estimator import BaseMPT
+from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.rotation import simple_axes
 from sklearn_mpt._factors.starts import closed_form

@@ -15,6 +15,7 @@ from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
 from sklearn_mpt._checks import (
     COUNT,
     POSITIVE_OR_0,
+    check_fitted_components,
     check_sample_weight,
     warn_caller,
 )
@@ -364,6 +365,9 @@ class MPTMixture(TableMPT):
     @property
     def _n_features_out(self):
         return len(self.weights_)
+
+    def _check_fitted_parameters(self):
+        check_fitted_components(self.n_components, self._n_features_out)
 
     def _layout(self, n_features, device="cpu"):
         """Return which columns are Gaussian, and the likelihood of the others."""

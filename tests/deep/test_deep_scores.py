@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._base.estimator import _warn_if_unsure
+from sklearn_mpt._base.fitted_density import _warn_if_unsure
 from sklearn_mpt._deep.density import DeepDensity, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, propagate
 from sklearn_mpt._deep.posterior_modes import likeliest_points

@@ -1,0 +1,351 @@
+"""What every fitted model computes: scores, conditionals, imputations, samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal, overload
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn import get_config
+from sklearn.base import DensityMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_mpt._base.density import as_tensor, as_view, torch_modes
+from sklearn_mpt._checks import (
+    check_bool,
+    check_bound_parameters,
+    check_choice,
+    check_device,
+    check_int,
+    check_mask,
+    check_orders,
+    check_sample_weight,
+    warn_caller,
+)
+from sklearn_mpt._measure.contract import given_or_parameter
+from sklearn_mpt._seeds import RandomState, spawn_seeds
+
+CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
+UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
+
+
+class FittedDensityMixin(DensityMixin):
+    """Mixin for estimators whose fitted attributes define a `Density`.
+
+    The estimator has `_density_of`, `_read_rows`, `_check_values` and `_as_given`; see
+    `BaseMPT`.
+    """
+
+    device: str | torch.device
+    n_features_in_: int
+    _bound: Mapping
+    _has_chains = True  # whether it offers `mean_chain_scores`
+
+    # Scores
+
+    @overload
+    def score_samples(
+        self, X: ArrayLike, return_std: Literal[False] = False
+    ) -> np.ndarray: ...
+    @overload
+    def score_samples(
+        self, X: ArrayLike, return_std: Literal[True]
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+    def score_samples(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        r"""Compute the log marginal likelihood :math:`\log p(x)` of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score. Missing entries (NaN) are integrated out: the score is the
+            log-density of the entries present, and 0.0 where there are none.
+        return_std : bool, default=False
+            Whether to return the error of the integration over z, too. It is no
+            standard deviation of the density over rows.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_samples,)
+            In nats.
+        std_error : ndarray of shape (n_samples,)
+            Standard error of the integration, in nats; zero where the score is exact,
+            or a quadrature accurate to 1e-4. By importance sampling, from independent
+            scramblings of the points, so large that 1.96 of them cover 95%. Only if
+            `return_std` is True.
+
+        Warns
+        -----
+        UserWarning
+            If a standard error exceeds 0.5 nats.
+        """
+        check_bool(return_std, "return_std")
+        X, density = self._validate_rows(X), self._density()
+        scored = self._map_rows(density, lambda x: torch.stack(density.lml(x), 1), X)
+        log_prob, std_error, *n_effective = scored.T
+        _warn_if_unsure(std_error, *n_effective)
+        return (log_prob, std_error) if return_std else log_prob
+
+    def score(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> float:
+        """Compute the mean log marginal likelihood of the rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to score; NaN marks missing entries.
+        y : Ignored
+            Not used, present for API consistency by convention.
+        sample_weight : array-like of shape (n_samples,), default=None
+            What each row counts in the mean; None is 1.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        log_prob = self.score_samples(X)
+        if sample_weight is not None:
+            sample_weight = check_sample_weight(sample_weight, log_prob)
+        return float(np.average(log_prob, weights=sample_weight))
+
+    # Conditionals
+
+    def conditional_log_prob(self, X: ArrayLike, mask: ArrayLike) -> np.ndarray:
+        r"""Compute :math:`\log p(x_j \mid x_R)` for the hidden entries of each row.
+
+        R are the features that are neither hidden nor missing. A hidden value enters
+        only its own term.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        mask : array-like of bool, of shape (n_features,) or (n_samples, n_features)
+            True where a feature is hidden.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_samples, n_features)
+            In nats; 0.0 where not hidden, or missing.
+        """
+        X, density = self._validate_rows(X), self._density()
+        mask = check_mask(mask, *X.shape)
+        if len(mask) == len(X):
+            return self._map_rows(density, density.conditional_log_prob, X, mask)
+        shared = self._tensor(mask)
+        return self._map_rows(
+            density, lambda rows: density.conditional_log_prob(rows, shared), X
+        )
+
+    def mean_masked_scores(self, X: ArrayLike, masks: ArrayLike) -> np.ndarray:
+        """Average the masked score over rows, for each of several masks.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        masks : array-like of bool, of shape (n_masks, n_features)
+            True where a feature is hidden.
+
+        Returns
+        -------
+        scores : ndarray of shape (n_masks,)
+            In nats per hidden feature.
+        """
+        X, density, masks = self._validate_rows(X), self._density(), np.asarray(masks)
+        masks = self._tensor(check_mask(masks, len(masks), X.shape[1]))
+        with torch_modes():
+            rows = as_view(X, masks.device)
+            scores = density.mean_masked_scores(rows, masks, _n_rows(density))
+        return scores.cpu().numpy()
+
+    @available_if(lambda self: self._has_chains)
+    def mean_chain_scores(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
+        """Compute the scores along orders of the features, averaged over rows.
+
+        `MPTDeepVAE` has it unless ``conditional="encode_decode"``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        orders : array-like of int, of shape (n_orders, n_features) or \
+                (n_orders, n_samples, n_features)
+            Orders of the features, for all rows or for each.
+
+        Returns
+        -------
+        scores : ndarray of shape (2, n_orders, n_features)
+            Given the first t features of an order, in nats: the mean score of all
+            others, and the log-probability of the next one alone.
+        """
+        X, device = self._validate_rows(X), check_device(self.device)
+        with torch_modes():
+            orders = torch.from_numpy(np.require(orders, None, ["C", "W"])).to(device)
+            scores = self._density().mean_chain_scores(as_view(X, device), orders)
+        return scores.cpu().numpy()
+
+    def chain_log_prob(self, X: ArrayLike, orders: ArrayLike) -> np.ndarray:
+        """Compute the log-probability of each feature given those before it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        orders : array-like of int, of shape (n_orders, n_features) or \
+                (n_orders, n_samples, n_features)
+            Orders of the features, for all rows or for each.
+
+        Returns
+        -------
+        log_prob : ndarray of shape (n_orders, n_samples, n_features)
+            In nats, by feature; 0.0 where missing. The sum over features is the
+            log-probability of the row, along each order.
+        """
+        X, density = self._validate_rows(X), self._density()
+        orders = check_orders(orders, *X.shape).swapaxes(0, 1)
+
+        def along(rows, order):
+            return density.chain_log_prob(rows, order.long())
+
+        if len(orders) == len(X):
+            log_prob = self._map_rows(density, along, X, orders)
+        else:
+            shared = self._tensor(orders)
+            log_prob = self._map_rows(density, lambda rows: along(rows, shared), X)
+        return log_prob.swapaxes(0, 1)
+
+    # Imputation and samples
+
+    def impute(
+        self, X: ArrayLike, method: str = "mean", random_state: RandomState = None
+    ) -> np.ndarray:
+        """Fill in the missing entries of each row, given those present.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows; NaN marks missing entries.
+        method : {"mean", "sample"}, default="mean"
+            "mean" is the conditional expectation of each missing entry, or its most
+            probable category; "sample" one joint draw of all that are missing in a row.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the estimator's own.
+
+        Returns
+        -------
+        X : ndarray or DataFrame of shape (n_samples, n_features)
+            A copy; present entries are unchanged. It is a DataFrame if X is one and
+            the model's `likelihood` tells kinds of columns. Its columns keep their
+            dtypes where these can hold all values of the imputation, and otherwise get
+            those of `fit`: integers that gaps turned into floats are integers again.
+            Integers are rounded, and kept within the range of the dtype in `fit`. The
+            imputation of a row does not depend on other rows.
+        """
+        check_choice(method, "method", ["mean", "sample"])
+        rows, density = self._validate_rows(X), self._density()
+        fill = density.expect
+        if method == "sample":
+            fill = partial(density.draw, rng=self._generator_for(random_state))
+
+        def filled(part):
+            return torch.where(torch.isnan(part), fill(part), part)
+
+        return self._as_given(
+            self._map_rows(density, filled, rows, dtype=rows.dtype), X
+        )
+
+    def sample(
+        self, n_samples: int = 1, random_state: RandomState = None
+    ) -> np.ndarray:
+        """Draw rows from the model.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            Number of rows.
+        random_state : int, RandomState instance or None, default=None
+            Determines the draws. None takes the estimator's own.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        """
+        self._check_is_fitted()
+        check_int(n_samples, "n_samples")
+        nothing = np.broadcast_to(np.nan, (n_samples, self.n_features_in_))
+        rng, density = self._generator_for(random_state), self._density()
+        drawn = self._map_rows(density, lambda rows: density.draw(rows, rng), nothing)
+        return self._as_given(drawn)
+
+    # Rows and fitted attributes
+
+    def _generator_for(self, random_state):
+        random_state = given_or_parameter(self, "random_state", random_state)
+        return np.random.default_rng(spawn_seeds(random_state, 1)[0])
+
+    def _validate_rows(self, X):
+        """Return rows to score as an array of numbers, NaN where missing."""
+        self._check_is_fitted()
+        X = self._read_rows(X)
+        self._check_values(X)
+        return X
+
+    def _check_is_fitted(self):
+        check_is_fitted(self)
+        check_bound_parameters(self, self._bound)
+
+    def _density(self):
+        """Return the density of the fitted attributes."""
+        with torch_modes():
+            return self._density_of(vars(self), check_device(self.device))
+
+    def _tensor(self, array):
+        with torch_modes():
+            return as_tensor(array, check_device(self.device))
+
+    def _map_rows(self, density, function, *arrays, dtype=None):
+        """Apply a function of tensors in double precision to chunks of rows.
+
+        dtype : of the result; None is what the function returns.
+        """
+        result = None
+        with torch_modes():
+            device, n_rows = check_device(self.device), _n_rows(density)
+            for start in range(0, len(arrays[0]), n_rows):
+                rows = slice(start, start + n_rows)
+                part = function(*(as_tensor(array[rows], device) for array in arrays))
+                part = part.cpu().numpy()
+                if result is None:
+                    shape = len(arrays[0]), *part.shape[1:]
+                    result = np.empty(shape, dtype or part.dtype)
+                result[rows] = part
+        return result
+
+
+def _n_rows(density):
+    """Return the number of rows that fit working_memory and CHUNK_BYTES."""
+    budget = min(get_config()["working_memory"] * 2**20, CHUNK_BYTES)
+    return max(1, int(budget // density.row_bytes))
+
+
+def _warn_if_unsure(std_error, n_effective=None):
+    unsure = std_error > UNSURE
+    if not unsure.any():
+        return
+    points = ""
+    if n_effective is not None:
+        least = n_effective[unsure].min()
+        points = f", and rest on as few as {least:.3g} effective points"
+    warn_caller(
+        f"The log marginal likelihoods of {np.count_nonzero(unsure)} of "
+        f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"
+        f"{points}: the posterior of the latent variables is hard to integrate over.",
+    )
