@@ -28,8 +28,8 @@ from sklearn_mpt._integration.integrals import (
 )
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
+from sklearn_mpt._numbers import FLOAT_BYTES
 
-FLOAT_BYTES = 8
 N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32

@@ -27,9 +27,9 @@ from sklearn_mpt._checks import (
     warn_caller,
 )
 from sklearn_mpt._measure.contract import given_or_parameter
+from sklearn_mpt._numbers import CHUNK_BYTES
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
-CHUNK_BYTES = 2**25  # larger chunks of rows are slower: they leave the caches
 UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
 
 

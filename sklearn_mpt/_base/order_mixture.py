@@ -12,9 +12,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._base.density import Density, Units
-
-FLOAT_BYTES = 8
-CHAIN_BYTES = 2**25  # memory of the rows that are scored along an order at a time
+from sklearn_mpt._numbers import CHUNK_BYTES
 
 
 def draw_orders(n_orders, n_features, rng):
@@ -119,12 +117,12 @@ class OrderMixture(Density):
 
     def _n_at_a_time(self, n_rows):
         """Return how many places of an order are predicted together, of some rows."""
-        return max(1, CHAIN_BYTES // self.row_bytes // max(1, n_rows))
+        return max(1, CHUNK_BYTES // self.row_bytes // max(1, n_rows))
 
     def mean_chain_scores(self, X, orders):
         """Return scores along orders, as in the contract; (2, n_orders, d)."""
         scores = X.new_zeros(2, len(orders), X.shape[1], dtype=torch.float64)
-        n_rows = max(1, CHAIN_BYTES // self.row_bytes)
+        n_rows = max(1, CHUNK_BYTES // self.row_bytes)
         for i, order in enumerate(orders):
             for first in range(0, len(X), n_rows):
                 part = X[first : first + n_rows].double()

@@ -22,11 +22,11 @@ used, whose errors grow with the square root.
 
 import torch
 
-from sklearn_mpt._base.density import FLOAT_BYTES, LatentDensity
+from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.sums import moments_of, raised
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
+from sklearn_mpt._numbers import CACHE_BYTES, FLOAT_BYTES
 
-BLOCK_BYTES = 2**22  # size of a tensor over places, components and features
 ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches
 # Largest ratio of a feature's variance to the noise for which scores have an error of
 # about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
@@ -338,7 +338,7 @@ def _by_moments(second, order, model):
     n_components, n_features = W.shape
     gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
     blocks = []
-    size = max(1, BLOCK_BYTES // (8 * W.numel()))
+    size = max(1, CACHE_BYTES // (8 * W.numel()))
     for places in torch.arange(n_features, device=W.device).split(size):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])

@@ -24,14 +24,13 @@ from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
+from sklearn_mpt._numbers import CHUNK_BYTES, KEPT_ENTRIES
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks
-BLOCK_BYTES = 2**24  # memory for a block of rows, about the size of the caches
 MAX_BATCH = 2**17  # rows of a step if batch_size is "auto"
 MOST_JOINT_NOISES = 500  # noise variances whose information is inverted as a matrix
 NOISE_ROWS = 1000  # rows from which the information of the noise is estimated
-SLOPE_NUMBERS = 2**24  # entries of rows in which unexplained directions are looked for
 FEW = 0.2  # observed features per latent dimension that count as few: UniformMasks
 
 
@@ -141,7 +140,7 @@ class GaussianRows(Objective):
         size = min(self.n_pairs, MAX_BATCH) if batch_size == "auto" else batch_size
         self.n_batches = math.ceil(self.n_pairs / size)
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
-        self.n_block = max(64, BLOCK_BYTES // row_bytes)
+        self.n_block = max(64, CHUNK_BYTES // row_bytes)
         self.is_noisy = masks is not None or self.n_batches > 1
         self._iteration = 0
 
@@ -248,7 +247,7 @@ class GaussianRows(Objective):
         The information is that of the locations. If rows are many, evenly spaced ones
         are used.
         """
-        n_rows = max(1, min(len(self.X), SLOPE_NUMBERS // self.X.shape[1]))
+        n_rows = max(1, min(len(self.X), KEPT_ENTRIES // self.X.shape[1]))
         places = np.linspace(0, len(self.X) - 1, n_rows).astype(np.int64)
         rows = torch.from_numpy(places).to(self.X.device)
         X, weight = self.X[rows].double(), self.weights.each[rows]

@@ -6,6 +6,7 @@ from scipy.linalg import eigh
 from sklearn.utils.extmath import randomized_svd
 
 from sklearn_mpt._factors.rotation import principal_axes
+from sklearn_mpt._numbers import TINY
 
 
 def closed_form(moments, n_components, noise_floor):
@@ -81,7 +82,7 @@ def factors_of_covariances(covariances, n_factors, noise_floor):
     values, vectors = values[:, -n_factors:], vectors[:, :, -n_factors:]
     loadings = vectors * (0.5 * values).clamp(min=0).sqrt()[:, None]
     variance = covariances.diagonal(dim1=1, dim2=2)
-    noise = (variance - (loadings**2).sum(2)).clamp(min=noise_floor + 1e-300)
+    noise = (variance - (loadings**2).sum(2)).clamp(min=noise_floor + TINY)
     return loadings, noise
 
 

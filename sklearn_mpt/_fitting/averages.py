@@ -6,12 +6,13 @@ import numpy as np
 
 from sklearn_mpt._fitting.natural_gradient import NaturalStep, divide, mix
 from sklearn_mpt._fitting.stopping import RULES, trend
+from sklearn_mpt._numbers import TINY
 
 
 def agreement(before, now):
     """Return the cosine of a step and a later gradient, in the information metric."""
     norm = 2 * math.sqrt(max(before.gain, 0) * max(now.gain, 0))
-    return before.step.dot(now.gradient) / max(norm, 1e-300)
+    return before.step.dot(now.gradient) / max(norm, TINY)
 
 
 class StepHistory:

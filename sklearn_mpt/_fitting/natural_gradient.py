@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._numbers import TINY
+
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Largest relative decrease in one step of a noise variance or another positive number.
 LARGEST_FALL = 0.95
@@ -273,7 +275,7 @@ def _divide_blocks(gradient, information, solved):
     )
     shape_params = torch.where(is_own, gradient.shape_params[taken], 0.0)
     slope = torch.cat([gradient.coefs[places], shape_params], 1)
-    size = matrices.diagonal(dim1=1, dim2=2).clamp(min=1e-300).rsqrt()
+    size = matrices.diagonal(dim1=1, dim2=2).clamp(min=TINY).rsqrt()
     matrices = size[:, None] * matrices * size[..., None]
     matrices.diagonal(dim1=1, dim2=2).add_(RIDGE * matrices.shape[1])
     step = torch.linalg.solve_ex(matrices, (size * slope)[..., None]).result[..., 0]

@@ -2,6 +2,8 @@
 
 import torch
 
+from sklearn_mpt._numbers import TINY
+
 # Without a prior, slopes are free up to this length (change of a location for a unit of
 # z), and a normal prior with this standard deviation keeps the excess small: slopes of
 # features that separate the rows would be infinite.
@@ -22,6 +24,6 @@ def slope_penalty(slopes, deviation):
     length = torch.linalg.norm(slopes, dim=1, keepdim=True)
     excess = (length - free).clamp(min=0)
     precision = deviation**-2
-    gradient = precision * excess / length.clamp(min=1e-300) * slopes
+    gradient = precision * excess / length.clamp(min=TINY) * slopes
     curvature = precision * (length >= free)
     return gradient, curvature, 0.5 * precision * float((excess**2).sum())

@@ -29,6 +29,8 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from sklearn_mpt._numbers import TINY
+
 DENSE_FEATURES = 128  # up to this number, a full eigendecomposition is faster
 EIGENVALUE_TOLERANCE = 1e-3  # relative; training refines the new components
 
@@ -61,7 +63,7 @@ def with_missing_components(
     """
     n_dims = point.coefs.shape[1] - 1
     size = information.sqrt()[:, None]
-    unit = torch.where(size > 0, 1 / size.clamp(min=1e-300), 0.0)
+    unit = torch.where(size > 0, 1 / size.clamp(min=TINY), 0.0)
     axes, lengths, rotation = torch.linalg.svd(
         size * point.coefs[:, :n_dims], full_matrices=False
     )

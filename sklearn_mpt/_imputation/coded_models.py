@@ -8,8 +8,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._base.density import Density
 from sklearn_mpt._base.estimator import BaseMPT
-
-BLOCK_NUMBERS = 2**22  # numbers in the rows that are asked for all categories at once
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 
 class CodedModel(BaseEstimator):
@@ -59,7 +58,7 @@ class CodedModel(BaseEstimator):
         filled, of_powers = X.copy(), X[:, powers]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
-        n_rows = max(1, BLOCK_NUMBERS // (X.shape[1] * counts.max(initial=1)))
+        n_rows = max(1, CHUNK_ENTRIES // (X.shape[1] * counts.max(initial=1)))
         for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
             params = asked.tolist(), layout.n_categories[asked].tolist(), powers
             for block in _blocks(rows, n_rows):

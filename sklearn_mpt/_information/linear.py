@@ -14,6 +14,7 @@ import torch
 from sklearn_mpt._information.louis import covariance_of, missing_information
 from sklearn_mpt._integration.integrals import log_joint
 from sklearn_mpt._integration.quadrature import Nodes
+from sklearn_mpt._numbers import TINY
 
 BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.
@@ -126,7 +127,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
         before, now = now, _by_rule(rows, weight, joint, (rule, is_exact))
         if before is None:
             continue
-        unit = now.diagonal().clamp(min=1e-300).rsqrt()
+        unit = now.diagonal().clamp(min=TINY).rsqrt()
         if ((now - before) * unit * unit[:, None]).abs().max() < near:
             break
     return now

@@ -42,14 +42,13 @@ from sklearn_mpt._integration.quadrature import (
     standard_normal_log_prob,
     total_and_shares,
 )
+from sklearn_mpt._numbers import CACHE_BYTES
 
 N_ROWS = 128  # for which approximate posteriors are found together
-BLOCK_BYTES = 2**22  # of one tensor over rows, nodes and features; fits caches
 GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
 # Points of each approximate posterior, the more the fewer lengths, and of the prior.
 N_POINTS, MAX_POINTS, PRIOR_POINTS = 1280, 128, 4
 MAX_PLACES = 512  # prefixes that are scored together, for memory
-SHARED_BYTES = 2**22  # of one tensor over rows, features and shared nodes; fits caches
 
 
 def prefix_scores(X, orders, model, n_dims, seed):
@@ -104,7 +103,7 @@ def _sum_over_rows(rows, order, model, shift, rng):
     )
     shifts = shift[:, None] ^ shifts.to(shift.device)
     width = max(rows.X.shape[1], model.width)
-    size = max(1, BLOCK_BYTES // (8 * width * sum(counts)))
+    size = max(1, CACHE_BYTES // (8 * width * sum(counts)))
     sums = 0
     for part in gen_batches(len(order), size):
         z, log_weight = _nodes(parts.take(part), count, shifts[part])
@@ -238,7 +237,7 @@ def integrate_along(rows, orders, rule, model):
         By feature; 0.0 for missing entries.
     """
     n_nodes = max(len(z) for z, _ in rule.groups)
-    size = max(1, SHARED_BYTES // (8 * n_nodes * (orders.shape[2] + 1)))
+    size = max(1, CACHE_BYTES // (8 * n_nodes * (orders.shape[2] + 1)))
     sums = [
         _along_orders(rows.take(part), orders[part], rule, model)
         for part in gen_batches(len(orders), size)

@@ -25,13 +25,13 @@ from sklearn_mpt._integration.quadrature import (
     grids,
     mixtures,
 )
+from sklearn_mpt._numbers import CACHE_BYTES
 
 GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
 IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
-BLOCK_BYTES = 2**22  # of a tensor over rows, nodes and features, to fit caches
 LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
 QUASI_RANDOM_GAIN = 2  # standard errors of random points are so many times larger
 # Refining ends where weights, and with them errors, are small by chance. So this share
@@ -177,7 +177,7 @@ def _blocks(z, rows, model):
     """
     n_rows, n_features = rows.X.shape
     width = max(n_features, model.width)
-    return z.split(max(1, BLOCK_BYTES // (8 * n_rows * width)), 1)
+    return z.split(max(1, CACHE_BYTES // (8 * n_rows * width)), 1)
 
 
 def integrate_log_prob(rows, rule, model):

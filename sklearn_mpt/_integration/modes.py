@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import torch
 
+from sklearn_mpt._numbers import TINY
+
 SHORTER, SHORTEST = 0.3, 1e-3  # of steps: factor, and least share of a damped one
 # Relative rounding error of a log-density, a sum over features. A smaller fall of it is
 # no reason to shorten a step.
@@ -68,7 +70,7 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.
         precision[better] = evaluated.precision[gained]
         new = _newton(evaluated.gradient[gained], precision[better], max_step)
         step[better], gain[better] = new
-        length = step.norm(dim=1).clamp(min=1e-300)
+        length = step.norm(dim=1).clamp(min=TINY)
         damped, worse = torch.log1p(length) / length, moving[~gained]
         longer = torch.maximum(size[better] / SHORTER, damped[better])
         size[better] = longer.clamp(max=1.0)

@@ -17,7 +17,6 @@ N_NODES = 601
 # ability in such a direction from which on it is infinite.
 FLAT, SHARE = 1e-6, 1e-3
 DIFFERENCE = 1e-4
-BLOCK = 2**21
 
 
 class Abilities(NamedTuple):

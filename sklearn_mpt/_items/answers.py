@@ -8,8 +8,9 @@ of a matrix of indicators and a matrix over nodes.
 import numpy as np
 import torch
 
+from sklearn_mpt._numbers import KEPT_ENTRIES
+
 BLOCK = 2**20  # numbers in a tensor over rows and columns, or nodes
-MOST_KEPT = 2**24  # up to so many indicators are kept, not formed in every pass
 # Equal rows are merged unless more than this share of a sample of rows is distinct.
 SAMPLE, OFTEN_ALONE = 4096, 0.8
 MISSING = -1
@@ -50,7 +51,7 @@ class Answers:
         columns = self.codes.shape[1] * (n_categories - 1) + len(self.gappy)
         self.columns = columns
         self._kept = None
-        if len(self.codes) * columns <= MOST_KEPT:
+        if len(self.codes) * columns <= KEPT_ENTRIES:
             self._kept = self._indicators(slice(None))
 
     def __len__(self):

@@ -17,8 +17,7 @@ from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
 from sklearn_mpt._items.nodes import MAX_GRID_DIMS
 from sklearn_mpt._items.training import Priors
-
-BLOCK = 2**22  # probabilities of answers that are computed at a time
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 
 class FittedItems(LatentMixin, BaseMPT):
@@ -145,7 +144,7 @@ class FittedItems(LatentMixin, BaseMPT):
                 "theta must have shape (n_samples, n_components) = "
                 f"({len(rows)}, {self._n_features_out}), got {np.shape(theta)}."
             )
-        size = max(1, BLOCK // (rows.shape[1] * density.items.most))
+        size = max(1, CHUNK_ENTRIES // (rows.shape[1] * density.items.most))
         for part in gen_batches(len(rows), size):
             prob = self._prob_of(density, theta[part])
             yield statistics.moments_of(rows[part], prob), weight[part]

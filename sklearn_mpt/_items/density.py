@@ -7,14 +7,14 @@ two matrices. With the posterior weights :math:`r_s` of nodes given the visible 
 
 import torch
 
-from sklearn_mpt._base.density import FLOAT_BYTES, LatentDensity
+from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._items.answers import Answers, log_joint
 from sklearn_mpt._items.nodes import grid_of
+from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
 FINER = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
 MOST_DRAWN = 2**14
-LEAST_PROB = 1e-300
 
 
 class ItemDensity(LatentDensity):
@@ -104,7 +104,7 @@ class ItemDensity(LatentDensity):
 
     def _log_prob_of(self, X, probs, asked):
         codes = X.nan_to_num().long()[..., None]
-        chosen = probs.gather(2, codes)[..., 0].clamp(min=LEAST_PROB)
+        chosen = probs.gather(2, codes)[..., 0].clamp(min=TINY)
         return torch.where(asked, chosen.log(), 0.0)
 
     def expect(self, X):
@@ -180,7 +180,7 @@ class ItemDensity(LatentDensity):
         d = X.shape[1]
         order = order.expand(X.shape)
         scores = X.new_zeros(2, d).double()
-        size = max(1, 2**22 // (len(self.grid.z) + 2 * d * self.items.most))
+        size = max(1, CHUNK_ENTRIES // (len(self.grid.z) + 2 * d * self.items.most))
         for rows, orders in zip(X.split(size), order.split(size), strict=True):
             rows = rows.double()
             codes, present = rows.nan_to_num().long(), ~rows.isnan()

@@ -5,9 +5,9 @@ import torch
 
 from sklearn_mpt._information.louis import missing_information
 from sklearn_mpt._items.answers import MISSING, log_joint
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 STEP = 1e-5  # of central differences
-BLOCK = 2**22  # numbers in a tensor over rows and parameters
 MOST_PARAMETERS = 3000  # with more, the information is computed for each item alone
 
 
@@ -35,7 +35,7 @@ def observed_information(objective, point):
     answers = objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
-    size = max(1, BLOCK // (len(z) * p))
+    size = max(1, CHUNK_ENTRIES // (len(z) * p))
     for start in range(0, len(answers), size):
         rows = slice(start, start + size)
         r = log_joint(answers, rows, table, log_weight).softmax(1)

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sklearn_mpt._numbers import TINY
+
 LEAST_EXPECTED = 1.0  # smallest expected number of people in a cell
 RARE_ROWS, RARE = 0.1, 0.05  # share of rows in which a category must be expected
 LEAST_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer, as in mirt
@@ -247,7 +249,7 @@ def moments_of(X, prob):
     present = ~np.isnan(X)
     codes = np.where(present, X, 0).astype(int)
     steps = np.arange(prob.shape[2])
-    log_prob = np.log(prob.clip(1e-300))
+    log_prob = np.log(prob.clip(TINY))
     mean = prob @ steps
     variance = prob @ steps**2 - mean**2
     mean_log = (prob * log_prob).sum(axis=2)

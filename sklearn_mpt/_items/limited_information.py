@@ -30,6 +30,8 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
+from sklearn_mpt._numbers import TINY
+
 MOST_MOMENTS = 8000
 SINGULAR = 1e-12  # relative variance below which a moment follows from others
 
@@ -175,9 +177,7 @@ def statistic(difference, covariance, derivatives, n_free):
     white = _whitened(covariance, np.column_stack([difference, derivatives]))
     residual, slopes = white[:, 0], white[:, 1:]
     length = np.linalg.norm(slopes, axis=0)
-    basis, _, _ = np.linalg.svd(
-        slopes / np.maximum(length, 1e-300), full_matrices=False
-    )
+    basis, _, _ = np.linalg.svd(slopes / np.maximum(length, TINY), full_matrices=False)
     return float(residual @ residual - np.sum((basis[:, :n_free].T @ residual) ** 2))
 
 

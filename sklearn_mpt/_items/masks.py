@@ -20,6 +20,7 @@ from sklearn_mpt._items.training import (
     solve_metric,
 )
 from sklearn_mpt._measure.masks import draw_masks, training_sizes
+from sklearn_mpt._numbers import TINY
 
 AUTO_MASKS = 32
 WINDOW = 5  # number of steps whose mean loss is compared with that of the next
@@ -74,7 +75,7 @@ class MaskedItemSolver(ItemSolver):
             raise FloatingPointError
         direction = solve_metric(self.objective, evaluation, evaluation.gradient)
         size = self.learning_rate * falling_size(count)
-        size = min(size, LONGEST / max(float(direction.abs().max()), 1e-300))
+        size = min(size, LONGEST / max(float(direction.abs().max()), TINY))
         items = self.objective.layout.items
         while not items.is_valid(self.point + size * direction):
             size *= 0.5
@@ -153,7 +154,7 @@ def _add_masked(
     hidden = indicators[:, mask].flatten(1)
     r = torch.addmm(log_weight[group], observed, table.flatten(0, 1)).softmax(1)
     hidden_prob = prob[mask].flatten(0, 1)  # shape: (h c, s)
-    average = torch.where(hidden > 0, r @ hidden_prob.T, 1.0).clamp(min=1e-300)
+    average = torch.where(hidden > 0, r @ hidden_prob.T, 1.0).clamp(min=TINY)
     scale = weight * d / mask.sum()
     gain = scale[:, None] * hidden / average
     through = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])

@@ -12,6 +12,7 @@ import torch
 
 from sklearn_mpt._integration.prior_grid import coarsened, lattice, spacings
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
+from sklearn_mpt._numbers import KEPT_ENTRIES
 
 RADIUS = 6.5  # radius of the grid, in standard deviations of z
 # Spacings in standard deviations of the narrowest posterior, by number of dimensions.
@@ -21,7 +22,6 @@ SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
 # of 1 / (steepest slope).
 WIDEST, STEEPEST = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
-MOST_NUMBERS = 2**24  # largest size of a table over items, categories and nodes
 FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
 MAX_GRID_DIMS = 3  # with more, nodes are sampled
 
@@ -98,6 +98,6 @@ def steps_for(items, point, population, ratios):
     steepest = slopes.abs().amax(0)
     widest = torch.minimum(widest, STEEPEST * ratio / steepest.clamp(min=1e-3))
     steps = spacings(precision, ratio, widest).tolist()
-    most = min(MOST_NODES[n_dims], MOST_NUMBERS // (len(items) * items.most))
+    most = min(MOST_NODES[n_dims], KEPT_ENTRIES // (len(items) * items.most))
     most = max(most, FEWEST**n_dims if n_dims == 1 else 31**n_dims)
     return coarsened(steps, most, _extent(population)[1])

@@ -25,13 +25,13 @@ from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import Objective, block_sums
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 WIDENING = 0.4  # Gaussians are 1 + WIDENING / sqrt(n_dims) times as wide as posteriors
 POPULATION_POINTS = 2**12
 # Points of each replicate around the mode and from the prior, for rule after rule.
 SCORING_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 TRAINING_POINTS, FINE_POINTS = (64, 8), (256, 32)  # of each row, in all
-BLOCK = 2**21  # numbers in a tensor over items, answers, rows and nodes
 
 
 class ItemJoint:
@@ -211,7 +211,7 @@ class SampledObjective(Objective):
     def _sums(self, point):
         items, nodes = self.layout.items, self._nodes
         n_nodes, n_dims = nodes.z.shape[1:]
-        size = max(1, BLOCK // (len(items) * items.most * n_nodes))
+        size = max(1, CHUNK_ENTRIES // (len(items) * items.most * n_nodes))
         value, parts = 0.0, [(0.0, 0.0)] * len(items.blocks)
         for first in range(0, len(self.answers), size):
             rows = slice(first, first + size)

@@ -6,6 +6,7 @@ import torch
 from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._factors.starts import principal_loadings
 from sklearn_mpt._factors.sums import moments_of
+from sklearn_mpt._numbers import TINY
 
 
 def shares(X, most, weight=None):
@@ -29,7 +30,7 @@ def first_slopes(
     X = X[::step].astype(float)
     weight = np.ones(len(X)) if weight is None else weight[::step]
     present = ~np.isnan(X)
-    count = np.maximum(weight @ present, 1e-300)
+    count = np.maximum(weight @ present, TINY)
     mean = weight @ np.nan_to_num(X) / count
     centred = np.where(present, X - mean, 0.0)
     deviation = np.sqrt(weight @ centred**2 / count)

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import totals
+from sklearn_mpt._numbers import TINY
 
 LARGEST_LOG = 80.0  # largest log of an expected amount in single precision
 
@@ -33,9 +34,9 @@ def log_moments(X, weight=None):
     """Return mean, variance and count of the logs of positive amounts by column."""
     logs = np.where(X > 0, log_of(np.nan_to_num(X)), np.nan)
     total, count = totals(logs, weight)
-    mean = total / np.maximum(count, 1e-300)
+    mean = total / np.maximum(count, TINY)
     square, _ = totals((logs - mean) ** 2, weight)
-    return mean, square / np.maximum(count, 1e-300), count
+    return mean, square / np.maximum(count, TINY), count
 
 
 def positive_part_is_constant(X):

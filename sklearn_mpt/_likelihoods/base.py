@@ -10,7 +10,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 
-BLOCK_ENTRIES = 2**19  # of a tensor over rows, nodes and features
+from sklearn_mpt._numbers import CACHE_ENTRIES
+
 LOG_NOISE_STEP = 10.0  # log noise variances take larger steps than coefficients
 
 Scale = float | np.ndarray  # one scale for all columns, or one for each
@@ -275,7 +276,7 @@ class Likelihood(torch.nn.Module, ABC):
                 prob = self.entry_log_prob(location.new_tensor(value), location).exp()
                 average += (X == value) * (r @ prob)
             return average
-        n_nodes = max(1, BLOCK_ENTRIES // X.numel())
+        n_nodes = max(1, CACHE_ENTRIES // X.numel())
         blocks = zip(r.split(n_nodes, 1), location.split(n_nodes), strict=True)
         return sum(
             (share[:, None] @ self.entry_log_prob(X[:, None], at).exp())[:, 0]

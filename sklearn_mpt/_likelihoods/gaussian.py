@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
+from sklearn_mpt._numbers import CHUNK_BYTES
 
 LOG_2PI = math.log(2 * math.pi)
-BLOCK_BYTES = 2**24  # memory for rows at a time
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
 # Squares of numbers of these sizes, summed over rows, are numbers of double precision.
 SMALLEST_SCALE, LARGEST_SIZE = 1e-150, 1e150
@@ -21,7 +21,7 @@ def row_blocks(X, weight=None):
     So all rows are never copied at once.
     """
     weight = np.ones(len(X)) if weight is None else weight
-    n_rows = max(1, BLOCK_BYTES // (8 * X.shape[1]))
+    n_rows = max(1, CHUNK_BYTES // (8 * X.shape[1]))
     for first in range(0, len(X), n_rows):
         part = slice(first, first + n_rows)
         yield X[part].astype(np.float64, copy=False), weight[part]

@@ -31,6 +31,7 @@ from sklearn_mpt._likelihoods import Columns
 from sklearn_mpt._likelihoods.gaussian import Gaussian
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._measure.masks import fixed_size
+from sklearn_mpt._numbers import TINY
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
@@ -257,7 +258,7 @@ def _are_dependent(weights):
     they are not, noise variances of zero are valid.
     """
     n_components, n_features = weights.shape
-    unit = weights / np.maximum(np.linalg.norm(weights, axis=0), 1e-300)
+    unit = weights / np.maximum(np.linalg.norm(weights, axis=0), TINY)
     lengths = np.linalg.svd(unit, compute_uv=False)
     return n_features > n_components or lengths.min() ** 2 < DEPENDENT
 

@@ -13,6 +13,7 @@ import torch
 from sklearn_mpt._likelihoods import likelihood_of
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
+from sklearn_mpt._numbers import TINY
 
 # Of the components of a mixture, in standard deviations of the column. Sharper values
 # have no density that rows could tell.
@@ -118,7 +119,7 @@ class LikelihoodHead(ColumnHead):
         present = np.repeat(~np.isnan(X), self.n_inputs, axis=1)
         read = self.inputs(torch.from_numpy(np.nan_to_num(X).astype(float))).numpy()
         weight = (np.ones(len(X)) if weight is None else weight)[:, None] * present
-        count = np.maximum(weight.sum(0), 1e-300)
+        count = np.maximum(weight.sum(0), TINY)
         mean = (weight * read).sum(0) / count
         scale = np.sqrt((weight * (read - mean) ** 2).sum(0) / count)
         return mean, np.where(scale > 1e-6, scale, 1.0)

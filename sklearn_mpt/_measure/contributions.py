@@ -26,9 +26,8 @@ from sklearn_mpt._measure.contract import (
 from sklearn_mpt._measure.masks import count_orders, draw_order
 from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._measure.rows import Rows, as_objects, column_names
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 from sklearn_mpt._seeds import RandomState, spawn_seeds
-
-BLOCK_ENTRIES = 2**22  # of rows times orders that are scored together
 
 
 def lml_samples(
@@ -215,7 +214,7 @@ def _sums_along(conditional, rows, draws):
 def _n_together(rows):
     """Return the number of orders, or of pairs, that are scored together."""
     n_rows, n_features = rows.shape
-    return max(1, BLOCK_ENTRIES // (n_rows * n_features))
+    return max(1, CHUNK_ENTRIES // (n_rows * n_features))
 
 
 def _part(orders, batch):

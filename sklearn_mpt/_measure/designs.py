@@ -33,8 +33,8 @@ from sklearn_mpt._measure.masks import (
     share_out,
 )
 from sklearn_mpt._measure.rows import Rows
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-BLOCK_ENTRIES = 2**22  # entries of masks or log-probabilities in memory at a time
 N_STRATA = 8  # groups of rows whose errors are stored separately
 N_SETS = 5  # balanced sets of masks of each size, if all rows share masks
 MIN_CHAINS_FOR_SLOPES = 6  # with fewer, slopes are not estimated but 1 / n_sizes
@@ -104,7 +104,7 @@ def chain(measurement):
 
 def _score_orders(measurement, indices):
     n_rows = measurement.shape[0] if measurement.per_row else 1
-    n_together = max(1, BLOCK_ENTRIES // (n_rows * measurement.shape[1]))
+    n_together = max(1, CHUNK_ENTRIES // (n_rows * measurement.shape[1]))
     scores = []
     for start in range(0, len(indices), n_together):
         orders = np.stack([
@@ -199,7 +199,7 @@ def _score_shared(measurement, tasks, draw):
 
     Masks of several tasks are put into one call of the model.
     """
-    n_together = max(1, BLOCK_ENTRIES // (measurement.n_masks * measurement.shape[1]))
+    n_together = max(1, CHUNK_ENTRIES // (measurement.n_masks * measurement.shape[1]))
     scores = []
     for start in range(0, len(tasks), n_together):
         masks = [draw(task) for task in tasks[start : start + n_together]]
@@ -290,7 +290,7 @@ def _scores_of_rows(measurement, index):
     conditional = CheckedConditional(measurement.model)
     n_rows, n_together = (
         measurement.shape[0],
-        max(1, BLOCK_ENTRIES // measurement.shape[1]),
+        max(1, CHUNK_ENTRIES // measurement.shape[1]),
     )
     scores = []
     for start in range(0, n_rows, n_together):

@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._base.density import FLOAT_BYTES, Density
+from sklearn_mpt._base.density import Density
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._mixture.covariances import CovarianceForm
 from sklearn_mpt._mixture.gaussians import DenseConditioned, DiagonalConditioned
-
-BLOCK_BYTES = 2**25
+from sklearn_mpt._numbers import CHUNK_BYTES, FLOAT_BYTES
 
 
 class Classes(NamedTuple):
@@ -129,11 +128,11 @@ class MixtureDensity(Density):
         observed : bool, (n, d), in the order of `pattern_order`.
         """
         number = FLOAT_BYTES * len(self.classes.weights)
-        n_rows = max(1, BLOCK_BYTES // (number * 12 * self.layout.n_features))
+        n_rows = max(1, CHUNK_BYTES // (number * 12 * self.layout.n_features))
         ends = {0, *range(n_rows, len(observed), n_rows)}
         if self._gaussians.pattern_numbers:
             columns = observed[:, self.layout.gaussian]
-            n_patterns = BLOCK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
+            n_patterns = CHUNK_BYTES // (number * (self._gaussians.pattern_numbers + 1))
             new = (columns[1:] != columns[:-1]).any(1)
             block = new.cumsum(0) // max(1, n_patterns)
             scale = (~columns).sum(1).double().frexp().exponent
@@ -292,7 +291,7 @@ class MixtureDensity(Density):
         order = order.expand(X.shape)
         place = order.argsort(1)
         scores = X.new_zeros(2, X.shape[1])
-        n_rows = max(1, BLOCK_BYTES // self.row_bytes)
+        n_rows = max(1, CHUNK_BYTES // self.row_bytes)
         for rows, places, orders in zip(
             *(part.split(n_rows) for part in (X, place, order)), strict=True
         ):

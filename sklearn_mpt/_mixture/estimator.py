@@ -33,6 +33,7 @@ from sklearn_mpt._mixture.training import (
     MStepParams,
     moved,
 )
+from sklearn_mpt._numbers import TINY
 from sklearn_mpt._seeds import RandomState
 
 AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in each step
@@ -417,7 +418,7 @@ class MPTMixture(TableMPT):
             others = X[:, layout.others.numpy()]
             start = layout.likelihood.start_location(others, weight)
             locations = np.tile(start, (n_classes, 1))
-        variance = torch.from_numpy(np.maximum(variance, self.reg_covar + 1e-300))
+        variance = torch.from_numpy(np.maximum(variance, self.reg_covar + TINY))
         wide = layout.form.with_variances(variance.repeat(n_classes, 1))
         classes = Classes(
             share.sum(0) / share.sum(),

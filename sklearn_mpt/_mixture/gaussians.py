@@ -18,8 +18,7 @@ import torch
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._mixture.patterns import Patterns
-
-LEAST_VARIANCE = 1e-300
+from sklearn_mpt._numbers import TINY
 
 
 class DenseGaussians:
@@ -110,7 +109,7 @@ class DenseConditioned:
             diagonal = self._covariance.diagonal(dim1=2, dim2=3)
             places = patterns.hidden.expand(n_classes, -1, -1)
             variance = variance.scatter_add(2, places, diagonal)
-        variance = variance.clamp(min=LEAST_VARIANCE)
+        variance = variance.clamp(min=TINY)
         return variance[:, patterns.of_row].transpose(0, 1)
 
     @property
@@ -217,7 +216,7 @@ class DiagonalConditioned:
     @cached_property
     def variance(self):
         unseen = (1 - self._seen)[:, None]
-        return (unseen * self._gaussians.variances).clamp(min=LEAST_VARIANCE)
+        return (unseen * self._gaussians.variances).clamp(min=TINY)
 
     def moments(self, share):
         """Return sums (K, g) of first and second moments; see `DenseConditioned`."""

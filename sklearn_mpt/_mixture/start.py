@@ -5,6 +5,7 @@ import torch
 
 from sklearn_mpt._mixture.density import MixtureDensity
 from sklearn_mpt._mixture.training import statistics_of_shares
+from sklearn_mpt._numbers import TINY
 
 
 def statistics(classes, layout, rows, share):
@@ -40,7 +41,7 @@ def features_of(X, layout, variance):
     """
     columns = [X[:, layout.gaussian.numpy()]]
     if layout.likelihood is not None:
-        columns = [columns[0] / np.sqrt(np.maximum(variance, 1e-300))]
+        columns = [columns[0] / np.sqrt(np.maximum(variance, TINY))]
         others = torch.from_numpy(X[:, layout.others.numpy()].astype(float))
         read = layout.likelihood.inputs(torch.nan_to_num(others))
         gone = layout.likelihood.to_locations(others.isnan().double()) > 0

@@ -588,7 +588,7 @@ def test_the_strata_of_rows_are_counted(n_rows):
 def test_blocks_of_rows_do_not_change_what_they_add_up_to(monkeypatch):
     model, X = model_of(6, n_rows=30)
     whole = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
-    monkeypatch.setattr("sklearn_mpt._measure.designs.BLOCK_ENTRIES", 24)
+    monkeypatch.setattr("sklearn_mpt._measure.designs.CHUNK_ENTRIES", 24)
     blocks = mpt_curve(model.conditional_log_prob, X, n_masks=100, random_state=0)
     assert_allclose(blocks.scores, whole.scores)
 

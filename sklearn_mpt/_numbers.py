@@ -1,0 +1,14 @@
+"""Sizes of memory, and the floor of divisors, that all subpackages share."""
+
+FLOAT_BYTES = 8  # of a number in double precision
+# A tensor of this size fits the caches beside a few others; passes over larger ones
+# wait for memory.
+CACHE_BYTES = 2**22
+CACHE_ENTRIES = CACHE_BYTES // FLOAT_BYTES
+# Memory of what is computed for a chunk of rows. Larger chunks are no faster.
+CHUNK_BYTES = 2**25
+CHUNK_ENTRIES = CHUNK_BYTES // FLOAT_BYTES
+# Largest table that is kept from one pass to the next.
+KEPT_ENTRIES = 2**24
+# Floor of divisors that are zero only where the dividend is.
+TINY = 1e-300
