@@ -324,13 +324,15 @@ class IntegratedDensity(LatentDensity):
 
     def lml(self, X):
         rows = self._rows(X)
-        value, error, doubt = self._estimate(integrate_log_prob, rows, self.scoring)
+        value, error, random_error = self._estimate(
+            integrate_log_prob, rows, self.scoring
+        )
         n_seen = rows.observed.sum(1)
         value = value - (rows.observed * self.units.log_scale).sum(1)
         value = torch.where(n_seen > 0, value, 0.0)
         if self.scoring.is_quadrature:
             return value, torch.where(error > self.scoring.tolerance, error, 0.0)
-        n_effective = (QUASI_RANDOM_GAIN * doubt) ** -2
+        n_effective = (QUASI_RANDOM_GAIN * random_error) ** -2
         return value, torch.where(n_seen > 0, error, 0.0), n_effective
 
     def conditional_log_prob(self, X, mask):

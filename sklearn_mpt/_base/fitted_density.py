@@ -243,7 +243,7 @@ class FittedDensityMixin(DensityMixin):
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
             A copy; present entries are unchanged. It is a DataFrame if X is one and
-            the model's `likelihood` tells kinds of columns. Its columns keep their
+            the model's `likelihood` determines kinds of columns. Its columns keep their
             dtypes where these can hold all values of the imputation, and otherwise get
             those of `fit`: integers that gaps turned into floats are integers again.
             Integers are rounded, and kept within the range of the dtype in `fit`. The

@@ -100,7 +100,7 @@ class UserDecoder(UserModuleWrapper):
         with torch.enable_grad():
             z = z.detach().requires_grad_()
             value = self(z)
-            # the gradient of u' value in z is linear in u; its slopes are wanted
+            # the Jacobian is the derivative in u of the gradient of u' value in z
             u = torch.zeros_like(value, requires_grad=True)
             (pull,) = torch.autograd.grad(value, z, u, create_graph=True)
             slopes = [

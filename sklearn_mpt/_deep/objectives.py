@@ -39,7 +39,7 @@ from sklearn_mpt._integration.quadrature import (
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
 
-FARTHEST = 30.0  # samples are clamped to so many deviations of the prior
+FARTHEST = 30.0  # largest distance of a sample from 0, in deviations of the prior
 SHORTEST_EPOCH = 16  # steps
 DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
 BLOCK = 2**22  # numbers in a tensor over rows, samples and features

@@ -27,14 +27,14 @@ LEAST_GAIN = 1e-3  # nats, of the log joint density, for which a climb goes on
 
 
 def n_modes(n_dims):
-    """Return the number of modes: more gain nothing in many dimensions."""
+    """Return the number of modes; in many dimensions more of them gain nothing."""
     return 4 if n_dims <= FEW_DIMS else 2
 
 
 def posteriors_around_modes(rows, z, module):
     """Return Gaussians around the largest modes found from z (n, k) and other starts.
 
-    Where there are fewer modes, the largest stands for them.
+    Where there are fewer modes, the largest is repeated.
     """
     starts = torch.cat([z[:, None], likeliest_points(rows, module)], 1)
     shape = starts.shape[:2]

@@ -10,7 +10,7 @@ TOWARDS_AVERAGE = 0.95  # gradients are taken so far from the iterate to the ave
 SQUARES_DECAY, EPSILON = 0.99, 1e-8
 POWER = 1  # a step counts as its number to this power in the average
 WARM_UP = 150  # steps in which the step size grows
-REST = 120  # steps before the resting parameters move
+DELAY = 120  # steps before the delayed parameters move
 LARGEST_MOVE = 2.0  # of any parameter, in learning rates: Adam's can be ten
 ROTATED_GAIN = 2  # steps in the eigenbasis can be larger by this factor
 LONGEST_ROTATED_SIDE = 256  # of a matrix; a longer side is not rotated
@@ -30,9 +30,9 @@ class ScheduleFreeAdam:
     module : torch.nn.Module
         Its parameters become views of one vector.
     learning_rate : float
-    resting : list of torch.nn.Parameter
-        Parameters that do not move in the first `rest` steps.
-    rest : float
+    delayed : list of torch.nn.Parameter
+        Parameters that do not move in the first `delay` steps.
+    delay : float
         Number of steps; infinite for parameters that validation rows set.
     rotates : bool
         Whether Adam acts in the eigenbasis of the gradients' covariances, not on
@@ -44,7 +44,7 @@ class ScheduleFreeAdam:
        "The road less scheduled", NeurIPS 2024.
     """
 
-    def __init__(self, module, learning_rate, resting=(), rest=REST, rotates=False):
+    def __init__(self, module, learning_rate, delayed=(), delay=DELAY, rotates=False):
         self.parameters = list(module.parameters())
         self.point = parameters_to_vector(self.parameters).detach().clone()
         self.average, self.iterate = self.point.clone(), self.point.clone()
@@ -55,12 +55,12 @@ class ScheduleFreeAdam:
         self.gain = ROTATED_GAIN if rotates else 1
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
-        self.rest = rest
-        names = {id(parameter) for parameter in resting}
-        rests = [
+        self.delay = delay
+        names = {id(parameter) for parameter in delayed}
+        is_delayed = [
             torch.full_like(p, id(p) in names, dtype=bool) for p in self.parameters
         ]
-        self.resting = parameters_to_vector(rests).nonzero()[:, 0]
+        self.delayed = parameters_to_vector(is_delayed).nonzero()[:, 0]
 
     @torch.no_grad()
     def resume(self):
@@ -75,10 +75,10 @@ class ScheduleFreeAdam:
         vector_to_parameters(self.point, self.parameters)
 
     @torch.no_grad()
-    def keep_resting(self):
-        """Read the resting parameters from the module, where others have set them."""
+    def read_delayed(self):
+        """Read the delayed parameters from the module, where others have set them."""
         for vector in (self.average, self.iterate):
-            vector[self.resting] = self.point[self.resting]
+            vector[self.delayed] = self.point[self.delayed]
 
     def move_to(self, point):
         """Put average and iterate at a point; keep the weight of the average."""
@@ -100,8 +100,8 @@ class ScheduleFreeAdam:
         torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
         move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
         self.eigenbasis.rotate(move, back=True)
-        if self.n_steps <= self.rest:
-            move.index_fill_(0, self.resting, 0)
+        if self.n_steps <= self.delay:
+            move.index_fill_(0, self.delayed, 0)
         size = min(1, self.n_steps / WARM_UP)
         self.iterate.sub_(move, alpha=share * size * self.learning_rate)
         weight = share * size**2 * self.n_steps**POWER
@@ -125,11 +125,11 @@ class ScheduleFreeAdam:
         for name in ("iterate", "squares"):
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
         self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
-        rest = torch.from_numpy(arrays["rotation"])
+        delay = torch.from_numpy(arrays["rotation"])
         for side in self.eigenbasis.sides:
             for tensor in (side.covariance, side.basis):
-                tensor.copy_(rest[: tensor.numel()].view_as(tensor))
-                rest = rest[tensor.numel() :]
+                tensor.copy_(delay[: tensor.numel()].view_as(tensor))
+                delay = delay[tensor.numel() :]
 
 
 class MatrixAxis(NamedTuple):

@@ -167,7 +167,7 @@ class NetSolver(Solver):
         """
         if self.sets_noise:
             losses = self.validation.set_noise(self.module, newton_step)
-            self.optimizer.keep_resting()
+            self.optimizer.read_delayed()
         else:
             losses = self.validation.losses(self.module)
         if not np.isfinite(losses).all():
@@ -206,7 +206,7 @@ class NetSolver(Solver):
         """Go on from the best parameters, on validation rows, too."""
         self._show_best()
         self.optimizer.move_to(self.optimizer.point)
-        self.optimizer.rest = np.inf  # the noise stays as validation rows set it
+        self.optimizer.delay = np.inf  # the noise stays as validation rows set it
         self.best = self.optimizer.average.clone()
         self.objective.join(self.validation)
         self.validation, self.lowest = None, np.inf

@@ -9,12 +9,11 @@ from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows
 
 N_ROWS = 512  # rows, or samples of z, by which layers are scaled
-# The variance of the locations is at most 1, and at most this number over that of the
-# features: with more, every z explains some rows, and none is unused.
+# The total variance of the locations is at most this, and that of each at most 1. A
+# larger one would fit some rows at every z, and no z would be free for others.
 LARGEST_TOTAL_VARIANCE = 20
-# Noise at the start, in variances of the rows, is so much for each feature, and at
-# least the second number: with more noise, rows do not tell which z is theirs, and the
-# decoder stays linear.
+# Noise at the start, in variances of the rows: for each feature, and the least of all.
+# With more noise posteriors of z are nearly the prior, and the decoder stays linear.
 NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1
 LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
 TINY = np.finfo(float).tiny
@@ -23,8 +22,8 @@ TINY = np.finfo(float).tiny
 class StartKind(NamedTuple):
     """A kind of start.
 
-    bend : standard deviation of what enters the activations of the decoder, which are
-    the less linear the larger it is. is_linear : whether the decoder is the linear map
+    bend : standard deviation of the inputs of the decoder's activations, which are the
+    less linear the larger it is. is_linear : whether the decoder is the linear map
     of principal components.
     """
 
@@ -51,7 +50,7 @@ class WeightedRows(NamedTuple):
         return (self.weight[:, None] * entries).sum(0)
 
     def some(self, n_rows, rng):
-        """Draw so many rows, each as often as it counts; return their numbers."""
+        """Draw `n_rows` rows in proportion to their weights; return their numbers."""
         order = rng.permutation(len(self.X))
         ends = self.weight[order].cumsum()
         return order[np.searchsorted(ends, np.arange(min(n_rows, len(order))) + 0.5)]

@@ -37,7 +37,7 @@ from sklearn_mpt._deep.objectives import (
     SampleCounts,
 )
 from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.schedule_free import REST
+from sklearn_mpt._deep.schedule_free import DELAY
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
@@ -379,8 +379,8 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             # fits that go on later need the validation rows again
             joins=validation is not None and not self.warm_start,
             learning_rate=self.learning_rate,
-            resting=module.likelihood.noises(),
-            rest=math.inf if sets_noise else REST * data.is_new,
+            delayed=module.likelihood.noises(),
+            delay=math.inf if sets_noise else DELAY * data.is_new,
             rotates=recipe.rotates,
         )
 

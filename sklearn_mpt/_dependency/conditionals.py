@@ -1,4 +1,4 @@
-"""Conditional distributions of a column, given what predictors say of it.
+"""Conditional distributions of a column, given the results of predictors.
 
 All distributions have a little of one that does not depend on the other columns.
 Arguments `inputs` are `PredictorInputs` of n rows.

@@ -111,7 +111,7 @@ class NetworkDensity(OrderMixture):
         return filled, average, log_prob
 
     def predict(self, X):
-        """Return what the other columns say of each; (n, n_outputs).
+        """Return the predictions of all columns from the others; (n, n_outputs).
 
         The expectation of a number in its units, and probabilities of categories.
         """

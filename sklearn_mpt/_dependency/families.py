@@ -1,7 +1,7 @@
 """Distributions of numbers with given means and variances.
 
-A predictor says what mean and variance an entry has; the kind of its column says what
-distribution has them. Arrays broadcast.
+A predictor gives the mean and the variance of an entry, and the kind of its column the
+distribution that has them. Arrays broadcast.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,7 @@
 r"""Quasi-Newton steps, from the last points and gradients of an ascent.
 
 Full steps divide the gradient by the information that the M-step of EM inverts, which
-takes z as known. Where entries say little of z, or one feature nearly determines it,
+takes z as known. Where entries leave z uncertain, or one feature nearly determines it,
 this information is too large, and full steps converge slowly. Limited-memory BFGS [1]_
 corrects it by differences of gradients: moved by s, the gradient falls by y, and the
 corrected information maps s to y. The inverse information of the full step takes the

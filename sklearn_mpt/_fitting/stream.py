@@ -31,8 +31,8 @@ class StreamAscent(Solver):
     """Maximise the objective of a stream, one part after the other.
 
     Step sizes fall with the number of steps before, in all parts, and points are
-    averaged, with larger weights for later ones. A part has its own solver, which
-    `load` tells what was before.
+    averaged, with larger weights for later ones. Each part has a solver;
+    `load` gives it the state of the one before.
 
     Parameters
     ----------

@@ -84,13 +84,13 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         1 + f / m than with infinitely many [1]_: by 3% with 10 tables and f = 0.3.
     likelihood : str, sequence of str or dict, default="from_dtype"
         Kinds of the columns, if `estimator` is None: a name, a name for each column, or
-        a dict from columns to names; for other columns, dtypes tell the kinds.
+        a dict from columns to names; for other columns, dtypes determine the kinds.
         Names are "gaussian" (numbers), "bernoulli" (0 and 1, or booleans),
-        "categorical", "ordinal" and "partial_credit". With "from_dtype", dtypes tell
-        the kinds: booleans; strings and categories; ordered categories; numbers, among
-        them objects that are all numbers, dates and time differences. Arrays of floats
-        hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli", and whole
-        numbers with few values as "ordinal" if that describes them better.
+        "categorical", "ordinal" and "partial_credit". With "from_dtype", dtypes
+        determine the kinds: booleans; strings and categories; ordered categories;
+        numbers, among them objects that are all numbers, dates and time differences.
+        Arrays of floats hold numbers. "auto" also takes numbers 0 and 1 as "bernoulli",
+        and whole numbers with few values as "ordinal" if that describes them better.
     min_value, max_value : float, dict or array-like of (n_features,), default=None
         Bounds of the numbers that are filled in; a dict maps columns, by name or
         number, to bounds. One float is for all columns of numbers. With None, numbers
@@ -434,9 +434,10 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         -------
         X : ndarray or DataFrame of shape (n_samples, n_features)
             A copy without gaps, as the estimator's `impute` returns it: a DataFrame if
-            X is one and the model's `likelihood` tells kinds of columns. Columns with
-            gaps then have the dtypes they are given in, or those of `fit` where these
-            cannot hold what fills the gaps. A row is filled alone as beside others.
+            X is one and the model's `likelihood` determines kinds of columns. Columns
+            with gaps then have the dtypes they are given in, or those of `fit` where
+            these cannot hold what fills the gaps. A row is filled alone as beside
+            others.
         """
         self._check_is_fitted()
         X = self._read(X)

@@ -84,9 +84,9 @@ def decimal_step(numbers):
 def largest_log_densities(rows, layout):
     """Return the largest log-density of numbers in each column, (d,).
 
-    A number on a grid stands for an interval of the width of a step, which has no
-    probability above one. So nothing is gained by a density that is narrower than the
-    rounding of the numbers.
+    A number on a grid is an interval of the width of a step, whose probability is at
+    most one. So a density that is narrower than the rounding of the numbers gains
+    nothing.
 
     rows : in the units of the table, NaN where missing.
     """

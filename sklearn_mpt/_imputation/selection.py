@@ -17,8 +17,8 @@ from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries, few_models, mixed
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
-# Entries are hidden several times, until there are so many, at most so often. Few
-# entries leave the choice of models, and their weights, to chance.
+# Entries are hidden several times: number of entries at which no more are hidden, and
+# largest number of times. Models, and their weights, cannot be chosen by few entries.
 ENOUGH_HIDDEN, MOST_MASKS = 200, 4
 MOST_ROWS = 2000  # largest number of rows on which models are tried
 LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
@@ -26,8 +26,8 @@ LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
 # max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
 # entry of a column and other column. It is about the time of missForest. The
 # number of columns is the geometric mean of those with and without indicators, at most
-# so many for each column, as the time of missForest does not grow with categories. At
-# most so many seconds, so that a table of 1,000 rows takes less than ten in all.
+# MOST_INDICATORS for each, as the time of missForest does not grow with categories. The
+# last number is the largest, so that a table of 1,000 rows takes less than ten seconds.
 LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.02, 3e-6, 3.0
 MOST_INDICATORS = 20
 # A candidate, and those after it in its path, are left out if it takes this many times

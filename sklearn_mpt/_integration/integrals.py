@@ -33,10 +33,10 @@ QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
 IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
 LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
-QUASI_RANDOM_GAIN = 2  # standard errors of random points are so many times larger
+QUASI_RANDOM_GAIN = 2  # standard error of random over that of quasi-random points
 # Refining ends where weights, and with them errors, are small by chance. So this share
-# of the doubt is added to errors of rows that were refined.
-DOUBT_IF_REFINED = 0.75
+# of the random error is added to errors of rows that were refined.
+RANDOM_ERROR_SHARE = 0.75
 
 
 class Accuracy(NamedTuple):
@@ -181,21 +181,21 @@ def _blocks(z, rows, model):
 
 
 def integrate_log_prob(rows, rule, model):
-    """Return the log density of observed entries, its error and its doubt; (n,) each.
+    """Return the log density of observed entries, its error and its random error.
 
-    The doubt is the error of random points, scaled, and decides when refining ends. If
-    the error decided, refining would end where it is small by chance, and errors would
-    be too small. Nodes that are not random have no doubt.
+    All are (n,). The random error is that of random points, scaled. It decides when
+    refining ends: if the error decided, refining would end where it is small by chance.
+    Nodes that are not random have none.
     """
     joints = [joint for _, joint in _weighted(rows, rule, model)]
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     value, error = rule.combine_logs(logs)
     if rule.is_shared:
         error[rule.unresolved(joints[0].softmax(1))] = torch.inf
-    return value, error, *([_doubt(joints)] if rule.is_random else [])
+    return value, error, *([_random_error(joints)] if rule.is_random else [])
 
 
-def _doubt(joints):
+def _random_error(joints):
     """Return the standard error of random points over QUASI_RANDOM_GAIN; (n,).
 
     joints : log weights of the points of each group, (n, s).
@@ -277,18 +277,18 @@ def conditionals_by_difference(rows, entries, integrate):
 
 
 def refine(estimate, rules, tolerance):
-    """Estimate rows by the first rule, inaccurate ones by the next, and so on.
+    """Estimate rows by the first rule, inaccurate ones by the next, up to the last.
 
     An entry keeps the first estimate that is accurate, so that it does not depend on
     other rows, nor on other entries of its row.
 
     estimate : callable
         Takes a rule and the indices of rows; returns value and error, of shape
-        (n, ...), and the doubt that decides on refining, if it is not the error.
+        (n, ...), and the random error that decides on refining, if it is not the error.
     rules : iterable
     tolerance : float
 
-    Returns value, error and doubt.
+    Returns value, error and random error.
     """
     rules = iter(rules)
     best = _estimated(estimate, next(rules), slice(None))
@@ -297,14 +297,14 @@ def refine(estimate, rules, tolerance):
         rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
         if len(rows) == 0:
             break
-        estimate_of_rule = _estimated(estimate, rule, rows, DOUBT_IF_REFINED)
+        estimate_of_rule = _estimated(estimate, rule, rows, RANDOM_ERROR_SHARE)
         for old, new in zip(best, estimate_of_rule, strict=True):
             old[rows] = torch.where(inaccurate[rows], new, old[rows])
     return best
 
 
 def refine_mixtures(function, rows, accuracy, model):
-    """Refine a function of rows, rule and model, by posteriors that fit more and more.
+    """Refine a function of rows, rule and model, by posteriors that are adapted.
 
     If there is a pilot, the posteriors of a row are adapted to the weights of the nodes
     of each rule before the next. See `refine`.
@@ -335,11 +335,11 @@ def refine_mixtures(function, rows, accuracy, model):
 
 
 def _estimated(estimate, rule, rows, share=0.0):
-    """Return value, error with a share of the doubt, if there is one, and doubt."""
-    value, error, *doubt = estimate(rule, rows)
-    if not doubt:
+    """Return value, error with a share of the random error, and random error."""
+    value, error, *random_error = estimate(rule, rows)
+    if not random_error:
         return value, error, error.clone()
-    return value, torch.hypot(error, share * doubt[0]), *doubt
+    return value, torch.hypot(error, share * random_error[0]), *random_error
 
 
 def _shared_conditionals(rows, rule, model):

@@ -209,7 +209,7 @@ def mixture_nodes(normal, posteriors):
 
 
 class PartMoments(NamedTuple):
-    """What the weights of nodes say of each part of a mixture, and of the last one."""
+    """Moments of weighted nodes around each part of a mixture except the wide one."""
 
     share: torch.Tensor  # shape: (c, n)
     mean: torch.Tensor  # shape: (c, n, k), less that of the part
@@ -219,10 +219,7 @@ class PartMoments(NamedTuple):
 
     @classmethod
     def of(cls, nodes, log_weight, posteriors):
-        """Return those of some nodes, log_weight being of shape (n, s).
-
-        The last part, wide, has no nodes of its own.
-        """
+        """Return the moments of nodes with logarithms of weights (n, s)."""
         weight = log_weight.softmax(1)
         of_parts = weight * nodes.log_parts[:-1].softmax(0)
         means, squares = [], []
@@ -277,7 +274,10 @@ def adapted(posteriors, moments):
 
 
 def _updated(parts, share, mean, square, n_effective):
-    """Return means and covariances of parts; what they were counts like few nodes."""
+    """Return means and covariances of parts, updated by those of weighted nodes.
+
+    The current mean has the weight of one node, the current covariance of k + 2 nodes.
+    """
     count = (n_effective * share)[..., None]
     known = share.clamp(min=torch.finfo(share.dtype).tiny)[..., None]
     mean, square = mean / known, square / known[..., None]
@@ -376,7 +376,7 @@ def pool(log_means):
     """
     pooled = log_mean_exp(log_means, 0)
     spread = (log_means - pooled).exp().std(0, correction=1)
-    of_logs = log_means.std(0, correction=1)  # tells how much where it is large
+    of_logs = log_means.std(0, correction=1)  # is reliable where it is large
     return pooled, CAUTION * spread.maximum(of_logs) / math.sqrt(len(log_means))
 
 

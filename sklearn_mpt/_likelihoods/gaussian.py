@@ -12,7 +12,7 @@ LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
 # Squares of numbers of these sizes, summed over rows, are numbers of double precision.
 SMALLEST_SCALE, LARGEST_SIZE = 1e-150, 1e150
-SAME = 16  # values are equal if they differ by at most so many rounding errors
+SAME = 16  # number of rounding errors by which equal values may differ
 
 
 def row_blocks(X, weight=None):

@@ -57,9 +57,9 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # Quadrature rules tried for a conditional, before it is computed as a difference of
 # two log-likelihoods.
 CONDITIONAL_RULES = 4
-# A random start is the best of short runs, from components of resampled rows.
-# They see at most so many rows, and entries: with more they would cost more than they
-# save.
+# A random start is the best of short runs, from components of resampled rows: number
+# of runs and of their steps; largest numbers of rows and of entries, as longer runs
+# would cost more than they save.
 N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS, SHORT_ENTRIES = 3, 8, 500, 50_000
 LEAST_INFORMATION = 1e-12  # smallest mean information of a location
 START_ROWS, START_NOISE = 5000, 0.1  # rows, and random part, of first components

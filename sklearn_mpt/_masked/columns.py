@@ -15,8 +15,8 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._masked.linear_start import fit_mixture
 from sklearn_mpt._numbers import TINY
 
-# Of the components of a mixture, in standard deviations of the column. Sharper values
-# have no density that rows could tell.
+# Of the components of a mixture, in standard deviations of the column. Narrower
+# ones would be fitted to single values.
 WIDTH_FLOOR = 3e-3
 LARGEST_SHAPE_PARAM = (
     12.0  # largest shape parameter of a column, which may be a logarithm

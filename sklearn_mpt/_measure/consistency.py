@@ -21,7 +21,8 @@ MOST_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
 RESOLVED = 0.02  # relative change of an integral by halvings
 NORMALISED = 1.1  # largest integral of a density, with errors of the grid
 WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
-OVER_NOISE = 10  # changes that are so many times those of repeated calls are no noise
+# changes are no noise if they are larger than this times those of repeated calls
+OVER_NOISE = 10
 
 
 def check_hidden_values(model: object, rows: Rows, is_compared: bool = False) -> None:

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-# Sums of these numbers tell patterns apart. They are exact in double precision.
+# Sums of these numbers differ between patterns. They are exact in double precision.
 LARGEST_KEY = 2**40
 
 

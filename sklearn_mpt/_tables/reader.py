@@ -67,8 +67,8 @@ class TableReader(NamedTuple):
     def learn(cls, X, likelihood, allowed=tuple(LIKELIHOODS)) -> tuple[Self, dict]:
         """Learn a table; columns without a kind are left out, with the reason.
 
-        likelihood : parameter of the estimator; dtypes tell the kinds of columns that a
-        dict does not name. allowed : kinds that its models take.
+        likelihood : parameter of the estimator; dtypes determine the kinds of columns
+        that a dict does not name. allowed : kinds that its models take.
 
         Returns
         -------

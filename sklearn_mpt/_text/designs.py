@@ -18,7 +18,7 @@ N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 
 
 
 class MeasuredDesign(NamedTuple):
-    """What texts tell of the designs; `variances` and `moderation` may be None."""
+    """The design for some texts; `variances` and `moderation` may be None."""
 
     design: str
     variances: dict | None

@@ -50,8 +50,8 @@ class MaskDraw:
     """Settings of a draw of masks: method, seed, number, rates and design.
 
     `rates` and `design` apply to method "mpt" only. None as `rates` means all sizes;
-    given rates have independent masks, whatever `design` is. `moderation` is what texts
-    of `fit` told of the variances; None if nothing is known.
+    given rates have independent masks, whatever `design` is. `moderation` has
+    the variances of the texts of `fit`; None if there were none.
     """
 
     method: str

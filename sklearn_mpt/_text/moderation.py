@@ -1,7 +1,7 @@
 r"""Moderated variances: errors of single texts that borrow from the texts of `fit`.
 
-Few orders say little about the variance of the score of a text. The variances of the
-texts of `fit` say which variances are usual. Both are combined as in limma [1]_: let
+The variance of the score of a text, estimated from few orders, has a large error. It is
+combined with the variances of the texts of `fit`, as in limma [1]_: let
 :math:`s_i^2` be an estimate of the variance :math:`V_i` with d degrees of freedom, so
 that :math:`d s_i^2 / V_i` has a chi-square distribution, and let the prior of
 :math:`V_i` be that of :math:`d_0 s_{0i}^2 / \chi^2_{d_0}`. Then the moderated variance
@@ -180,9 +180,9 @@ def scale_of_ratios(ratios, most_freedom):
 def prior_of_variances(variances, freedom):
     """Fit the prior to variances by the moments of their logarithms.
 
-    The spread of the logarithms beyond that of estimates with `freedom` degrees of
-    freedom tells the degrees of freedom of the prior. As few texts say little about the
-    spread, its posterior mean under Jeffreys' prior is taken, which is larger.
+    The degrees of freedom of the prior follow from the spread of the logarithms beyond
+    that of estimates with `freedom` degrees of freedom. As the spread of few texts has
+    a large error, its posterior mean under Jeffreys' prior is taken, which is larger.
 
     Returns
     -------

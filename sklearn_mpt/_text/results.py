@@ -15,7 +15,7 @@ from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 
 ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
-MANY = 10  # windows from which the noise of another design can be told
+MANY = 10  # windows from which the noise of another design is estimated
 COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they known
 
 
@@ -122,7 +122,7 @@ class TextScores:
         """Return standard errors of the totals over masks, (n_texts,).
 
         They are enlarged, by Student's t, so that plus or minus 1.96 of them is a 95%
-        interval. If texts of `fit` told of the variances, they are moderated by these.
+        interval. Variances are moderated by those of the texts of `fit`, if it had any.
         """
         noise, error_of = defaultdict(list), self._moderated_error
         if self.draw.moderation is None or self.draw.n_masks == 1:
@@ -188,8 +188,8 @@ class TextScores:
     def warn_of_noise(self):
         """Warn if independent masks would have less than half the error of orders.
 
-        Over many texts, the spread of the means of hidden tokens at each step tells the
-        variance that masks drawn independently would have.
+        The variance of independent masks is estimated from the spread of the means of
+        hidden tokens at each step, over many texts.
         """
         if (self.draw.method, self.draw.design) != ("mpt", "chain"):
             return

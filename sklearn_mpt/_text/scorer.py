@@ -281,9 +281,10 @@ class MPTScorer(
             Texts like those that will be scored, four or more. If `design` is "auto"
             and `method` "mpt", some are scored to choose the design. Where scores are
             means over orders, some are scored to find out how much variances differ
-            between texts, for the standard errors. Up to 32 tell whether the model
-            predicts well with all tokens hidden, for `sample`. A warning is given if
-            most of the words of most of the first 100 are unknown to the tokenizer.
+            between texts, for the standard errors. For `sample`, up to 32 are scored
+            with all tokens hidden, to find out whether the model predicts well. A
+            warning is given if most of the words of most of the first 100 are unknown
+            to the tokenizer.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -313,8 +314,8 @@ class MPTScorer(
         Of up to 32 random texts, the shortest are scored: as many as take at most
         262,144 tokens in all inputs of the model for the choice, and as many again for
         the errors. Longer texts are cut so that eight have room, at about 50 tokens.
-        Two more inputs for each of up to 32 texts tell how well the model predicts with
-        all tokens hidden.
+        Two more inputs for each of up to 32 texts measure how well the model predicts
+        with all tokens hidden.
         """
         with all_or_nothing(self):
             self._load(X)

@@ -87,8 +87,8 @@ class TextScoresMixin:
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. If scores are
             means over orders and `fit` had texts, their variances moderate that of each
-            text; without, errors are wider. Zero if the method is not random, NaN if
-            it is and `n_masks` is 1: one draw tells nothing of its error. Only if
+            text; without, errors are wider. Zero if the method is not random, NaN if it
+            is and `n_masks` is 1: a single draw has no estimate of its error. Only if
             `return_std` is True.
 
         Raises

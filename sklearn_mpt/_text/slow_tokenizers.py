@@ -1,4 +1,4 @@
-"""Where tokens are in a text, for tokenizers written in Python, which do not tell."""
+"""Offsets of tokens, for tokenizers written in Python, which do not return them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def align(tokens, text):
     """Return the start and end of each token in a text.
 
     Tokens follow each other, with nothing but white space between them. An unknown
-    token stands for what lies between its neighbours. If a token is not found, or two
+    token covers the text between its neighbours. If a token is not found, or two
     unknown ones follow each other, all offsets are -1.
     """
     bounds, position, is_unknown = [], 0, False
@@ -155,7 +155,7 @@ def _without_marks(token):
 
 
 def _rule_of_words(tokenizer):
-    """Return a function that tells whether a token goes on with the word of another.
+    """Return a function: whether a token goes on with the word of the one before.
 
     None if the vocabulary has no marks of words.
     """

@@ -90,7 +90,7 @@ class Source:
             ) from error
 
     def check_adapter(self):
-        """Refuse an adapter that transformers would leave out, and say nothing of it.
+        """Refuse an adapter that transformers would leave out without a message.
 
         With peft, transformers loads the model below and puts the adapter on it.
         """

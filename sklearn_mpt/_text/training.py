@@ -330,7 +330,7 @@ def _select(feature, names):
 def _unlabelled(feature, index):
     """Return the places of a tokenized text whose label is -100, if it has labels.
 
-    A single label, the class of a text, says nothing of its tokens.
+    A single label is the class of a text, not a label of tokens.
     """
     labels = feature.get("labels")
     if labels is None or np.ndim(labels) == 0:

@@ -117,8 +117,8 @@ def test_a_curled_start_is_further_from_linear():
     def share_unexplained(kind):
         model = started(kind, X, activation="tanh")
         locations = model.inverse_transform(z)
-        rest = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
-        return rest / ((locations - locations.mean(0)) ** 2).sum()
+        delay = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
+        return delay / ((locations - locations.mean(0)) ** 2).sum()
 
     linear_share, smooth, curled = map(share_unexplained, (LINEAR, SMOOTH, CURLED))
     assert linear_share < 0.01 < smooth < curled

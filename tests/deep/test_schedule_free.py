@@ -133,7 +133,7 @@ def test_a_share_of_a_step_moves_that_much_and_counts_that_much(monkeypatch):
     for n_steps, share in ((8, 1.0), (64, 0.125)):
         module = torch.nn.Linear(3, 1, bias=False).double()
         torch.nn.init.zeros_(module.weight)
-        optimizer = ScheduleFreeAdam(module, 0.1, rest=0)
+        optimizer = ScheduleFreeAdam(module, 0.1, delay=0)
         for _ in range(n_steps):
             optimizer.step(torch.tensor([1.0, -2.0, 0.5]).double(), share)
         ends.append((optimizer.iterate, optimizer.average))

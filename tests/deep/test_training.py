@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.early_stopping import validation_is_flat
-from sklearn_mpt._deep.schedule_free import REST, ScheduleFreeAdam
+from sklearn_mpt._deep.schedule_free import DELAY, ScheduleFreeAdam
 from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part
 
@@ -192,7 +192,7 @@ def test_resting_parameters_wait():
     module = Point()
     optimizer = ScheduleFreeAdam(module, 0.1, [module.x])
     optimizer.resume()
-    for _ in range(REST):
+    for _ in range(DELAY):
         optimizer.step(torch.ones(1).double())
     assert module.x.item() == 5
     optimizer.step(torch.ones(1).double())
@@ -201,15 +201,15 @@ def test_resting_parameters_wait():
 
 def test_what_rests_is_what_the_module_is_told():
     module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], rest=np.inf)
+    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], delay=np.inf)
     optimizer.resume()
     optimizer.step(torch.ones(1).double())
     with torch.no_grad():
         module.x.fill_(3.0)
-    optimizer.keep_resting()
+    optimizer.read_delayed()
     optimizer.resume()
     assert module.x.item() == 3
-    for _ in range(2 * REST):
+    for _ in range(2 * DELAY):
         optimizer.step(torch.ones(1).double())
     optimizer.show(optimizer.average)
     assert module.x.item() == 3
@@ -224,9 +224,9 @@ def test_validation_rows_set_what_no_step_changes():
 
     module = Point()
     of = module, NoisyParabola(noise=0.3)
-    rest = {"resting": [module.x], "rest": np.inf, "learning_rate": 0.1}
+    params = {"delayed": [module.x], "delay": np.inf, "learning_rate": 0.1}
     rng = np.random.default_rng(0)
-    solver = NetSolver(*of, rng=rng, validation=Halving(), sets_noise=True, **rest)
+    solver = NetSolver(*of, rng=rng, validation=Halving(), sets_noise=True, **params)
     solver.init(4)
     for _ in range(4):
         solver.step()

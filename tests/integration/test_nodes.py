@@ -7,9 +7,9 @@ from scipy.stats import kstest
 torch = pytest.importorskip("torch")
 
 from sklearn_mpt._integration.integrals import (  # noqa: E402
-    DOUBT_IF_REFINED,
     QUASI_RANDOM_GAIN,
-    _doubt,
+    RANDOM_ERROR_SHARE,
+    _random_error,
     importance,
     refine,
     rows_of,
@@ -182,12 +182,12 @@ def test_refine_goes_on_row_by_row():
 def test_refine_ends_by_the_doubt_and_adds_a_share_of_it_to_the_error():
     def estimate(rule, which):
         error = torch.tensor([9.0, 0.1]).double()[which]
-        doubt = torch.tensor([0.1, 9.0]).double()[which] / rule**2
-        return torch.full_like(error, rule), error, doubt
+        random_error = torch.tensor([0.1, 9.0]).double()[which] / rule**2
+        return torch.full_like(error, rule), error, random_error
 
     values, errors, _ = refine(estimate, rules=[1.0, 2.0, 10.0], tolerance=0.5)
     assert_array_equal(values, [1, 10])
-    refined = np.hypot(0.1, DOUBT_IF_REFINED * 9.0 / 10**2)
+    refined = np.hypot(0.1, RANDOM_ERROR_SHARE * 9.0 / 10**2)
     assert_allclose(errors, [9.0, refined], rtol=1e-6)
 
 
@@ -201,9 +201,9 @@ def test_each_rule_has_points_of_its_own():
 def test_doubt_is_the_error_of_random_points():
     rng = np.random.default_rng(0)
     normal = torch.tensor(rng.normal(size=(4, 3000, 50)))
-    doubt = QUASI_RANDOM_GAIN * _doubt(list(normal))
+    random_error = QUASI_RANDOM_GAIN * _random_error(list(normal))
     errors = torch.logsumexp(torch.cat(list(normal), 1), 1) - np.log(200) - 0.5
-    assert_allclose(doubt.square().mean().sqrt(), errors.std(), rtol=0.1)
+    assert_allclose(random_error.square().mean().sqrt(), errors.std(), rtol=0.1)
 
 
 def test_log_averages_are_those_of_averages():
