@@ -31,6 +31,8 @@ GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to
 MAX_GRID_NODES = 2**15
 QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
 IMPORTANCE_TOLERANCE = 0.02
+# Points around the mode and from the prior in each replicate, for rule after rule.
+IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
 LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
 QUASI_RANDOM_GAIN = 2  # standard error of random over that of quasi-random points

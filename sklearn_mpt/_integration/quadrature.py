@@ -17,6 +17,9 @@ from scipy.stats import norm, qmc, t
 
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
+MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
+# Points around the mode and from the prior in training: at first, and at the end.
+TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
@@ -45,6 +48,17 @@ def gaussian_around(mean, precision_root):
     eye = torch.eye(mean.shape[1], dtype=mean.dtype, device=mean.device)
     root = torch.linalg.solve_triangular(precision_root, eye, upper=False)
     return Posterior(mean, root, precision_root)
+
+
+def widened(posterior, excess=0.4):
+    """Return wider Gaussians, from which importance sampling draws.
+
+    They are 1 + excess / sqrt(n_dims) times as wide. If the Gaussian is exact, the loss
+    from widening is about the same in any number of dimensions.
+    """
+    width = 1 + excess / math.sqrt(posterior.mean.shape[1])
+    mean, root, precision_root = posterior
+    return Posterior(mean, width * root, precision_root / width)
 
 
 def standard_normal_log_prob(z):

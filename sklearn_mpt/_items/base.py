@@ -10,12 +10,12 @@ from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import MODELS
 from sklearn_mpt._items.model import ItemModel
-from sklearn_mpt._items.nodes import MAX_GRID_DIMS
 from sklearn_mpt._items.training import Priors
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 

@@ -22,6 +22,7 @@ from sklearn_mpt._checks import (
 )
 from sklearn_mpt._factors.rotation import ROTATIONS
 from sklearn_mpt._fitting.priors import LONG_SLOPE
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import BINARY, WITHOUT_SLOPE, Items
 from sklearn_mpt._items.given_parameters import (
@@ -34,7 +35,6 @@ from sklearn_mpt._items.items import ItemsMixin
 from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import attributes_of, shaped
 from sklearn_mpt._items.model_fit import ModelFitMixin
-from sklearn_mpt._items.nodes import MAX_GRID_DIMS
 from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.start import first_slopes, shares
 from sklearn_mpt._items.training import ItemSolver

@@ -14,6 +14,7 @@ from sklearn_mpt._fitting.schedules import falling_size
 from sklearn_mpt._fitting.stopping import is_flat
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.training import (
+    STEPS,
     Evaluation,
     ItemSolver,
     block_sums,
@@ -23,9 +24,6 @@ from sklearn_mpt._measure.masks import draw_masks, training_sizes
 from sklearn_mpt._numbers import TINY
 
 AUTO_MASKS = 32
-WINDOW = 5  # number of steps whose mean loss is compared with that of the next
-LEAST_STEPS, MOST_STEPS = 20, 200
-LONGEST = 0.5
 
 
 class MaskedItemSolver(ItemSolver):
@@ -75,7 +73,9 @@ class MaskedItemSolver(ItemSolver):
             raise FloatingPointError
         direction = solve_metric(self.objective, evaluation, evaluation.gradient)
         size = self.learning_rate * falling_size(count)
-        size = min(size, LONGEST / max(float(direction.abs().max()), TINY))
+        size = min(
+            size, STEPS.max_masked_step / max(float(direction.abs().max()), TINY)
+        )
         items = self.objective.layout.items
         while not items.is_valid(self.point + size * direction):
             size *= 0.5
@@ -90,15 +90,15 @@ class MaskedItemSolver(ItemSolver):
         if not self.is_masked:
             return super().terminate()
         curve = self.loss_curve
-        if len(curve) < LEAST_STEPS or len(curve) % WINDOW:
+        if len(curve) < STEPS.min_masked_steps or len(curve) % STEPS.window:
             return False
-        half = len(curve) // 2 if not self.finishes else WINDOW
+        half = len(curve) // 2 if not self.finishes else STEPS.window
         has_settled = is_flat(curve, half, tol=0.0)
         if not self.finishes:
-            return (has_settled and len(curve) >= 4 * LEAST_STEPS) or len(
+            return (has_settled and len(curve) >= 4 * STEPS.min_masked_steps) or len(
                 curve
-            ) >= MOST_STEPS
-        if has_settled or len(curve) >= MOST_STEPS:
+            ) >= STEPS.max_masked_steps
+        if has_settled or len(curve) >= STEPS.max_masked_steps:
             self.is_masked = False
             self._evaluate()
         return False

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from sklearn_mpt._factors.rotation import rotated
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items.curves import Items
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import (
-    MAX_GRID_DIMS,
     SCORING,
     Population,
     grid_of,

@@ -23,7 +23,6 @@ SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
 WIDEST, STEEPEST = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
 FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
-MAX_GRID_DIMS = 3  # with more, nodes are sampled
 
 
 class Population(NamedTuple):

@@ -11,14 +11,16 @@ import torch
 
 from sklearn_mpt._base.density import IntegratedDensity, Units
 from sklearn_mpt._fitting.priors import UNSEEN
-from sklearn_mpt._integration.integrals import importance, rows_of
+from sklearn_mpt._integration.integrals import IMPORTANCE_POINTS, importance, rows_of
 from sklearn_mpt._integration.quadrature import (
-    Posterior,
+    FINE_TRAINING_POINTS,
+    TRAINING_POINTS,
     gaussian_around,
     mixtures,
     normal_points,
     standard_normal_log_prob,
     total_and_shares,
+    widened,
 )
 from sklearn_mpt._items.abilities import covariances, modes
 from sklearn_mpt._items.answers import MISSING
@@ -27,11 +29,7 @@ from sklearn_mpt._items.nodes import LatentGrid
 from sklearn_mpt._items.training import Objective, block_sums
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-WIDENING = 0.4  # Gaussians are 1 + WIDENING / sqrt(n_dims) times as wide as posteriors
 POPULATION_POINTS = 2**12
-# Points of each replicate around the mode and from the prior, for rule after rule.
-SCORING_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
-TRAINING_POINTS, FINE_POINTS = (64, 8), (256, 32)  # of each row, in all
 
 
 class ItemJoint:
@@ -84,9 +82,7 @@ class ItemJoint:
         eye = torch.eye(self.n_dims, dtype=z.dtype, device=z.device)
         is_peak = covariances(curvature).isfinite().all(2).all(1)
         curvature = torch.where(is_peak[:, None, None], curvature, eye)
-        near = gaussian_around(z, torch.linalg.cholesky(curvature))
-        width = 1 + WIDENING / math.sqrt(self.n_dims)
-        return Posterior(z, width * near.root, near.precision_root / width)
+        return widened(gaussian_around(z, torch.linalg.cholesky(curvature)))
 
 
 def population_grid(population):
@@ -112,7 +108,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     def __init__(self, items, point, population, share, root, seed):
         grid = population_grid(population)
         ItemDensity.__init__(self, items, point, grid, population, share, root)
-        scoring = importance(SCORING_POINTS, items.n_dims, point.device, seed)
+        scoring = importance(IMPORTANCE_POINTS, items.n_dims, point.device, seed)
         units = Units(point.new_zeros(()), point.new_ones(()))
         joint = ItemJoint(items, point)
         IntegratedDensity.__init__(self, joint, units, scoring, scoring, seed)
@@ -203,9 +199,9 @@ class SampledObjective(Objective):
         return True
 
     def refine(self):
-        if self.counts == FINE_POINTS:
+        if self.counts == FINE_TRAINING_POINTS:
             return False
-        self.counts, self._nodes, self._n_steps = FINE_POINTS, None, 0
+        self.counts, self._nodes, self._n_steps = FINE_TRAINING_POINTS, None, 0
         return True
 
     def _sums(self, point):

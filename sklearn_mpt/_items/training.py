@@ -18,6 +18,7 @@ References
 """
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,13 +32,51 @@ from sklearn_mpt._fitting.stopping import fall_of_lowest, gains_are_below
 from sklearn_mpt._integration.quadrature import total_and_shares
 from sklearn_mpt._items.nodes import TRAINING, Population, grid_of, steps_for
 
-LONGEST = 2.0  # largest change of a parameter in a step
-ARMIJO, N_HALVINGS = 1e-4, 20
-LARGEST_SCALE = 10.0  # of full steps by the last one; see `QuasiNewton`
-RIDGE = 1e-6  # added to the diagonal of an item's information, relative to it
-LEAST_INFORMATION = 1e-4  # added too, for each row: it bounds steps in flat directions
-MOVES_WITHOUT_GAIN = 3  # of nodes of rows, after which their noise hides gains
-TOO_COARSE, TOO_FINE = 1.15, 0.6  # ratios to the needed spacing that change the grid
+
+@dataclass(frozen=True)
+class ItemSteps:
+    """Sizes of the steps of item models, when they end, and when grids change.
+
+    Attributes
+    ----------
+    max_step, max_masked_step : float
+        Largest change of a parameter in a step, and in a step by masks, in logits.
+    armijo : float
+        Least share of the gain that the slope promises which a step must have.
+    max_halvings : int
+        Number of times that a step is halved.
+    largest_scale : float
+        Largest factor of full steps by the last one; see `QuasiNewton`.
+    ridge : float
+        Added to the diagonal of an item's information, relative to it.
+    least_information : float
+        Added too, for each row: it bounds steps in flat directions.
+    moves_without_gain : int
+        Number of moves of the nodes of rows after which their noise hides gains.
+    largest_ratio, smallest_ratio : float
+        Ratios of the grid's spacing to the needed one beyond which the grid changes.
+    window : int
+        Number of steps by masks whose mean loss is compared with that of the next.
+    min_masked_steps, max_masked_steps : int
+        Least and largest number of steps by masks.
+    """
+
+    max_step: float = 2.0
+    max_masked_step: float = 0.5
+    armijo: float = 1e-4
+    max_halvings: int = 20
+    largest_scale: float = 10.0
+    ridge: float = 1e-6
+    least_information: float = 1e-4
+    moves_without_gain: int = 3
+    largest_ratio: float = 1.15
+    smallest_ratio: float = 0.6
+    window: int = 5
+    min_masked_steps: int = 20
+    max_masked_steps: int = 200
+
+
+STEPS = ItemSteps()
 
 
 class Priors(NamedTuple):
@@ -171,8 +210,8 @@ class Objective:
         if self.grid is not None:
             ratio = [old / new for old, new in zip(self.grid.steps, steps, strict=True)]
             if (
-                max(ratio) < TOO_COARSE
-                and min(ratio) > TOO_FINE
+                max(ratio) < STEPS.largest_ratio
+                and min(ratio) > STEPS.smallest_ratio
                 and self._reaches(population)
             ):
                 return False
@@ -329,7 +368,7 @@ class ItemSolver(Solver):
         self.point = point
         self.tol = tol * len(point)
         self.loss_curve = []
-        self._memory = QuasiNewton(LARGEST_SCALE)
+        self._memory = QuasiNewton(STEPS.largest_scale)
         self._n_steps = n_before
         self._is_over = False
         self._now = None
@@ -356,16 +395,16 @@ class ItemSolver(Solver):
         direction = shortened(items, self._direction(now))
         slope = float(now.gradient @ direction)
         if not slope > 0:
-            self._memory = QuasiNewton(LARGEST_SCALE)
+            self._memory = QuasiNewton(STEPS.largest_scale)
             direction = solve_metric(self.objective, now, now.gradient)
             direction = shortened(items, direction)
             slope = float(now.gradient @ direction)
         size, evaluation = 1.0, None
-        for _ in range(N_HALVINGS):
+        for _ in range(STEPS.max_halvings):
             evaluation = self.objective(self.point + size * direction)
             if (
                 evaluation is not None
-                and evaluation.value >= now.value + ARMIJO * size * slope
+                and evaluation.value >= now.value + STEPS.armijo * size * slope
             ):
                 break
             if size * slope < 0.01 * self.tol:  # the gain is smaller than rounding
@@ -376,7 +415,7 @@ class ItemSolver(Solver):
         n_rows = self.objective.answers.total
         if evaluation is None:
             self._is_over = not self._memory
-            self._memory = QuasiNewton(LARGEST_SCALE)
+            self._memory = QuasiNewton(STEPS.largest_scale)
             self.loss_curve.append(-now.value / n_rows)
             return
         moved = size * direction
@@ -395,7 +434,7 @@ class ItemSolver(Solver):
 
     def terminate(self):
         if self._is_over and self.objective.refine():
-            self._is_over, self._memory = False, QuasiNewton(LARGEST_SCALE)
+            self._is_over, self._memory = False, QuasiNewton(STEPS.largest_scale)
             self._evaluate()
         return self._is_over
 
@@ -405,7 +444,7 @@ class ItemSolver(Solver):
         losses.append(-self._now.value)
         if losses[-1] <= min(losses):
             self._best = self.point
-        n = MOVES_WITHOUT_GAIN
+        n = STEPS.moves_without_gain
         return len(losses) > n and fall_of_lowest(losses, n) <= self.tol
 
     def _direction(self, now):
@@ -421,7 +460,7 @@ class ItemSolver(Solver):
         direction = solve_metric(self.objective, now, now.gradient)
         direction = shortened(self.objective.layout.items, direction)
         size = falling_size(self._n_steps)
-        for _ in range(N_HALVINGS):
+        for _ in range(STEPS.max_halvings):
             if self.objective(self.point + size * direction) is not None:
                 break
             size *= 0.5
@@ -430,7 +469,7 @@ class ItemSolver(Solver):
 
 
 def shortened(items, direction):
-    """Shorten the step of each item so that no parameter changes by more than LONGEST.
+    """Shorten the step of each item: no parameter changes by more than `max_step`.
 
     Each item is shortened alone: if a parameter has no maximum, such as the logit of
     guessing where nobody guesses, the steps of other items stay long.
@@ -438,22 +477,22 @@ def shortened(items, direction):
     direction = direction.clone()
     for block in items.blocks:
         part = direction[block.parameters].view(len(block.items), -1)
-        part *= (LONGEST / part.abs().amax(1, keepdim=True)).clamp(max=1.0)
+        part *= (STEPS.max_step / part.abs().amax(1, keepdim=True)).clamp(max=1.0)
     rest = direction[items.n_parameters :]
-    rest.clamp_(-LONGEST, LONGEST)
+    rest.clamp_(-STEPS.max_step, STEPS.max_step)
     return direction
 
 
 def solve_metric(objective, now, vector):
     """Multiply a flat vector by the inverse of the metric."""
     solution = torch.empty_like(vector)
-    least = LEAST_INFORMATION * objective.answers.total
+    least = STEPS.least_information * objective.answers.total
     for block, information in zip(
         objective.layout.items.blocks, now.metric, strict=True
     ):
         damped = information.clone()
         diagonal = damped.diagonal(dim1=1, dim2=2)
-        diagonal += RIDGE * diagonal + least
+        diagonal += STEPS.ridge * diagonal + least
         part = vector[block.parameters].reshape(len(block.items), -1, 1)
         solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
     first = objective.layout.items.n_parameters

@@ -25,13 +25,19 @@ from sklearn_mpt._information.linear import (
     information_by_scores,
     typical_rows,
 )
-from sklearn_mpt._integration.integrals import importance, quadrature, rows_of
+from sklearn_mpt._integration.integrals import (
+    IMPORTANCE_POINTS,
+    importance,
+    quadrature,
+    rows_of,
+)
 from sklearn_mpt._integration.prior_grid import (
     PriorGrids,
     coarsened,
     count_nodes,
     prior_grid,
 )
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._likelihoods.base import Likelihood
 from sklearn_mpt._linear.initial_arrays import initial_arrays
 from sklearn_mpt._linear.integrated_sums import BLOCK_ROWS, RowContext, point_of
@@ -41,14 +47,11 @@ from sklearn_mpt._linear.integrated_training import (
     objective_of,
 )
 from sklearn_mpt._linear.linear_map import (
-    MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
     spacing,
 )
 
-# Samples around the mode and from the prior, in each replicate, of each rule.
-IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
 SCORING_SPACINGS, SCORING_RADII = (2.5, 1.25, 0.625), (6.0, 5.5)
@@ -98,7 +101,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
 
     def _start(self, X, rng, weight):
         likelihood, K = self._likelihood(), self.n_components
-        is_quadrature = K <= MAX_QUADRATURE_DIMS
+        is_quadrature = K <= MAX_GRID_DIMS
         shift, scale = likelihood.units(X, weight)
         fitted = {
             "lml_method_": "quadrature" if is_quadrature else "importance",
@@ -177,7 +180,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
     def _density_of(self, fitted, device):
         joint = self._joint_of(fitted, device)
         units, seed = Units.of(fitted, device), tuple(fitted["_seed"].tolist())
-        if joint.n_dims <= MAX_QUADRATURE_DIMS:
+        if joint.n_dims <= MAX_GRID_DIMS:
             accuracy = quadrature(joint.n_dims, device)
             scoring = _shared_first(joint, accuracy, is_fine=False)
             predicting = _shared_first(joint, accuracy, is_fine=True)

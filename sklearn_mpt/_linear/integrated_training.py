@@ -24,7 +24,7 @@ from sklearn_mpt._integration.prior_grid import (
     count_nodes,
     prior_grid,
 )
-from sklearn_mpt._integration.quadrature import Nodes
+from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS, Nodes
 from sklearn_mpt._linear.integrated_sums import (
     ORDINARY,
     RepresentativeValues,
@@ -40,7 +40,6 @@ from sklearn_mpt._linear.integrated_sums import (
     varying,
 )
 from sklearn_mpt._linear.linear_map import (
-    MAX_QUADRATURE_DIMS,
     WIDEST,
     LinearMap,
     RowNodes,
@@ -252,7 +251,7 @@ class IntegratedRows(Objective):
     @property
     def _may_share(self):
         has_values = self.likelihood.values is not None
-        return has_values and self.n_dims <= MAX_QUADRATURE_DIMS
+        return has_values and self.n_dims <= MAX_GRID_DIMS
 
     def joint(self, point):
         W, b = point.coefs[:, :-1].T, point.coefs[:, -1]
@@ -355,7 +354,7 @@ class LikelihoodRows(IntegratedRows):
             stop_gain=STOP_GAIN_IF_SAMPLED if is_sampled else RULES.stop_gain,
         )
         self.targets, self.representative = None, None
-        if n_dims <= MAX_QUADRATURE_DIMS and not self.bounds:
+        if n_dims <= MAX_GRID_DIMS and not self.bounds:
             number = max(N_TYPICAL, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = context.standardise(X).cpu().numpy()
@@ -456,7 +455,7 @@ def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
         # of all sizes leads to it.
         kind = InitialMaskedRows if is_auto and context.is_all else LikelihoodRows
         return kind(*arguments)
-    may_enumerate = likelihood.values is not None and n_dims <= MAX_QUADRATURE_DIMS
+    may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
     if may_enumerate and X.shape[1] <= 8:
         n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
         if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:

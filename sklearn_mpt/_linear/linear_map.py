@@ -8,25 +8,26 @@ import torch
 from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._integration.prior_grid import spacings
 from sklearn_mpt._integration.quadrature import (
+    FINE_TRAINING_POINTS,
+    MAX_GRID_DIMS,
+    TRAINING_POINTS,
     Posterior,
     gaussian_around,
     grids,
     mixtures,
     normal_points,
+    widened,
 )
 
 PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
-WIDENING = 0.4  # proposals are 1 + WIDENING / sqrt(n_dims) times as wide
 CORE = 3.0  # radius within which the shared grid must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
 WIDEST = 0.8  # largest spacing of the shared grid
 
-MAX_QUADRATURE_DIMS = 3
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
 # .002 nats on the tables of benchmarks/bench_row_nodes.py.
 ROW_GRID = {1: 15, 2: 5, 3: 5}
-# In more dimensions: samples around the mode and from the prior; number of groups.
-ROW_POINTS, FINE_POINTS, N_ROW_GROUPS = (64, 8), (256, 32), 16
+N_ROW_GROUPS = 16  # of sampled nodes, from which those of a step are taken in turn
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
 BOUND_NODES, BOUND_POINTS = 7, 256
 
@@ -63,7 +64,7 @@ class LinearMap:
         return self.likelihood.entry_log_prob(X[:, None], self.location(z))
 
     def propose(self, rows):
-        is_quadrature = self.n_dims <= MAX_QUADRATURE_DIMS
+        is_quadrature = self.n_dims <= MAX_GRID_DIMS
         return [(laplace if is_quadrature else proposal)(rows, self)]
 
     def propose_fewer(self, rows, posteriors):
@@ -131,8 +132,7 @@ def proposal(rows, joint):
 
     It is the better, by the evidence lower bound, of the Laplace approximation and the
     variational posterior, because the curvature at the mode of a steep posterior may
-    not match its width. It is then widened. If the Gaussian is exact, the loss from
-    widening is about the same in any number of dimensions.
+    not match its width. It is then widened.
     """
     grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
     other = variational_posterior(rows, joint, grid, PROPOSAL_STEPS, peak)
@@ -142,8 +142,7 @@ def proposal(rows, joint):
         torch.where(is_better.reshape(-1, *[1] * (b.ndim - 1)), b, a)
         for a, b in zip(peak, other, strict=True)
     )
-    width = 1 + WIDENING / math.sqrt(joint.n_dims)
-    return Posterior(mean, width * root, precision_root / width)
+    return widened(Posterior(mean, root, precision_root))
 
 
 def location_points(posterior, joint, grid):
@@ -178,9 +177,9 @@ class RowNodes:
     def __init__(self, n_rows, n_dims, device, seed, is_fine=False):
         shape = n_rows, n_dims
         self._modes = torch.zeros(shape, dtype=torch.float64, device=device)
-        self.is_sampled = n_dims > MAX_QUADRATURE_DIMS
+        self.is_sampled = n_dims > MAX_GRID_DIMS
         if self.is_sampled:
-            counts = FINE_POINTS if is_fine else ROW_POINTS
+            counts = FINE_TRAINING_POINTS if is_fine else TRAINING_POINTS
             self.rule = mixtures(counts, n_dims, device, seed, N_ROW_GROUPS)
             self.n_nodes = sum(counts)
             return
@@ -206,7 +205,7 @@ def bound_grid(joint, seed):
     device = joint.components.device
     if joint.likelihood.is_separable:
         return grids((BOUND_NODES,), 1, device).groups[0]
-    if joint.n_dims <= MAX_QUADRATURE_DIMS:
+    if joint.n_dims <= MAX_GRID_DIMS:
         return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
     (points,) = normal_points(BOUND_POINTS, joint.n_dims, seed, 1)
     z = torch.from_numpy(points).to(device)

@@ -25,6 +25,7 @@ from sklearn_mpt._integration.quadrature import (  # noqa: E402
     GaussHermite,
     Nodes,
     grids,
+    widened,
 )
 from sklearn_mpt._likelihoods import Bernoulli, Columns, Gaussian  # noqa: E402
 from sklearn_mpt._linear import integrated_training  # noqa: E402
@@ -49,7 +50,6 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     objective_of,
 )
 from sklearn_mpt._linear.linear_map import (  # noqa: E402
-    WIDENING,
     LinearMap,
     evidence_lower_bound,
     laplace,
@@ -466,7 +466,7 @@ def test_points_are_drawn_from_the_gaussian_with_the_better_bound(point, X):
     grid = GaussHermite([41], 1, "cpu").groups[0]
     rows, joint = rows_of(torch.tensor(X)), joint_at(Point(4 * point.coefs, None))
     peak, found = laplace(rows, joint), proposal(rows, joint)
-    width = 1 + WIDENING / 2**0.5
+    width = (widened(found).root[0, 0, 0] / found.root[0, 0, 0]).item()
     narrow = found._replace(
         root=found.root / width, precision_root=width * found.precision_root
     )
