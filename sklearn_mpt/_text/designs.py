@@ -1,6 +1,7 @@
 """What `fit` finds out about the variance over masks from some of its texts."""
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +26,10 @@ class MeasuredDesign(NamedTuple):
     moderation: Moderation | None
 
 
-def measure_designs(language_model, windows, seed, n_orders, n_jobs):
+def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     """Measure both designs of "mpt", and take the one with the smaller variance.
 
-    Without enough texts, the design is "chain". n_orders : number of orders in a group
+    Without enough texts, the design is "chain". n_draws : number of draws in a group
     whose variance is to be known.
     """
     windows = pick(windows, seed, 3 * N_DRAWS)
@@ -37,33 +38,32 @@ def measure_designs(language_model, windows, seed, n_orders, n_jobs):
     orders, masks = (
         MaskDraw("mpt", seed, N_DRAWS, design=design) for design in DESIGNS
     )
-    groups = OrderGroups.of(language_model, windows, orders, range(2), n_jobs)
-    others = score_windows(language_model, windows, masks, n_jobs)
-    totals = np.array([score.parts.sum() for score in others])
-    independent = np.mean([np.sum(score.contrasts**2) for score in others])
+    score = partial(DrawGroups.of, language_model, windows, n_jobs=n_jobs)
+    groups, others = score(orders, range(2)), score(masks, range(1))
+    independent = others.variances.mean()
     with np.errstate(invalid="ignore"):  # from tokens of probability 0
-        squares = np.mean((groups.totals.mean(axis=1) - totals) ** 2)
+        squares = np.mean((groups.totals.mean(axis=1) - others.totals[:, 0]) ** 2)
     variances = {
         "chain": _variance_of_groups(groups.variance(), squares, independent),
         "independent": float(independent),
     }
-    if variances["independent"] < variances["chain"]:
-        return MeasuredDesign("independent", variances, None)
-    if 1 < n_orders < N_DRAWS:
-        orders = replace(orders, n_masks=n_orders)
-        groups = OrderGroups.of(language_model, windows, orders, range(2), n_jobs)
-    more = range(2, 2 + n_groups(windows))
-    groups = groups.join(OrderGroups.of(language_model, windows, orders, more, n_jobs))
-    return MeasuredDesign("chain", variances, groups.moderation())
+    is_independent = variances["independent"] < variances["chain"]
+    chosen = others if is_independent else groups
+    n_known = chosen.totals.shape[1]
+    if 1 < n_draws < N_DRAWS:
+        chosen = score(replace(chosen.draw, n_masks=n_draws), range(n_known))
+    more = score(chosen.draw, range(n_known, n_known + n_groups(windows)))
+    design = "independent" if is_independent else "chain"
+    return MeasuredDesign(design, variances, chosen.join(more).moderation())
 
 
-def measure_orders(language_model, windows, draw, n_jobs):
-    """Return the `Moderation` of scores along orders; None without enough texts."""
+def measure_errors(language_model, windows, draw, n_jobs):
+    """Return the `Moderation` of scores by a draw; None without enough texts."""
     windows = pick(windows, draw.seed, 2 * draw.n_masks)
-    if draw.n_masks == 1 or len(windows) < FEWEST:  # one order has no spread
+    if draw.n_masks == 1 or len(windows) < FEWEST:  # one draw has no spread
         return None
     groups = range(max(2, n_groups(windows)))
-    return OrderGroups.of(language_model, windows, draw, groups, n_jobs).moderation()
+    return DrawGroups.of(language_model, windows, draw, groups, n_jobs).moderation()
 
 
 def pick(windows, seed, n_draws):
@@ -83,7 +83,7 @@ def pick(windows, seed, n_draws):
 
 
 def n_groups(windows):
-    """Return the number of groups of orders for errors: more for fewer texts."""
+    """Return the number of groups of draws for errors: more for fewer texts."""
     wanted = -(-MOST_TEXTS // len(windows))
     n_draws = N_TOKENS // _costs(windows).sum()
     return int(min(wanted, n_draws // N_DRAWS))
@@ -103,11 +103,11 @@ def _cut(window, budget):
     return fit_windows([window], n_fixed + max(2, n_places), "split", False)[0]
 
 
-class OrderGroups(NamedTuple):
-    """Scores of texts by several groups of orders.
+class DrawGroups(NamedTuple):
+    """Scores of texts by several groups of draws.
 
     totals, variances, scales : ndarray of shape (n_texts, n_groups). `variances` take
-    the orders of a group as independent; `scales` are in proportion to usual variances.
+    the draws of a group as independent; `scales` are in proportion to usual variances.
     """
 
     draw: MaskDraw
@@ -132,12 +132,13 @@ class OrderGroups(NamedTuple):
     def join(self, others):
         """Return these groups and others of the same texts."""
         pairs = zip(self[1:], others[1:], strict=True)
-        return OrderGroups(self.draw, *(np.hstack(pair) for pair in pairs))
+        return DrawGroups(self.draw, *(np.hstack(pair) for pair in pairs))
 
     def moderation(self):
         """Return the `Moderation` of the draw; None without enough texts."""
         draw, arrays = self.draw, (self.totals, self.variances, self.scales)
-        return find_moderation(*arrays, draw.n_masks, draw.is_antithetic)
+        freedom = 1.0 if draw.is_along_orders else None
+        return find_moderation(*arrays, draw.n_masks, draw.is_antithetic, freedom)
 
     def variance(self):
         """Return the mean over texts of the variance of the score by one group."""

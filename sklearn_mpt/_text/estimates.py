@@ -73,6 +73,11 @@ class WindowLayout:
             squares = (1 - self.counts / self.n_all) / self.counts / (self.counts - 1.0)
         return np.sqrt(np.where(self.counts == self.n_all, 0.0, squares))
 
+    @property
+    def variance(self):
+        """Variance of the score if the rows had independent scores of variance 1."""
+        return self.n_steps * ((1 - self.counts / self.n_all) / self.counts).sum()
+
     def reduce(self, scores):
         """Average the draws of each term.
 

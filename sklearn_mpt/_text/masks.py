@@ -71,17 +71,23 @@ class MaskDraw:
     def noise_of(self, window, score):
         """Return two numbers for `Moderation`: an estimate of variance, and a scale.
 
-        The estimate takes orders as independent. The scale is in proportion to what the
-        variance usually is: to that of independent masks, which the spread of the means
-        at each size tells with more degrees of freedom, or to the number of tokens.
+        The estimate takes draws as independent. The scale is in proportion to what the
+        variance usually is: of antithetic orders, to that of independent masks, which
+        the spread of the means at each size tells with more degrees of freedom; else to
+        that of rows that are alike. It is 0 if all orders, or masks, are drawn.
         """
-        n_places = len(window.places)
-        if count_orders(n_places) <= self.n_masks:  # all orders are drawn
+        scale = self.layout(len(window.places)).variance
+        if scale == 0:
             return 0.0, 0.0
         variance = np.sum(score.cautious**2)
         if self.is_antithetic:
             return variance, np.sum(score.size_contrasts**2)
-        return variance, n_places / self.n_masks
+        return variance, scale
+
+    @property
+    def is_along_orders(self):
+        """Whether masks are those of random orders, each of which is one draw."""
+        return self._method.layout is lay_out_orders
 
     @property
     def is_adaptive(self):

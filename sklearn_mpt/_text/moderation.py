@@ -1,7 +1,7 @@
 r"""Moderated variances: errors of single texts that borrow from the texts of `fit`.
 
-The variance of the score of a text, estimated from few orders, has a large error. It is
-combined with the variances of the texts of `fit`, as in limma [1]_: let
+The variance of the score of a text, estimated from few draws of masks, has a large
+error. It is combined with the variances of the texts of `fit`, as in limma [1]_: let
 :math:`s_i^2` be an estimate of the variance :math:`V_i` with d degrees of freedom, so
 that :math:`d s_i^2 / V_i` has a chi-square distribution, and let the prior of
 :math:`V_i` be that of :math:`d_0 s_{0i}^2 / \chi^2_{d_0}`. Then the moderated variance
@@ -11,9 +11,11 @@ that :math:`d s_i^2 / V_i` has a chi-square distribution, and let the prior of
 has :math:`d_0 + d` degrees of freedom in Student's t. Here :math:`s_{0i}^2` is in
 proportion to a number that is known for each text, its `scale`.
 
-Antithetic orders are no independent draws, so their spread within a text is no unbiased
-estimate of the variance. The texts of `fit` are scored by several groups of orders, and
-the spread between groups gives the factor that corrects it.
+The texts of `fit` are scored by several groups of draws. Antithetic orders are no
+independent draws, so their spread within a text is no unbiased estimate of the
+variance; the spread between groups gives the factor that corrects it. The estimate from
+independent masks is a sum over sizes, and its degrees of freedom follow from how much
+it differs between groups.
 
 References
 ----------
@@ -45,16 +47,20 @@ class Moderation:
     prior_freedom : float
         Degrees of freedom of the prior.
     factor : float
-        The variance of the mean of a group of orders, in units of the moderated one
-        that takes its orders as independent; for a usual text.
+        The variance of the mean of a group of draws, in units of the moderated one that
+        takes its draws as independent; for a usual text.
     factor_of_sums : float
         The same for sums over texts, in which texts with large variances count more.
     freedom : float
         Degrees of freedom of Student's t of a score divided by its moderated error.
     factor_freedom : float
-        Degrees of freedom with which the factor is known; inf for independent orders.
+        Degrees of freedom with which the factor is known; inf for independent draws,
+        whose factor is 1.
     group : int
-        Number of orders in a group.
+        Number of draws in a group.
+    freedom_per_draw : float
+        Degrees of freedom of an estimate of the variance, for each draw after the
+        first.
     """
 
     prior: float
@@ -64,6 +70,11 @@ class Moderation:
     freedom: float
     factor_freedom: float
     group: int
+    freedom_per_draw: float = 1.0
+
+    def freedom_of(self, n_draws):
+        """Return the degrees of freedom of an estimate from a number of draws."""
+        return self.freedom_per_draw * (n_draws - 1)
 
     def factor_of(self, n_orders, factor):
         r"""Return one of the factors for another number of orders than that of a group.
@@ -79,25 +90,25 @@ class Moderation:
         variance = 1 / n_orders + r * n_pairs / n_orders**2
         return variance * (n_orders - 1) / (1 - variance)
 
-    def moderate(self, variances, scales, n_orders):
+    def moderate(self, variances, scales, n_draws):
         """Return the moderated variances.
 
         Parameters
         ----------
         variances : ndarray of shape (n,)
-            Variances of means of `n_orders` orders, estimated as if these were
+            Variances of means of `n_draws` draws, estimated as if these were
             independent.
         scales : ndarray of shape (n,)
-            0 where all orders are drawn.
-        n_orders : int
+            0 where all orders, or masks, are drawn.
+        n_draws : int
 
         Returns
         -------
         ndarray of shape (n,)
         """
         prior = self.prior, self.prior_freedom
-        moderated = _moderate(variances, scales, *prior, n_orders - 1)
-        return self.factor_of(n_orders, self.factor) * moderated
+        moderated = _moderate(variances, scales, *prior, self.freedom_of(n_draws))
+        return self.factor_of(n_draws, self.factor) * moderated
 
     def with_factor(self, freedom):
         """Return degrees of freedom with the uncertainty of the factor."""
@@ -105,20 +116,24 @@ class Moderation:
         return 1 / rate if rate > 0 else np.inf
 
 
-def find_moderation(totals, variances, scales, n_orders, is_antithetic):
-    """Return the `Moderation` from texts with several groups of orders each.
+def find_moderation(
+    totals, variances, scales, n_draws, is_antithetic, freedom_per_draw=1.0
+):
+    """Return the `Moderation` from texts with several groups of draws each.
 
     Parameters
     ----------
     totals : ndarray of shape (n_texts, n_groups)
         Scores by each group.
     variances : ndarray of shape (n_texts, n_groups)
-        Variances of these, as if the orders of a group were independent.
+        Variances of these, as if the draws of a group were independent.
     scales : ndarray of shape (n_texts, n_groups)
-    n_orders : int
-        Number of orders in a group.
+    n_draws : int
+        Number of draws in a group.
     is_antithetic : bool
-        Whether the orders of a group are not independent.
+        Whether the draws of a group are not independent.
+    freedom_per_draw : float or None
+        As in `Moderation`; None estimates it.
 
     Returns
     -------
@@ -134,7 +149,9 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
     )
     pooled, scale = pooled[is_random], scale[is_random]
     n_texts, n_groups = totals.shape
-    own = n_orders - 1
+    if freedom_per_draw is None:
+        freedom_per_draw = freedom_of_variances(variances) / (n_draws - 1)
+    own = freedom_per_draw * (n_draws - 1)
     prior, prior_freedom = prior_of_variances(pooled / scale, n_groups * own)
     freedom = min(prior_freedom + own, n_texts * n_groups * own)
     factor, of_sums, factor_freedom = 1.0, 1.0, np.inf
@@ -146,10 +163,9 @@ def find_moderation(totals, variances, scales, n_orders, is_antithetic):
         deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
         ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
         factor, freedom = scale_of_ratios(ratios, freedom)
-        n = n_texts * (n_groups - 1)
-        factor_freedom = n * freedom / (freedom + 3)  # Fisher information
+        factor_freedom = freedom_of_factor(n_texts, n_groups, freedom)
     numbers = prior, prior_freedom, factor, of_sums, freedom, factor_freedom
-    return Moderation(*map(float, numbers), n_orders)
+    return Moderation(*map(float, numbers), n_draws, float(freedom_per_draw))
 
 
 def _moderate(variances, scales, prior, prior_freedom, freedom):
@@ -175,6 +191,29 @@ def scale_of_ratios(ratios, most_freedom):
     if allowed != freedom:
         _, _, scale = stats.t.fit(ratios, fdf=allowed, floc=0)
     return scale**2, allowed
+
+
+def freedom_of_factor(n_texts, n_groups, freedom):
+    """Return the degrees of freedom with which the factor is known.
+
+    The variance of the logarithm of the factor has two parts. One is that of the scale
+    of Student's t with `freedom` degrees of freedom, by its Fisher information. The
+    other is that all groups of a text share its variance, which differs from the
+    moderated one as this t takes it to differ.
+    """
+    of_texts = polygamma(1, freedom / 2) / n_texts
+    of_groups = 2 * (freedom + 3) / freedom / (n_texts * (n_groups - 1))
+    return 2 * inverse_trigamma(of_texts + of_groups)
+
+
+def freedom_of_variances(variances):
+    """Return the degrees of freedom of estimates of the variance of each text.
+
+    variances : ndarray of shape (n_texts, n_estimates). The variance of the logarithm
+    of an estimate with d degrees of freedom is trigamma(d / 2).
+    """
+    spread = np.log(variances).var(axis=1, ddof=1).mean()
+    return 2 * inverse_trigamma(spread)
 
 
 def prior_of_variances(variances, freedom):

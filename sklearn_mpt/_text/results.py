@@ -148,8 +148,9 @@ class TextScores:
         if moderated is None or n_masks == 1:
             return _std_error([(s, counts[w.text]) for w, s in self._pairs()])
         variances = self._calibrated(counts)
-        of_sum = degrees_of_sum(variances, np.full(len(variances), n_masks - 1))
-        return _enlarge(np.sqrt(variances.sum()), moderated.with_factor(of_sum))
+        degrees = np.full(len(variances), moderated.freedom_of(n_masks))
+        of_sum = moderated.with_factor(degrees_of_sum(variances, degrees))
+        return _enlarge(np.sqrt(variances.sum()), of_sum)
 
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""

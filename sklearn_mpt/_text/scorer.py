@@ -27,7 +27,7 @@ from sklearn_mpt._text.designs import (
     N_DRAWS,
     MeasuredDesign,
     measure_designs,
-    measure_orders,
+    measure_errors,
 )
 from sklearn_mpt._text.filling import FillingMixin, measure_excess
 from sklearn_mpt._text.loading import OpenedModelMixin, check_words
@@ -279,12 +279,12 @@ class MPTScorer(
         ----------
         X : iterable of str or of (str, str) tuples, default=None
             Texts like those that will be scored, four or more. If `design` is "auto"
-            and `method` "mpt", some are scored to choose the design. Where scores are
-            means over orders, some are scored to find out how much variances differ
-            between texts, for the standard errors. For `sample`, up to 32 are scored
-            with all tokens hidden, to find out whether the model predicts well. A
-            warning is given if most of the words of most of the first 100 are unknown
-            to the tokenizer.
+            and `method` "mpt", some are scored to choose the design. Where masks are
+            random, some are scored to find out how much variances differ between
+            texts, for the standard errors. For `sample`, up to 32 are scored with all
+            tokens hidden, to find out whether the model predicts well. A warning is
+            given if most of the words of most of the first 100 are unknown to the
+            tokenizer.
         y : Ignored
             Not used, present for API consistency by convention.
 
@@ -349,22 +349,18 @@ class MPTScorer(
         check_bound_parameters(self, self._bound)
 
     def _measure(self, language_model, tokenizer, texts):
-        """Measure the variance over masks of some texts, if orders may be drawn."""
+        """Measure the variance over masks of some texts, if masks are random."""
         design = "chain" if self.design == "auto" else self.design
-        is_along_orders = self.method == "chain" or (self.method, design) == (
-            "mpt",
-            "chain",
-        )
-        if texts is None or not is_along_orders:
+        if texts is None or not METHODS[self.method].is_random:
             return MeasuredDesign(design, None, None)
         windows = self._windows_that_fit(language_model, tokenizer, texts)
-        n_orders = min(N_DRAWS, count_masks(self.n_masks, is_chain=True))
-        if self.method == "chain" or self.design == "chain":
-            draw = MaskDraw(self.method, self._seed, n_orders, design=design)
-            measured = measure_orders(language_model, windows, draw, self.n_jobs)
+        n_draws = min(N_DRAWS, self._count_draws(self.method, self.n_masks))
+        if self.method == "chain" or self.design != "auto":
+            draw = MaskDraw(self.method, self._seed, n_draws, design=design)
+            measured = measure_errors(language_model, windows, draw, self.n_jobs)
             return MeasuredDesign(design, None, measured)
         measured = measure_designs(
-            language_model, windows, self._seed, n_orders, self.n_jobs
+            language_model, windows, self._seed, n_draws, self.n_jobs
         )
         if measured.variances is None:
             n_known = sum(len(window.places) > 1 for window in windows)

@@ -347,12 +347,14 @@ class TextScoresMixin:
     def _draw(self):
         return self._draw_of(self.method, self._seed, self.n_masks)
 
+    def _count_draws(self, method, n_masks):
+        return count_masks(n_masks, method == "chain" or self.design != "independent")
+
     def _draw_of(self, method, seed, n_masks):
-        is_chain = method == "chain" or self.design != "independent"
         return MaskDraw(
             method,
             seed,
-            count_masks(n_masks, is_chain),
+            self._count_draws(method, n_masks),
             design=self.design_,
             order=self.order,
             block_size=self.block_size,

@@ -107,7 +107,8 @@ def test_long_texts_are_measured_within_the_budget(n_tokens):
     scorer = make_scorer(Counting()).fit(texts)
     assert scorer.design_ == "independent"
     for_sample = 2 * len(texts) * n_tokens  # whether all tokens can be hidden
-    assert 0.5 * N_TOKENS < sum(counts) - 2 * spent - for_sample <= N_TOKENS
+    # for the choice, and for the errors
+    assert N_TOKENS < sum(counts) - 2 * spent - for_sample <= 2 * N_TOKENS
 
 
 def test_documents_are_measured_by_their_parts():

@@ -1,5 +1,7 @@
 """Variances of single texts, moderated by those of the texts of `fit`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -12,11 +14,13 @@ from test_text_estimates import chain, inconsistent, score_of, truth_of, window_
 from text_models import make_model, make_tokenizer
 
 from sklearn_mpt import MPTScorer, mpt_curve
-from sklearn_mpt._text.designs import OrderGroups
+from sklearn_mpt._text.designs import DrawGroups
 from sklearn_mpt._text.masks import MaskDraw
 from sklearn_mpt._text.moderation import (
     Moderation,
     find_moderation,
+    freedom_of_factor,
+    freedom_of_variances,
     inverse_trigamma,
     prior_of_variances,
     scale_of_ratios,
@@ -59,11 +63,25 @@ def test_the_factor_is_that_of_the_ratios():
     assert scale_of_ratios(np.zeros(8), 5.0) == (0.0, 5.0)
 
 
-def test_how_well_the_factor_is_known():
-    """By its spread over samples, for Student's t with eight degrees of freedom."""
+@pytest.mark.parametrize(("n_texts", "n_groups"), [(5, 9), (20, 3)])
+def test_how_well_the_factor_is_known(n_texts, n_groups):
+    """By its spread over samples in which the groups of a text share its variance."""
     rng = np.random.default_rng(0)
-    logs = [np.log(scale_of_ratios(rng.standard_t(8, 60), 8.0)[0]) for _ in range(60)]
-    assert_allclose(np.var(logs), 2 / (60 * 8 / 11), rtol=0.5)
+    logs = []
+    for _ in range(40):
+        variances = 8 / rng.chisquare(8, size=(n_texts, 1))
+        deviations = np.sqrt(variances) * rng.normal(size=(n_texts, n_groups))
+        deviations -= deviations.mean(axis=1, keepdims=True)
+        ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
+        logs.append(np.log(scale_of_ratios(ratios, 8.0)[0]))
+    freedom = freedom_of_factor(n_texts, n_groups, 8.0)
+    assert_allclose(np.var(logs), polygamma(1, freedom / 2), rtol=0.5)
+
+
+def test_degrees_of_freedom_show_in_the_spread_of_variances():
+    rng = np.random.default_rng(0)
+    variances = rng.gamma(2.0, size=(500, 1)) * rng.chisquare(7, size=(500, 3))
+    assert_allclose(freedom_of_variances(variances), 7, rtol=0.1)
 
 
 @pytest.mark.parametrize("n_orders", [2, 3, 4, 6, 8, 9])
@@ -102,39 +120,79 @@ def test_moderated_intervals_cover():
     assert np.median(widths) < 1.35
 
 
-def moderation_of(tables, windows):
-    """What `fit` finds from five groups of orders of these tables."""
+def moderation_of(tables, windows, draw):
+    """What `fit` finds from five groups of draws of masks for these tables."""
     numbers = np.zeros((3, len(tables), 5))
     for group in range(5):
-        draw = chain(1000 + group)
+        own = replace(draw, seed=1000 + group)
         for i, (table, window) in enumerate(zip(tables, windows, strict=True)):
-            score = score_of(table, window, draw)
-            numbers[:, i, group] = score.parts.sum(), *draw.noise_of(window, score)
-    return OrderGroups(chain(0), *numbers).moderation()
+            score = score_of(table, window, own)
+            numbers[:, i, group] = score.parts.sum(), *own.noise_of(window, score)
+    return DrawGroups(draw, *numbers).moderation()
+
+
+def errors_of(tables, windows, draw, truth):
+    """Return coverage, median width, and whether the interval of each sum holds it."""
+    scores, errors, of_sum = [], [], []
+    for seed in range(150):
+        own = replace(draw, seed=seed)
+        parts = [score_of(*each, own) for each in zip(tables, windows, strict=True)]
+        texts = TextScores(windows, parts, own, np.arange(len(windows)))
+        scores.append(texts.totals()[0])
+        errors.append(texts.std_errors())
+        of_sum.append(texts.std_error_of_sum())
+    scores, errors = np.array(scores), np.array(errors)
+    covered = np.mean(np.abs(scores - truth) <= 1.96 * errors)
+    hits = np.abs((scores - truth).sum(axis=1)) <= 1.96 * np.array(of_sum)
+    return covered, np.median(errors / scores.std(axis=0, ddof=1)), hits.mean()
 
 
 def test_standard_errors_of_single_texts_are_moderated():
     tables = [inconsistent(np.random.default_rng(seed)) for seed in range(20)]
     windows = [window_of(6, text) for text in range(20)]
-    found = moderation_of(tables[8:], windows[8:])
     truth = np.array([truth_of(table) for table in tables[:8]])
-    scores, errors, without, of_sum = [], [], [], []
-    for seed in range(150):
-        draw = MaskDraw("mpt", seed, 4, design="chain", moderation=found)
-        parts = [score_of(tables[i], windows[i], draw) for i in range(8)]
-        texts = TextScores(windows[:8], parts, draw, np.arange(8))
-        scores.append(texts.totals()[0])
-        errors.append(texts.std_errors())
-        of_sum.append(texts.std_error_of_sum())
-        plain = TextScores(windows[:8], parts, chain(seed), np.arange(8))
-        without.append(plain.std_errors())
-    scores, errors = np.array(scores), np.array(errors)
-    covered = np.mean(np.abs(scores - truth) <= 1.96 * errors)
-    spread = scores.std(axis=0, ddof=1)
+    found = moderation_of(tables[8:], windows[8:], chain(0))
+    few = tables[:8], windows[:8]
+    covered, width, of_sum = errors_of(*few, replace(chain(0), moderation=found), truth)
     assert 0.93 <= covered <= 0.98
-    assert np.median(errors / spread) < 1.35 < np.median(without / spread)
-    hits = np.abs((scores - truth).sum(axis=1)) <= 1.96 * np.array(of_sum)
-    assert 0.9 < hits.mean() < 0.995
+    assert width < 1.35 < errors_of(*few, chain(0), truth)[1]
+    assert 0.9 < of_sum < 0.995
+
+
+def heavy_tailed(rng):
+    """Log-probabilities that are very low for some masks."""
+    noise = {}
+
+    def table(visible):
+        return noise.setdefault(tuple(visible), np.full(6, -rng.lognormal()))
+
+    return table
+
+
+@pytest.mark.parametrize("n_masks", [2, 4])
+def test_standard_errors_of_independent_masks_are_moderated(n_masks):
+    tables = [heavy_tailed(np.random.default_rng(seed)) for seed in range(20)]
+    windows = [window_of(6, text) for text in range(20)]
+    truth = np.array([truth_of(table) for table in tables[:8]])
+    draw = MaskDraw("mpt", 0, n_masks, design="independent")
+    found = moderation_of(tables[8:], windows[8:], draw)
+    few = tables[:8], windows[:8]
+    covered, width, _ = errors_of(*few, replace(draw, moderation=found), truth)
+    assert 0.93 <= covered <= 0.98
+    assert width < 1.35
+    assert errors_of(*few, draw, truth)[0] < 0.93
+
+
+def test_errors_of_independent_masks_borrow_from_the_texts_of_fit():
+    settings = {"design": "independent", "n_masks": 3}
+    alone = MPTScorer(make_model(), make_tokenizer(), **settings).fit()
+    informed = MPTScorer(make_model(), make_tokenizer(), **settings).fit(SENTENCES)
+    texts = [*SENTENCES[:8], "the cat"]  # of which all masks are drawn
+    scores, errors = informed.score_samples(texts, return_std=True)
+    same, plain = alone.score_samples(texts, return_std=True)
+    assert_allclose(scores, same)
+    assert errors[-1] == plain[-1] == 0
+    assert np.std(np.log(errors[:-1])) < 0.8 * np.std(np.log(plain[:-1]))
 
 
 @pytest.mark.parametrize(
