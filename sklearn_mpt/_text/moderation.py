@@ -210,10 +210,13 @@ def freedom_of_variances(variances):
     """Return the degrees of freedom of estimates of the variance of each text.
 
     variances : ndarray of shape (n_texts, n_estimates). The variance of the logarithm
-    of an estimate with d degrees of freedom is trigamma(d / 2).
+    of an estimate with d degrees of freedom is trigamma(d / 2). Texts with an estimate
+    of 0 are left out; if none is left, there is one degree of freedom.
     """
-    spread = np.log(variances).var(axis=1, ddof=1).mean()
-    return 2 * inverse_trigamma(spread)
+    positive = variances[(variances > 0).all(axis=1)]
+    if not len(positive):
+        return 1.0
+    return 2 * inverse_trigamma(np.log(positive).var(axis=1, ddof=1).mean())
 
 
 def prior_of_variances(variances, freedom):

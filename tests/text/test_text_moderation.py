@@ -82,6 +82,8 @@ def test_degrees_of_freedom_show_in_the_spread_of_variances():
     rng = np.random.default_rng(0)
     variances = rng.gamma(2.0, size=(500, 1)) * rng.chisquare(7, size=(500, 3))
     assert_allclose(freedom_of_variances(variances), 7, rtol=0.1)
+    variances[:, 0] = 0
+    assert freedom_of_variances(variances) == 1
 
 
 @pytest.mark.parametrize("n_orders", [2, 3, 4, 6, 8, 9])
