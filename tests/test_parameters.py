@@ -129,6 +129,7 @@ FUNCTIONS = {
         "order": NO_NAME,
         "block_size": COUNT,
         "allocation": NO_NAME,
+        "mask_blocks": ["a", 1, True, [1, 2]],
         "random_state": RANDOM_STATE,
         "n_jobs": N_JOBS,
     },
@@ -161,6 +162,7 @@ OTHERS = {
         "scores": [1.0, [1.0, 2.0], None],
         "std_errors": [1.0, [1.0, 2.0], None],
         "n_features": COUNT,
+        "has_blocks": NO_BOOL,
     },
 }
 ARGUMENTS = {

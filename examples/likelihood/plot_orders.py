@@ -1,7 +1,7 @@
 """
-============================================
+==============================================
 Orders of features: random, confident, learned
-============================================
+==============================================
 
 Along any order of the features, predictions of each feature from those before it make
 an exact density. Predictors that belong to no joint density give another one along each

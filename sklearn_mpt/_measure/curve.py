@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from sklearn_mpt._checks import check_int, check_real
+from sklearn_mpt._checks import check_bool, check_int, check_real
 from sklearn_mpt._measure.masks import mask_size
 
 
@@ -173,6 +173,7 @@ class MPTCurve:
 
     def __post_init__(self):
         check_int(self.n_features, "n_features")
+        check_bool(self.has_blocks, "has_blocks")
         sizes = np.asarray(self.mask_sizes)
         is_list = sizes.ndim == 1 and sizes.dtype.kind in "iuf" and len(sizes) > 0
         if not is_list or not (np.diff(sizes) > 0).all():
