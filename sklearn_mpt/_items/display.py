@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sklearn_mpt._checks import check_choice
+from sklearn_mpt._measure.plotting import Display
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def _chosen(estimator, items):
     return places
 
 
-class ItemCurveDisplay:
+class ItemCurveDisplay(Display):
     """Curves of items: probabilities of answers, or expected answers, by ability.
 
     Create it with :meth:`from_estimator`.
@@ -170,9 +171,7 @@ class ItemCurveDisplay:
         -------
         display : ItemCurveDisplay
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        ax = self._axes(ax)
         self.lines_ = [
             ax.plot(self.theta, curve, **{"label": label, **(line_kw or {})})[0]
             for curve, label in zip(self.curves, self.labels, strict=True)
@@ -180,11 +179,10 @@ class ItemCurveDisplay:
         ax.set(xlabel="Ability", ylabel=self.ylabel)
         if 1 < len(self.labels) <= 12:
             ax.legend()
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-class InformationDisplay:
+class InformationDisplay(Display):
     """Fisher information of a test and its items about abilities.
 
     Create it with :meth:`from_estimator`.
@@ -279,10 +277,8 @@ class InformationDisplay:
         -------
         display : InformationDisplay
         """
-        import matplotlib.pyplot as plt
-
         check_choice(kind, "kind", ["test", "items"])
-        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        ax = self._axes(ax)
         self.line_ = self.error_line_ = None
         self.item_lines_ = []
         if kind == "items":
@@ -296,7 +292,6 @@ class InformationDisplay:
             self._plot_test(ax)
         ax.set(xlabel="Ability", ylabel="Information")
         ax.set_ylim(bottom=0)
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
     def _plot_test(self, ax):
@@ -313,7 +308,7 @@ class InformationDisplay:
         ax.legend(handles=[self.line_, self.error_line_])
 
 
-class WrightMapDisplay:
+class WrightMapDisplay(Display):
     """People and items on one scale: abilities beside difficulties.
 
     Create it with :meth:`from_estimator`.
@@ -391,13 +386,7 @@ class WrightMapDisplay:
         -------
         display : WrightMapDisplay
         """
-        import matplotlib.pyplot as plt
-
-        if ax is None:
-            _, ax = plt.subplots(
-                1, 2, sharey=True, width_ratios=[1, 2], layout="constrained"
-            )
-        people, items = ax
+        people, items = self._axes(ax, (1, 2), sharey=True, width_ratios=[1, 2])
         people.hist(self.abilities, bins=25, orientation="horizontal", color="C0")
         people.invert_xaxis()
         people.set(xlabel="Number of people", ylabel="Ability and difficulty")
@@ -410,5 +399,4 @@ class WrightMapDisplay:
                 items.tick_params(axis="x", rotation=45)
         items.grid(axis="y", alpha=0.3)
         items.set_xlabel("Item")
-        self.ax_, self.figure_ = np.array([people, items]), people.figure
         return self

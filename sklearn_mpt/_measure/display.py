@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike
 
 from sklearn_mpt._measure.curve import MPTCurve
 from sklearn_mpt._measure.mpt_curve import mpt_curve
+from sklearn_mpt._measure.plotting import ComparisonDisplay, Display
 from sklearn_mpt._seeds import RandomState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class MPTCurveDisplay:
+class MPTCurveDisplay(Display):
     """Plot of masked scores against the number of hidden features.
 
     The filled area, with one bar of width 1 for each mask size, is the log marginal
@@ -141,23 +142,15 @@ class MPTCurveDisplay:
         -------
         display : MPTCurveDisplay
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots()[1] if ax is None else ax
+        ax = self._axes(ax)
         curve = self.curve
         label = self._label(self.name if name is None else name)
         (self.line_,) = ax.plot(
             curve.mask_sizes, curve.scores, **{"label": label, **(line_kw or {})}
         )
-        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
-        self.error_band_ = ax.fill_between(
-            curve.mask_sizes,
-            curve.scores - 2 * curve.std_errors,
-            curve.scores + 2 * curve.std_errors,
-            alpha=0.35,
-            **style,
-        )
-        self.fill_ = self._fill(ax, style) if fill else None
+        band = curve.mask_sizes, curve.scores, curve.std_errors, self.line_
+        self.error_band_ = self._band(ax, *band, alpha=0.35)
+        self.fill_ = self._fill(ax) if fill else None
         ax.axhline(0, color="0.5", linewidth=0.8)
         sizes, unit, _ = curve._labels
         ax.set(
@@ -165,13 +158,13 @@ class MPTCurveDisplay:
             ylabel=f"Masked score $S(m)$ (nats per {unit})",
         )
         ax.legend()
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
-    def _fill(self, ax, style):
+    def _fill(self, ax):
         """Fill one bar for each size 1..n_features, one feature wide."""
         edges = np.arange(self.curve.n_features + 1) + 0.5
         heights = self.curve.score_at(edges[1:] - 0.5)
+        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
         return ax.stairs(heights, edges, fill=True, alpha=0.15, **style)
 
     def _label(self, name):
@@ -183,7 +176,7 @@ class MPTCurveDisplay:
         return f"{area} nats" if name is None else f"{name}\n{area} nats"
 
 
-class LMLComparisonDisplay:
+class LMLComparisonDisplay(ComparisonDisplay):
     """Plot of differences to the best model, with 95% intervals.
 
     Create it with :meth:`LMLComparison.plot`.
@@ -235,29 +228,16 @@ class LMLComparisonDisplay:
         -------
         display : LMLComparisonDisplay
         """
-        import matplotlib.pyplot as plt
-
         table = self.comparison
-        height = 1.2 + 0.35 * len(table.names)
-        if ax is None:
-            ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
-        places = np.arange(len(table.names))
         low, high = table.lml_diff_interval()
-        errors = np.stack([table.lml_diff - low, high - table.lml_diff])
-        self.errorbar_ = ax.errorbar(
-            table.lml_diff, places, xerr=errors.clip(0), fmt="o", capsize=3
-        )
-        ax.axvline(0, color="0.5", linewidth=0.8)
-        ax.set_yticks(places, table.names)
-        ax.margins(y=0.1)
-        ax.invert_yaxis()
+        errors = np.stack([table.lml_diff - low, high - table.lml_diff]).clip(0)
+        ax = self._plot_differences(ax, table.names, table.lml_diff, errors)
         best = f"{table.names[0]}, {table.lml[0]:.2f}"
         ax.set_xlabel(f"LML less that of {best} (nats per row)")
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-class OrderSpreadDisplay:
+class OrderSpreadDisplay(Display):
     """Plot of the spread over orders of each row against its mean log-probability.
 
     Create it with :meth:`OrderSpread.plot`.
@@ -305,9 +285,7 @@ class OrderSpreadDisplay:
         -------
         display : OrderSpreadDisplay
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        ax = self._axes(ax)
         spread = self.spread
         mean, std = spread.log_prob.mean(axis=0), spread.std
         finite = np.isfinite(mean) & np.isfinite(std)
@@ -321,11 +299,10 @@ class OrderSpreadDisplay:
                 f"{spread.mean_gap:.2g} nats, p = {spread.p_value:.2g}"
             ),
         )
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-class CumulativeCVDisplay:
+class CumulativeCVDisplay(Display):
     """Plot of the predictive score per row against the number of rows seen.
 
     The area between the curve and zero is the log evidence; area below zero is
@@ -379,9 +356,7 @@ class CumulativeCVDisplay:
         -------
         display : CumulativeCVDisplay
         """
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(layout="constrained")[1] if ax is None else ax
+        ax = self._axes(ax)
         result = self.result
         middle = result.n_seen + (result.block_sizes - 1) / 2
         mean, error = result.predictive_scores, result.predictive_std_errors
@@ -390,20 +365,17 @@ class CumulativeCVDisplay:
             area += f" ± {result.std_error:.1f}"
         label = area if self.name is None else f"{self.name}: {area}"
         (self.line_,) = ax.plot(middle, mean, marker=".", label=label)
-        style: dict[str, Any] = {"color": self.line_.get_color(), "linewidth": 0}
-        self.error_band_ = ax.fill_between(
-            middle, mean - 2 * error, mean + 2 * error, alpha=0.2, **style
-        )
+        band = middle, mean, error, self.line_
+        self.error_band_ = self._band(ax, *band, alpha=0.2)
         ax.set(
             xlabel="Number of rows seen",
             ylabel="Predictive score (nats per row)",
         )
         ax.legend()
-        self.ax_, self.figure_ = ax, ax.figure
         return self
 
 
-class EvidenceComparisonDisplay:
+class EvidenceComparisonDisplay(ComparisonDisplay):
     """Plot of log Bayes factors to the best model, with two standard errors.
 
     Create it with :meth:`EvidenceComparison.plot`.
@@ -451,24 +423,8 @@ class EvidenceComparisonDisplay:
         -------
         display : EvidenceComparisonDisplay
         """
-        import matplotlib.pyplot as plt
-
         table = self.comparison
-        if ax is None:
-            height = 1.6 + 0.4 * len(table.names)
-            ax = plt.subplots(figsize=(6.4, height), layout="constrained")[1]
-        places = np.arange(len(table.names))
-        self.errorbar_ = ax.errorbar(
-            table.log_bayes_factor,
-            places,
-            xerr=2 * table.log_bayes_factor_std_error,
-            fmt="o",
-            capsize=3,
-        )
-        ax.axvline(0, color="0.5", linewidth=0.8)
-        ax.set_yticks(places, table.names)
-        ax.margins(y=0.1)
-        ax.invert_yaxis()
+        errors = 2 * table.log_bayes_factor_std_error
+        ax = self._plot_differences(ax, table.names, table.log_bayes_factor, errors)
         ax.set_xlabel(f"Log Bayes factor to {table.names[0]} (nats)")
-        self.ax_, self.figure_ = ax, ax.figure
         return self
