@@ -176,7 +176,12 @@ NETS = {
     "deep, binary": estimator(MPTDeepVAE, BINARY, likelihood="bernoulli", **NET),
     "deep, own": estimator(MPTDeepVAE, IRIS, decoder=net_of, **OWN),
     "masked": estimator(
-        MPTMaskedAutoencoder, GAPS, n_orders=2, with_orders=True, **NET
+        MPTMaskedAutoencoder,
+        GAPS,
+        n_orders=2,
+        mask_blocks=[0, 1, 1, 0],
+        with_orders=True,
+        **NET,
     ),
     "masked, own": estimator(MPTMaskedAutoencoder, IRIS, net=net_of, n_orders=2, **OWN),
 }

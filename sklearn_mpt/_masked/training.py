@@ -139,6 +139,7 @@ class MaskedSolver(Solver):
         self.is_part = is_part
         self.tol, self.n_iter_no_change = tol, n_iter_no_change
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.average = copy.deepcopy(module)
         self.point = _flattened(self.parameters)
         self.optimizer = torch.optim.AdamW(
             [self.point],
@@ -147,7 +148,6 @@ class MaskedSolver(Solver):
             betas=(0.9, 0.99),
             fused=True,
         )
-        self.average = copy.deepcopy(module)
         self._mean = _flattened(
             [p for p in self.average.parameters() if p.requires_grad]
         )
