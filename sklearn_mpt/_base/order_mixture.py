@@ -101,7 +101,7 @@ class OrderMixture(Density):
         for block in columns.split(self._n_at_a_time(len(X))):
             column, row = present[:, block].T.nonzero().T
             column = block[column]
-            place = places[row if len(places) > 1 else [0]]
+            place = places[row] if len(places) > 1 else places[:1]
             place = place.expand(len(row), -1, -1)  # shape: (n_entries, n_orders, d)
             at = column[:, None, None].expand(-1, place.shape[1], 1)
             visible = (place < place.gather(-1, at)) & present[row][:, None]

@@ -347,7 +347,7 @@ class Ascent(Solver):
         """Continue if the average is worse than its points, which lie on a curve."""
         sums = self.objective.sums(self._average.point, batch)
         noise = 2 * move.gain  # noise of the batch in the difference of both values
-        if float(sums.value) / sums.n_rows < move.value - noise - self._tol:
+        if float(sums.value / sums.n_rows) < move.value - noise - self._tol:
             self.converged = False
             self._forget_average()
 

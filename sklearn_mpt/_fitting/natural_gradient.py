@@ -108,15 +108,14 @@ class Sums(NamedTuple):
     square: torch.Tensor  # sum of its squares
     gradient: Point
     information: Curvature | None  # None to use that of the step before
-    n_rows: float  # sum of the weights of the rows
+    n_rows: float | torch.Tensor  # sum of the weights of the rows
     rescaling: torch.Tensor | None = None  # None: from the gradient
 
     @classmethod
     def of(cls, value, weight, gradient, information, rescaling=None):
         """Return the sums, given values and weights of rows, (n,) each."""
-        n_rows, square = float(weight.sum()), (weight * value**2).sum()
-        total = (weight * value).sum()
-        return cls(total, square, gradient, information, n_rows, rescaling)
+        total, square = (weight * value).sum(), (weight * value**2).sum()
+        return cls(total, square, gradient, information, weight.sum(), rescaling)
 
     def __add__(self, other):
         return Sums(
@@ -197,7 +196,7 @@ def full_step(objective, point, batch, information, share):
 def gain_at(other, point, objective, batch):
     """Return the gain of another point on a batch, in nats per row."""
     before, now = (objective.sums(p, batch) for p in (point, other))
-    return float(now.value - before.value) / now.n_rows
+    return float((now.value - before.value) / now.n_rows)
 
 
 def natural_step(sums, point, information, *, max_step=math.inf):
@@ -205,7 +204,7 @@ def natural_step(sums, point, information, *, max_step=math.inf):
 
     max_step : bound on a feature's step.
     """
-    n, value = sums.n_rows, float(sums.value) / sums.n_rows
+    n, value = float(sums.n_rows), float(sums.value / sums.n_rows)
     gradient = sums.gradient.times(1 / n)
     step = divide(gradient, information)
     rescaling = sums.rescaling

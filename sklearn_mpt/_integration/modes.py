@@ -65,13 +65,15 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.
         evaluated = log_joint(at, moving)
         rounding = ROUNDING * (1 + value[moving].abs())
         gained = evaluated.value - value[moving] > -rounding
-        better = moving[gained]
-        z[better], value[better] = at[gained], evaluated.value[gained]
-        precision[better] = evaluated.precision[gained]
-        new = _newton(evaluated.gradient[gained], precision[better], max_step)
+        # indices, because a GPU waits for each selection by a mask
+        chosen, others = gained.nonzero()[:, 0], (~gained).nonzero()[:, 0]
+        better, worse = moving[chosen], moving[others]
+        z[better], value[better] = at[chosen], evaluated.value[chosen]
+        precision[better] = evaluated.precision[chosen]
+        new = _newton(evaluated.gradient[chosen], precision[better], max_step)
         step[better], gain[better] = new
         length = step.norm(dim=1).clamp(min=TINY)
-        damped, worse = torch.log1p(length) / length, moving[~gained]
+        damped = torch.log1p(length) / length
         longer = torch.maximum(size[better] / SHORTER, damped[better])
         size[better] = longer.clamp(max=1.0)
         size[worse] = torch.minimum(SHORTER * size[worse], damped[worse])

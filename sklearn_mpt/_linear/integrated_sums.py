@@ -117,14 +117,18 @@ def varying(X, is_all):
 def shared_masked_sums(it, mask, table, targets, weight=None):
     """Return sums of masked scores of rows that share a mask, at shared nodes.
 
-    it : indicators of the rows. mask : bool (d,), True where hidden. weight : weights
-    of the rows, (n,).
+    it : indicators of the rows. mask : ndarray of bool (d,), True where hidden.
+    weight : weights of the rows, (n,).
     """
     weight = _weight(weight, it)
-    off, on = it[..., mask].flatten(1), it[..., ~mask].flatten(1)
-    on_log_prob = table.log_prob[..., ~mask].flatten(1)
+    # with a mask on a GPU, its entries would be counted there, and waited for
+    hidden, seen = (
+        torch.from_numpy(np.flatnonzero(own)).to(it.device) for own in (mask, ~mask)
+    )
+    off, on = it[..., hidden].flatten(1), it[..., seen].flatten(1)
+    on_log_prob = table.log_prob[..., seen].flatten(1)
     r, _ = _weights(on, on_log_prob, table.log_weight)
-    prob = table.log_prob[..., mask].flatten(1).exp()
+    prob = table.log_prob[..., hidden].flatten(1).exp()
     off_value, off_share, through_r = _target_terms(
         r, off, prob, targets.hidden * weight
     )
@@ -133,8 +137,8 @@ def shared_masked_sums(it, mask, table, targets, weight=None):
     )
     on_share += (r * (through_r - through_on)).T @ on
     share = torch.empty_like(table.log_prob)
-    share[..., mask] = off_share.unflatten(1, (it.shape[1], -1))
-    share[..., ~mask] = on_share.unflatten(1, (it.shape[1], -1))
+    share[..., hidden] = off_share.unflatten(1, (it.shape[1], -1))
+    share[..., seen] = on_share.unflatten(1, (it.shape[1], -1))
     return shared_sums((off_value - on_value) / weight, share, r, it, table, weight)
 
 

@@ -262,9 +262,8 @@ class IntegratedRows(Objective):
         n_groups = len(batch.masks)
         size = math.ceil(len(batch.rows) / n_groups)
         n_parts = math.ceil(size * len(table.z) / BLOCK)
-        masks = torch.from_numpy(batch.masks).to(self.X.device)
         groups = np.array_split(batch.rows, n_groups)
-        for group, mask in zip(groups, masks, strict=True):
+        for group, mask in zip(groups, batch.masks, strict=True):
             for rows in np.array_split(group, n_parts):
                 it, weight = self._taken(rows)
                 yield shared_masked_sums(it, mask, table, self.targets, weight)

@@ -186,7 +186,8 @@ def test_shared_sums_are_own_sums_at_the_same_nodes(
     point = Point(scale * point.coefs, point.shape_params)
     table = table_of(*grid, point, BERNOULLI)
     assert LEAST_LOG_PROB < table.log_prob.min() < least
-    shared = shared_masked_sums(indicators(rows, BERNOULLI), mask, table, targets)
+    it = indicators(rows, BERNOULLI)
+    shared = shared_masked_sums(it, mask.numpy(), table, targets)
     own = row_node_sums(
         rows_of(rows, mask), repeated(grid, len(X)), point, BERNOULLI, targets
     )
