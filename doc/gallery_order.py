@@ -43,6 +43,7 @@ READING = [
     "plot_training_curves.py",
     "plot_linear_vae.py",
     "plot_deep_vae.py",
+    "plot_deep_vae_gaussian.py",
     "plot_mask_rates_of_nets.py",
     "plot_area.py",
     "plot_curve_over_epochs.py",

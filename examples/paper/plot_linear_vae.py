@@ -11,10 +11,15 @@ little.
 This is the upper half of Figure 3 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_. The paper integrates over the two latent variables
 on a grid of 4 x 4 points. The example shows why that grid is too coarse to measure a
-likelihood. ``--full`` uses MNIST.
+likelihood. ``--full`` downloads MNIST. ``--images FOLDER`` reads MNIST, Fashion-MNIST,
+or other images in their format, from a folder with a file ``train-images-idx3-ubyte``
+or ``train-images-idx3-ubyte.gz``; ``--first N`` takes the first N of them.
 """
 
+import argparse
+import gzip
 import sys
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -24,9 +29,28 @@ from sklearn.datasets import fetch_openml, load_digits
 
 from sklearn_mpt import LMLMonitor, MPTLinearVAE
 
-FULL = "--full" in sys.argv
-if FULL:
-    X = fetch_openml("mnist_784", as_frame=False).data[:60000] > 127
+parser = argparse.ArgumentParser()
+parser.add_argument("--full", action="store_true")
+parser.add_argument("--images", type=Path)
+parser.add_argument("--first", type=int, default=60000)
+options = parser.parse_args(sys.argv[1:])
+FULL = options.full or options.images is not None
+
+
+def read_images(folder):
+    """Return images of a folder in the format of MNIST; (n_images, n_pixels)."""
+    path = min(folder.glob("train-images-idx3-ubyte*"))
+    content = path.read_bytes()
+    content = gzip.decompress(content) if path.suffix == ".gz" else content
+    _, n_images, height, width = np.frombuffer(content, ">i4", count=4)
+    pixels = np.frombuffer(content, np.uint8, offset=16)
+    return pixels.reshape(n_images, height * width)
+
+
+if options.images is not None:
+    X = read_images(options.images)[: options.first] > 127
+elif FULL:
+    X = fetch_openml("mnist_784", as_frame=False).data[: options.first] > 127
 else:
     X = load_digits().data[:500] > 7
 X = X.astype(float)

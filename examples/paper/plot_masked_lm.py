@@ -9,15 +9,22 @@ tokens are hidden, so its curve rises there.
 
 This is the right half of Figure 5 of `Moreno-Muñoz et al. (2023)
 <https://arxiv.org/abs/2306.00520>`_, for a tiny relative of BERT that is trained in
-seconds on the descriptions of scikit-learn's data sets. ``--full`` scores sentences of
-GLUE with ``bert-base-uncased``, as the paper does; it needs the package datasets.
+seconds on the descriptions of scikit-learn's data sets. ``--full`` scores the four
+corpora of Table 2 with ``bert-base-uncased``, as the paper does; it needs the package
+datasets. ``--full FOLDER`` reads the corpora from files of this folder, as many as it
+has: ``CoLA``, ``AX``, ``MRPC`` and ``QNLI``, each ending in ``.txt`` with a text in
+each line, or in ``.tsv`` with the column names of GLUE. If the folder has a folder
+``bert-base-uncased``, the model is loaded from there. ``--texts N`` takes N texts each.
 
 It needs transformers (``pip install "sklearn-mpt[text]"``).
 """
 
+import argparse
+import csv
 import re
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -34,7 +41,11 @@ from transformers import (
 
 from sklearn_mpt import MPTScorer, mpt_curve
 
-FULL = "--full" in sys.argv
+parser = argparse.ArgumentParser()
+parser.add_argument("--full", nargs="?", const="", default=None, metavar="FOLDER")
+parser.add_argument("--texts", type=int, default=None)
+options = parser.parse_args(sys.argv[1:])
+FULL = options.full is not None
 
 # %%
 # Texts
@@ -125,51 +136,110 @@ def train(model, tokenizer, texts, n_steps=700, length=32, n_rows=32):
 # tokens for texts of any length. The model with random weights is slightly worse than a
 # uniform guess, because it prefers some tokens at random.
 
-if FULL:
-    from datasets import load_dataset
+# In Table 2 of the paper: areas with random and with trained weights.
+TABLE = {
+    "CoLA": (-5283.52, -1657.68),
+    "AX": (-5245.31, -1715.75),
+    "MRPC": (-5362.21, -1773.45),
+    "QNLI": (-5343.98, -1770.28),
+}
+# Of pairs, the first text is scored.
+COLUMNS = {"sentence", "sentence1", "#1 String", "premise", "question"}
 
+
+def texts_of(table):
+    """Return the texts of a table of GLUE, by the first column that holds some."""
+    column = next(name for name in table if name in COLUMNS)
+    return list(table[column])
+
+
+def read_corpus(name, folder):
+    """Return the texts of a corpus of Table 2, or None if the folder has none."""
+    if not folder:
+        from datasets import load_dataset
+
+        split = "test" if name == "AX" else "validation"
+        return texts_of(load_dataset("glue", name.lower(), split=split).to_dict())
+    paths = [
+        path for path in Path(folder).iterdir() if path.stem.lower() == name.lower()
+    ]
+    for path in paths:
+        if path.suffix == ".txt":
+            return path.read_text("utf-8").splitlines()
+        if path.suffix == ".tsv":
+            with path.open(encoding="utf-8") as file:
+                rows = list(csv.DictReader(file, dialect="excel-tab", quoting=3))
+            return texts_of({key: [row[key] for row in rows] for key in rows[0]})
+    return None
+
+
+if FULL:
     name = "bert-base-uncased"
+    if options.full and (Path(options.full) / name).is_dir():
+        name = str(Path(options.full) / name)
     tokenizer = AutoTokenizer.from_pretrained(name)
-    texts = load_dataset("glue", "cola", split="validation")["sentence"]
     config = AutoConfig.from_pretrained(name)
     language_models = {
-        "random weights": AutoModelForMaskedLM.from_config(config),
+        "random weights": AutoModelForMaskedLM.from_config(config).eval(),
         "trained": AutoModelForMaskedLM.from_pretrained(name),
+    }
+    corpora = {corpus: read_corpus(corpus, options.full) for corpus in TABLE}
+    corpora = {
+        corpus: texts[: options.texts]
+        for corpus, texts in corpora.items()
+        if texts is not None
     }
 else:
     sentences = read_sentences()
-    texts, training = sentences[:30], sentences[30:]
     tokenizer = train_tokenizer(sentences)  # which knows all letters
     language_models = {
         "random weights": random_model(tokenizer).eval(),
-        "trained": train(random_model(tokenizer), tokenizer, training),
+        "trained": train(random_model(tokenizer), tokenizer, sentences[30:]),
     }
+    corpora = {"descriptions": sentences[:30]}
 
 uniform = -np.log(len(tokenizer))
 print(f"Minus the logarithm of {len(tokenizer)} tokens: {uniform:.2f} nats")
 curves = {}
-for name, model in language_models.items():
-    scorer = MPTScorer(model, tokenizer, n_masks=2, random_state=0).fit(texts)
-    curves[name] = curve = mpt_curve(scorer, texts)
-    low, high = curve.scores[[0, -1]]
-    print(f"{name}: {low:.2f} nats per token with 1% hidden, {high:.2f} with 99%")
-    print(f"    area {curve.area(512):.2f}, log-probability of a text {curve.lml:.2f}")
+for corpus, texts in corpora.items():
+    for place, (name, model) in enumerate(language_models.items()):
+        scorer = MPTScorer(model, tokenizer, n_masks=2, random_state=0).fit(texts)
+        curves[corpus, name] = curve = mpt_curve(scorer, texts)
+        low, high = curve.scores[[0, -1]]
+        print(
+            f"{corpus}, {name}: {len(texts)} texts, mean per text {curve.lml:.2f} nats"
+        )
+        print(f"    nats per token: {low:.2f} with 1% hidden, {high:.2f} with 99%")
+        paper = f", in the paper {TABLE[corpus][place]}" if corpus in TABLE else ""
+        print(f"    area {curve.area(512):.2f}{paper}")
 
 # %%
-# The last lines are the areas in the paper for BERT and the sentences of CoLA. They
-# cannot be compared with those above, because the vocabulary of BERT has 30522 pieces
-# of words. Bands are 95% intervals over masks.
+# The last lines are the areas of the paper, for BERT. They cannot be compared with
+# those above, because the vocabulary of BERT has 30522 pieces of words. Bands are 95%
+# intervals over masks.
 
-for name, area in {"random weights": -5283.52, "trained": -1657.68}.items():
-    print(f"{name}: area {area}, in the paper")
+for corpus, areas in TABLE.items():
+    print(f"{corpus}: areas {areas[0]} and {areas[1]} in the paper")
 
-figure, ax = plt.subplots(layout="constrained")
-for name, curve in curves.items():
-    (line,) = ax.plot(curve.mask_sizes, curve.scores, label=name)
-    reach = 1.96 * curve.std_errors
-    band = (curve.scores - reach, curve.scores + reach)
-    ax.fill_between(curve.mask_sizes, *band, color=line.get_color(), alpha=0.3, lw=0)
-ax.axhline(uniform, color="0.5", linestyle="--", label="all tokens equally likely")
-ax.set(xlabel="Hidden tokens (%)", ylabel="Masked score (nats per token)")
-ax.legend()
+figure, axes = plt.subplots(
+    1,
+    len(corpora),
+    figsize=(max(6.4, 4.2 * len(corpora)), 4.8),
+    layout="constrained",
+    sharey=True,
+    squeeze=False,
+)
+for ax, corpus in zip(axes[0], corpora, strict=True):
+    for name in language_models:
+        curve = curves[corpus, name]
+        (line,) = ax.plot(curve.mask_sizes, curve.scores, label=name)
+        reach = 1.96 * curve.std_errors
+        band = (curve.scores - reach, curve.scores + reach)
+        ax.fill_between(
+            curve.mask_sizes, *band, color=line.get_color(), alpha=0.3, lw=0
+        )
+    ax.axhline(uniform, color="0.5", linestyle="--", label="all tokens equally likely")
+    ax.set(xlabel="Hidden tokens (%)", title=corpus)
+axes[0, 0].set_ylabel("Masked score (nats per token)")
+axes[0, 0].legend()
 plt.show()
