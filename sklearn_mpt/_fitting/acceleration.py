@@ -9,7 +9,7 @@ place of the identity [2]_.
 
 Along a ray on which the gradient hardly falls, such as the slopes of features that
 separate the rows, y is mixed with the fall that was expected [3]_. So the information
-along a step falls to no less than `LEAST_FALL` of itself at once.
+along a step falls to no less than `least_fall` of itself at once.
 
 References
 ----------
@@ -23,9 +23,6 @@ References
 
 import torch
 
-MEMORY = 10  # number of steps that are remembered
-LEAST_FALL = 0.2
-
 
 class QuasiNewton:
     """The last steps of an ascent, and the falls of the gradient along them.
@@ -38,10 +35,15 @@ class QuasiNewton:
         Full steps are multiplied by a factor from 1 to this number: by how much the
         last step says that they are too short. 1 suits full steps that also change the
         scale of z, and so are not too short everywhere.
+    length : int
+        Number of steps that are remembered.
+    least_fall : float
+        Smallest fall of the gradient along a step, as a share of the expected one.
     """
 
-    def __init__(self, largest_scale=1.0):
+    def __init__(self, largest_scale=1.0, length=10, least_fall=0.2):
         self.largest_scale = largest_scale
+        self.length, self.least_fall = length, least_fall
         self._pairs = []
 
     def __len__(self):
@@ -50,13 +52,13 @@ class QuasiNewton:
     def add(self, moved, before, now):
         """Add a step, and the gradients before and after it."""
         fall, expected = before - now, before
-        product, least = float(moved @ fall), LEAST_FALL * float(moved @ expected)
+        product, least = float(moved @ fall), self.least_fall * float(moved @ expected)
         if least <= 0:  # the step was not in a direction of ascent
             return
         if product < least:
             share = (moved @ expected - least) / (moved @ expected - product)
             fall = torch.lerp(expected, fall, share)
-        self._pairs = [*self._pairs, (moved, fall)][-MEMORY:]
+        self._pairs = [*self._pairs, (moved, fall)][-self.length :]
 
     def direction(self, gradient, divide):
         """Return the corrected step for a gradient.

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 torch = pytest.importorskip("torch")
 
-from sklearn_mpt._fitting.acceleration import LEAST_FALL, QuasiNewton  # noqa: E402
+from sklearn_mpt._fitting.acceleration import QuasiNewton  # noqa: E402
 from sklearn_mpt._fitting.ascent import Ascent  # noqa: E402
 from sklearn_mpt._fitting.averages import PointAverage, agreement  # noqa: E402
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part  # noqa: E402
@@ -604,10 +604,11 @@ def test_corrected_steps_find_the_maximum_of_a_quadratic_function(largest_scale)
 @pytest.mark.parametrize("rise", [1.0, 1.3])
 def test_steps_along_a_ray_without_a_maximum_grow_forward(rise):
     rng = np.random.default_rng(1)
-    gradient, memory = torch.tensor(rng.normal(size=5)), QuasiNewton()
+    gradient = torch.tensor(rng.normal(size=5))
+    memory = QuasiNewton(least_fall=0.25)
     memory.add(gradient, gradient, rise * gradient)  # a full step of unit information
     step = memory.direction(rise * gradient, lambda g: g)
-    assert_allclose(step, rise * gradient / LEAST_FALL)
+    assert_allclose(step, rise * gradient / 0.25)
 
 
 def test_steps_against_the_gradient_are_not_remembered():

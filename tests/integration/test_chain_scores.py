@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from reference import bernoulli_log_prob, binary_rows
 
 from sklearn_mpt import MPTDeepVAE, MPTLinearVAE, mpt_curve
-from sklearn_mpt._integration.chain_scores import MAX_POINTS, lengths, n_points
+from sklearn_mpt._integration.chain_scores import lengths, n_points
 from sklearn_mpt._measure.contract import (
     CheckedConditional,
     chain_log_prob,
@@ -144,7 +144,7 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
 def test_lengths_of_prefixes_with_posteriors():
     assert lengths(1) == [1]
     assert lengths(10) == [10, 7, 5, 3, 2, 1]
-    assert n_points(1) == MAX_POINTS
+    assert n_points(1) == 128
     assert n_points(10) == 128
     assert n_points(5000) == 32
 

@@ -17,7 +17,6 @@ from sklearn_mpt._factors.sums import SymmetricMatrices, masked_sums  # noqa: E4
 from sklearn_mpt._fitting.natural_gradient import Point  # noqa: E402
 from sklearn_mpt._integration.integrals import rows_of  # noqa: E402
 from sklearn_mpt._integration.prior_grid import (  # noqa: E402
-    RADIUS,
     prior_grid,
     resolves,
 )
@@ -606,7 +605,7 @@ def test_a_grid_knows_which_posteriors_it_resolves(shift):
     deviation = torch.tensor([[0.5, 0.6], [0.05, 0.6], [0.2, 0.2], [0.5, 0.5]])
     distance = (z - mean[:, None]) / deviation[:, None]
     r = (-0.5 * (distance**2).sum(2)).softmax(1).double()
-    found = resolves(r, z, steps, RADIUS)
+    found = resolves(r, z, steps, 5.5)
     assert found.tolist() == [True, False, False, False]
 
 
