@@ -48,7 +48,7 @@ from sklearn_mpt._base.density import Units, as_tensor
 from sklearn_mpt._deep.density import module_of
 from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.objectives import SampleCounts
-from sklearn_mpt._deep.start import CURLED, SMOOTH
+from sklearn_mpt._deep.start import CURVED, STRONGLY_CURVED
 
 # Name -> entries of the recipe, and parameters of the estimator.
 CHANGES = {
@@ -56,8 +56,8 @@ CHANGES = {
     "3 layers": ({"widths": (128, 128, 128)}, {}),
     "silu": ({"activation": "silu"}, {}),
     "relu": ({"activation": "relu"}, {}),
-    "one start": ({"starts": (SMOOTH,)}, {}),
-    "no linear start": ({"starts": (SMOOTH, CURLED, CURLED)}, {}),
+    "one start": ({"starts": (CURVED,)}, {}),
+    "no linear start": ({"starts": (CURVED, STRONGLY_CURVED, STRONGLY_CURVED)}, {}),
     "8 samples": ({"n_samples": 8}, {}),
     "64 of prior": ({"n_prior_samples": 64}, {}),
     "128 of prior": ({"n_prior_samples": 128}, {}),

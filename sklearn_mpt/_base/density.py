@@ -34,8 +34,13 @@ N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
 AVERAGE_TOLERANCE = 0.05  # error of means of z and of features, by importance sampling
-UNSURE_CONDITIONAL = 0.2  # error, in nats, from which on conditionals are differences
-WIDEST, SURE = 10.0, 0.2  # largest inverse density; largest error of a sum of weights
+MAX_CONDITIONAL_ERROR = (
+    0.2  # error, in nats, from which on conditionals are differences
+)
+MAX_INVERSE_DENSITY, MAX_WEIGHT_ERROR = (
+    10.0,
+    0.2,
+)  # largest inverse density; largest error of a sum of weights
 
 
 def as_tensor(array, device):
@@ -132,12 +137,14 @@ class Density(ABC):
         filled = self.expect(X) if has_gaps.any() else X
         if not columns:
             return filled, average, X[:, :0]
-        asked = X.repeat(max(counts), 1, 1)
+        is_target = X.repeat(max(counts), 1, 1)
         for j, count in zip(columns, counts, strict=True):
-            codes = torch.arange(len(asked), device=X.device).clamp(max=count - 1).to(X)
-            asked[:, hidden[:, j], j] = codes[:, None]
-        rows, mask = asked.flatten(0, 1), hidden.repeat(len(asked), 1)
-        log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)
+            codes = (
+                torch.arange(len(is_target), device=X.device).clamp(max=count - 1).to(X)
+            )
+            is_target[:, hidden[:, j], j] = codes[:, None]
+        rows, mask = is_target.flatten(0, 1), hidden.repeat(len(is_target), 1)
+        log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
         pairs = zip(columns, counts, strict=True)
         return filled, average, torch.cat([log_prob[:c, :, j] for j, c in pairs]).T
 
@@ -153,7 +160,7 @@ class Density(ABC):
         hidden, means = X.isnan(), X.clone()
         means[:, columns] = torch.where(hidden, self.expect(X), X)[:, columns]
         log_peak = self.conditional_log_prob(means, hidden)
-        std = (-log_peak).exp().clamp(max=WIDEST) / math.sqrt(2 * math.pi)
+        std = (-log_peak).exp().clamp(max=MAX_INVERSE_DENSITY) / math.sqrt(2 * math.pi)
         log_peak = -(math.sqrt(2 * math.pi) * std).log()
 
         def values_at(points):
@@ -166,8 +173,8 @@ class Density(ABC):
             log_ratio = log_prob - log_peak + 0.5 * node**2
             share = weight * log_ratio[:, columns].exp()
             total, sums = total + share, sums + share * values_at(points)
-        is_sure = (total - 1).abs() < SURE
-        return torch.where(is_sure, sums / total, values_at(means))
+        is_accurate = (total - 1).abs() < MAX_WEIGHT_ERROR
+        return torch.where(is_accurate, sums / total, values_at(means))
 
     def log_prob_at(self, X, columns, points):
         """Return log-densities of missing numbers at points; (n, number of points).
@@ -177,12 +184,12 @@ class Density(ABC):
         """
         hidden = X.isnan()
         longest = max(map(len, points))
-        asked = X.repeat(longest, 1, 1)
+        is_target = X.repeat(longest, 1, 1)
         for j, of_column in zip(columns, points, strict=True):
             last = np.minimum(np.arange(longest), len(of_column) - 1)
-            asked[:, hidden[:, j], j] = X.new_tensor(of_column[last])[:, None]
-        rows, mask = asked.flatten(0, 1), hidden.repeat(longest, 1)
-        log_prob = self.conditional_log_prob(rows, mask).reshape(asked.shape)
+            is_target[:, hidden[:, j], j] = X.new_tensor(of_column[last])[:, None]
+        rows, mask = is_target.flatten(0, 1), hidden.repeat(longest, 1)
+        log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
         pairs = zip(columns, points, strict=True)
         return torch.cat([log_prob[: len(p), :, j] for j, p in pairs]).T
 
@@ -357,18 +364,22 @@ class IntegratedDensity(LatentDensity):
         parts = [part.T for part in far.split(len(X)) if len(part)]
         for row_index, i, feature in parts:
             place = places[row_index, i]
-            asked = place == place.gather(1, feature[:, None])
+            is_target = place == place.gather(1, feature[:, None])
             visible = (place < place.gather(1, feature[:, None])) & rows.present[
                 row_index
             ]
-            prefixes = ObservedRows(rows.X[row_index], visible | asked, visible)
-            value[row_index, i, feature] = self._conditionals(prefixes, accuracy)[asked]
+            prefixes = ObservedRows(rows.X[row_index], visible | is_target, visible)
+            value[row_index, i, feature] = self._conditionals(prefixes, accuracy)[
+                is_target
+            ]
         log_prob = value - self.units.log_scale
         return torch.where(rows.present[:, None], log_prob, 0.0)
 
     def _conditionals(self, rows, accuracy):
         value, error, _ = self._estimate(integrate_conditionals, rows, accuracy)
-        largest = accuracy.tolerance if accuracy.is_quadrature else UNSURE_CONDITIONAL
+        largest = (
+            accuracy.tolerance if accuracy.is_quadrature else MAX_CONDITIONAL_ERROR
+        )
         far = (error > largest).nonzero()
         if len(far) == 0:
             return value
@@ -385,8 +396,8 @@ class IntegratedDensity(LatentDensity):
 
     def _in_units(self, rows, log_prob):
         """Return log-probabilities of hidden entries in the units of X, else 0.0."""
-        asked = rows.present & ~rows.observed
-        return torch.where(asked, log_prob - self.units.log_scale, 0.0)
+        is_target = rows.present & ~rows.observed
+        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
 
     def mean_chain_scores(self, X, orders):
         joint = _JointInUnits(self.joint, self.units)

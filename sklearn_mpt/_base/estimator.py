@@ -211,29 +211,31 @@ class BaseMPT(
             If the objective still improved when `max_iter` was reached, or diverged.
         """
         was_fitted = hasattr(self, "n_iter_")
-        go_on = self.warm_start and was_fitted
+        is_warm_start = self.warm_start and was_fitted
         with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
-            if go_on:
+            if is_warm_start:
                 self._check_is_fitted()
             else:
                 forget(self)
-            X = self._read_training_rows(X, not go_on, min_samples=2)
+            X = self._read_training_rows(X, not is_warm_start, min_samples=2)
             context = self._callback_context(self.max_iter)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
-            if go_on:
+            if is_warm_start:
                 fitted = vars(self) | fitted
             else:
                 fitted |= self._start(X, rng, weight)
             fitted |= {"loss_curve_": [], "n_iter_": 0}
             if self.max_iter > 0:
                 device = check_device(self.device)
-                data = TrainingData(X, fitted, True, not go_on, device, rng, weight)
+                data = TrainingData(
+                    X, fitted, True, not is_warm_start, device, rng, weight
+                )
                 solver = self._solver(data)
                 epochs = EpochCallbacks(self, X, solver, context, fitted)
-                is_refit = was_fitted and not go_on
+                is_refit = was_fitted and not is_warm_start
                 n_required = self.n_iter_no_change if is_refit else 1
                 fit_loop(solver, self.max_iter, epochs, n_required)
                 fitted = epochs.attributes() | {"_optimizer_state": solver.state()}

@@ -30,7 +30,7 @@ from sklearn_mpt._measure.contract import given_or_parameter
 from sklearn_mpt._numbers import CHUNK_BYTES
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
-UNSURE = 0.5  # standard error, in nats, from which on scores come with a warning
+MAX_STD_ERROR = 0.5  # standard error, in nats, from which on scores come with a warning
 
 
 class FittedDensityMixin(DensityMixin):
@@ -88,7 +88,7 @@ class FittedDensityMixin(DensityMixin):
         X, density = self._validate_rows(X), self._density()
         scored = self._map_rows(density, lambda x: torch.stack(density.lml(x), 1), X)
         log_prob, std_error, *n_effective = scored.T
-        _warn_if_unsure(std_error, *n_effective)
+        _warn_if_uncertain(std_error, *n_effective)
         return (log_prob, std_error) if return_std else log_prob
 
     def score(
@@ -336,16 +336,16 @@ def _n_rows(density):
     return max(1, int(budget // density.row_bytes))
 
 
-def _warn_if_unsure(std_error, n_effective=None):
-    unsure = std_error > UNSURE
-    if not unsure.any():
+def _warn_if_uncertain(std_error, n_effective=None):
+    is_uncertain = std_error > MAX_STD_ERROR
+    if not is_uncertain.any():
         return
     points = ""
     if n_effective is not None:
-        least = n_effective[unsure].min()
+        least = n_effective[is_uncertain].min()
         points = f", and rest on as few as {least:.3g} effective points"
     warn_caller(
-        f"The log marginal likelihoods of {np.count_nonzero(unsure)} of "
+        f"The log marginal likelihoods of {np.count_nonzero(is_uncertain)} of "
         f"{len(std_error)} rows are uncertain by up to {std_error.max():.2g} nats"
         f"{points}: the posterior of the latent variables is hard to integrate over.",
     )

@@ -77,9 +77,9 @@ class OrderMixture(Density):
     def conditional_log_prob(self, X, mask):
         """Return log p(x_j | visible) where hidden and present, else 0; (n, d)."""
         rows, present = self._read(X)
-        asked = mask.expand_as(present) & present
-        log_prob = self.log_prob(rows, present & ~mask, asked)
-        return torch.where(asked, log_prob - self.units.log_scale, 0.0)
+        is_target = mask.expand_as(present) & present
+        log_prob = self.log_prob(rows, present & ~mask, is_target)
+        return torch.where(is_target, log_prob - self.units.log_scale, 0.0)
 
     def lml(self, X):
         """Return the log-density of the mixture of the orders, and 0.0; (n,) each."""

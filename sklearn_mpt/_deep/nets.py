@@ -123,17 +123,16 @@ def initial_layers(sizes, rng):
     return coefs, intercepts
 
 
-def propagate(coefs, intercepts, activation, inputs, how):
+def propagate(coefs, intercepts, activation, inputs, scale, rng):
     """Scale hidden layers to their inputs, in place; return the values of the last.
 
     The input of each activation gets a given standard deviation, and is zero, where
     activations bend, at one of the rows of `inputs`.
 
-    how : the standard deviation, and a random generator.
+    scale : the standard deviation.
     """
-    bend, rng = how
     for coef, intercept in zip(coefs[:-1], intercepts[:-1], strict=True):
-        coef *= bend / np.maximum((inputs @ coef).std(0), 1e-6)
+        coef *= scale / np.maximum((inputs @ coef).std(0), 1e-6)
         entering = inputs @ coef
         chosen = rng.integers(len(inputs), size=coef.shape[1])
         intercept[:] = -entering[chosen, np.arange(coef.shape[1])]

@@ -20,8 +20,11 @@ from sklearn_mpt._integration.quadrature import (
 # of a Cauchy distribution, as rows far from the data have z in the tails of the prior.
 # They are APART from each other, relative to 1 + |z|. In more than FEW_DIMS dimensions
 # such points are seldom near a mode.
-N_POINTS, N_STARTS, APART, FEW_DIMS = 4096, 12, 0.1, 3
-SAME, NEGLIGIBLE = 3.0, 20.0  # deviations between modes; nats below the largest
+N_POINTS, N_STARTS, START_DISTANCE, FEW_DIMS = 4096, 12, 0.1, 3
+MODE_DISTANCE, NEGLIGIBLE = (
+    3.0,
+    20.0,
+)  # deviations between modes; nats below the largest
 MAX_STEPS = 20
 LEAST_GAIN = 1e-3  # nats, of the log joint density, for which a climb goes on
 
@@ -68,7 +71,7 @@ def _distinct(modes):
     for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
         away = (modes.mean - before.mean[:, None]) @ before.precision_root
-        apart = away.norm(dim=2) > SAME
+        apart = away.norm(dim=2) > MODE_DISTANCE
         modes = modes._replace(mass=torch.where(apart, modes.mass, -torch.inf))
         other = modes.best()
         none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
@@ -86,7 +89,7 @@ def likeliest_points(rows, module):
     for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        least = APART * (1 + best.norm(dim=1, keepdim=True))
+        least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
         joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 

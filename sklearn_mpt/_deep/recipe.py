@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sklearn_mpt._deep.start import CURLED, LINEAR, SMOOTH, StartKind
+from sklearn_mpt._deep.start import CURVED, LINEAR, STRONGLY_CURVED, StartKind
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,9 @@ def recipe_for(
         n_importance_samples = 1
     elif n_importance_samples == "auto":
         n_importance_samples = 16 if objective == "iwae" else 4
-    starts = (SMOOTH, CURLED, CURLED, LINEAR)
+    starts = (CURVED, STRONGLY_CURVED, STRONGLY_CURVED, LINEAR)
     if not len(hidden_layer_sizes):  # there is nothing to bend
-        starts = (SMOOTH, LINEAR)
+        starts = (CURVED, LINEAR)
     return DeepRecipe(
         widths=tuple(hidden_layer_sizes),
         activation=activation,

@@ -22,16 +22,20 @@ TINY = np.finfo(float).tiny
 class StartKind(NamedTuple):
     """A kind of start.
 
-    bend : standard deviation of the inputs of the decoder's activations, which are the
-    less linear the larger it is. is_linear : whether the decoder is the linear map
-    of principal components.
+    activation_scale : standard deviation of the inputs of the decoder's activations,
+    which are the less linear the larger it is. is_linear : whether the decoder is the
+    linear map of principal components.
     """
 
-    bend: float
+    activation_scale: float
     is_linear: bool = False
 
 
-SMOOTH, CURLED, LINEAR = StartKind(1.5), StartKind(4.0), StartKind(1.5, is_linear=True)
+CURVED, STRONGLY_CURVED, LINEAR = (
+    StartKind(1.5),
+    StartKind(4.0),
+    StartKind(1.5, is_linear=True),
+)
 
 
 class WeightedRows(NamedTuple):
@@ -66,7 +70,9 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     rows = WeightedRows.of((X - shift) / scale, weight)
     location = likelihood.start_location(rows.X, weight)
     sizes = [n_components, *recipe.widths[::-1], len(location)]
-    layers, *hidden = _decoder_start(sizes, location, recipe.activation, kind.bend, rng)
+    layers, *hidden = _decoder_start(
+        sizes, location, recipe.activation, kind.activation_scale, rng
+    )
     fitted = {"activation_": recipe.activation, "_shift": shift, "_scale": scale}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
@@ -86,7 +92,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     }
 
 
-def _decoder_start(sizes, location, activation, bend, rng):
+def _decoder_start(sizes, location, activation, activation_scale, rng):
     """Return a decoder, samples of z, and the values of its last hidden layer there.
 
     Over z, the mean of its locations is the given one. The decoder is a list of
@@ -94,7 +100,7 @@ def _decoder_start(sizes, location, activation, bend, rng):
     """
     coefs, intercepts = initial_layers(sizes, rng)
     z = rng.normal(size=(N_ROWS, sizes[0]))
-    last = propagate(coefs, intercepts, activation, z, (bend, rng))
+    last = propagate(coefs, intercepts, activation, z, activation_scale, rng)
     size = min(1.0, np.sqrt(LARGEST_TOTAL_VARIANCE / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
@@ -114,7 +120,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
         coefs, intercepts = initial_layers(sizes, rng)
         sample = rows.some(N_ROWS, rng)
         entering = np.concatenate([inputs[sample], observed[sample]], 1)
-        propagate(coefs, intercepts, recipe.activation, entering, (1.0, rng))
+        propagate(coefs, intercepts, recipe.activation, entering, 1.0, rng)
         coefs[-1][:], intercepts[-1][:] = 0, 0
     centre = rows.total(inputs) / np.maximum(rows.total(observed), TINY)
     return {
@@ -162,8 +168,8 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     # slopes are linear in what is read: their coefficients, and constants
     count = np.maximum(rows.total(observed), TINY)
     centre, level = rows.total(inputs) / count, rows.total(slope) / count
-    apart = observed * (inputs - centre)
-    factor = rows.total(apart * slope) / np.maximum(rows.total(apart**2), 1e-12)
+    centred = observed * (inputs - centre)
+    factor = rows.total(centred * slope) / np.maximum(rows.total(centred**2), 1e-12)
     pull = np.concatenate([factor, level - factor * centre])[:, None]
     noise_attributes = {}
     if "noise_variance_" in fitted:

@@ -20,7 +20,9 @@ from sklearn_mpt._likelihoods.levels import smoothed_shares
 
 # Of numbers, in standard deviations of the column, as for the components of a net.
 WIDTH_FLOOR = 3e-3
-SAME = 1e-9  # distances of numbers, in standard deviations, that are rounding errors
+ROUNDING = (
+    1e-9  # distances of numbers, in standard deviations, that are rounding errors
+)
 LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
 N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
 
@@ -158,7 +160,7 @@ class _ColumnFit(NamedTuple):
             variance = np.average((y - mean) ** 2, weights=self.weight)
         std = np.sqrt(variance)
         gaps = np.diff(np.unique(y))
-        step = gaps[gaps > SAME * std].min(initial=np.inf)
+        step = gaps[gaps > ROUNDING * std].min(initial=np.inf)
         # rounding to a step has the variance of a uniform distribution
         rounded = 0.0 if step == np.inf else step**2 / 12
         is_constant = step == np.inf

@@ -31,7 +31,9 @@ MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several m
 MAX_BATCH = 2**17  # rows of a step if batch_size is "auto"
 MOST_JOINT_NOISES = 500  # noise variances whose information is inverted as a matrix
 NOISE_ROWS = 1000  # rows from which the information of the noise is estimated
-FEW = 0.2  # observed features per latent dimension that count as few: UniformMasks
+FEW_FEATURES = (
+    0.2  # observed features per latent dimension below which they are few: UniformMasks
+)
 
 
 class MaskedBatch(NamedTuple):

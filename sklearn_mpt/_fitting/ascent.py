@@ -158,8 +158,8 @@ class Ascent(Solver):
         batches = list(self.objective.batches(self.rng))
         n_epochs = len(self.loss_curve)
         if n_epochs >= self._next_test and self._average is None:
-            escaped = self._replace_weak_components(self.point, batches[0])
-            self._next_test = n_epochs + 2 if escaped else 2 * n_epochs
+            has_replaced = self._replace_weak_components(self.point, batches[0])
+            self._next_test = n_epochs + 2 if has_replaced else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
         if not self.converged or self._replace_weak_components(self.result, batches[0]):

@@ -25,7 +25,7 @@ from sklearn_mpt._tables.reader import TableReader
 REFIT_EPOCHS = 10
 # Training on, for rows drawn with replacement. Fits that stop too early stay too
 # close to the first one, and so do the tables that they fill in.
-AGAIN = {"max_iter": 30, "tol": 4e-4}
+WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}
 
 
 def repeated(rows, weight):
@@ -124,7 +124,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             )
             self._keep(*choice)
         rows, weight = with_levels(rows, sample_weight, self._layout)
-        refit_params = AGAIN if is_refit else {"max_iter": REFIT_EPOCHS}
+        refit_params = WARM_START_PARAMS if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [

@@ -22,9 +22,11 @@ MAX_GRID_DIMS = 3  # with more latent variables, nodes are sampled
 TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
-CAUTION = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
+STUDENT_FACTOR = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
 N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
-EMPTY = 1e-3  # share of the weight below which a part of a mixture moves elsewhere
+MIN_PART_SHARE = (
+    1e-3  # share of the weight below which a part of a mixture moves elsewhere
+)
 TURNS = 30.0  # full turns of the shift for each unit of a row
 # Of averages over a standard normal distribution.
 NODES, WEIGHTS = roots_hermitenorm(16)
@@ -190,14 +192,14 @@ class PosteriorMixture:
         share = torch.softmax(logs, 0)[..., None]
         pooled = (share * averages).sum(0)
         spread = (len(logs) * share * (averages - pooled)).std(0, correction=1)
-        return pooled, CAUTION * spread / math.sqrt(len(logs))
+        return pooled, STUDENT_FACTOR * spread / math.sqrt(len(logs))
 
     def combine_log_averages(self, log_averages, logs):
         """Logs of posterior averages, (n_groups, n, d), and error."""
         share = torch.log_softmax(logs, 0)[..., None]
         pooled = torch.logsumexp(share + log_averages, 0)
         part = (share + log_averages - pooled).exp() - share.exp()
-        return pooled, CAUTION * math.sqrt(len(logs)) * part.std(0, correction=1)
+        return pooled, STUDENT_FACTOR * math.sqrt(len(logs)) * part.std(0, correction=1)
 
 
 def mixture_nodes(normal, posteriors):
@@ -275,7 +277,7 @@ def adapted(posteriors, moments):
     )
     mean, covariance = _updated(posteriors[:-1], share, mean, square, n_effective)
     largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
-    empty = (share < EMPTY)[..., None]
+    empty = (share < MIN_PART_SHARE)[..., None]
     mean = torch.where(empty, mean[largest, rows], mean)
     covariance = torch.where(empty[..., None], covariance[largest, rows], covariance)
     parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
@@ -391,7 +393,7 @@ def pool(log_means):
     pooled = log_mean_exp(log_means, 0)
     spread = (log_means - pooled).exp().std(0, correction=1)
     of_logs = log_means.std(0, correction=1)  # is reliable where it is large
-    return pooled, CAUTION * spread.maximum(of_logs) / math.sqrt(len(log_means))
+    return pooled, STUDENT_FACTOR * spread.maximum(of_logs) / math.sqrt(len(log_means))
 
 
 grids = functools.lru_cache(maxsize=32)(GaussHermite)

@@ -11,7 +11,10 @@ from sklearn_mpt._items.answers import MISSING
 
 N_STEPS, TOLERANCE = 60, 1e-10
 MAX_STEP = 1.0
-FAR, EDGE = 1e4, 15.0  # z at which a likelihood is at its limit; largest |z| of a mode
+LIMIT_ABILITY, MAX_ABILITY = (
+    1e4,
+    15.0,
+)  # z at which a likelihood is at its limit; largest |z| of a mode
 N_NODES = 601
 # Curvature below which a likelihood has no maximum in a direction, and the share of an
 # ability in such a direction from which on it is infinite.
@@ -150,8 +153,12 @@ def _as_seen(density, z, covariance):
 
 def likelihood_start(items, point, X):
     """Return the z on a grid with the largest likelihood; infinite without maximum."""
-    inner = torch.linspace(-EDGE, EDGE, N_NODES, dtype=X.dtype, device=X.device)
-    z = torch.cat([inner.new_tensor([-FAR]), inner, inner.new_tensor([FAR])])[:, None]
+    inner = torch.linspace(
+        -MAX_ABILITY, MAX_ABILITY, N_NODES, dtype=X.dtype, device=X.device
+    )
+    z = torch.cat(
+        [inner.new_tensor([-LIMIT_ABILITY]), inner, inner.new_tensor([LIMIT_ABILITY])]
+    )[:, None]
     table = items.table(items.curves(point, z))
     flat = torch.nan_to_num(table, neginf=-1e300).clamp(min=-1e12)
     total = X.new_zeros(len(X), len(z))

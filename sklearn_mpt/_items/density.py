@@ -102,10 +102,10 @@ class ItemDensity(LatentDensity):
         probs = self.answer_probs(self.weights(X, present & ~mask))
         return self._log_prob_of(X, probs, present & mask)
 
-    def _log_prob_of(self, X, probs, asked):
+    def _log_prob_of(self, X, probs, is_target):
         codes = X.nan_to_num().long()[..., None]
         chosen = probs.gather(2, codes)[..., 0].clamp(min=TINY)
-        return torch.where(asked, chosen.log(), 0.0)
+        return torch.where(is_target, chosen.log(), 0.0)
 
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
@@ -185,10 +185,13 @@ class ItemDensity(LatentDensity):
             rows = rows.double()
             codes, present = rows.nan_to_num().long(), ~rows.isnan()
             joint = self.log_weight.expand(len(rows), -1).clone()
-            asked, row_index = present.clone(), torch.arange(len(rows), device=X.device)
+            is_target, row_index = (
+                present.clone(),
+                torch.arange(len(rows), device=X.device),
+            )
             for t in range(d):
                 probs = self.answer_probs(joint.softmax(1))
-                log_prob = self._log_prob_of(rows, probs, asked)
+                log_prob = self._log_prob_of(rows, probs, is_target)
                 scores[0, t] += log_prob.sum() / (d - t)
                 item = orders[:, t]
                 scores[1, t] += log_prob[row_index, item].sum()
@@ -196,7 +199,7 @@ class ItemDensity(LatentDensity):
                 joint += torch.where(
                     observed, self.table[item, codes[row_index, item]], 0.0
                 )
-                asked[row_index, item] = False
+                is_target[row_index, item] = False
         return scores / len(X)
 
 

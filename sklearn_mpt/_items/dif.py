@@ -8,7 +8,7 @@ from scipy.stats import chi2
 
 from sklearn_mpt._items.answers import Answers
 from sklearn_mpt._items.curves import Items
-from sklearn_mpt._items.training import Objective, ParameterLayout, maximise
+from sklearn_mpt._items.training import ItemObjective, ParameterLayout, maximise
 
 
 class DifferentialFunctioning(NamedTuple):
@@ -107,7 +107,7 @@ class _DifFits:
         occurs = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
         real = np.arange(items.most) < items.n_categories[:, None]
         unseen = torch.from_numpy(~occurs & real).to(self.device)
-        objective = Objective(answers, self.layout(items), self.priors, unseen)
+        objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)
         point, _ = maximise(objective, point)
         _, expected = objective.expect(point)  # the likelihood, without priors

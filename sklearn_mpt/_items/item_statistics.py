@@ -140,13 +140,13 @@ def collapsed(observed, expected):
 def _merge_single(tables):
     """Add rows with one person to the next row."""
     observed, _ = tables
-    alone = []
+    sparse_rows = []
     for row in range(len(observed) - 1):
         if observed[row].sum() == 1:
-            alone.append(row)
+            sparse_rows.append(row)
             for table in tables:
                 table[row + 1] += table[row]
-    tables = [np.delete(table, alone, axis=0) for table in tables]
+    tables = [np.delete(table, sparse_rows, axis=0) for table in tables]
     last = len(tables[0]) - 1
     if last > 0 and tables[0][last].sum() == 1:
         tables = _merge(tables, last, last - 1)

@@ -16,7 +16,7 @@ from sklearn_mpt._items.nodes import (
     steps_for,
 )
 from sklearn_mpt._items.sampling import SampledItemDensity, SampledObjective
-from sklearn_mpt._items.training import Objective, ParameterLayout
+from sklearn_mpt._items.training import ItemObjective, ParameterLayout
 
 
 class ItemModel(NamedTuple):
@@ -98,7 +98,7 @@ class ItemModel(NamedTuple):
         of_answers = answers, self.layout, priors, unseen
         if self.items.n_dims > MAX_GRID_DIMS:
             return SampledObjective(*of_answers, seed=(*self.seed, 1))
-        return Objective(*of_answers)
+        return ItemObjective(*of_answers)
 
 
 def attributes_of(items, point, rotation, near=None):

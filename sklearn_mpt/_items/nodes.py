@@ -20,7 +20,7 @@ TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
 SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
 # Largest spacings, for a spacing of 1 above: in standard deviations of z, and in units
 # of 1 / (steepest slope).
-WIDEST, STEEPEST = 0.7, 1.1
+MAX_SPACING, MAX_SLOPE_SPACING = 0.7, 1.1
 MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
 FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
 
@@ -84,7 +84,7 @@ def steps_for(items, point, population, ratios):
     """Return spacings that resolve all posteriors, or the finest that memory allows."""
     n_dims = items.n_dims
     ratio = ratios[n_dims]
-    widest = WIDEST * ratio * population.deviation.amin(0)
+    widest = MAX_SPACING * ratio * population.deviation.amin(0)
     coarse = grid_of(widest.tolist(), population).z
     curves = items.curves(point, coarse)
     information = items.information_of_z(curves, point).sum(0).amax(1)
@@ -95,7 +95,7 @@ def steps_for(items, point, population, ratios):
             shape_slopes = block.split(point)[1][:, : block.kind.n_shape_slopes]
             slopes[block.items, 0] = shape_slopes.abs().amax(1)
     steepest = slopes.abs().amax(0)
-    widest = torch.minimum(widest, STEEPEST * ratio / steepest.clamp(min=1e-3))
+    widest = torch.minimum(widest, MAX_SLOPE_SPACING * ratio / steepest.clamp(min=1e-3))
     steps = spacings(precision, ratio, widest).tolist()
     most = min(MOST_NODES[n_dims], KEPT_ENTRIES // (len(items) * items.most))
     most = max(most, FEWEST**n_dims if n_dims == 1 else 31**n_dims)

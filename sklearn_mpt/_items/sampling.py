@@ -26,7 +26,7 @@ from sklearn_mpt._items.abilities import covariances, modes
 from sklearn_mpt._items.answers import MISSING
 from sklearn_mpt._items.density import ItemDensity
 from sklearn_mpt._items.nodes import LatentGrid
-from sklearn_mpt._items.training import Objective, block_sums
+from sklearn_mpt._items.training import ItemObjective, block_sums
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 POPULATION_POINTS = 2**12
@@ -152,7 +152,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return torch.stack(draws, 1) @ self.root
 
 
-class SampledObjective(Objective):
+class SampledObjective(ItemObjective):
     """The log marginal likelihood of answers, by nodes around each row.
 
     Nodes move to the modes of the rows after every few steps. In between, the objective
@@ -162,7 +162,7 @@ class SampledObjective(Objective):
     Parameters
     ----------
     answers, layout, priors, unseen
-        As for `Objective`.
+        As for `ItemObjective`.
     seed : tuple of int
         Of quasi-random points.
     steps_between_moves : int

@@ -181,7 +181,7 @@ class Evaluation(NamedTuple):
     of_population: torch.Tensor
 
 
-class Objective:
+class ItemObjective:
     """The log marginal likelihood of answers, with priors.
 
     Parameters
@@ -276,9 +276,9 @@ class Objective:
         values = point[block.parameters].reshape(slope.shape)
         steep = values[:, block.steep]
         diagonal = information.diagonal(dim1=1, dim2=2)
-        lost = 0.0
+        penalty = 0.0
         if steep.shape[1]:
-            pull, curvature, lost = slope_penalty(steep, self.priors.slope)
+            pull, curvature, penalty = slope_penalty(steep, self.priors.slope)
             slope[:, block.steep] -= pull
             diagonal[:, block.steep] += curvature
         if self.priors.guessing is not None and block.kind.is_guessed:
@@ -286,8 +286,8 @@ class Objective:
             deviation_of_slopes = (values[:, -1] - mean) / deviation
             slope[:, -1] -= deviation_of_slopes / deviation
             diagonal[:, -1] += deviation**-2
-            lost += 0.5 * float((deviation_of_slopes**2).sum())
-        return lost
+            penalty += 0.5 * float((deviation_of_slopes**2).sum())
+        return penalty
 
     def prior_curvature(self, block, point):
         """Return the diagonal of minus the Hessian of the log prior; (j, q)."""
@@ -353,7 +353,7 @@ class ItemSolver(Solver):
 
     Parameters
     ----------
-    objective : Objective
+    objective : ItemObjective
     point : Tensor of shape (p,)
         Parameters at the start.
     tol : float

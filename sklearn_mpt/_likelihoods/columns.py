@@ -145,8 +145,8 @@ class Columns(Likelihood):
         rows = np.full((n_levels, X.shape[1]), np.nan)
         for j, count in enumerate(self.n_categories):
             if count > 1:
-                gone = np.setdiff1d(np.arange(count), X[:, j])
-                rows[gone, j] = gone
+                unseen_levels = np.setdiff1d(np.arange(count), X[:, j])
+                rows[unseen_levels, j] = unseen_levels
         return rows[~np.isnan(rows).all(axis=1)]
 
     def check_rows(self, X):
@@ -172,8 +172,8 @@ class Columns(Likelihood):
         numbers = [j for j, kind in enumerate(self.kinds) if kind == "gaussian"]
         others = [j for j in numbers if not constant[j]]
         if others:
-            alone = [j for j in numbers if constant[j]]
-            scale[alone] = np.exp(np.log(scale[others]).mean())
+            constants = [j for j in numbers if constant[j]]
+            scale[constants] = np.exp(np.log(scale[others]).mean())
         return shift, scale
 
     def constant(self, X):

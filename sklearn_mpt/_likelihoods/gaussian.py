@@ -12,7 +12,7 @@ LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
 # Squares of numbers of these sizes, summed over rows, are numbers of double precision.
 SMALLEST_SCALE, LARGEST_SIZE = 1e-150, 1e150
-SAME = 16  # number of rounding errors by which equal values may differ
+EQUAL_ROUNDING_ERRORS = 16  # number of rounding errors by which equal values may differ
 
 
 def row_blocks(X, weight=None):
@@ -62,7 +62,9 @@ def check_sizes(X):
 
 def _are_same(low, high, dtype):
     eps = np.finfo(dtype if dtype == np.float32 else np.float64).eps
-    return high - low <= SAME * eps * np.maximum(np.abs(low), np.abs(high))
+    return high - low <= EQUAL_ROUNDING_ERRORS * eps * np.maximum(
+        np.abs(low), np.abs(high)
+    )
 
 
 def normal_log_prob(squared_error, variance):

@@ -95,7 +95,7 @@ class PartialCredit(Levels):
         if not self.n_shape_params:
             return super().shape_sums(X, location, share, known, z)
         prob, codes = self._log_prob(location).exp(), self._codes(location)
-        apart = codes - (prob @ codes)[..., None]
+        deviation = codes - (prob @ codes)[..., None]
         prob, inner = prob[..., 1:-1], codes[1:-1]
         is_level = (X[:, 0, :, None] == inner).to(X.dtype)
         taken = (is_level * share.sum(1)[..., None]).sum(0)
@@ -104,7 +104,7 @@ class PartialCredit(Levels):
         by_feature = (t.movedim(2, 0).flatten(1, 2) for t in (weighted, prob))
         left, right = by_feature
         blocks = torch.diag_embed(left.sum(1)) - left.mT @ right
-        pulled = (weighted * apart[..., 1:-1]).movedim(2, 0).flatten(1, 2)
+        pulled = (weighted * deviation[..., 1:-1]).movedim(2, 0).flatten(1, 2)
         cross = pulled.mT @ z.expand(*location.shape[:2], -1).flatten(0, 1)
         return slope.flatten(), torch.cat([blocks, cross], -1).flatten(0, 1)
 

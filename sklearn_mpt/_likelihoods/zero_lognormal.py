@@ -22,7 +22,7 @@ from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
 from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, normal_pairs
 
-FEW = 2  # with fewer positive amounts the noise variance starts at 1
+MIN_POSITIVE = 2  # with fewer positive amounts the noise variance starts at 1
 
 
 class ZeroLognormal(DispersionLikelihood):
@@ -73,7 +73,7 @@ class ZeroLognormal(DispersionLikelihood):
 
     def start_attributes(self, X, scale, weight=None):
         _, variance, count = log_moments(X, weight)
-        variance = np.where(count < FEW, 1.0, variance)
+        variance = np.where(count < MIN_POSITIVE, 1.0, variance)
         return {"noise_variance_": np.maximum(variance, 10 * self.floor)}
 
     def from_attributes(self, fitted, scale):

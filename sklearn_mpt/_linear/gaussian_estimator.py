@@ -12,7 +12,7 @@ from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import warn_caller, warn_constant
 from sklearn_mpt._factors.density import density_of, expected_information
 from sklearn_mpt._factors.objective import (
-    FEW,
+    FEW_FEATURES,
     FixedMasks,
     GaussianMoments,
     GaussianRows,
@@ -168,7 +168,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
         floor = as_tensor(floor, data.device)
         by_moments, masks = is_whole and self.objective == "mpt", None
         if self.objective == "mpt" and self.mask_rate == "uniform":
-            masks = UniformMasks(FEW * n_dims / n_features if by_moments else None)
+            masks = UniformMasks(
+                FEW_FEATURES * n_dims / n_features if by_moments else None
+            )
         elif self.objective == "mpt":
             masks = FixedMasks(fixed_size(self.mask_rate, n_features))
         if not by_moments:

@@ -47,7 +47,7 @@ from sklearn_mpt._linear.integrated_training import (
     objective_of,
 )
 from sklearn_mpt._linear.linear_map import (
-    WIDEST,
+    MAX_SPACING,
     LinearMap,
     spacing,
 )
@@ -313,10 +313,12 @@ def _shared_first(joint, accuracy, is_fine):
     most = min(MAX_SHARED, MAX_TABLE // n_features)
     bounds = [spacing(joint, ratio) for ratio in SCORING_SPACINGS]
     fit = [count_nodes(steps, radii) <= most for steps in bounds]
-    if not fit[0] and (is_fine or count_nodes([WIDEST] * joint.n_dims, radii) > most):
+    if not fit[0] and (
+        is_fine or count_nodes([MAX_SPACING] * joint.n_dims, radii) > most
+    ):
         return accuracy
     pairs = [
-        _interleaved(coarsened(steps, most, radii, WIDEST), joint.components)
+        _interleaved(coarsened(steps, most, radii, MAX_SPACING), joint.components)
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]

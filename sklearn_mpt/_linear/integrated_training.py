@@ -40,7 +40,7 @@ from sklearn_mpt._linear.integrated_sums import (
     varying,
 )
 from sklearn_mpt._linear.linear_map import (
-    WIDEST,
+    MAX_SPACING,
     LinearMap,
     RowNodes,
     bound_grid,
@@ -132,8 +132,12 @@ class IntegratedRows(Objective):
         self.targets = TargetWeights(1.0, 1.0) if uniform else TargetWeights(share, 0.0)
         count = MAX_BATCH if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
-        gone = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
-        self.unseen = rows_of(torch.tensor(gone).to(X.device)) if len(gone) else None
+        unseen_levels = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
+        self.unseen = (
+            rows_of(torch.tensor(unseen_levels).to(X.device))
+            if len(unseen_levels)
+            else None
+        )
         self.varies = likelihood.to_locations(varying(X, context.is_all))
         node_params = context.seed, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
@@ -382,7 +386,7 @@ class LikelihoodRows(IntegratedRows):
             return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.representative.values)
         most, radii = SHARED_COST * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
-        steps = coarsened(steps, most, radii, WIDEST)
+        steps = coarsened(steps, most, radii, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.representative.values

@@ -22,7 +22,7 @@ from sklearn_mpt._integration.quadrature import (
 PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
 CORE = 3.0  # radius within which the shared grid must be fine enough
 N_CELLS = 12  # cells across the core; the information is bounded in each
-WIDEST = 0.8  # largest spacing of the shared grid
+MAX_SPACING = 0.8  # largest spacing of the shared grid
 
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
 # .002 nats on the tables of benchmarks/bench_row_nodes.py.
@@ -223,7 +223,7 @@ def spacing(joint, ratio, values=None):
     z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
     information = _largest_information(joint, z, CORE / N_CELLS, values)
     precision = 1 + (information @ (joint.components**2).T).amax(0)
-    return spacings(precision, ratio, WIDEST).tolist()
+    return spacings(precision, ratio, MAX_SPACING).tolist()
 
 
 def _largest_information(joint, z, radius, values):

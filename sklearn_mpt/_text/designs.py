@@ -14,7 +14,7 @@ from sklearn_mpt._text.windows import fit_windows
 
 N_DRAWS = 4  # orders, or masks of each size
 MOST_TEXTS = 32
-ROOM = 8  # texts that have room; longer ones are cut
+MIN_TEXTS_WITH_ROOM = 8  # texts that have room; longer ones are cut
 N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 a score
 
 
@@ -70,12 +70,12 @@ def pick(windows, seed, n_draws):
     """Pick texts of more than one token: of `MOST_TEXTS` random ones, the shortest.
 
     Their rows for `n_draws` orders are to have at most `N_TOKENS` tokens. Long texts
-    are cut, so that `ROOM` texts have room.
+    are cut, so that `MIN_TEXTS_WITH_ROOM` texts have room.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
     chosen = [windows[i] for i in order if len(windows[i].places) > 1][:MOST_TEXTS]
     budget = N_TOKENS / n_draws
-    chosen = [_cut(window, budget / ROOM) for window in chosen]
+    chosen = [_cut(window, budget / MIN_TEXTS_WITH_ROOM) for window in chosen]
     costs = _costs(chosen)
     shortest = np.argsort(costs, kind="stable")
     n_picked = np.searchsorted(np.cumsum(costs[shortest]), budget, side="right")

@@ -14,9 +14,11 @@ from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._text.masks import PERCENT, MaskDraw
 from sklearn_mpt._text.texts import scored_text
 
-ENOUGH = 5  # degrees of freedom of the contrasts that are nearly unbiased
-MANY = 10  # windows from which the noise of another design is estimated
-COVERING = stats.norm.ppf(0.975)  # standard errors that cover 95%, were they known
+MIN_FREEDOM = 5  # degrees of freedom of the contrasts that are nearly unbiased
+MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
+NORMAL_QUANTILE = stats.norm.ppf(
+    0.975
+)  # standard errors that cover 95%, were they known
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,7 +200,7 @@ class TextScores:
             sum(np.sum(getattr(score, name) ** 2) for score in self.scores)
             for name in ("contrasts", "size_contrasts")
         )
-        if len(self.scores) >= MANY and own > 4 * independent:
+        if len(self.scores) >= MIN_WINDOWS and own > 4 * independent:
             warn_caller(
                 "With independent masks, the scores of these texts would have less "
                 "than half their standard errors: set design='independent', or pass "
@@ -415,14 +417,14 @@ def _std_error(scores):
     have enough degrees of freedom; otherwise the larger of both errors.
     """
     error, freedom = _error_of_sum(scores, "contrasts")
-    if freedom < ENOUGH:
+    if freedom < MIN_FREEDOM:
         cautious, freedom = _error_of_sum(scores, "cautious")
         error = np.maximum(error, cautious)
     return _enlarge(error, freedom)
 
 
 def _enlarge(error, freedom):
-    return error * stats.t.ppf(0.975, freedom) / COVERING
+    return error * stats.t.ppf(0.975, freedom) / NORMAL_QUANTILE
 
 
 def _error_of_sum(scores, name):

@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 
 from sklearn_mpt import MPTDeepVAE, MPTProbabilisticPCA, mpt_curve
 from sklearn_mpt._base.density import Units
-from sklearn_mpt._base.fitted_density import _warn_if_unsure
+from sklearn_mpt._base.fitted_density import _warn_if_uncertain
 from sklearn_mpt._deep.density import DeepDensity, DeepModule
 from sklearn_mpt._deep.nets import Encoder, Layers, initial_layers, propagate
 from sklearn_mpt._deep.posterior_modes import likeliest_points
@@ -148,9 +148,9 @@ def test_hard_rows_are_named_with_their_effective_points():
     std_error, n_effective = np.array([0.1, 0.9, 0.6]), np.array([1.0, 30.0, 4.0])
     message = "of 2 of 3 rows are uncertain by up to 0.9 nats, and rest on as few as 4 "
     with pytest.warns(UserWarning, match=message):
-        _warn_if_unsure(std_error, n_effective)
+        _warn_if_uncertain(std_error, n_effective)
     with pytest.warns(UserWarning, match="by up to 0.9 nats: the posterior"):
-        _warn_if_unsure(std_error)
+        _warn_if_uncertain(std_error)
 
 
 def bent(likelihood, n_features, steepness, seed, activation="tanh"):
@@ -158,7 +158,7 @@ def bent(likelihood, n_features, steepness, seed, activation="tanh"):
     rng = np.random.default_rng(seed)
     coefs, intercepts = initial_layers([2, 32, n_features], rng)
     points = rng.normal(size=(512, 2))
-    last = propagate(coefs, intercepts, activation, points, (2.0, rng))
+    last = propagate(coefs, intercepts, activation, points, 2.0, rng)
     coefs[1] *= steepness / (last @ coefs[1]).std()
     arrays = ([torch.tensor(a) for a in layers] for layers in (coefs, intercepts))
     net = Layers(*arrays, activation)

@@ -17,9 +17,9 @@ from sklearn_mpt._deep.early_stopping import ValidationRows
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._deep.recipe import recipe_for
 from sklearn_mpt._deep.start import (
-    CURLED,
+    CURVED,
     LINEAR,
-    SMOOTH,
+    STRONGLY_CURVED,
     start,
 )
 from sklearn_mpt._factors.starts import squared_distances
@@ -86,7 +86,7 @@ def test_layers_are_spread_over_their_inputs():
     rng = np.random.default_rng(0)
     coefs, intercepts = initial_layers([3, 20, 7], rng)
     inputs = 100 + 5 * rng.normal(size=(400, 3))
-    values = propagate(coefs, intercepts, "relu", inputs, (2.5, rng))
+    values = propagate(coefs, intercepts, "relu", inputs, 2.5, rng)
     entering = inputs @ coefs[0] + intercepts[0]
     assert_allclose(entering.std(0), 2.5)
     assert_allclose(np.abs(entering).min(0), 0, atol=1e-12)
@@ -120,7 +120,9 @@ def test_a_curled_start_is_further_from_linear():
         delay = np.linalg.lstsq(linear, locations, rcond=None)[1].sum()
         return delay / ((locations - locations.mean(0)) ** 2).sum()
 
-    linear_share, smooth, curled = map(share_unexplained, (LINEAR, SMOOTH, CURLED))
+    linear_share, smooth, curled = map(
+        share_unexplained, (LINEAR, CURVED, STRONGLY_CURVED)
+    )
     assert linear_share < 0.01 < smooth < curled
 
 
@@ -130,8 +132,8 @@ def test_linear_nets_have_no_curled_starts(n_features):
         how = {"n_features": n_features, "hidden_layer_sizes": widths}
         return recipe_for(Gaussian(), n_rows=300, n_components=2, **how).starts
 
-    assert starts((8,)) == (SMOOTH, CURLED, CURLED, LINEAR)
-    assert starts(()) == (SMOOTH, LINEAR)
+    assert starts((8,)) == (CURVED, STRONGLY_CURVED, STRONGLY_CURVED, LINEAR)
+    assert starts(()) == (CURVED, LINEAR)
 
 
 @pytest.mark.parametrize(
