@@ -147,6 +147,7 @@ OTHERS = {
         "mask_rate": [value for value in RATE if value is not None],
         "random_state": RANDOM_STATE,
         "pad_to_multiple_of": [value for value in COUNT if value is not None],
+        "mask_blocks": ["word", 1, True, np.nan, [0, 1]],
     },
     LMLTrainerCallback: {
         "texts": [None, 1, "a", [], [1], [["a"]]],

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from sklearn_mpt._checks import check_int, check_real, warn_caller
+from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.loading import check_tokenizer
@@ -150,6 +150,10 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         of masks again. For evaluation, `fix_masks` draws masks once.
     pad_to_multiple_of : int, default=None
         Pad to a multiple of this length, which is faster on some accelerators.
+    mask_blocks : "span", default=None
+        "span" hides consecutive tokens, from a random one on; a span that reaches the
+        last token goes on at the first. The loss is then biased, as with spans in
+        `mpt_curve`. None hides every set of one size with the same probability.
 
     See Also
     --------
@@ -189,7 +193,10 @@ class DataCollatorForMPT(DataCollatorWithPadding):
         mask_rate: str | float = "uniform",
         random_state: RandomState = None,
         pad_to_multiple_of: int | None = None,
+        mask_blocks: str | None = None,
     ):
+        if mask_blocks is not None:
+            check_choice(mask_blocks, "mask_blocks", ["span"])
         if pad_to_multiple_of is not None:
             check_int(pad_to_multiple_of, "pad_to_multiple_of")
         super().__init__(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
@@ -201,6 +208,7 @@ class DataCollatorForMPT(DataCollatorWithPadding):
                 "distribution of each token and learns no dependence between tokens.",
             )
         self.mask_rate = mask_rate
+        self.mask_blocks = mask_blocks
         self._seed = draw_seed(random_state)
         self._stream = ()
         self._rng = np.random.default_rng(self._seed)
@@ -299,7 +307,13 @@ class DataCollatorForMPT(DataCollatorWithPadding):
             sizes = np.floor(strata * n_tokens).astype(int) + 1
         else:
             sizes = np.array([mask_size(self.mask_rate, n) for n in n_tokens])
-        keys = np.where(is_maskable, rng.random(is_maskable.shape), 2.0)
+        if self.mask_blocks is None:
+            keys = rng.random(is_maskable.shape)
+        else:
+            count = np.maximum(n_tokens, 1)[:, None]
+            first = np.floor(rng.random((n_texts, 1)) * count)
+            keys = (is_maskable.cumsum(axis=1) - 1 - first) % count
+        keys = np.where(is_maskable, keys, np.inf)
         ranks = keys.argsort(axis=1).argsort(axis=1)
         return (ranks < sizes[:, None]) & is_maskable
 

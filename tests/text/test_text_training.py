@@ -84,6 +84,22 @@ def test_sizes_of_a_batch_are_stratified():
         assert sorted(hidden.sum(dim=1).tolist()) == [1, 2, 3, 4, 5, 6, 7]
 
 
+def test_spans_hide_consecutive_tokens_of_each_text():
+    """Each of the seven tokens is the first of a span equally often."""
+    collate = DataCollatorForMPT(
+        make_tokenizer(), 0.4, random_state=0, mask_blocks="span"
+    )
+    batch = [TEXTS[0]] * 700
+    hidden = (collate(encode(batch))["labels"] != -100).numpy()[:, 1:8]
+    first = hidden & ~np.roll(hidden, 1, axis=1)
+    assert (hidden.sum(axis=1) == 3).all()
+    assert (first.sum(axis=1) == 1).all()
+    assert np.abs(first.sum(axis=0) - 100).max() < 40  # four standard deviations
+    collate = DataCollatorForMPT(make_tokenizer(), random_state=0, mask_blocks="span")
+    hidden = collate(encode([TEXTS[0]] * 7))["labels"] != -100
+    assert sorted(hidden.sum(dim=1).tolist()) == [1, 2, 3, 4, 5, 6, 7]
+
+
 def test_special_tokens_and_what_is_marked_as_such_are_not_hidden():
     collate = DataCollatorForMPT(make_tokenizer(), 1 - 1e-9, random_state=0)
     feature = make_tokenizer()("the [MASK] xyz [SEP]", return_special_tokens_mask=True)
