@@ -54,13 +54,13 @@ print(f"Standard error of an ability: {error.mean():.3f}")
 # A short benchmark
 # -----------------
 #
-# For a model of unknown ability, ask the questions that tell most over the population:
-# 100 of them place a new model more closely than 100 at random.
+# For a model of unknown ability, ask the questions with the most information over the
+# population: 100 of them place a new model more closely than 100 at random.
 
 grid = np.linspace(-2, 2, 21)
-told = model.information(grid).items
+information = model.information(grid).items
 weight = np.exp(-0.5 * grid**2)
-best = np.argsort(-(weight @ told) / weight.sum())[:100]
+best = np.argsort(-(weight @ information) / weight.sum())[:100]
 drawn = rng.choice(n_questions, 100, replace=False)
 new = rng.normal(size=(200, 1))
 answers = (rng.random((200, n_questions)) < expit(slope * (new - difficulty))) * 1.0

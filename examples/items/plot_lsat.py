@@ -109,7 +109,7 @@ print(f"Reliability of five questions: {reliability.empirical[0]:.2f}")
 
 # %%
 # The test is an easy one: most people are far above most difficulties, so the questions
-# tell weak people apart, and strong ones hardly.
+# distinguish weak people, and strong ones hardly.
 
 everybody = np.repeat(X, n_people, axis=0)
 WrightMapDisplay.from_estimator(model, everybody)

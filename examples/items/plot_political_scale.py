@@ -4,9 +4,9 @@ A scale of a survey, from left to right
 =======================================
 
 Where people stand in politics shows in several answers of a survey, on scales of
-different lengths. A graded response model makes one scale of them, says how much each
-answer tells, and places everybody on it with a standard error, those who left questions
-out as well.
+different lengths. A graded response model makes one scale of them, measures the
+information of each answer, and places everybody on it with a standard error, those who
+left questions out as well.
 """
 
 from pathlib import Path
@@ -48,7 +48,7 @@ print(table[["discrimination", "discrimination_std_error"]].round(2).to_string()
 
 # %%
 # The curves of the answers to one question say where on the scale each is the most
-# probable one, and the information says where the questions tell people apart.
+# probable one, and the information shows where the questions distinguish people.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
 ItemCurveDisplay.from_estimator(model, items="party", ax=left)
@@ -85,8 +85,9 @@ for count in range(4):
 # ----------------
 #
 # Residuals of two answers should not correlate, but for negative values where a scale
-# is short: what one answer says of the place, it takes from the other. Where people see
-# the two candidates is related beyond their own place, and Dole's tells nothing of it.
+# is short, where one answer leaves less variation to the other. The places that people
+# give to the two candidates are related beyond their own place, and Dole's has no
+# information about it.
 
 q3 = model.residual_correlations(answers)
 q3 = pd.DataFrame(q3, answers.columns, answers.columns)

@@ -46,9 +46,9 @@ class MaskedBatch(NamedTuple):
 
 
 class UniformMasks:
-    """Draw seen sets of uniform size; every entry is a target given the other seen.
+    """Draw visible sets of uniform size; every entry is a target given them.
 
-    Each entry is seen with the probability u of its row. As u is uniform, so is the
+    Each entry is visible with the probability u of its row. As u is uniform, so is the
     size, over 0..d. From row to row and from iteration to iteration, u follows
     sequences that cover the interval evenly. Sets of odd iterations are complements of
     those before.

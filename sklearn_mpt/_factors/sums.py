@@ -1,11 +1,11 @@
 r"""Masked scores of linear Gaussian models, with gradients and information.
 
-Let C and z be the posterior covariance and mean of the latent variables given the seen
-entries R, and :math:`h_j = w_j^\top C w_j / \sigma^2`. Given the seen entries other
-than itself, entry j has the residual and the variance
+Let C and z be the posterior covariance and mean of the latent variables given the
+visible entries R, and :math:`h_j = w_j^\top C w_j / \sigma^2`. Given the visible
+entries other than itself, entry j has the residual and the variance
 
 .. math:: e_j, \; \sigma^2 (1 + h_j) \text{ if hidden}, \qquad
-          \frac{e_j}{1 - h_j}, \; \frac{\sigma^2}{1 - h_j} \text{ if seen},
+          \frac{e_j}{1 - h_j}, \; \frac{\sigma^2}{1 - h_j} \text{ if visible},
           \qquad e = x - \mu - W z.
 
 Symmetric K x K matrices of rows are packed into K (K + 1) / 2 numbers. Derivatives are
@@ -112,9 +112,9 @@ class SymmetricMatrices:
         return rows * columns
 
     def covariance(self, visible, scaled):
-        """Return posterior covariances of z given the seen entries; (n, k, k).
+        """Return posterior covariances of z given the visible entries; (n, k, k).
 
-        visible : 1.0 where seen, (n, d). scaled : weights divided by the standard
+        visible : 1.0 where visible, (n, d). scaled : weights divided by the standard
         deviations of the noise, (d, k).
         """
         precision = self.unpack(visible @ self.outer(scaled))
@@ -124,7 +124,7 @@ class SymmetricMatrices:
         return torch.cholesky_inverse(root)
 
     def ratio(self, covariance, visible, scaled):
-        """Return conditional variances divided by the noise; if seen, the inverse."""
+        """Return conditional variances over the noise; where visible, the inverse."""
         share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
         return (1 + (1 - 2 * visible) * share).clamp_(min=LEAST)
 
@@ -151,9 +151,9 @@ class LinearGaussianParts:
 
 
 def _posterior(residual, visible, m, symmetric):
-    """Return covariances (n, k, k) and means (n, k) of z given the seen entries.
+    """Return covariances (n, k, k) and means (n, k) of z given the visible entries.
 
-    residual : rows less the mean, any number where not seen, (n, d).
+    residual : rows less the mean, any number where not visible, (n, d).
     """
     C = symmetric.covariance(visible, m.scaled)
     pull = (residual * visible / m.noise) @ m.W
@@ -161,11 +161,11 @@ def _posterior(residual, visible, m, symmetric):
 
 
 def conditional_moments(X, visible, point, symmetric):
-    """Return mean and variance of each entry given the seen entries; (n, d) each.
+    """Return mean and variance of each entry given the visible entries; (n, d) each.
 
-    For an entry that is seen they are those of another draw of it.
+    For an entry that is visible they are those of another draw of it.
 
-    X : any number where not seen. visible : 1.0 where seen, (n, d).
+    X : any number where not visible. visible : 1.0 where visible, (n, d).
     """
     m = LinearGaussianParts(point)
     C, z = _posterior(X - m.mean, visible, m, symmetric)
@@ -184,16 +184,16 @@ def masked_sums(
     weight=None,
     largest_ratio=1e4,
 ):
-    """Return sums of masked scores, each target given the seen entries but itself.
+    """Return sums of masked scores, each target given the visible entries but itself.
 
     X : shape (n, d), any number where missing. present, visible, target : float, same
     shape; targets are weights, 0.0 where missing. informed : whether to return the
     information too. weight : weight of each row, (n,). largest_ratio : ratio of a
-    conditional variance to the noise up to which seen targets are used.
+    conditional variance to the noise up to which visible targets are used.
 
-    A target is either hidden, or seen and left out. The conditional variance of a seen
-    target is a difference. If it is much larger than the noise, rounding makes it
-    inaccurate; then only hidden targets are used, with larger weights.
+    A target is either hidden, or visible and left out. The conditional variance of a
+    visible target is a difference. If it is much larger than the noise, rounding makes
+    it inaccurate; then only hidden targets are used, with larger weights.
     """
     m, weight = (
         LinearGaussianParts(point),
@@ -255,7 +255,7 @@ def _noise_slope(target_slope, b, ratio, visible, G, pull, of_z, m, symmetric):
     """Return the derivative in the shared log noise, or in that of each feature.
 
     target_slope : derivative in the noise of the targets. b, G : derivatives in the
-    ratios and in the precisions of z. pull : effect of a seen entry on its own fit
+    ratios and in the precisions of z. pull : effect of a visible entry on its own fit
     through z. of_z : sum of the pulls divided by the noise, computed without
     cancellation.
     """

@@ -1,11 +1,11 @@
 r"""Masked scores of linear models integrated over z, with gradients and information.
 
-Let r_s be the posterior weights of nodes z_s given the seen entries, and
-:math:`p_{js} = p(x_j \mid z_s)`. The log-probability of entry j given the seen entries
-other than itself is
+Let r_s be the posterior weights of nodes z_s given the visible entries, and
+:math:`p_{js} = p(x_j \mid z_s)`. The log-probability of entry j given the visible
+entries other than itself is
 
 .. math:: \log \sum_s r_s p_{js} \text{ if hidden}, \qquad
-          -\log \sum_s r_s / p_{js} \text{ if seen}.
+          -\log \sum_s r_s / p_{js} \text{ if visible}.
 
 The second is the conditional predictive ordinate of [1]_. Nodes have no gradient,
 because the integral does not depend on where they are. The gradient in the locations is
@@ -60,10 +60,10 @@ ORDINARY = RowContext()
 
 
 class TargetWeights(NamedTuple):
-    """Weights of targets: of hidden entries, and of seen entries given the others."""
+    """Weights of targets: hidden entries, and visible ones given the others."""
 
     hidden: float
-    seen: float
+    visible: float
 
 
 class NodeTable(NamedTuple):
@@ -122,31 +122,31 @@ def shared_masked_sums(it, mask, table, targets, weight=None):
     """
     weight = _weight(weight, it)
     # with a mask on a GPU, its entries would be counted there, and waited for
-    hidden, seen = (
+    hidden, visible = (
         torch.from_numpy(np.flatnonzero(own)).to(it.device) for own in (mask, ~mask)
     )
-    off, on = it[..., hidden].flatten(1), it[..., seen].flatten(1)
-    on_log_prob = table.log_prob[..., seen].flatten(1)
+    off, on = it[..., hidden].flatten(1), it[..., visible].flatten(1)
+    on_log_prob = table.log_prob[..., visible].flatten(1)
     r, _ = _weights(on, on_log_prob, table.log_weight)
     prob = table.log_prob[..., hidden].flatten(1).exp()
     off_value, off_share, through_r = _target_terms(
         r, off, prob, targets.hidden * weight
     )
     on_value, on_share, through_on = _target_terms(
-        r, on, (-on_log_prob).exp(), targets.seen * weight
+        r, on, (-on_log_prob).exp(), targets.visible * weight
     )
     on_share += (r * (through_r - through_on)).T @ on
     share = torch.empty_like(table.log_prob)
     share[..., hidden] = off_share.unflatten(1, (it.shape[1], -1))
-    share[..., seen] = on_share.unflatten(1, (it.shape[1], -1))
+    share[..., visible] = on_share.unflatten(1, (it.shape[1], -1))
     return shared_sums((off_value - on_value) / weight, share, r, it, table, weight)
 
 
 def _target_terms(r, it, ratio, weight):
     """Return log scores of targets, and their derivatives in log p and in log r.
 
-    ratio : p for hidden targets, 1 / p for seen targets, (s, columns). weight : weights
-    of the rows, (n,).
+    ratio : p for hidden targets, 1 / p for visible targets, (s, columns). weight :
+    weights of the rows, (n,).
     """
     average = torch.where(it > 0, r @ ratio, 1.0)
     gain = weight[:, None] * it / average
@@ -280,7 +280,7 @@ def _weight(weight, X):
 
 
 def _weights(observed, log_prob, log_weight):
-    """Return the posterior weight of each shared node, (n, s), and log p(seen)."""
+    """Return the posterior weight of each shared node, (n, s), and log p(visible)."""
     total, share = total_and_shares(torch.addmm(log_weight, observed, log_prob.T))
     return share, total
 
@@ -420,7 +420,7 @@ def blocks_of(likelihood, n_locations):
 
 def _row_node_shares(log_prob, log_r, on, off, targets):
     """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
-    sign, gain = off - on, targets.hidden * off + targets.seen * on
+    sign, gain = off - on, targets.hidden * off + targets.visible * on
     joint = log_r[..., None] + sign[:, None] * log_prob
     average, share = total_and_shares(joint)
     signed = (gain * sign)[..., None]

@@ -1,1 +1,1 @@
-"""Tables: kinds and categories of columns, weights, standard errors, an imputer."""
+"""Tables: kinds, categories and dtypes of columns, read and filled."""

@@ -121,7 +121,7 @@ def node_scores(X, hidden, coefs, nodes, targets):
     total = 0.0
     for j, column in enumerate(torch.eye(X.shape[1], dtype=torch.bool)):
         gain = density(seen | (column & present)) - density(seen & ~column)
-        weight = torch.where(hidden[:, j], targets.hidden, targets.seen)
+        weight = torch.where(hidden[:, j], targets.hidden, targets.visible)
         total = total + weight * gain
     return total
 
