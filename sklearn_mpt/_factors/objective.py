@@ -27,13 +27,8 @@ from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._numbers import CHUNK_BYTES, KEPT_ENTRIES
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-MIN_PAIRS = 2048  # pairs of a row and a mask in a step; few rows have several masks
-MAX_BATCH = 2**17  # rows of a step if batch_size is "auto"
-MOST_JOINT_NOISES = 500  # noise variances whose information is inverted as a matrix
-NOISE_ROWS = 1000  # rows from which the information of the noise is estimated
-FEW_FEATURES = (
-    0.2  # observed features per latent dimension below which they are few: UniformMasks
-)
+# Observed features per latent dimension below which they are few; see UniformMasks.
+FEW_FEATURES = 0.2
 
 
 class MaskedBatch(NamedTuple):
@@ -124,8 +119,24 @@ class GaussianRows(Objective):
     floor : Tensor
         Smallest log noise variance.
     weight : ndarray of shape (n,), or None
+
+    Attributes
+    ----------
+    min_pairs : int
+        Least number of pairs of a row and a mask in a step: few rows have several
+        masks.
+    max_batch : int
+        Largest number of rows in a step, if `batch_size` is "auto".
+    max_joint_noises : int
+        Largest number of noise variances whose information is inverted as a matrix.
+    noise_rows : int
+        Number of rows from which the information of the noise is estimated.
     """
 
+    min_pairs = 2048
+    max_batch = 2**17
+    max_joint_noises = 500
+    noise_rows = 1000
     iterations_per_step = 1  # 2: the second half of a step's masks are complements
 
     def __init__(self, X, n_dims, masks, batch_size, floor, weight=None):
@@ -137,9 +148,9 @@ class GaussianRows(Objective):
         self.rules = replace(RULES, tries_components=bool(torch.isnan(X.min())))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
-        n_copies = 1 if masks is None else max(1, MIN_PAIRS // n_rows)
+        n_copies = 1 if masks is None else max(1, self.min_pairs // n_rows)
         self.n_pairs = n_copies * n_rows
-        size = min(self.n_pairs, MAX_BATCH) if batch_size == "auto" else batch_size
+        size = min(self.n_pairs, self.max_batch) if batch_size == "auto" else batch_size
         self.n_batches = math.ceil(self.n_pairs / size)
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, CHUNK_BYTES // row_bytes)
@@ -176,7 +187,7 @@ class GaussianRows(Objective):
         sums = functools.reduce(operator.add, self._parts(rotated, batch))
         is_lml = self.masks is None or self.masks.is_uniform
         is_shared = point.shape_params.ndim == 0
-        is_joint = not self.is_noisy and len(point.coefs) <= MOST_JOINT_NOISES
+        is_joint = not self.is_noisy and len(point.coefs) <= self.max_joint_noises
         if sums.information is not None and is_lml and (is_shared or is_joint):
             of_row = self._noise_information(rotated)
             information = sums.information._replace(shape_params=sums.n_rows * of_row)
@@ -208,7 +219,7 @@ class GaussianRows(Objective):
     @functools.cached_property
     def _patterns(self):
         """Which entries of some rows are present, and the weights of these rows."""
-        places = np.linspace(0, len(self.X) - 1, min(len(self.X), NOISE_ROWS))
+        places = np.linspace(0, len(self.X) - 1, min(len(self.X), self.noise_rows))
         rows = torch.from_numpy(places.astype(int)).to(self.X.device)
         weight = self.weights.each[rows]
         return (~torch.isnan(self.X[rows])).double(), weight / weight.sum()

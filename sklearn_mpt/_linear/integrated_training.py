@@ -7,7 +7,7 @@ are products of two matrices. Otherwise each row has nodes around its posterior.
 import functools
 import math
 import operator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -52,25 +52,64 @@ from sklearn_mpt._measure.masks import (
     fixed_size,
     training_sizes,
 )
+from sklearn_mpt._numbers import CACHE_ENTRIES
 
-AUTO_MASKS = 32
-# Smallest number of masks in a step where each row has nodes of its own, which do not
-# depend on the masks: more masks then cost nothing.
-LEAST_MASKS = 256
-# Cost of a node of a single row, in nodes that rows share, with masks and without.
-ROW_NODE_COST, SHARED_COST = 12, 40
-N_TYPICAL = 8  # number of values that stand for the entries of a feature
-# Spacing of shared grids in standard deviations of the narrowest posterior, of which
-# there is a bound, with masks and without.
-SPACING, EXACT_SPACING = 1.75, 1.5
-# Entries of a tensor over rows, nodes and features, where rows share nodes and where
-# they do not; the tensors of a block fit the caches.
-BLOCK, ROW_NODE_BLOCK = 2**19, 2**18
-STEP, STEP_IF_SLOW = 2**21, 2**19  # such entries in a step; few rows are repeated
-MAX_BATCH, MAX_COPIES = 2**16, 32
-FIRST_COPIES = 4  # the sum over sizes removes the noise that is left by first masks
-MOST_SLOPE_ROWS = 2000  # rows in which unexplained directions are looked for
-MAX_ENUMERATED = 2**10  # largest number of pairs of a distinct row and a mask
+
+@dataclass(frozen=True)
+class TrainingSizes:
+    """Numbers of masks, nodes and rows in a step of training.
+
+    Attributes
+    ----------
+    n_masks : int
+        Number of masks in a step, if `n_masks` is "auto".
+    least_masks : int
+        The same where each row has nodes of its own, which do not depend on the masks:
+        more masks then cost nothing.
+    row_node_cost, shared_cost : float
+        Cost of a node of a single row, in nodes that rows share, with masks and
+        without.
+    n_representative : int
+        Number of values that stand for the entries of a feature.
+    spacing, exact_spacing : float
+        Spacing of shared grids with masks and without, in standard deviations of the
+        narrowest posterior, of which there is a bound.
+    block, row_node_block : int
+        Entries of a tensor over rows, nodes and features, where rows share nodes and
+        where they do not.
+    step, step_if_slow : int
+        Such entries in a step, where the values of features are few and where they are
+        not. A few rows are repeated.
+    batch : int
+        Largest number of rows in a step, if `batch_size` is "auto".
+    copies, first_copies : int
+        Largest number of repetitions of rows; and that of masks which steps without
+        masks follow.
+    slope_rows : int
+        Largest number of rows in which unexplained directions are looked for.
+    enumerated : int
+        Largest number of pairs of a distinct row and a mask that are all scored.
+    """
+
+    n_masks: int = 32
+    least_masks: int = 256
+    row_node_cost: float = 12
+    shared_cost: float = 40
+    n_representative: int = 8
+    spacing: float = 1.75
+    exact_spacing: float = 1.5
+    block: int = CACHE_ENTRIES
+    row_node_block: int = CACHE_ENTRIES // 2
+    step: int = 2**21
+    step_if_slow: int = 2**19
+    batch: int = 2**16
+    copies: int = 32
+    first_copies: int = 4
+    slope_rows: int = 2000
+    enumerated: int = 2**10
+
+
+SIZES = TrainingSizes()
 # With sampled nodes: shares of tol. An ascent ends when steps gain less than the first;
 # falls less than the second are errors of nodes, which move with the posteriors.
 STOP_GAIN_IF_SAMPLED, NODE_NOISE = 1.0, 0.1
@@ -112,7 +151,7 @@ class IntegratedRows(Objective):
 
     is_noisy = True
     rules = replace(RULES, max_step=MAX_STEP)
-    ratio = SPACING
+    ratio = SIZES.spacing
 
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         self.X = X
@@ -124,13 +163,13 @@ class IntegratedRows(Objective):
         self.n_rows, self.n_features = X.shape
         self.params, self.is_fine = params, is_fine
         is_auto = params.n_masks == "auto"
-        self.n_masks = AUTO_MASKS if is_auto else params.n_masks
+        self.n_masks = SIZES.n_masks if is_auto else params.n_masks
         self.mask_rate = params.mask_rate
         uniform = params.mask_rate == "uniform"
         size = 1 if uniform else fixed_size(params.mask_rate, self.n_features)
         share = self.n_features / size
         self.targets = TargetWeights(1.0, 1.0) if uniform else TargetWeights(share, 0.0)
-        count = MAX_BATCH if params.batch_size == "auto" else params.batch_size
+        count = SIZES.batch if params.batch_size == "auto" else params.batch_size
         self.n_batches = math.ceil(self.n_rows / count)
         unseen_levels = likelihood.unseen(X.cpu().numpy()) if context.is_all else ()
         self.unseen = (
@@ -154,7 +193,7 @@ class IntegratedRows(Objective):
         # coarse nodes suffice: the gain of a component is measured before it is used
         is_coarse_lml = self.targets is None and not self.is_fine
         exact = self if is_coarse_lml else LikelihoodRows(*args)
-        joint, many = exact.joint(point), MOST_SLOPE_ROWS
+        joint, many = exact.joint(point), SIZES.slope_rows
         places = np.linspace(0, self.n_rows - 1, min(self.n_rows, many)).astype(int)
         batch = RowBatch(places, exact._draw(None), 0)
         slopes, information = [], 0
@@ -186,14 +225,14 @@ class IntegratedRows(Objective):
     @property
     def _n_copies(self):
         numbers = self.n_rows * len(self.varies) * self.row_nodes.n_nodes
-        largest = STEP if self.likelihood.values else STEP_IF_SLOW
-        fitting = max(1, min(MAX_COPIES, largest // numbers))
+        largest = SIZES.step if self.likelihood.values else SIZES.step_if_slow
+        fitting = max(1, min(SIZES.copies, largest // numbers))
         return fitting if self.n_batches == 1 else 1
 
     def _draw(self, rng):
         count = self.n_masks
         if not self._shares_nodes and self.params.n_masks == "auto":
-            count = max(count, LEAST_MASKS)
+            count = max(count, SIZES.least_masks)
         if self.mask_rate != "uniform":
             size = fixed_size(self.mask_rate, self.n_features)
             if math.comb(self.n_features, size) <= count:
@@ -236,7 +275,7 @@ class IntegratedRows(Objective):
     def _fits(self, steps):
         """Return whether a shared grid costs no more than nodes around each row."""
         n_nodes = count_nodes(steps, [RADIUS] * self.n_dims)
-        return n_nodes <= ROW_NODE_COST * self.row_nodes.n_nodes
+        return n_nodes <= SIZES.row_node_cost * self.row_nodes.n_nodes
 
     def _with_unseen(self, sums, point):
         """Add `UNSEEN` observations, at z = 0, of each level that no row has."""
@@ -265,7 +304,7 @@ class IntegratedRows(Objective):
         """Yield sums of groups of rows; each group has a mask."""
         n_groups = len(batch.masks)
         size = math.ceil(len(batch.rows) / n_groups)
-        n_parts = math.ceil(size * len(table.z) / BLOCK)
+        n_parts = math.ceil(size * len(table.z) / SIZES.block)
         groups = np.array_split(batch.rows, n_groups)
         for group, mask in zip(groups, batch.masks, strict=True):
             for rows in np.array_split(group, n_parts):
@@ -298,7 +337,8 @@ class IntegratedRows(Objective):
         for index, rows, weight in self._blocks(batch, width):
             posterior = self.row_nodes.posterior(rows, joint, index)
             size = max(
-                1, ROW_NODE_BLOCK // (len(joint.intercept) * self.row_nodes.n_nodes)
+                1,
+                SIZES.row_node_block // (len(joint.intercept) * self.row_nodes.n_nodes),
             )
             for start in range(0, len(index), size):
                 part = slice(start, start + size)
@@ -311,7 +351,7 @@ class IntegratedRows(Objective):
 
         width : entries that a row takes.
         """
-        size = max(1, BLOCK // width)
+        size = max(1, SIZES.block // width)
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
             X, weight = self._standard(batch.rows[part])
@@ -331,7 +371,7 @@ class InitialMaskedRows(IntegratedRows):
 
     @property
     def _n_copies(self):
-        return min(super()._n_copies, FIRST_COPIES)
+        return min(super()._n_copies, SIZES.first_copies)
 
     def exact_objective(self):
         """Return the sum over all sizes, without masks."""
@@ -342,7 +382,7 @@ class InitialMaskedRows(IntegratedRows):
 class LikelihoodRows(IntegratedRows):
     """Log marginal likelihood of rows, or its evidence lower bound, as objective."""
 
-    ratio = EXACT_SPACING
+    ratio = SIZES.exact_spacing
 
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         super().__init__(X, likelihood, params, n_dims, context, is_fine)
@@ -358,7 +398,7 @@ class LikelihoodRows(IntegratedRows):
         )
         self.targets, self.representative = None, None
         if n_dims <= MAX_GRID_DIMS and not self.bounds:
-            number = max(N_TYPICAL, likelihood.n_shape_params + 2)
+            number = max(SIZES.n_representative, likelihood.n_shape_params + 2)
             number = 1 if likelihood.has_fixed_information else number
             entries = context.standardise(X).cpu().numpy()
             self.representative = RepresentativeValues.of(entries, number).to(X.device)
@@ -385,7 +425,7 @@ class LikelihoodRows(IntegratedRows):
         if self.representative is None:
             return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.representative.values)
-        most, radii = SHARED_COST * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
+        most, radii = SIZES.shared_cost * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
         steps = coarsened(steps, most, radii, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
@@ -396,7 +436,7 @@ class LikelihoodRows(IntegratedRows):
 
     def _shared_blocks(self, rows, n_nodes):
         """Yield rows, their weights and indicators, block by block."""
-        for block in np.array_split(rows, math.ceil(len(rows) * n_nodes / BLOCK)):
+        for block in np.array_split(rows, math.ceil(len(rows) * n_nodes / SIZES.block)):
             X, weight = self._standard(block)
             yield rows_of(X), weight, self.representative.indicators(block, X)
 
@@ -413,7 +453,7 @@ class EnumeratedRows(IntegratedRows):
     """Masked objective over every mask of every distinct row; nothing is random."""
 
     is_noisy = False
-    ratio = EXACT_SPACING
+    ratio = SIZES.exact_spacing
 
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY):
         super().__init__(X, likelihood, params, n_dims, context)
@@ -461,6 +501,6 @@ def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
     may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS
     if may_enumerate and X.shape[1] <= 8:
         n_masks = len(all_masks(params.mask_rate, X.shape[1])[0])
-        if len(distinct(X)[0]) * n_masks <= MAX_ENUMERATED:
+        if len(distinct(X)[0]) * n_masks <= SIZES.enumerated:
             return EnumeratedRows(*arguments)
     return IntegratedRows(*arguments)

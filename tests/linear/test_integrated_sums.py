@@ -1,5 +1,7 @@
 """Sums over nodes and masks, by the densities of sets of entries, and autograd."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -46,6 +48,7 @@ from sklearn_mpt._linear.integrated_training import (  # noqa: E402
     IntegratedRows,
     LikelihoodRows,
     ObjectiveParams,
+    TrainingSizes,
     objective_of,
 )
 from sklearn_mpt._linear.linear_map import (  # noqa: E402
@@ -364,7 +367,7 @@ def test_shared_and_own_nodes_give_the_same_sums(
     )
     batch = integrated_training.RowBatch(np.arange(len(X)), mask[None], 0)
     shared = objective.sums(point, batch)
-    monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
+    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(row_node_cost=0))
     own = objective.sums(point, batch)
     assert_sums_close(shared, own, rtol=1e-4, atol=1e-4)
     if mask_rate == 2:
@@ -377,12 +380,11 @@ def test_sums_do_not_depend_on_blocks(point, X, mask, block, monkeypatch):
     masks = np.stack([mask, ~mask, mask])
     batch = integrated_training.RowBatch(np.arange(len(X)), masks, 0)
     for cost in (12, 0):
-        monkeypatch.setattr(integrated_training, "ROW_NODE_COST", cost)
-        for name in ("BLOCK", "ROW_NODE_BLOCK"):
-            monkeypatch.setattr(integrated_training, name, 2**22)
+        sizes = TrainingSizes(row_node_cost=cost, block=2**22, row_node_block=2**22)
+        monkeypatch.setattr(integrated_training, "SIZES", sizes)
         whole = objective.sums(point, batch)
-        for name in ("BLOCK", "ROW_NODE_BLOCK"):
-            monkeypatch.setattr(integrated_training, name, block)
+        sizes = replace(sizes, block=block, row_node_block=block)
+        monkeypatch.setattr(integrated_training, "SIZES", sizes)
         assert_sums_close(objective.sums(point, batch), whole, atol=1e-10)
 
 
@@ -546,7 +548,7 @@ def test_an_epoch_passes_over_all_rows_alike(X, batch_size):
 
 def test_own_masks_are_drawn_in_turn(point, X, monkeypatch):
     """Rows of an own-node step get the masks by turns: the sum over their groups."""
-    monkeypatch.setattr(integrated_training, "ROW_NODE_COST", 0)
+    monkeypatch.setattr(integrated_training, "SIZES", TrainingSizes(row_node_cost=0))
     objective = IntegratedRows(torch.tensor(X), BERNOULLI, training_of(), 2)
     masks = np.random.default_rng(0).random((3, N_FEATURES)) < 0.5
     index = np.arange(len(X))
