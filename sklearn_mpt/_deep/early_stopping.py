@@ -141,8 +141,3 @@ def validation_is_flat(losses, longest, tol):
         return False
     n_last = min(2 * len(losses) // 3, longest)
     return fall_of_lowest(losses, n_last) <= tol
-
-
-def standard_error(values):
-    """Return the standard error of the mean; 0 for one value, where SciPy warns."""
-    return values.std() / np.sqrt(len(values))

@@ -9,12 +9,12 @@ from torch.nn.utils import parameters_to_vector
 from sklearn_mpt._deep.early_stopping import (
     newton_step,
     shrunk_minimum,
-    standard_error,
     training_is_flat,
     validation_is_flat,
 )
 from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
+from sklearn_mpt._fitting.stopping import trend_of_rows
 
 TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # for each start; the share is one of max_iter
 JOINED_SHARE = 0.2  # of the epochs so far: as many follow with validation rows
@@ -175,8 +175,8 @@ class NetSolver(Solver):
         self.validation_curve.append(float(losses.mean()))
         if losses.mean() <= self.lowest:
             self.lowest, self.lowest_losses = float(losses.mean()), losses
-        rise = losses - self.lowest_losses
-        if rise.mean() <= standard_error(rise):
+        rise, noise = trend_of_rows(losses, self.lowest_losses)
+        if rise <= noise:
             self.best = self.optimizer.average.clone()
 
     def terminate(self):

@@ -39,6 +39,17 @@ def fall_of_lowest(losses, window):
     return min(losses[:-window]) - min(losses[-window:])
 
 
+def trend_of_rows(before, now):
+    """Return the trend of the mean loss from losses of the same rows, (n,) each."""
+    falls = before - now
+    return Trend(falls.mean(), standard_error(falls))
+
+
+def standard_error(values):
+    """Return the standard error of the mean; 0 for one value, where SciPy warns."""
+    return values.std() / math.sqrt(len(values))
+
+
 def gain_to_come(before, now, least_fall=0.0):
     """Return the gain of all later steps, given those of the last two.
 

@@ -86,9 +86,10 @@ class MPTMaskedAutoencoder(TableMPT):
     n_masks : int or "auto", default="auto"
         Number of masks in each step. "auto" is one for each row. If there are fewer,
         several rows share a mask; if there are more, rows are used several times.
-    max_iter : int, default=150
-        Largest number of epochs. With 0 the net stays at its start: a linear model of
-        the numbers, and the same outputs for all rows otherwise.
+    max_iter : int, default=400
+        Largest number of epochs; most fits end earlier. With 0 the net stays at its
+        start: a linear model of the numbers, and the same outputs for all rows
+        otherwise.
     learning_rate : float, default=0.002
         Step size of AdamW, in the epochs before it falls to 0.
     batch_size : int or "auto", default="auto"
@@ -96,10 +97,11 @@ class MPTMaskedAutoencoder(TableMPT):
         most 256. An epoch passes over the rows as often as makes about 64 steps, but at
         least once.
     tol : float, default=1e-3
-        Smallest decrease of the loss of the validation rows, in nats per row, that
-        counts as an improvement.
+        Smallest fall of the loss of the validation rows, in nats per row, in
+        `n_iter_no_change` epochs. If it falls by less, or by less than the standard
+        error of the fall over the rows, step sizes begin to fall.
     n_iter_no_change : int, default=15
-        Number of epochs without improvement after which step sizes begin to fall.
+        Number of epochs in which that loss must fall.
     early_stopping : bool, default=True
         Whether `fit` sets validation rows aside, lets step sizes fall when their loss
         no longer improves, and keeps the averaged weights with the lowest loss.
@@ -196,7 +198,7 @@ class MPTMaskedAutoencoder(TableMPT):
         mask_rate: str | float = "uniform",
         mask_blocks: ArrayLike | str | None = None,
         n_masks: int | str = "auto",
-        max_iter: int = 150,
+        max_iter: int = 400,
         learning_rate: float = 0.002,
         batch_size: int | str = "auto",
         tol: float = 1e-3,

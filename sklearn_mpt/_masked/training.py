@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from sklearn_mpt._fitting.fit_loop import Solver
-from sklearn_mpt._fitting.stopping import fall_of_lowest
+from sklearn_mpt._fitting.stopping import trend_of_rows
 
 WARM_UP = 100  # number of steps in which the step size grows
 AVERAGED = 400  # approximate number of steps whose weights are averaged
@@ -59,6 +59,7 @@ class ValidationLosses:
     """
 
     def __init__(self, module, rows, sizes, generator):
+        self.n_rows = len(rows)
         n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
         row_index = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
         X, present = rows.X[row_index], rows.present[row_index]
@@ -71,10 +72,11 @@ class ValidationLosses:
         ]
 
     @torch.no_grad()
-    def loss(self, module):
-        """Return the mean loss of the rows."""
+    def losses(self, module):
+        """Return the mean loss of each row over its masks; (n,)."""
         losses = torch.cat([masked_losses(module, *part) for part in self.parts])
-        return float((losses.double() * self.weight.double()).mean())
+        losses = losses.double() * self.weight.double()
+        return losses.view(-1, self.n_rows).mean(0).cpu().numpy()
 
 
 class MaskedSolver(Solver):
@@ -83,9 +85,10 @@ class MaskedSolver(Solver):
     The trained parameters are views of one vector, so that a step is few operations.
 
     The step size is constant until the falling part begins: for the last
-    `FALLING_SHARE` of the epochs, or when the loss of the validation rows has not
-    improved for `n_iter_no_change` epochs. Training then goes on from the best average
-    so far, and the step size falls to 0.
+    `FALLING_SHARE` of the epochs, or when the loss of the validation rows no longer
+    falls. In the last `n_iter_no_change` epochs it must fall by more than `tol`, and
+    by more than the standard error of the fall over the rows. Training then goes on
+    from the best average so far, and the step size falls to 0.
 
     Parameters
     ----------
@@ -103,10 +106,9 @@ class MaskedSolver(Solver):
     log_scale : float
         Constant that converts losses to the units of the rows.
     tol : float
-        Smallest decrease of the loss of the validation rows that counts as an
-        improvement, in nats per row.
+        Smallest fall of the loss of the validation rows, in nats per row.
     n_iter_no_change : int
-        Number of epochs without improvement after which step sizes fall.
+        Number of epochs in which it must fall.
     is_part : bool
         Whether the rows are a part of a stream.
 
@@ -153,7 +155,8 @@ class MaskedSolver(Solver):
         )
         self._has_buffers = any(True for _ in module.net.buffers())
         self.best = self._snapshot()
-        self.lowest = np.inf
+        # losses of validation rows at the lowest mean so far, epoch by epoch
+        self.lowest: list[np.ndarray] = []
         self.n_steps = 0
         self.loss_curve: list[float] = []
         self.validation_curve: list[float] = []
@@ -180,7 +183,7 @@ class MaskedSolver(Solver):
         n_epochs = len(self.loss_curve)
         if self._fall is not None:
             return n_epochs >= self._last_epoch
-        is_flat = self._is_flat(self.n_iter_no_change, self.tol)
+        is_flat = self._is_flat()
         if is_flat and n_epochs < self._n_level:
             ratio = self._n_falling / self._n_level
             self._restart_from_best()
@@ -257,7 +260,7 @@ class MaskedSolver(Solver):
         model, which is not trained: operations on a single one would take longer.
         """
         batches = self._batches(order)
-        n_at_once = max(1, CHUNK // self.batch_size)
+        n_at_once = max(1, CHUNK // max(self.batch_size, self.n_masks or 0))
         for first in range(0, len(batches), n_at_once):
             some = [self._repeated(rows) for rows in batches[first : first + n_at_once]]
             chosen = torch.cat(some)
@@ -334,18 +337,23 @@ class MaskedSolver(Solver):
         if self._held_out is None:
             self.best = self._snapshot()
             return
-        loss = self._held_out.loss(self.average)
-        if not math.isfinite(loss):
+        losses = self._held_out.losses(self.average)
+        if not np.isfinite(losses).all():
             raise FloatingPointError
-        self.validation_curve.append(loss + self.log_scale)
-        if loss < self.lowest:
-            self.lowest, self.best = loss, self._snapshot()
+        self.validation_curve.append(float(losses.mean()) + self.log_scale)
+        if not self.lowest or losses.mean() < self.lowest[-1].mean():
+            self.best = self._snapshot()
+        else:
+            losses = self.lowest[-1]
+        self.lowest.append(losses)
 
-    def _is_flat(self, patience, tol):
-        curve = self.validation_curve
-        if len(curve) <= patience:
+    def _is_flat(self):
+        """Return whether the lowest loss fell by no more than noise, or than `tol`."""
+        if len(self.lowest) <= self.n_iter_no_change:
             return False
-        return fall_of_lowest(curve, patience) <= tol
+        before = self.lowest[-1 - self.n_iter_no_change]
+        fall, noise = trend_of_rows(before, self.lowest[-1])
+        return fall <= max(self.tol, noise)
 
     @torch.no_grad()
     def _restart_from_best(self):

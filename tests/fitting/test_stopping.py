@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_ind, ttest_rel
 
-from sklearn_mpt._fitting.stopping import fall_of_lowest, gain_to_come, trend
+from sklearn_mpt._fitting.stopping import (
+    fall_of_lowest,
+    gain_to_come,
+    trend,
+    trend_of_rows,
+)
 
 
 def test_a_trend_is_that_of_a_test_of_two_samples():
@@ -28,3 +33,11 @@ def test_gains_to_come_are_a_geometric_series(factor):
     gains = 3.0 * factor ** np.arange(500)
     assert_allclose(gain_to_come(*gains[:2]), gains[2:].sum(), rtol=1e-9)
     assert gain_to_come(1.0, 1.0) == np.inf
+
+
+def test_the_trend_of_rows_is_that_of_pairs():
+    before, now = np.random.default_rng(0).normal(size=(2, 20))
+    fall, noise = trend_of_rows(before, now)
+    t = fall / noise * np.sqrt(19 / 20)
+    assert np.isclose(t, ttest_rel(before, now).statistic)
+    assert trend_of_rows(before, before - 0.5) == pytest.approx((0.5, 0.0))
