@@ -92,7 +92,7 @@ language_models = {"trained": make_model(True), "untrained": make_model(False)}
 # ----------------------
 #
 # Six reactions: the coupling of an acid and an amine, a Suzuki coupling, a Grignard
-# reaction, a protection, a reduction and a reductive amination. The area is the
+# reaction, a protection, a Wittig reaction and a reductive amination. The area is the
 # number of the paper's Table 2, which is 512 times the mean of the curve. The
 # log-probability of a reaction is at least the bound, the sum over its own numbers of
 # hidden tokens.
@@ -102,7 +102,7 @@ REACTIONS = [
     "OB(O)c1ccccc1.Brc1ccc(C=O)cc1>>O=Cc1ccc(-c2ccccc2)cc1",
     "COC(=O)c1ccccc1.C[Mg]Br>>CC(C)(O)c1ccccc1",
     "CC(C)(C)OC(=O)OC(=O)OC(C)(C)C.NCCO>>CC(C)(C)OC(=O)NCCO",
-    "O=[N+]([O-])c1ccc(Cl)cc1>>Nc1ccc(Cl)cc1",
+    "O=Cc1ccccc1.CCOC(=O)C=P(c1ccccc1)(c1ccccc1)c1ccccc1>>CCOC(=O)C=Cc1ccccc1",
     "O=CC1CCCCC1.NCc1ccco1.[BH3-]C#N>>C1CCC(CNCc2ccco2)CC1",
 ]
 trained = MPTScorer(language_models["trained"], tokenizer, random_state=0)
@@ -185,8 +185,8 @@ figure.colorbar(image, ax=axes, label=label, extend="min", aspect=30)
 # and product, of which the product is scored. Without it, the tokenizer puts a [SEP]
 # between the two, which the model has not seen in training.
 
-ALKYL = ["C", "CC", "CCC", "CF", "CCl"]
-ACYL = ["C", "CC", "C=C", "C#C", "CCl", "CF", "CBr", "CI", "CO", "CS"]
+ALKYL = ["C", "CC", "CCC", "CC(C)", "C=CC"]
+ACYL = ["C", "CC", "CCC", "C=C", "CCl", "CF", "CBr", "C#N", "CO", "CN"]
 pairs = [
     (f"O=C(O){acyl}.{alkyl}{atom}", f"{alkyl}{atom}C(=O){acyl}")
     for alkyl in ALKYL
@@ -218,8 +218,8 @@ versions = {"true": [product for _, product in pairs], **corruptions}
 ways = {
     "pll": {"method": "pll"},
     "ordered": {"method": "ordered"},
-    "mpt": {"n_masks": 1, "design": trained.design_},
-    "chain": {"method": "chain", "n_masks": 1},
+    "mpt": {"n_masks": 2, "design": trained.design_},
+    "chain": {"method": "chain", "n_masks": 2},
 }
 reactants = [first for first, _ in pairs]
 accuracy, n_rows = {}, {}
