@@ -18,10 +18,16 @@ Parts:
 - ``variance``: of a score over seeds, times the number of rows through the network and
   times seconds, by every way of drawing masks, for small models trained at all mask
   rates and at 15 %, on sums of digits, letters in alphabetical order, nested brackets
-  and noisy walks, short and long; which design `fit` chooses by other texts; the mean
-  of the standard errors beside the standard deviation, and how many intervals hold the
-  mean of all ways. Also the time of scores without variance, and that of minicons'
-  pseudo-log-likelihood.
+  and noisy walks, short and long; by scorers that are fitted to other texts, too, and
+  which design these choose; the mean of the standard errors beside the standard
+  deviation, and how many intervals hold the mean of all ways. Also the time of scores
+  without variance, and that of minicons' pseudo-log-likelihood.
+- ``errors``: how many 95% intervals of a text hold its mean over 16 groups of draws,
+  and the median ratio of a standard error and the spread, if `fit` has 4, 8 or 16
+  texts; the mean over 60 choices of these texts.
+- ``sample``: by how much more models trained at three rates are wrong than they expect,
+  in nats per token, with all tokens hidden instead of 15%, by which
+  `MPTScorer.sample` warns.
 - ``dtype``: weights in float32 and in bfloat16, on a GPU where there is one, and the
   largest difference per token, in nats.
 
@@ -43,11 +49,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 import sklearn_mpt
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
+from sklearn_mpt._text.designs import DrawGroups
+from sklearn_mpt._text.masks import MaskDraw
+from sklearn_mpt._text.parts import windows_of
 
 try:
     from minicons.scorer import MaskedLMScorer
@@ -503,10 +513,12 @@ def count_rows(model):
     return counts
 
 
+FITTED = "as fitted"
 WAYS = {
     "chain": {"n_masks": 4, "design": "chain"},
     "independent": {"n_masks": 4, "design": "independent"},
     "next tokens": {"n_masks": 4, "method": "chain"},
+    FITTED: {},
 }
 EXACT = {"pll": {"method": "pll"}, "ordered": {"method": "ordered"}}
 
@@ -522,17 +534,21 @@ def bench_variance(quick):
             fitted = MPTScorer(model, tokenizer, device="cpu").fit(others)
             counts, found = count_rows(model), {}
             for name, settings in WAYS.items():
-                before, runs = counts[0], []
+                n_rows, runs = 0, []
                 for seed in range(n_seeds):
                     how = {"random_state": seed, "device": "cpu", **settings}
-                    scorer = MPTScorer(model, tokenizer, **how).fit()
+                    scorer = MPTScorer(model, tokenizer, **how)
+                    scorer.fit(others if name == FITTED else None)
+                    n_rows -= counts[0]
                     time, run = seconds(
                         lambda s=scorer, x=texts: s.score_samples(x, return_std=True)
                     )
+                    n_rows += counts[0]
                     runs.append((*run, np.full(n_texts, time)))
                 scores, errors, times = np.array(runs).transpose(1, 0, 2)
-                found[name] = scores, errors, times, (counts[0] - before) / n_seeds
-            truth = np.mean([found[name][0].mean(0) for name in found], 0)
+                found[name] = scores, errors, times, n_rows / n_seeds
+            plain = [found[name][0].mean(0) for name in found if name != FITTED]
+            truth = np.mean(plain, 0)
             for name, (scores, errors, times, n_rows) in found.items():
                 variance = scores.var(0, ddof=1).mean()
                 covered = np.abs(scores - truth) <= 1.96 * errors + 0.02
@@ -567,6 +583,75 @@ def time_of_exact(model, tokenizer, texts):
     return times
 
 
+LONG = (  # texts of 20 to 50 tokens
+    lambda rng: noisy_steps(rng, 20, 50),
+    lambda rng: nested_brackets(rng, 10, 25),
+)
+
+
+def bench_errors(quick):
+    n_texts, n_groups, n_steps = (10, 4, 30) if quick else (24, 16, 500)
+    rows = []
+    for write, name in zip(LONG, ("walks", "brackets"), strict=True):
+        texts = [write(np.random.default_rng(3000 + i)) for i in range(n_texts)]
+        for rate in ("uniform", 0.15):
+            model, tokenizer = train(write, rate, n_steps)
+            scorer = MPTScorer(model, tokenizer, device="cpu").fit()
+            language_model, tokenizer = scorer._open_again()
+            windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+            for design in ("chain", "independent"):
+                draw = MaskDraw("mpt", 0, 4, design=design)
+                groups = DrawGroups.of(
+                    language_model, windows, draw, range(n_groups), None
+                )
+                of = [name, str(rate), design]
+                rows += [[*of, *cells] for cells in rows_of_errors(groups)]
+    print_table(
+        f"errors: {n_texts} texts of 20 to 50 tokens, {n_groups} groups of 4 draws",
+        "texts|trained at|design|texts of fit|covered|width",
+        rows,
+    )
+
+
+def rows_of_errors(groups, n_choices=60):
+    """Return cells for numbers of texts of `fit`, which are chosen among the texts."""
+    totals, variances, scales = groups[1:]
+    n_texts, n_groups = totals.shape
+    centred = totals - totals.mean(axis=1, keepdims=True)
+    deviations = np.sqrt(n_groups / (n_groups - 1)) * centred
+    spread = totals.std(axis=1, ddof=1, keepdims=True)
+    rows = []
+    for n_fitted in [n for n in (4, 8, 16) if n < n_texts - 2]:
+        rng, covered, widths = np.random.default_rng(n_fitted), [], []
+        for _ in range(n_choices):
+            order = rng.permutation(n_texts)
+            old, new = order[:n_fitted], order[n_fitted:]
+            columns = rng.permutation(n_groups)[: 2 + 32 // n_fitted]
+            known = [array[old][:, columns] for array in groups[1:]]
+            moderation = DrawGroups(groups.draw, *known).moderation()
+            moderated = moderation.moderate(variances[new], scales[new], 4)
+            freedom = moderation.with_factor(moderation.freedom)
+            reach = stats.t.ppf(0.975, freedom) * np.sqrt(moderated)
+            covered.append(np.mean(np.abs(deviations[new]) <= reach))
+            widths.append(np.median(reach / 1.96 / spread[new]))
+        cells = f"{np.mean(covered):.3f}", f"{np.median(widths):.2f}"
+        rows.append([str(n_fitted), *cells])
+    return rows
+
+
+def bench_sample(quick):
+    n_steps, rows = 30 if quick else 300, []
+    for write in CORPORA[: 1 if quick else 4]:
+        texts = [write(np.random.default_rng(2000 + i)) for i in range(32)]
+        for rate in ("uniform", 0.5, 0.15):
+            model, tokenizer = train(write, rate, n_steps)
+            excess = MPTScorer(model, tokenizer, method="pll").fit(texts)._excess
+            numbers = f"{excess.mean:.2f}", f"{excess.std_error:.2f}"
+            rows.append([write.__name__, str(rate), *numbers])
+    header = "texts|trained at|excess|std error"
+    print_table(f"sample: 32 texts, {n_steps} steps of training", header, rows)
+
+
 PARTS = {
     "pll": bench_pll,
     "memory": bench_memory,
@@ -574,6 +659,8 @@ PARTS = {
     "share": bench_share,
     "jobs": bench_jobs,
     "variance": bench_variance,
+    "errors": bench_errors,
+    "sample": bench_sample,
     "dtype": bench_dtype,
 }
 
