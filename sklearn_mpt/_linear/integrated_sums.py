@@ -114,11 +114,11 @@ def varying(X, is_all):
     return (low < high).double()
 
 
-def shared_masked_sums(it, mask, table, targets, weight=None):
+def shared_masked_sums(it, mask, table, targets, weight=None, is_complete=False):
     """Return sums of masked scores of rows that share a mask, at shared nodes.
 
     it : indicators of the rows. mask : ndarray of bool (d,), True where hidden.
-    weight : weights of the rows, (n,).
+    weight : weights of the rows, (n,). is_complete : whether the rows have no gaps.
     """
     weight = _weight(weight, it)
     # with a mask on a GPU, its entries would be counted there, and waited for
@@ -139,7 +139,8 @@ def shared_masked_sums(it, mask, table, targets, weight=None):
     share = torch.empty_like(table.log_prob)
     share[..., hidden] = off_share.unflatten(1, (it.shape[1], -1))
     share[..., visible] = on_share.unflatten(1, (it.shape[1], -1))
-    return shared_sums((off_value - on_value) / weight, share, r, it, table, weight)
+    value = (off_value - on_value) / weight
+    return shared_sums(value, share, r, it, table, weight, is_complete)
 
 
 def _target_terms(r, it, ratio, weight):
@@ -285,11 +286,11 @@ def _weights(observed, log_prob, log_weight):
     return share, total
 
 
-def shared_sums(value, share, r, it, table, weight):
+def shared_sums(value, share, r, it, table, weight, is_complete):
     """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
     gradient = (table.slope * share).sum(1).T @ table.z
-    present, r = it.sum(1), weight[:, None] * r
-    count = r.T @ present if (present == 0).any() else r.sum(0)[:, None]
+    r = weight[:, None] * r
+    count = r.sum(0)[:, None] if is_complete else r.T @ it.sum(1)
     information = _outer_sums(count * table.information, table.z)
     return sums_of(value, weight, gradient, information)
 

@@ -155,6 +155,7 @@ class IntegratedRows(Objective):
 
     def __init__(self, X, likelihood, params, n_dims, context=ORDINARY, is_fine=False):
         self.X = X
+        self.is_complete = not bool(X.isnan().any())
         self.context = context
         self.weights = SampleWeights.of(context.weight, X)
         self.likelihood = likelihood
@@ -309,7 +310,9 @@ class IntegratedRows(Objective):
         for group, mask in zip(groups, batch.masks, strict=True):
             for rows in np.array_split(group, n_parts):
                 it, weight = self._taken(rows)
-                yield shared_masked_sums(it, mask, table, self.targets, weight)
+                yield shared_masked_sums(
+                    it, mask, table, self.targets, weight, self.is_complete
+                )
 
     def _taken(self, rows):
         """Return indicators and weights of some rows."""
