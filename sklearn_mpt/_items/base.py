@@ -10,7 +10,6 @@ from sklearn_mpt._base.density import torch_modes
 from sklearn_mpt._base.estimator import BaseMPT
 from sklearn_mpt._base.latent import LatentMixin
 from sklearn_mpt._checks import check_choice, check_device, check_sample_weight
-from sklearn_mpt._integration.quadrature import MAX_GRID_DIMS
 from sklearn_mpt._items import item_statistics as statistics
 from sklearn_mpt._items.abilities import Abilities
 from sklearn_mpt._items.answers import Answers
@@ -167,13 +166,6 @@ class FittedItems(LatentMixin, BaseMPT):
 
     def _objective_on(self, model, X, sample_weight, groups):
         """Return the objective on these rows, and the fitted flat parameters."""
-        if model.items.n_dims > MAX_GRID_DIMS:
-            raise ValueError(
-                "Standard errors and information of items are sums over a grid, for up "
-                f"to {MAX_GRID_DIMS} abilities; this model has n_components="
-                f"{model.items.n_dims}. Call item_parameters without X, or fit "
-                "MPTLinearVAE, whose components have standard errors."
-            )
         rows = self._validate_rows(X)
         weight = check_sample_weight(sample_weight, rows)
         codes = self._codes_of(groups, X)
@@ -181,6 +173,7 @@ class FittedItems(LatentMixin, BaseMPT):
         answers = Answers(rows, model.items.most, weight, codes, device)
         objective = model.objective(answers, self._priors)
         point = model.start(device)
+        objective.refine()
         objective.place_nodes(point)
         return objective, point
 

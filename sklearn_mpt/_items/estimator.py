@@ -63,7 +63,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
     n_components : int, default=1
         Number of abilities. More than one is allowed only if all slopes are free and
         no item is nominal; `MPTLinearVAE` has no such limits. Integrals over more than
-        3 abilities are by importance sampling, and items then have no standard errors.
+        3 abilities are by importance sampling.
     rotation : {"varimax", "quartimax", "oblimin"}, default=None
         Rotation of several abilities to simple structure of the standardised loadings.
         "oblimin" allows correlated abilities. None keeps the principal axes.

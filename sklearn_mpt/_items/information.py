@@ -17,6 +17,8 @@ def observed_information(objective, point):
     With more than `MOST_PARAMETERS` it is a list with an array (j, q, q) for each block
     of items: with many items, a single one hardly changes the posterior of z.
     """
+    if objective.has_node_noise:
+        return _by_row_nodes(objective, point)
     curves, expected = objective.expect(point)
     items, z = objective.layout.items, objective.grid.z
     scores = [
@@ -42,6 +44,21 @@ def observed_information(objective, point):
         of_answers = _scores_of(answers.codes[rows].long(), items, scores)
         row_scores = torch.cat([of_answers, of_z[answers.group[rows]].mT], 2)
         total -= missing_information(row_scores, r, answers.weight[rows])
+    return total.cpu().numpy()
+
+
+def _by_row_nodes(objective, point):
+    """Compute the information from nodes that are placed around each row."""
+    p, blocks = len(point), objective.layout.items.blocks
+    total = torch.zeros(p, p, dtype=point.dtype, device=point.device)
+    for rows in objective.blocks(point, n_numbers=p):
+        for i, block in enumerate(blocks):
+            part = complete_information(block, point, rows.counts(i), rows.z)
+            _diagonal_blocks(total, block)[:] += part
+        total -= missing_information(rows.scores(blocks), rows.share, rows.weight)
+    for block in blocks:
+        part = _diagonal_blocks(total, block).diagonal(dim1=1, dim2=2)
+        part += objective.prior_curvature(block, point)
     return total.cpu().numpy()
 
 
@@ -87,31 +104,38 @@ def population_scores(layout, point, z):
 
 def _complete(objective, point, expected):
     """Return minus the second derivatives of complete data, for each block of items."""
-    blocks_of_information = []
-    z = objective.grid.z
+    found = []
     for block in objective.layout.items.blocks:
         counts = expected.counts[block.items, : block.kind.n_categories]
-
-        def gradient(at, block=block, counts=counts):
-            curve = block.curve(at, z)
-            return torch.einsum("jpcs,jcs->jp", block.scores(curve, z), counts)
-
-        columns = []
-        for q in range(block.width):
-            place = torch.arange(len(block.items), device="cpu") * block.width + q
-            place = place + block.parameters.start
-            step = STEP * point[place].abs().clamp(min=1.0)
-            ends = []
-            for sign in (1, -1):
-                at = point.clone()
-                at[place] += sign * step
-                ends.append(gradient(at))
-            columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
-        matrix = torch.stack(columns, 2)
-        matrix = 0.5 * (matrix + matrix.mT)
+        matrix = complete_information(block, point, counts, objective.grid.z)
         matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
-        blocks_of_information.append(matrix)
-    return blocks_of_information
+        found.append(matrix)
+    return found
+
+
+def complete_information(block, point, counts, z):
+    """Return minus the second derivatives of a block of items, (j, q, q).
+
+    counts : expected numbers of answers at nodes, (j, c, s).
+    """
+
+    def gradient(at):
+        curve = block.curve(at, z)
+        return torch.einsum("jpcs,jcs->jp", block.scores(curve, z), counts)
+
+    columns = []
+    for q in range(block.width):
+        place = torch.arange(len(block.items), device="cpu") * block.width + q
+        place = place + block.parameters.start
+        step = STEP * point[place].abs().clamp(min=1.0)
+        ends = []
+        for sign in (1, -1):
+            at = point.clone()
+            at[place] += sign * step
+            ends.append(gradient(at))
+        columns.append(-(ends[0] - ends[1]) / (2 * step[:, None]))
+    matrix = torch.stack(columns, 2)
+    return 0.5 * (matrix + matrix.mT)
 
 
 def _add_population(total, objective, point, expected):

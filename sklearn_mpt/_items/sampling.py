@@ -6,6 +6,7 @@ are averages over quasi-random points of the prior.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 
@@ -152,6 +153,48 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return torch.stack(draws, 1) @ self.root
 
 
+class AnswersAtNodes(NamedTuple):
+    """Rows, and curves at the nodes of each.
+
+    answered : for each block of items, answers, 0 where missing, and whether they are
+    present; (j, n) each.
+    """
+
+    value: torch.Tensor  # log-likelihood, (n,)
+    share: torch.Tensor  # posterior weights of the nodes, (n, s)
+    weight: torch.Tensor  # sample weights, (n,)
+    z: torch.Tensor  # shape: (n s, k)
+    curves: list
+    answered: list
+
+    def counts(self, i):
+        """Return expected numbers of answers to the items of a block; (j, c, n s)."""
+        (at, present), log_prob = self.answered[i], self.curves[i].log_prob
+        share = torch.where(present[..., None], self.weight[:, None] * self.share, 0.0)
+        counts = torch.zeros_like(log_prob).unflatten(2, self.share.shape)
+        at = at[:, None, :, None].expand(-1, 1, -1, self.share.shape[1])
+        return counts.scatter_(1, at, share[:, None]).flatten(2)
+
+    def scores(self, blocks):
+        """Return the scores of rows at their nodes, (n, s, p), 0 where missing."""
+        parts = []
+        for block, curve, answered in zip(
+            blocks, self.curves, self.answered, strict=True
+        ):
+            at, present = answered
+            scores = block.scores(curve, self.z).transpose(0, 1)
+            chosen = [_at_answers(one, at, self.share.shape[1]) for one in scores]
+            chosen = torch.where(present[..., None], torch.stack(chosen), 0.0)
+            parts.append(chosen.permute(2, 3, 1, 0).flatten(2))
+        return torch.cat(parts, 2)
+
+
+def _at_answers(values, at, n_nodes):
+    """Return the values (j, c, n s) of the answers `at`, (j, n); (j, n, s)."""
+    at = at[:, None, :, None].expand(-1, 1, -1, n_nodes)
+    return values.unflatten(2, (-1, n_nodes)).gather(1, at)[:, 0]
+
+
 class SampledObjective(ItemObjective):
     """The log marginal likelihood of answers, by nodes around each row.
 
@@ -204,35 +247,36 @@ class SampledObjective(ItemObjective):
         self.counts, self._nodes, self._n_steps = FINE_TRAINING_POINTS, None, 0
         return True
 
-    def _sums(self, point):
+    def blocks(self, point, n_numbers=1):
+        """Yield the log-likelihood and the nodes of rows, block by block.
+
+        n_numbers : numbers that are computed for each row and node, at most.
+        """
         items, nodes = self.layout.items, self._nodes
         n_nodes, n_dims = nodes.z.shape[1:]
-        size = max(1, CHUNK_ENTRIES // (len(items) * items.most * n_nodes))
-        value, parts = 0.0, [(0.0, 0.0)] * len(items.blocks)
+        width = max(n_numbers, len(items) * items.most)
+        size = max(1, CHUNK_ENTRIES // (width * n_nodes))
         for first in range(0, len(self.answers), size):
             rows = slice(first, first + size)
-            curves = items.curves(point, nodes.z[rows].reshape(-1, n_dims))
-            codes = self.answers.codes[rows].long()
-            shape = len(codes), n_nodes
-            total = nodes.log_weight[rows].clone()
-            chosen = []
-            for block, curve in zip(items.blocks, curves, strict=True):
-                at = codes[:, block.items].T[:, None, :, None]
-                present = (at != MISSING)[:, 0]
-                at = at.clamp(min=0).expand(-1, 1, -1, n_nodes)
-                log_prob = curve.log_prob.unflatten(2, shape).gather(1, at)[:, 0]
-                total += torch.where(present, log_prob, 0.0).sum(0)
-                chosen.append((at, present))
-            log_prob, share = total_and_shares(total)
-            weight = self.answers.weight[rows]
-            value += float(weight @ log_prob)
-            share = share * weight[:, None]
             z = nodes.z[rows].reshape(-1, n_dims)
-            for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
-                at, present = chosen[i]
-                counts = torch.zeros_like(curve.log_prob).unflatten(2, shape)
-                counts.scatter_(1, at, torch.where(present, share, 0.0)[:, None])
-                found = block_sums(block, curve, counts.flatten(2), z)
+            curves, codes = items.curves(point, z), self.answers.codes[rows].long()
+            total, answered = nodes.log_weight[rows].clone(), []
+            for block, curve in zip(items.blocks, curves, strict=True):
+                at = codes[:, block.items].T
+                present, at = at != MISSING, at.clamp(min=0)
+                log_prob = _at_answers(curve.log_prob, at, n_nodes)
+                total += torch.where(present[..., None], log_prob, 0.0).sum(0)
+                answered.append((at, present))
+            value, share = total_and_shares(total)
+            weight = self.answers.weight[rows]
+            yield AnswersAtNodes(value, share, weight, z, curves, answered)
+
+    def _sums(self, point):
+        value, parts = 0.0, [(0.0, 0.0)] * len(self.layout.items.blocks)
+        for rows in self.blocks(point):
+            value += float(rows.weight @ rows.value)
+            for i, block in enumerate(self.layout.items.blocks):
+                found = block_sums(block, rows.curves[i], rows.counts(i), rows.z)
                 parts[i] = tuple(a + b for a, b in zip(parts[i], found, strict=True))
         if self.unseen is not None:
             value += self._add_unseen(point, parts)

@@ -10,6 +10,7 @@ from scipy.special import expit, logsumexp
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE
 from sklearn_mpt._integration.quadrature import normal_points
 from sklearn_mpt._items.answers import Answers
+from sklearn_mpt._items.information import observed_information
 
 K = 4
 NAMES = ["2pl"] * 4 + ["3pl"] * 2
@@ -115,6 +116,35 @@ def test_the_gradient_is_that_of_the_value(items, unseen):
     assert off < 1e-4 * np.abs(gradient).max()
 
 
+def test_the_information_is_minus_the_derivative_of_the_gradient(items):
+    model = items._model_of(vars(items))
+    objective = model.objective(Answers(answers(15), 2), items._priors)
+    point = model.start("cpu")
+    objective.place_nodes(point)
+    found = observed_information(objective, point)
+    columns = []
+    for step in 1e-5 * torch.eye(len(point), dtype=point.dtype):
+        ends = [objective(point + sign * step).gradient for sign in (1, -1)]
+        columns.append((ends[1] - ends[0]) / 2e-5)
+    assert_allclose(found, torch.stack(columns), atol=1e-4 * np.abs(found).max())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_weights_are_rows_that_are_repeated():
+    X, params = answers(30), {"n_components": K, "slope_prior": 2.0, "max_iter": 5}
+    twice = MPTItemResponse(random_state=0, **params).fit(np.concatenate([X, X]))
+    model = MPTItemResponse(random_state=0, **params)
+    model.fit(X, sample_weight=np.full(30, 2.0))
+    assert_allclose(model.discrimination_, twice.discrimination_, atol=1e-6)
+    errors = model.item_parameters(X, np.full(30, 2.0)).discrimination_std_error
+    assert_allclose(
+        errors,
+        twice.item_parameters(np.concatenate([X, X])).discrimination_std_error,
+        rtol=1e-4,
+    )
+    assert (errors > 0).all()
+
+
 def test_the_fit_is_that_of_the_linear_model():
     rng = np.random.default_rng(2)
     z, slopes = rng.normal(size=(150, K)), 1.5 * rng.normal(size=(8, K))
@@ -141,9 +171,6 @@ def test_the_fit_is_that_of_the_linear_model():
     assert (np.abs(score - other) < 5 * np.hypot(error, other_error) + 1e-3).all()
 
 
-def test_what_needs_a_grid_is_refused(items):
-    with pytest.raises(ValueError, match="up to 3 abilities; this model has n_compo"):
-        items.item_parameters(answers())
-    assert np.isnan(items.item_parameters().discrimination_std_error).all()
+def test_no_more_abilities_than_items():
     with pytest.raises(ValueError, match="n_components == 7, must be <= n_items == 6"):
         MPTItemResponse(n_components=7).fit(answers())
