@@ -15,7 +15,7 @@ from sklearn_mpt._deep.posterior_modes import (
     posteriors_around_modes,
 )
 from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
-from sklearn_mpt._integration.quadrature import gaussian_around, width_of_last
+from sklearn_mpt._integration.quadrature import gaussian_around, wide_part_scale
 
 CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
 # Points of each part of the mixture, rule after rule: powers of two. Posteriors are
@@ -85,7 +85,7 @@ class DeepModule(torch.nn.Module):
         """
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
-        wide = modes[0].precision_root / width_of_last(self.n_dims)
+        wide = modes[0].precision_root / wide_part_scale(self.n_dims)
         others = [] if self.n_dims <= FEW_DIMS else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
 

@@ -199,19 +199,19 @@ class NetSolver(Solver):
         n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
         if self.joins and n_more > 0:
             self._n_joined = n_more
-            self._join()
+            self._join_validation_rows()
         return self._n_joined == 0
 
-    def _join(self):
+    def _join_validation_rows(self):
         """Go on from the best parameters, on validation rows, too."""
-        self._show_best()
+        self._load_best()
         self.optimizer.move_to(self.optimizer.point)
         self.optimizer.delay = np.inf  # the noise stays as validation rows set it
         self.best = self.optimizer.average.clone()
         self.objective.join(self.validation)
         self.validation, self.lowest = None, np.inf
 
-    def _show_best(self):
+    def _load_best(self):
         self.optimizer.show(self.best)
         if self.validation is not None:
             self.validation.set_noise(self.module, shrunk_minimum)
@@ -245,7 +245,7 @@ class NetSolver(Solver):
         so that later steps on more rows are small.
         """
         if self.validation is not None:
-            self._show_best()
+            self._load_best()
         point = parameters_to_vector(self.module.parameters()).detach()
         self.optimizer.move_to(point)
 

@@ -95,14 +95,14 @@ class TableSize(NamedTuple):
     n_indicators: int
     n_patterns: int
 
-    def em(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
+    def em_seconds(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
         """Return the seconds that EM takes; `n_others` columns are not Gaussian."""
         of_matrices = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
         of_others = EM_INDICATOR * self.n_rows * n_others
         step = n_components * (n_features**2 * of_matrices + of_others)
         return OVERHEAD + n_steps * (STEP + step)
 
-    def conditionals(self, n_dims):
+    def conditional_seconds(self, n_dims):
         """Return the seconds of conditionals of all rows, by integration."""
         n_entries = self.n_rows * self.n_indicators
         (overhead, wider), (entry, more) = CONDITIONAL_OVERHEAD, CONDITIONAL_ENTRY
@@ -190,11 +190,11 @@ def _gaussians(settings, with_powers=True):
 
     def start(before, shrinkage):
         if before is not None:
-            return warm(before, reg_covar=shrinkage)
+            return warm_started(before, reg_covar=shrinkage)
         model = settings.with_indicators(reg_covar=shrinkage)
         return model if with_powers else WithoutPowers(model, settings.units)
 
-    cost = size.em(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
+    cost = size.em_seconds(1, size.n_indicators, n_steps=GAUSSIAN_EPOCHS)
     strongest = max(STRONGEST * size.n_indicators / size.n_rows, LEAST_STRONGEST)
     name = (
         "Gaussian, shrinkage" if with_powers else "Gaussian without powers, shrinkage"
@@ -213,7 +213,7 @@ def _factors(settings):
         if 2 * k >= size.n_indicators or k > size.n_rows // 2:
             break
         params = {"covariance_type": "low_rank", "n_factors": k}
-        cost = size.em(1, size.n_indicators)
+        cost = size.em_seconds(1, size.n_indicators)
         path.append(
             Candidate(
                 f"Gaussian, {k} factors",
@@ -246,7 +246,7 @@ def _mixtures(settings, kind, levels_are_numbers=True):
     return [
         Candidate(
             f"mixture of {k}, {kind}{also}",
-            size.em(k, n_numbers, n_others),
+            size.em_seconds(k, n_numbers, n_others),
             lambda _, k=k: start(k),
         )
         for k in COMPONENTS
@@ -288,7 +288,7 @@ def _linear(settings):
         step = NODE_FLOP * 15 ** min(k, 3) if is_integrated else LINEAR_FLOP
         cost = LINEAR_OVERHEAD + LINEAR_EPOCHS * (STEP + step * products)
         if is_integrated:
-            cost += settings.n_conditionals * size.conditionals(k)
+            cost += settings.n_conditionals * size.conditional_seconds(k)
         name = f"linear, {k} components"
         path.append(Candidate(name, cost, lambda before, k=k: start(before, k)))
     return path
@@ -347,6 +347,6 @@ def _nets(settings):
     ]
 
 
-def warm(model, **params):
+def warm_started(model, **params):
     """Return a copy of a fitted model whose `fit` starts from its parameters."""
-    return copy.deepcopy(model).go_on(**params)
+    return copy.deepcopy(model).set_warm_start(**params)

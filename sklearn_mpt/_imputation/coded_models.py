@@ -27,7 +27,7 @@ class CodedModel(BaseEstimator):
         self.model = model
         self._kept: Density | None = None
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
         self.model.set_params(warm_start=True, **params)
         return self
@@ -62,7 +62,7 @@ class CodedModel(BaseEstimator):
         for rows, asked in ((with_codes, columns), (~with_codes, columns[:0])):
             params = asked.tolist(), layout.n_categories[asked].tolist(), powers
             for block in _blocks(rows, n_rows):
-                parts = self.of_density(
+                parts = self.map_density(
                     lambda x, density, params=params: torch.cat(
                         density.complete(x, *params, units.inverse_power_transforms),
                         dim=1,
@@ -78,10 +78,10 @@ class CodedModel(BaseEstimator):
 
     def draw(self, X, random_state=None):
         rng = np.random.default_rng(random_state)
-        drawn = self.of_density(lambda x, density: density.draw(x, rng), X)
+        drawn = self.map_density(lambda x, density: density.draw(x, rng), X)
         return np.where(np.isnan(X), drawn, X)
 
-    def of_density(self, function, X):
+    def map_density(self, function, X):
         """Return a function of rows and of the density, as tensors, in chunks."""
         density = self._density
         return self.model._map_rows(density, lambda x: function(x, density), X)
@@ -94,7 +94,7 @@ class CodedModel(BaseEstimator):
 class CodedNetwork(CodedModel):
     """A dependency network of coded rows, whose fits have no start."""
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Return self, because `fit` has no starting values."""
         return self
 

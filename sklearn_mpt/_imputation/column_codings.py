@@ -40,9 +40,9 @@ class LevelsAsNumbers(BaseEstimator):
         self.layout = layout
         self.model = model
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.go_on(**params)
+        self.model.set_warm_start(**params)
         return self
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
@@ -101,7 +101,7 @@ class LevelsAsNumbers(BaseEstimator):
         if not columns:
             return []
         points = [self._points[j] for j in columns]
-        log_prob = self.model.of_density(
+        log_prob = self.model.map_density(
             lambda x, density: density.log_prob_at(x, columns, points), self._numbers(X)
         )
         return np.split(log_prob, np.cumsum([len(p) for p in points])[:-1], axis=1)
@@ -130,9 +130,9 @@ class WithoutPowers(BaseEstimator):
         self.model = model
         self.units = units
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.go_on(**params)
+        self.model.set_warm_start(**params)
         return self
 
     def fit(self, X, y=None, sample_weight=None) -> Self:

@@ -30,7 +30,7 @@ class IndependentColumns(BaseEstimator):
         self.layout = layout
         self.units = units
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Return self, because `fit` has no starting values."""
         return self
 

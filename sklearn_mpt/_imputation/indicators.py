@@ -75,9 +75,9 @@ class GaussianIndicators(BaseEstimator):
         self.layout = layout
         self.model = model
 
-    def go_on(self, **params) -> Self:
+    def set_warm_start(self, **params) -> Self:
         """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.go_on(**params)
+        self.model.set_warm_start(**params)
         return self
 
     def fit(self, X, y=None, sample_weight=None):
@@ -139,7 +139,7 @@ class GaussianIndicators(BaseEstimator):
             log_probs = [block.log_prob(mean, given) for block in blocks]
             return torch.cat([mean, given.variance[:, 0], *log_probs], dim=1)
 
-        moments_of_columns = self.model.of_density(moments, coded)
+        moments_of_columns = self.model.map_density(moments, coded)
         n_indicators = coded.shape[1]
         widths = [n_indicators, n_indicators, *self.layout.n_categories[columns]]
         mean, variance, *log_probs = np.split(

@@ -57,7 +57,7 @@ class Limits(NamedTuple):
     def clip(self, rows):
         return np.clip(rows, self.low, self.high)
 
-    def existing(self, rows):
+    def nearest_existing(self, rows):
         """Return the nearest numbers within limits and on the grid of their column."""
         rows, has_grid = self.clip(rows), self.step > 0
         step = np.where(has_grid, self.step, 1.0)

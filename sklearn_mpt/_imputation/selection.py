@@ -14,7 +14,7 @@ from sklearn_mpt._imputation.column_layout import (
     spreads,
 )
 from sklearn_mpt._imputation.limits import largest_log_densities
-from sklearn_mpt._imputation.weights import HiddenEntries, few_models, mixed
+from sklearn_mpt._imputation.weights import HiddenEntries, mixed, sparse_weights
 
 HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
 # Entries are hidden several times: number of entries at which no more are hidden, and
@@ -192,8 +192,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         i = max(heads, key=lambda i: (i == 0, gains[i] / paths[i][0].cost))
         candidate, before = paths[i].pop(0), last[i]
         trial = None
-        if not trials or allowance.admits(candidate):
-            trial = _try(candidate, before, train, table, not trials)
+        if not trials or allowance.allows(candidate):
+            trial = _fit_candidate(candidate, before, train, table, not trials)
             allowance = allowance.less(candidate)
         if trial is None:
             paths[i] = []
@@ -212,11 +212,11 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
             paths[i] = []
         gains[i] = np.sqrt(np.maximum([alone, trials[-1].gain], LEAST_GAIN).prod())
     hidden = table.hidden(trials)
-    kept = few_models(hidden)
+    kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()
 
 
-def _try(candidate, before, train, table, is_first):
+def _fit_candidate(candidate, before, train, table, is_first):
     """Fit a candidate with each mask, and score the hidden entries.
 
     Returns None if it takes too long, or cannot be fitted, unless it is the first.
@@ -353,7 +353,7 @@ class Allowance(NamedTuple):
         deadline = time.process_time() + max_seconds
         return cls(candidates, deadline=deadline, n_masks=n_masks)
 
-    def admits(self, candidate):
+    def allows(self, candidate):
         if self.candidates < 1 or candidate.cost > self.cost:
             return False
         if self.deadline == np.inf:  # reading the processor's clock takes time

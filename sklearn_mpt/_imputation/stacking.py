@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_mpt._checks import check_choice, check_mask, rows_that_count
 from sklearn_mpt._frames import column_names
-from sklearn_mpt._imputation.candidates import warm
+from sklearn_mpt._imputation.candidates import warm_started
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.limits import Limits, largest_log_densities
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
@@ -122,13 +122,13 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 self.max_models,
                 rng,
             )
-            self._keep(*choice)
+            self._store_models(*choice)
         rows, weight = with_levels(rows, sample_weight, self._layout)
         refit_params = WARM_START_PARAMS if is_refit else {"max_iter": REFIT_EPOCHS}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [
-                warm(model, **refit_params).fit(rows, sample_weight=weight)
+                warm_started(model, **refit_params).fit(rows, sample_weight=weight)
                 for model in self.estimators_
             ]
         return self
@@ -167,7 +167,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
     def _read(self, X):
         return self._units.transform(self._numbers(X))
 
-    def _keep(self, trials, kept, weights):
+    def _store_models(self, trials, kept, weights):
         columns = ("name", "rmse", "wrong", "steps", "gain", "seconds")
         table = {c: np.array([getattr(t, c) for t in trials]) for c in columns}
         table["log_prob"] = np.array([t.log_prob.mean() for t in trials])
@@ -248,7 +248,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
                 state = self.random_state if random_state is None else random_state
                 seed = spawn_seeds(state, 1)[0]
                 drawn = self._drawn(rows[has_gaps], np.random.default_rng(seed))
-                filled[has_gaps] = self._limits.existing(
+                filled[has_gaps] = self._limits.nearest_existing(
                     self._units.inverse_transform(drawn)
                 )
         complete = codes.copy()

@@ -57,7 +57,7 @@ class HiddenEntries(NamedTuple):
         """Return what some of the models predict, by their indices."""
         return self._replace(log_prob=self.log_prob[models], error=self.error[models])
 
-    def summed(self, entries):
+    def sum_by_column(self, entries):
         """Return the sums of (k, n_entries) over the entries of each column; (k, d)."""
         n = len(self.is_number)
         weighted = [self.weight * row for row in entries]
@@ -90,7 +90,7 @@ class HiddenEntries(NamedTuple):
         log_prob = self.mean(mixed(self.log_prob, weights.log_prob[:, self.columns]))
         error = (weights.mean[:, self.columns] * self.error).sum(axis=0)
         count = self.count
-        square = self.summed([error**2])[0] + PSEUDO_ERRORS * self.mean(error**2)
+        square = self.sum_by_column([error**2])[0] + PSEUDO_ERRORS * self.mean(error**2)
         log_error = 0.5 * np.log(
             square / (count + PSEUDO_ERRORS) + np.finfo(float).tiny
         )
@@ -127,7 +127,7 @@ def log_prob_weights(hidden):
     for _ in range(N_WEIGHT_STEPS):
         before = weights
         shares = weights[:, hidden.columns] * likelihood
-        count = hidden.summed(shares / shares.sum(axis=0))
+        count = hidden.sum_by_column(shares / shares.sum(axis=0))
         weights = (count + PSEUDO_ENTRIES * common) / total
         if np.abs(weights - before).max() < WEIGHT_TOL:
             break
@@ -143,7 +143,7 @@ def mean_weights(hidden):
     error, n_models = hidden.error, len(hidden.error)
     count = hidden.count
     products = error[:, None] * error
-    sums = hidden.summed(products.reshape(n_models**2, -1)).T
+    sums = hidden.sum_by_column(products.reshape(n_models**2, -1)).T
     n_numbers = max(1, count[hidden.is_number].sum())
     common = sums[hidden.is_number].sum(axis=0) / n_numbers
     weights = np.zeros((n_models, len(count)))
@@ -167,7 +167,7 @@ def _least_squares_weights(matrix):
     return solution / solution.sum()
 
 
-def few_models(hidden):
+def sparse_weights(hidden):
     """Return which few models lose at most `NEGLIGIBLE` of both values of all; (k,).
 
     The model that gains most is added repeatedly. The first, independent columns, is

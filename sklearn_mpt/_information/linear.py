@@ -124,7 +124,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
     for rule in accuracy.rules():
         if rule.is_shared:
             continue
-        before, now = now, _by_rule(rows, weight, joint, (rule, is_exact))
+        before, now = now, _information_by_rule(rows, weight, joint, (rule, is_exact))
         if before is None:
             continue
         unit = now.diagonal().clamp(min=TINY).rsqrt()
@@ -133,7 +133,7 @@ def information_by_nodes(rows, weight, joint, accuracy):
     return now
 
 
-def _by_rule(rows, weight, joint, rule):
+def _information_by_rule(rows, weight, joint, rule):
     parts, size, total = _CompleteData(joint), len(rows.X), 0.0
     n_nodes = len(_nodes(rows.take(slice(1)), joint, *rule).z[0])
     step = max(1, BLOCK // (n_nodes * parts.n_parameters))
@@ -235,7 +235,9 @@ class _CompleteData:
         location = self.joint.location(z).requires_grad_()
         slope, shape_slope, shape_params = self._slopes(rows, location)
         share = weight[:, None, None] * r[..., None]
-        complete = self._complete(slope, shape_slope, location, shape_params, z1, share)
+        complete = self._complete_data_information(
+            slope, shape_slope, location, shape_params, z1, share
+        )
         with torch.no_grad():
             scores = torch.cat(
                 [(slope[..., None] * z1[:, :, None]).flatten(2), shape_slope], 2
@@ -265,7 +267,9 @@ class _CompleteData:
         )
         return slope, shape_slope, shape_params
 
-    def _complete(self, slope, shape_slope, location, shape_params, z1, share):
+    def _complete_data_information(
+        self, slope, shape_slope, location, shape_params, z1, share
+    ):
         """Return the curvatures of complete data, averaged over nodes, (p, p)."""
         result = z1.new_zeros(self.n_parameters, self.n_parameters)
         coefs = result[: self.n_coefs, : self.n_coefs]

@@ -68,7 +68,7 @@ def covariance_of(information, *, constraints=None, expected=None, n_rotations=0
     root = unit[:, None] * vectors[:, known] / np.sqrt(values[known])
     covariance = root @ root.T
     covariance[unidentified] = covariance[:, unidentified] = np.nan
-    not_determined = _touched(vectors[:, ~known]) & ~unidentified
+    not_determined = _parameters_in(vectors[:, ~known]) & ~unidentified
     if not_determined.any():
         covariance[not_determined] = covariance[:, not_determined] = np.nan
         warn_caller(
@@ -88,7 +88,7 @@ def _identified(expected, basis):
     """
     values, vectors = eigh(basis.T @ expected @ basis)
     vectors, identified = basis @ vectors, values > UNIDENTIFIED * values.max(initial=0)
-    unidentified = _touched(vectors[:, ~identified])
+    unidentified = _parameters_in(vectors[:, ~identified])
     if unidentified.any():
         warn_caller(
             f"The model does not determine {np.count_nonzero(unidentified)} of "
@@ -99,6 +99,6 @@ def _identified(expected, basis):
     return vectors[:, identified], unidentified
 
 
-def _touched(directions):
+def _parameters_in(directions):
     """Return which parameters have a share in some of these directions, (p,)."""
     return (directions**2).sum(axis=1) > TOUCHED

@@ -138,7 +138,7 @@ def lengths(n_features):
 def _prefix(rows, order, length):
     """Return rows of which the first features of each order are observed."""
     in_prefix = torch.zeros_like(rows.present).scatter_(1, order[:, :length], True)
-    return rows.seeing(rows.present & in_prefix)
+    return rows.with_observed(rows.present & in_prefix)
 
 
 def _nodes(parts, count, shifts):

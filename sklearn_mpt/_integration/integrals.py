@@ -21,7 +21,7 @@ import torch
 from sklearn_mpt._integration.quadrature import (
     PartMoments,
     Posterior,
-    adapted,
+    adapt,
     grids,
     mixtures,
 )
@@ -122,7 +122,7 @@ class ObservedRows(NamedTuple):
             *tensors, [posterior.take(index) for posterior in self.posteriors]
         )
 
-    def seeing(self, observed):
+    def with_observed(self, observed):
         return ObservedRows(self.X, self.present, observed)
 
 
@@ -238,13 +238,13 @@ def _average(function, rows, z, weight, model):
 
 def integrate_conditionals(rows, rule, model):
     """Return log p(x_j | observed) of hidden entries, else 0.0, and its error."""
-    conditionals = _shared_conditionals if rule.is_shared else _own_conditionals
+    conditionals = _shared_conditionals if rule.is_shared else _row_node_conditionals
     log_average, error = conditionals(rows, rule, model)
     hidden = rows.present & ~rows.observed
     return torch.where(hidden, log_average, 0.0), torch.where(hidden, error, 0.0)
 
 
-def _own_conditionals(rows, rule, model):
+def _row_node_conditionals(rows, rule, model):
     """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
     logs, log_averages, of_blocks = [], [], []
 
@@ -273,8 +273,8 @@ def conditionals_by_difference(rows, entries, integrate):
     alone, place = row_index.unique(return_inverse=True)
     observed = rows.observed[row_index]
     observed[torch.arange(len(row_index), device=row_index.device), feature] = True
-    joint, joint_error, *_ = integrate(rows.take(row_index).seeing(observed))
-    before, error, *_ = integrate(rows.take(alone).seeing(rows.observed[alone]))
+    joint, joint_error, *_ = integrate(rows.take(row_index).with_observed(observed))
+    before, error, *_ = integrate(rows.take(alone).with_observed(rows.observed[alone]))
     return joint - before[place], torch.hypot(joint_error, error[place])
 
 
@@ -326,7 +326,7 @@ def refine_mixtures(function, rows, accuracy, model):
     def estimate(rule, index, function=function):
         selected = rows.take(index)._replace(moments=[])
         result = function(selected, rule, model)
-        new = adapted(selected.posteriors, selected.moments)
+        new = adapt(selected.posteriors, selected.moments)
         for stored, part in zip(posteriors, new, strict=True):
             for tensor, other in zip(stored, part, strict=True):
                 tensor[index] = other

@@ -35,7 +35,7 @@ def count_nodes(steps, radii):
     return ball * math.prod(r / h for r, h in zip(radii, steps, strict=True))
 
 
-def coarsened(steps, most, radii, widest=math.inf):
+def coarsen(steps, most, radii, widest=math.inf):
     """Return the spacing of a grid with about `most` nodes, if it has more."""
     while count_nodes(steps, radii) > 1.001 * most and min(steps) < widest:
         n_free = sum(h < widest for h in steps)

@@ -249,7 +249,7 @@ class PartMoments(NamedTuple):
         return cls(*parts, log_total, log_squares)
 
 
-def adapted(posteriors, moments):
+def adapt(posteriors, moments):
     """Return posteriors that are nearer to the true one, by the weights of nodes.
 
     It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
@@ -275,7 +275,7 @@ def adapted(posteriors, moments):
         )
         for parts in list(zip(*moments, strict=True))[:3]
     )
-    mean, covariance = _updated(posteriors[:-1], share, mean, square, n_effective)
+    mean, covariance = _update_parts(posteriors[:-1], share, mean, square, n_effective)
     largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
     empty = (share < MIN_PART_SHARE)[..., None]
     mean = torch.where(empty, mean[largest, rows], mean)
@@ -286,10 +286,10 @@ def adapted(posteriors, moments):
     centre = (share * mean).sum(0)
     deviation = (mean - centre)[..., None]
     of_all = (share[..., None] * (covariance + deviation @ deviation.mT)).sum(0)
-    return [*parts, _gaussian(centre, width_of_last(mean.shape[-1]) ** 2 * of_all)]
+    return [*parts, _gaussian(centre, wide_part_scale(mean.shape[-1]) ** 2 * of_all)]
 
 
-def _updated(parts, share, mean, square, n_effective):
+def _update_parts(parts, share, mean, square, n_effective):
     """Return means and covariances of parts, updated by those of weighted nodes.
 
     The current mean has the weight of one node, the current covariance of k + 2 nodes.
@@ -312,7 +312,7 @@ def _gaussian(mean, covariance):
     return gaussian_around(mean, root)
 
 
-def width_of_last(n_dims):
+def wide_part_scale(n_dims):
     """Return how much wider the last part is: the less, the more dimensions."""
     return 1 + 1.4 / math.sqrt(n_dims)
 

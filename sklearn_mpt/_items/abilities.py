@@ -114,7 +114,7 @@ def posterior_modes(density, X, codes=None):
     start = density.grid.z[density.weights(X).argmax(1)]
     prior = mean, 1 / variance
     z, curvature = modes(density.items, density.point, X, prior, start)
-    return _as_seen(density, z, covariances(curvature))
+    return _in_user_units(density, z, covariances(curvature))
 
 
 def likelihood_modes(density, X, codes=None):
@@ -136,7 +136,7 @@ def likelihood_modes(density, X, codes=None):
     is_flat = values < FLAT
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
-    estimate, std_error = _as_seen(density, z, covariance)
+    estimate, std_error = _in_user_units(density, z, covariance)
     share = (vectors.mT @ density.root).abs()
     far = (is_flat[..., None] & (share > SHARE)).any(1)
     theta[finite] = torch.where(far, estimate.sign() * math.inf, estimate)
@@ -144,7 +144,7 @@ def likelihood_modes(density, X, codes=None):
     return theta, error
 
 
-def _as_seen(density, z, covariance):
+def _in_user_units(density, z, covariance):
     """Return the abilities in the coordinates of users, and their standard errors."""
     covariance = density.root.T @ covariance @ density.root
     error = covariance.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()

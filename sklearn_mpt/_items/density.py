@@ -109,9 +109,9 @@ class ItemDensity(LatentDensity):
 
     def expect(self, X):
         """Return median answers, and the most probable ones of nominal items."""
-        return self.likeliest(self.answer_probs(self.weights(X)), X)
+        return self.most_probable(self.answer_probs(self.weights(X)), X)
 
-    def likeliest(self, probs, X):
+    def most_probable(self, probs, X):
         """Return median answers, or the most probable ones, from their probabilities.
 
         probs : shape (n, d, c).
@@ -142,10 +142,10 @@ class ItemDensity(LatentDensity):
 
     def draw(self, X, rng):
         weights = self.weights(X)
-        chosen = _drawn(weights, X.new_tensor(rng.random((len(X), 1))))
-        return self.drawn_answers(self.prob.permute(2, 0, 1)[chosen], X, rng)
+        chosen = _draw_nodes(weights, X.new_tensor(rng.random((len(X), 1))))
+        return self.draw_answers(self.prob.permute(2, 0, 1)[chosen], X, rng)
 
-    def drawn_answers(self, prob, X, rng):
+    def draw_answers(self, prob, X, rng):
         """Draw answers to all items from their probabilities (n, d, c)."""
         level = X.new_tensor(rng.random((len(X), self.n_items, 1)))
         return (prob.cumsum(2)[..., :-1] < level).sum(2).to(X)
@@ -203,7 +203,7 @@ class ItemDensity(LatentDensity):
         return scores / len(X)
 
 
-def _drawn(weights, level):
+def _draw_nodes(weights, level):
     """Draw nodes by their weights; return their indices, (n,)."""
     place = (weights.cumsum(1) < level).sum(1)
     return place.clamp(max=weights.shape[1] - 1)

@@ -40,7 +40,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
     value, start = fits.fit(base, fits.first(base))
     for j in tested.tolist():
         other = base ^ {j}
-        free_value, _ = fits.fit(other, fits.moved(start, base, other))
+        free_value, _ = fits.fit(other, fits.map_parameters(start, base, other))
         statistic[j] = 2 * abs(free_value - value)
         if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
@@ -88,7 +88,7 @@ class _DifFits:
         end = layout.of_population(np.zeros(self.n_groups), variance)
         return np.concatenate([point, end])
 
-    def moved(self, start, before, after):
+    def map_parameters(self, start, before, after):
         """Convert parameters of a fit to the start of one with other items free."""
         _, items, owner = self.split(before)
         _, others, other_owner = self.split(after)

@@ -33,7 +33,7 @@ from sklearn_mpt._items.given_parameters import (
 )
 from sklearn_mpt._items.items import ItemsMixin
 from sklearn_mpt._items.masks import MaskedItemSolver
-from sklearn_mpt._items.model import attributes_of, shaped
+from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import ModelFitMixin
 from sklearn_mpt._items.people import PeopleMixin
 from sklearn_mpt._items.start import first_slopes, shares
@@ -495,7 +495,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         population = given_population(
             latent_mean, latent_variance, factor_correlation, n_dims
         )
-        fitted = shaped(items.describe(point), items) | population
+        fitted = reshape_attributes(items.describe(point), items) | population
         fitted |= {
             "lml_method_": _lml_method(n_dims),
             "n_categories_": items.n_categories,

@@ -52,16 +52,16 @@ def _score_curves_leaving_out_items(prob, n_categories):
     d = len(prob)
     before = [np.ones((1, prob.shape[2]))]
     for j in range(d - 1):
-        before.append(_joined(before[-1], prob[j, : n_categories[j]]))
+        before.append(_convolve(before[-1], prob[j, : n_categories[j]]))
     after = np.ones((1, prob.shape[2]))
     others = [None] * d
     for j in reversed(range(d)):
-        others[j] = _joined(before[j], after)
-        after = _joined(after, prob[j, : n_categories[j]])
+        others[j] = _convolve(before[j], after)
+        after = _convolve(after, prob[j, : n_categories[j]])
     return others, after
 
 
-def _joined(one, other):
+def _convolve(one, other):
     """Return the distribution of the sum of two scores at each node."""
     if len(one) < len(other):
         one, other = other, one
@@ -104,7 +104,7 @@ def _merge(tables, row, into):
     return [np.delete(table, row, axis=0) for table in tables]
 
 
-def collapsed(observed, expected):
+def collapse_cells(observed, expected):
     """Collapse cells until at least one person is expected in each; two arrays.
 
     The steps, in this order:
@@ -217,7 +217,7 @@ def s_x2(tables, n_parameters):
     """
     statistic, df = [], []
     for (observed, expected), count in zip(tables, n_parameters, strict=True):
-        observed, expected = collapsed(observed, expected)
+        observed, expected = collapse_cells(observed, expected)
         free = np.count_nonzero(~np.isnan(expected)) - len(expected) - count
         value = np.nansum((observed - expected) ** 2 / expected)
         statistic.append(value if free > 0 else np.nan)

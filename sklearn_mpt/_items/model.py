@@ -117,10 +117,12 @@ def attributes_of(items, point, rotation, near=None):
         sign = -1.0
         attributes["discrimination"] = -slopes
         attributes["difficulty"] = -attributes["difficulty"]
-    return shaped(attributes, items) | {"factor_correlation_": correlation}, sign
+    return reshape_attributes(attributes, items) | {
+        "factor_correlation_": correlation
+    }, sign
 
 
-def shaped(attributes, items):
+def reshape_attributes(attributes, items):
     """Return arrays in the shapes of the attributes, with trailing underscores."""
     attributes = dict(attributes)
     if items.n_dims == 1:

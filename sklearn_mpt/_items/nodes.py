@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.prior_grid import coarsened, lattice, spacings
+from sklearn_mpt._integration.prior_grid import coarsen, lattice, spacings
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._numbers import KEPT_ENTRIES
 
@@ -99,4 +99,4 @@ def steps_for(items, point, population, ratios):
     steps = spacings(precision, ratio, widest).tolist()
     most = min(MOST_NODES[n_dims], KEPT_ENTRIES // (len(items) * items.most))
     most = max(most, FEWEST**n_dims if n_dims == 1 else 31**n_dims)
-    return coarsened(steps, most, _extent(population)[1])
+    return coarsen(steps, most, _extent(population)[1])

@@ -121,7 +121,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
 
     def expect(self, X):
         of_answers = self._average(self._flat_probs, X)
-        return self.likeliest(of_answers.unflatten(1, self.prob.shape[:2]), X)
+        return self.most_probable(of_answers.unflatten(1, self.prob.shape[:2]), X)
 
     def _flat_probs(self, z):
         """Return probabilities of all answers at nodes (n, s, k); (n, s, d c)."""
@@ -141,7 +141,7 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
     def draw(self, X, rng):
         prob = self._flat_probs(self._draw_latent(rows_of(X), rng)[:, None])[:, 0]
         prob = prob.unflatten(1, self.prob.shape[:2])
-        return self.drawn_answers(prob, X, rng)
+        return self.draw_answers(prob, X, rng)
 
     def on_finer_grid(self):
         return self

@@ -212,13 +212,13 @@ class ItemObjective:
             if (
                 max(ratio) < STEPS.largest_ratio
                 and min(ratio) > STEPS.smallest_ratio
-                and self._reaches(population)
+                and self._covers(population)
             ):
                 return False
         self.grid = grid_of(steps, population)
         return True
 
-    def _reaches(self, population):
+    def _covers(self, population):
         """Return whether the grid covers the range of z in all groups."""
         z = self.grid.z
         low = (population.mean - 6 * population.deviation).amin(0)

@@ -74,7 +74,7 @@ class Columns(Likelihood):
         if noise_variance is not None and "gaussian" in self.kinds:
             place = groups.index(("gaussian", 1))
             self.parts[place] = Gaussian(noise_variance)
-        self._place(groups)
+        self._store_places(groups)
 
     @property
     def has_fixed_information(self):
@@ -88,7 +88,7 @@ class Columns(Likelihood):
     def has_blocks(self):
         return any(part.has_blocks for part in self.parts)
 
-    def _place(self, groups):
+    def _store_places(self, groups):
         """Store the features and locations of each part, and the inverse order."""
         of_feature = list(zip(self.kinds, self.n_categories, strict=True))
         ends = np.concatenate([[0], np.cumsum(self.n_locations_each)])
@@ -105,14 +105,16 @@ class Columns(Likelihood):
         features = np.repeat(np.arange(len(self.kinds)), self.n_locations_each)
         self.register_buffer("feature_of", torch.from_numpy(features))
 
-    def _each(self):
+    def _iter_parts(self):
         """Yield each part with the indices of its features and of its locations."""
         for i, part in enumerate(self.parts):
             yield part, getattr(self, f"columns_{i}"), getattr(self, f"locations_{i}")
 
-    def _each_sliced(self):
+    def _iter_part_slices(self):
         """Yield the same, but slices of indices that follow each other: no copies."""
-        for (part, *indices), slices in zip(self._each(), self._slices, strict=True):
+        for (part, *indices), slices in zip(
+            self._iter_parts(), self._slices, strict=True
+        ):
             yield part, *(s or index for s, index in zip(slices, indices, strict=True))
 
     def _by_feature(self, parts):
@@ -125,14 +127,14 @@ class Columns(Likelihood):
     def n_net_inputs_by_feature(self):
         """How many inputs nets without latent variables have for each feature."""
         counts = [0] * len(self.kinds)
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             for j in columns.tolist():
                 counts[j] = part.n_net_inputs
         return counts
 
     def values_of_each(self, n_features):
         values = [None] * n_features
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             of_part = part.values_of_each(len(columns))
             if of_part is None:
                 return None
@@ -150,11 +152,11 @@ class Columns(Likelihood):
         return rows[~np.isnan(rows).all(axis=1)]
 
     def check_rows(self, X):
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             part.check_rows(X[:, columns.numpy()])
 
     def check_columns(self, X, names):
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             j = columns.numpy()
             part.check_columns(X[:, j], [names[i] for i in j.tolist()])
 
@@ -165,7 +167,7 @@ class Columns(Likelihood):
         Gaussian columns, or 1.
         """
         shift, scale = np.zeros(X.shape[1]), np.ones(X.shape[1])
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             for j in columns.tolist():
                 shift[j : j + 1], scale[j] = part.units(X[:, [j]], weight)
         constant = self.constant(X)
@@ -178,35 +180,36 @@ class Columns(Likelihood):
 
     def constant(self, X):
         is_constant = np.zeros(X.shape[1], dtype=bool)
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             is_constant[columns.numpy()] = part.constant(X[:, columns.numpy()])
         return is_constant
 
     def start_location(self, X, weight=None):
         start = np.empty(len(self.feature_of))
-        for part, columns, locations in self._each():
+        for part, columns, locations in self._iter_parts():
             X_part = X[:, columns.numpy()]
             start[locations.numpy()] = part.start_location(X_part, weight)
         return start
 
     def start_attributes(self, X, scale, weight=None):
         attributes = []
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             j = columns.numpy()
             of_part = part.start_attributes(X[:, j], scale[j], weight)
             tensors = {name: torch.from_numpy(a) for name, a in of_part.items()}
             attributes.append((columns, tensors))
         return {
-            name: tensor.numpy() for name, tensor in self._placed(attributes).items()
+            name: tensor.numpy()
+            for name, tensor in self._join_attributes(attributes).items()
         }
 
     def shape_attributes(self, scale):
-        return self._placed(
+        return self._join_attributes(
             (columns, part.shape_attributes(scale[columns.cpu().numpy()]))
-            for part, columns, _ in self._each()
+            for part, columns, _ in self._iter_parts()
         )
 
-    def _placed(self, parts):
+    def _join_attributes(self, parts):
         """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
         joined: dict[str, torch.Tensor] = {}
         for columns, of_part in parts:
@@ -220,7 +223,7 @@ class Columns(Likelihood):
         return joined
 
     def from_attributes(self, fitted, scale):
-        return self._with(
+        return self._with_parts(
             part.from_attributes(
                 {
                     name: fitted[name][columns.cpu().numpy()]
@@ -228,23 +231,24 @@ class Columns(Likelihood):
                 },
                 scale[columns.cpu().numpy()],
             )
-            for part, columns, _ in self._each()
+            for part, columns, _ in self._iter_parts()
         )
 
     def check_attributes(self, fitted, columns=(), names=()):
-        for part, columns, _ in self._each():
+        for part, columns, _ in self._iter_parts():
             names = [self.names[j] for j in columns.tolist()]
             part.check_attributes(fitted, columns.numpy(), names)
 
     def at(self, shape_params):
         sizes = [
-            part.n_shape_params * len(columns) for part, columns, _ in self._each()
+            part.n_shape_params * len(columns)
+            for part, columns, _ in self._iter_parts()
         ]
         given = zip(self.parts, shape_params.split(sizes, -1), strict=True)
         parts = (part.at(of_part) for part, of_part in given)
-        return self._with(parts).to(shape_params.device)
+        return self._with_parts(parts).to(shape_params.device)
 
-    def _with(self, parts):
+    def _with_parts(self, parts):
         other = type(self)(self.kinds, self.n_categories, self.names)
         other.parts = torch.nn.ModuleList(parts)
         return other
@@ -272,7 +276,7 @@ class Columns(Likelihood):
     def shape_param_features(self):
         return [
             j
-            for part, columns, _ in self._each()
+            for part, columns, _ in self._iter_parts()
             for j in columns.repeat_interleave(part.n_shape_params).tolist()
         ]
 
@@ -282,7 +286,7 @@ class Columns(Likelihood):
     def shape_sums(self, X, location, share, known, z):
         slopes, informations = [], []
         n_shape_params = max(part.n_shape_params for part in self.parts)
-        for part, columns, places in self._each_sliced():
+        for part, columns, places in self._iter_part_slices():
             if part.n_shape_params:
                 of_part = (t[..., columns] for t in (share, known))
                 at = X[..., columns], location[..., places]
@@ -297,7 +301,7 @@ class Columns(Likelihood):
     def entry_log_prob(self, X, location):
         return self._by_feature(
             part.entry_log_prob(X[..., columns], location[..., places])
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         )
 
     def pair_log_prob(self, X, observed, location):
@@ -306,7 +310,7 @@ class Columns(Likelihood):
             # one product is faster than several of narrow matrices
             of_rows, total = self.row_factors(X, observed)
             total = of_rows @ self.location_factors(location).T + total
-        for part, columns, places in self._each_sliced():
+        for part, columns, places in self._iter_part_slices():
             if not part.has_factors:
                 args = X[:, columns], observed[:, columns], location[:, places]
                 total = total + part.pair_log_prob(*args)
@@ -321,7 +325,7 @@ class Columns(Likelihood):
         of_rows, constants = zip(
             *(
                 part.row_factors(X[:, columns], observed[:, columns])
-                for part, columns, _ in self._each_sliced()
+                for part, columns, _ in self._iter_part_slices()
                 if part.has_factors
             ),
             strict=True,
@@ -333,7 +337,7 @@ class Columns(Likelihood):
         return torch.cat(
             [
                 part.location_factors(location[:, places])
-                for part, _, places in self._each_sliced()
+                for part, _, places in self._iter_part_slices()
                 if part.has_factors
             ],
             1,
@@ -342,13 +346,13 @@ class Columns(Likelihood):
     def expected_prob(self, X, r, location):
         return self._by_feature(
             part.expected_prob(X[:, columns], r, location[:, places])
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         )
 
     def derivatives(self, X, location):
         parts = [
             part.derivatives(X[..., columns], location[..., places])
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         ]
         slopes, informations = zip(*parts, strict=True)
         shape = np.broadcast_shapes(*(part.shape[:-1] for part in informations))
@@ -365,7 +369,7 @@ class Columns(Likelihood):
                 products,
                 n_coefs,
             )
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         ]
         sums = zip(*parts, strict=True)
         return tuple(
@@ -377,7 +381,8 @@ class Columns(Likelihood):
 
     def inputs(self, X):
         return self._by_location(
-            part.inputs(X[..., columns]) for part, columns, _ in self._each_sliced()
+            part.inputs(X[..., columns])
+            for part, columns, _ in self._iter_part_slices()
         )
 
     def precision(self, information, observed, jacobian):
@@ -385,31 +390,32 @@ class Columns(Likelihood):
             part.precision(
                 information[..., places], observed[..., columns], jacobian[..., places]
             )
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         )
 
     def centre(self, location):
         return self._by_location(
             part.centre(location[..., places])
-            for part, _, places in self._each_sliced()
+            for part, _, places in self._iter_part_slices()
         )
 
     def mean(self, location):
         """Return the expectations that each part needs, part by part."""
         means = (
-            part.mean(location[..., places]) for part, _, places in self._each_sliced()
+            part.mean(location[..., places])
+            for part, _, places in self._iter_part_slices()
         )
         return torch.cat(list(means), -1)
 
     def fill(self, mean):
-        sizes = [part.n_means * len(columns) for part, columns, _ in self._each()]
+        sizes = [part.n_means * len(columns) for part, columns, _ in self._iter_parts()]
         of_parts = zip(self.parts, mean.split(sizes, -1), strict=True)
         return self._by_feature(part.fill(of_part) for part, of_part in of_parts)
 
     def draw(self, location, uniform):
         return self._by_feature(
             part.draw(location[..., places], uniform[..., columns])
-            for part, columns, places in self._each_sliced()
+            for part, columns, places in self._iter_part_slices()
         )
 
 

@@ -82,7 +82,7 @@ class Ordinal(Levels):
             -self._shape_params_by_feature().exp().cumsum(-1), (1, 0)
         )
 
-    def _taken(self, table, X):
+    def _gather(self, table, X):
         """Return the entries of a table (..., d, m) at the codes X, broadcast."""
         shape = np.broadcast_shapes(X.shape, table.shape[:-1])
         codes = X.long().expand(shape)[..., None]
@@ -94,7 +94,7 @@ class Ordinal(Levels):
         table = torch.nn.functional.pad(inner, (1, 0), value=BEYOND)
         table = torch.nn.functional.pad(table, (0, 1), value=-BEYOND)
         upper, lower = table[..., :-1], table[..., 1:]
-        return location + self._taken(upper, X), location + self._taken(lower, X)
+        return location + self._gather(upper, X), location + self._gather(lower, X)
 
     def entry_log_prob(self, X, location):
         above, beyond = self._around(X, location)
@@ -103,7 +103,7 @@ class Ordinal(Levels):
             return log_prob
         between = torch.log(-torch.expm1(-self._shape_params_by_feature().exp()))
         table = torch.nn.functional.pad(between, (1, 1)).to(location.dtype)
-        return log_prob + self._taken(table, X)
+        return log_prob + self._gather(table, X)
 
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""

@@ -84,14 +84,14 @@ class ZeroLognormal(DispersionLikelihood):
         return {"noise_variance_": self.scatter}
 
     def entry_log_prob(self, X, location):
-        chance, mean = _two(location)
+        chance, mean = _split_locations(location)
         logs, is_positive = log_of(X), X > 0
         of_log = normal_log_prob((logs - mean) ** 2, self.scatter)
         density = logsigmoid(chance) + of_log - logs
         return torch.where(is_positive, density, logsigmoid(-chance))
 
     def pair_log_prob(self, X, observed, location):
-        chance, mean = _two(location)
+        chance, mean = _split_locations(location)
         positive, logs = (X > 0).to(X.dtype) * observed, log_of(X)
         signs = positive @ logsigmoid(chance).T
         signs = signs + (observed - positive) @ logsigmoid(-chance).T
@@ -100,16 +100,18 @@ class ZeroLognormal(DispersionLikelihood):
 
     def derivatives(self, X, location):
         """Return first derivatives, and minus the second derivatives."""
-        chance, mean = _two(location)
+        chance, mean = _split_locations(location)
         prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
         of_mean = is_positive / self.scatter
         slopes = is_positive - prob, of_mean * (log_of(X) - mean)
         curvatures = prob * (1 - prob), of_mean
         shape = slopes[0].shape
-        return _paired(*slopes), _paired(*(part.expand(shape) for part in curvatures))
+        return _interleave(*slopes), _interleave(
+            *(part.expand(shape) for part in curvatures)
+        )
 
     def shape_derivatives(self, X, location):
-        _, mean = _two(location)
+        _, mean = _split_locations(location)
         is_positive = (X > 0).to(location.dtype)
         square = (log_of(X) - mean) ** 2 / self.scatter
         return 0.5 * is_positive * (square - 1), 0.5 * is_positive.expand_as(square)
@@ -122,16 +124,16 @@ class ZeroLognormal(DispersionLikelihood):
 
     def inputs(self, X):
         """Return 1.0 for positive amounts, and their logarithms (0 for zero)."""
-        return _paired((X > 0).to(X.dtype), log_of(X))
+        return _interleave((X > 0).to(X.dtype), log_of(X))
 
     def mean(self, location):
         """Return the expected amount."""
-        chance, mean = _two(location)
+        chance, mean = _split_locations(location)
         amount = (mean + self.scatter / 2).clamp(max=LARGEST_LOG).exp()
         return torch.sigmoid(chance) * amount
 
     def draw(self, location, uniform):
-        chance, mean = _two(location)
+        chance, mean = _split_locations(location)
         zero = torch.sigmoid(-chance)
         level = ((uniform - zero) / (1 - zero)).clamp(1e-12, 1 - 1e-12)
         noise = self.scatter.sqrt() * torch.special.ndtri(level)
@@ -139,10 +141,10 @@ class ZeroLognormal(DispersionLikelihood):
         return torch.where(uniform < zero, 0.0, amount)
 
 
-def _two(location):
+def _split_locations(location):
     """Return the logit and the mean logarithm of each feature, (..., d) each."""
     return location.unflatten(-1, (-1, 2)).unbind(-1)
 
 
-def _paired(first, second):
+def _interleave(first, second):
     return torch.stack([first, second.expand_as(first)], -1).flatten(-2)

@@ -33,7 +33,7 @@ from sklearn_mpt._integration.integrals import (
 )
 from sklearn_mpt._integration.prior_grid import (
     PriorGrids,
-    coarsened,
+    coarsen,
     count_nodes,
     prior_grid,
 )
@@ -118,10 +118,12 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             return (
                 fitted
                 | shape_attributes
-                | self._given(shape_attributes, likelihood, len(intercept))
+                | self._attributes_from_init(
+                    shape_attributes, likelihood, len(intercept)
+                )
             )
         if self.init == "pca":
-            components = first_components(X, intercept, K, likelihood, weight)
+            components = start_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
             shape = K, len(intercept)
             components = START_NOISE * rng.normal(size=shape)
@@ -134,7 +136,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             | _attributes_in_units(components, intercept, fitted, likelihood)
         )
 
-    def _given(self, shape_attributes, likelihood, n_locations):
+    def _attributes_from_init(self, shape_attributes, likelihood, n_locations):
         """Return the initial arrays of the user as fitted attributes.
 
         shape_attributes : attributes of the likelihood, which have initial arrays too.
@@ -168,7 +170,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
             of = intercept, K, likelihood, _taken(weight, drawn)
-            start = first_components(X[drawn], *of)
+            start = start_components(X[drawn], *of)
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
@@ -318,7 +320,7 @@ def _shared_first(joint, accuracy, is_fine):
     ):
         return accuracy
     pairs = [
-        _interleaved(coarsened(steps, most, radii, MAX_SPACING), joint.components)
+        _interleaved(coarsen(steps, most, radii, MAX_SPACING), joint.components)
         for steps, fits in zip(bounds, fit, strict=True)
         if fits or steps is bounds[0]
     ]
@@ -339,7 +341,7 @@ def _interleaved(steps, like):
     return PriorGrids(grids, steps, SCORING_RADII[0])
 
 
-def first_components(X, intercept, n_components, likelihood, weight=None):
+def start_components(X, intercept, n_components, likelihood, weight=None):
     """Return components that give features their observed correlations, approximately.
 
     With small weights w_j, the slopes of entries at the intercepts, divided by the

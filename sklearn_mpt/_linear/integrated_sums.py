@@ -76,12 +76,12 @@ class NodeTable(NamedTuple):
     information: torch.Tensor  # shape: (s, d)
 
 
-def with_one(z):
+def append_one(z):
     return torch.cat([z, z.new_ones(*z.shape[:-1], 1)], -1)
 
 
 def table_of(z, log_weight, point, likelihood):
-    z = with_one(z)
+    z = append_one(z)
     location = z @ point.coefs.T
     values = location.new_tensor(likelihood.values)[:, None]
     log_prob = likelihood.entry_log_prob(values, location[:, None])
@@ -104,7 +104,7 @@ def distinct(X, weight=None):
     return torch.where(rows.isinf(), torch.nan, rows), count
 
 
-def varying(X, is_all):
+def varies_in_rows(X, is_all):
     """Return 1.0 for features that may vary; others keep their coefficients."""
     if not is_all:
         return torch.ones_like(X[0]).double()
@@ -207,7 +207,7 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     Returns the sums over the rows that the grid resolves, and for each block which rows
     it does not resolve, bool (n,).
     """
-    nodes = with_one(grid[0])
+    nodes = append_one(grid[0])
     with torch.enable_grad():
         location = (nodes @ point.coefs.T).detach().requires_grad_()
         shape_params = point.shape_params.detach().requires_grad_()
@@ -339,7 +339,7 @@ def row_node_sums(rows, nodes, point, likelihood, targets, weight=None):
     targets : None for the log marginal likelihood of the observed entries. weight :
     weights of the rows.
     """
-    z, X, weight = with_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
+    z, X, weight = append_one(nodes.z), rows.X[:, None], _weight(weight, rows.X)
     location = z @ point.coefs.T
     log_prob = likelihood.entry_log_prob(X, location)
     on = rows.observed.to(z.dtype)
@@ -374,7 +374,7 @@ def mean_slopes(rows, nodes, point, likelihood, weight):
     Slopes are multiplied by the square roots of the weights, (n, l). The information of
     the locations is added up over rows with weights, (l,).
     """
-    location = with_one(nodes.z) @ point.coefs.T
+    location = append_one(nodes.z) @ point.coefs.T
     X, on = rows.X[:, None], rows.observed.to(location.dtype)[:, None]
     joint = (likelihood.entry_log_prob(X, location) * on).sum(2) + nodes.log_weight
     r = torch.softmax(joint, 1)[:, None]
@@ -445,7 +445,7 @@ def bound_sums(rows, joint, grid, weight=None):
     points, of_node = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
     observed_weight = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
-    z = with_one(posterior.mean)
+    z = append_one(posterior.mean)
     at_points = z[:, None].expand(-1, points.shape[1], -1)
     shape_params = _shape_sums(
         likelihood, X, points, observed_weight, observed_weight, at_points

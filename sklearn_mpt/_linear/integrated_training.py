@@ -20,7 +20,7 @@ from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.integrals import rows_of
 from sklearn_mpt._integration.prior_grid import (
     RADIUS,
-    coarsened,
+    coarsen,
     count_nodes,
     prior_grid,
 )
@@ -37,7 +37,7 @@ from sklearn_mpt._linear.integrated_sums import (
     shared_likelihood_sums,
     shared_masked_sums,
     table_of,
-    varying,
+    varies_in_rows,
 )
 from sklearn_mpt._linear.linear_map import (
     MAX_SPACING,
@@ -178,7 +178,7 @@ class IntegratedRows(Objective):
             if len(unseen_levels)
             else None
         )
-        self.varies = likelihood.to_locations(varying(X, context.is_all))
+        self.varies = likelihood.to_locations(varies_in_rows(X, context.is_all))
         node_params = context.seed, is_fine
         self.row_nodes = RowNodes(self.n_rows, n_dims, X.device, *node_params)
         self._iteration = 0
@@ -243,18 +243,18 @@ class IntegratedRows(Objective):
 
     def sums(self, point, batch):
         parts = self._parts(batch, point, self.joint(point))
-        return self._kept_finite(functools.reduce(operator.add, parts), point)
+        return self._add_priors(functools.reduce(operator.add, parts), point)
 
     def _parts(self, batch, point, joint):
         """Return sums whose total is that of the batch."""
         steps = spacing(joint, self.ratio) if self._may_share else []
-        self._shares_nodes = bool(steps) and self._fits(steps)
+        self._shares_nodes = bool(steps) and self._shared_grid_is_cheaper(steps)
         if self._shares_nodes:
             table = table_of(*prior_grid(steps, point.coefs), point, joint.likelihood)
             return self._shared_parts(batch, table)
         return self._row_node_parts(batch, point, joint)
 
-    def _kept_finite(self, sums, point):
+    def _add_priors(self, sums, point):
         """Add the priors of slopes and of levels that no row has.
 
         Gradients of constant features are set to 0, so that they keep their
@@ -273,7 +273,7 @@ class IntegratedRows(Objective):
         coefs *= self.varies[:, None]
         return sums._replace(gradient=sums.gradient._replace(coefs=coefs))
 
-    def _fits(self, steps):
+    def _shared_grid_is_cheaper(self, steps):
         """Return whether a shared grid costs no more than nodes around each row."""
         n_nodes = count_nodes(steps, [RADIUS] * self.n_dims)
         return n_nodes <= SIZES.row_node_cost * self.row_nodes.n_nodes
@@ -316,10 +316,10 @@ class IntegratedRows(Objective):
 
     def _taken(self, rows):
         """Return indicators and weights of some rows."""
-        X, weight = self._standard(rows)
+        X, weight = self._standardised_rows(rows)
         return indicators(X, self.likelihood), weight
 
-    def _standard(self, rows):
+    def _standardised_rows(self, rows):
         """Return some rows, standardised, and their weights."""
         index = torch.from_numpy(rows)
         return self.context.standardise(self.X[index]), self.weights.each[index]
@@ -357,7 +357,7 @@ class IntegratedRows(Objective):
         size = max(1, SIZES.block // width)
         for start in range(0, len(batch.rows), size):
             part = slice(start, start + size)
-            X, weight = self._standard(batch.rows[part])
+            X, weight = self._standardised_rows(batch.rows[part])
             mask_index = np.arange(len(batch.rows))[part] % len(batch.masks)
             masks = torch.from_numpy(batch.masks[mask_index]).to(self.X.device)
             yield batch.rows[part], rows_of(X, masks), weight
@@ -429,7 +429,7 @@ class LikelihoodRows(IntegratedRows):
             return self._row_node_parts(batch, point, joint)
         steps = spacing(joint, self.ratio, self.representative.values)
         most, radii = SIZES.shared_cost * self.row_nodes.n_nodes, [RADIUS] * self.n_dims
-        steps = coarsened(steps, most, radii, MAX_SPACING)
+        steps = coarsen(steps, most, radii, MAX_SPACING)
         grid = prior_grid(steps, point.coefs)
         blocks = self._shared_blocks(batch.rows, len(grid[0]))
         shared = grid, steps, point, joint.likelihood, self.representative.values
@@ -440,7 +440,7 @@ class LikelihoodRows(IntegratedRows):
     def _shared_blocks(self, rows, n_nodes):
         """Yield rows, their weights and indicators, block by block."""
         for block in np.array_split(rows, math.ceil(len(rows) * n_nodes / SIZES.block)):
-            X, weight = self._standard(block)
+            X, weight = self._standardised_rows(block)
             yield rows_of(X), weight, self.representative.indicators(block, X)
 
     def _row_node_parts(self, batch, point, joint):
@@ -476,7 +476,7 @@ class EnumeratedRows(IntegratedRows):
     def sums(self, point, batch):
         joint = self.joint(point)
         steps = spacing(joint, self.ratio)
-        if self._fits(steps):
+        if self._shared_grid_is_cheaper(steps):
             z, log_weight = prior_grid(steps, point.coefs)
             nodes = Nodes(z.expand(len(self.weight), -1, -1), log_weight)
         else:
@@ -485,7 +485,7 @@ class EnumeratedRows(IntegratedRows):
         sums = row_node_sums(
             self.pairs, nodes, point, joint.likelihood, self.targets, self.weight
         )
-        return self._kept_finite(sums._replace(n_rows=self.n_rows), point)
+        return self._add_priors(sums._replace(n_rows=self.n_rows), point)
 
 
 def objective_of(X, likelihood, params, n_dims, context=ORDINARY):

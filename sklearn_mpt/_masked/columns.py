@@ -213,6 +213,6 @@ class MixtureHead(ColumnHead):
         """Return whether entries belong to components of the least width; (n, d)."""
         log_weights, centres, widths = self._components(parameters, moments)
         distance = (X[..., None] - centres) / widths
-        likeliest = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)
-        width = widths.gather(-1, likeliest[..., None])[..., 0]
+        most_probable = (log_weights - widths.log() - 0.5 * distance**2).argmax(-1)
+        width = widths.gather(-1, most_probable[..., None])[..., 0]
         return width < 1.5 * WIDTH_FLOOR

@@ -125,7 +125,7 @@ class MaskedModule(torch.nn.Module):
             parts.append(head.start(of_kind, of_rows))
         return np.concatenate(parts)
 
-    def _pick(self, X, columns):
+    def _select(self, X, columns):
         return X if len(self.heads) == 1 else X[:, columns]
 
     def moments(self, X, visible):
@@ -134,7 +134,9 @@ class MaskedModule(torch.nn.Module):
             return None
         for head, columns, _ in self.groups():
             if isinstance(head, MixtureHead):
-                return self.linear(self._pick(X, columns), self._pick(visible, columns))
+                return self.linear(
+                    self._select(X, columns), self._select(visible, columns)
+                )
         return None
 
     def inputs(self, X, visible, moments):
@@ -145,8 +147,8 @@ class MaskedModule(torch.nn.Module):
         """
         parts, end = [], 0
         for head, columns, _ in self.groups():
-            visible_part = self._pick(visible, columns)
-            read = head.inputs(self._pick(X, columns))
+            visible_part = self._select(visible, columns)
+            read = head.inputs(self._select(X, columns))
             if isinstance(head, MixtureHead):
                 parts.append(torch.where(visible_part, read, moments[0]))
                 continue
@@ -201,7 +203,7 @@ class ConditionalDistributions:
     def __init__(self, module, outputs, moments):
         self.module, self.outputs, self.moments = module, outputs, moments
 
-    def _collect(self, ask):
+    def _map_heads(self, ask):
         parts = [
             ask(head, columns, self.outputs[:, part])
             for head, columns, part in self.module.groups()
@@ -212,8 +214,8 @@ class ConditionalDistributions:
 
     def log_prob(self, X):
         """Return the log-probability of each entry of finite rows; (n, d)."""
-        pick = self.module._pick
-        return self._collect(
+        pick = self.module._select
+        return self._map_heads(
             lambda head, columns, parameters: head.log_prob(
                 pick(X, columns), parameters, self.moments
             )
@@ -221,14 +223,14 @@ class ConditionalDistributions:
 
     def expect(self):
         """Return the expected value or most probable category of each; (n, d)."""
-        return self._collect(
+        return self._map_heads(
             lambda head, columns, parameters: head.expect(parameters, self.moments)
         )
 
     def draw(self, uniform):
         """Draw each entry, from uniform noise of shape (n, d, 2); (n, d)."""
-        pick = self.module._pick
-        return self._collect(
+        pick = self.module._select
+        return self._map_heads(
             lambda head, columns, parameters: head.draw(
                 parameters, self.moments, pick(uniform, columns)
             )
@@ -236,7 +238,7 @@ class ConditionalDistributions:
 
     def is_at_floor(self, X):
         """Return whether conditionals of numbers have the least width; (n, d)."""
-        pick, at_floor = self.module._pick, torch.zeros_like(X, dtype=torch.bool)
+        pick, at_floor = self.module._select, torch.zeros_like(X, dtype=torch.bool)
         for head, columns, part in self.module.groups():
             if isinstance(head, MixtureHead):
                 parameters = self.outputs[:, part]
@@ -256,7 +258,7 @@ class EntryConditionals:
         self.module, self.inputs, self.column = module, inputs, column
         self.moments = moments
 
-    def _collect(self, ask):
+    def _map_heads(self, ask):
         """Return what `ask` returns for the rows of each head; (n,)."""
         module, result = self.module, self.inputs.new_empty(len(self.inputs))
         order = self.column.argsort(stable=True)
@@ -276,7 +278,7 @@ class EntryConditionals:
 
     def log_prob(self, X):
         """Return the log-probability of the entries of finite rows; (n,)."""
-        return self._collect(
+        return self._map_heads(
             lambda index, head, *of: head.log_prob(
                 X[index, self.column[index], None], *of
             )
@@ -284,7 +286,7 @@ class EntryConditionals:
 
     def draw(self, uniform):
         """Draw the entries from uniform noise of shape (n, d, 2); (n,)."""
-        return self._collect(
+        return self._map_heads(
             lambda index, head, *of: head.draw(
                 *of, uniform[index, self.column[index], None]
             )

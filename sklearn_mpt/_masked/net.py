@@ -102,17 +102,17 @@ class ResidualNet(torch.nn.Module):
         h = self.first(inputs)
         for i, (enter, leave) in enumerate(zip(self.enter, self.leave, strict=True)):
             inner = functional.relu(enter(_normalised(h)))
-            inner = leave(self._dropped(inner, generator))
+            inner = leave(self._apply_dropout(inner, generator))
             h = (self.project[str(i)](h) if str(i) in self.project else h) + inner
-        return self._dropped(_normalised(h), generator)
+        return self._apply_dropout(_normalised(h), generator)
 
-    def _dropped(self, h, generator):
+    def _apply_dropout(self, h, generator):
         if generator is None or self.dropout == 0:
             return h
-        return h * _kept(h, self.dropout, generator)
+        return h * _dropout_scale(h, self.dropout, generator)
 
 
-def _kept(h, dropout, generator):
+def _dropout_scale(h, dropout, generator):
     """Return 0 for values of h that are dropped, and the inverse of the share kept.
 
     Four values share 64 random bits, so the share is a multiple of 2 ** -16.

@@ -176,7 +176,7 @@ class MaskedSolver(Solver):
         self._n_falling = max(1, math.ceil(FALLING_SHARE * max_iter))
         self._n_level = max_iter - self._n_falling
         if self._n_level == 0:
-            self._begin_to_fall()
+            self._start_decay()
 
     def terminate(self):
         """Return whether step sizes are 0; begin their fall if losses are flat."""
@@ -188,12 +188,12 @@ class MaskedSolver(Solver):
             ratio = self._n_falling / self._n_level
             self._restart_from_best()
             self._n_falling = math.ceil(ratio * n_epochs)
-            self._begin_to_fall()
+            self._start_decay()
         elif n_epochs == self._n_level:
-            self._begin_to_fall()
+            self._start_decay()
         return False
 
-    def _begin_to_fall(self):
+    def _start_decay(self):
         self._fall = self.n_steps, self._n_falling * self._steps_of_epoch
         self._last_epoch = len(self.loss_curve) + self._n_falling
 
@@ -210,11 +210,11 @@ class MaskedSolver(Solver):
         """Set the weights of the result and of the module to the best ones."""
         if self._held_out is not None:
             self.average.load_state_dict(self.best)
-        self._look_at_floor()
+        self._count_floor_entries()
         self.module.load_state_dict(self.average.state_dict())
 
     @torch.no_grad()
-    def _look_at_floor(self):
+    def _count_floor_entries(self):
         """Store in the result the share of conditionals with the least width."""
         X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
         hidden, _ = self.sizes.draw(present, self.generator)
@@ -235,7 +235,7 @@ class MaskedSolver(Solver):
         if not (math.isfinite(loss) and self.point.isfinite().all()):
             raise FloatingPointError
         self.loss_curve.append(loss + self.log_scale)
-        self._judge()
+        self._check_convergence()
 
     def _batches(self, order):
         """Yield minibatches of equal size; rows left over come in other epochs."""
@@ -332,7 +332,7 @@ class MaskedSolver(Solver):
         ):
             mean.copy_(value)
 
-    def _judge(self):
+    def _check_convergence(self):
         """Keep the averaged weights with the lowest loss of the validation rows."""
         if self._held_out is None:
             self.best = self._snapshot()

@@ -155,7 +155,7 @@ def test_which_fits_train_on_held_out_rows_in_the_end(monkeypatch, changed, join
 
 
 def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
-    join, found = NetSolver._join, []
+    join, found = NetSolver._join_validation_rows, []
 
     def joined(solver):
         join(solver)
@@ -165,7 +165,7 @@ def test_noise_rests_while_held_out_rows_are_trained_on(monkeypatch):
         )
         found.append((solver.module, noise.clone(), first.clone()))
 
-    monkeypatch.setattr(NetSolver, "_join", joined)
+    monkeypatch.setattr(NetSolver, "_join_validation_rows", joined)
     quick(n_iter_no_change=3, max_iter=40).fit(low_rank_rows(60, 5, 2, 0.3, seed=0))
     ((module, noise, first),) = found
     assert_array_equal(module.likelihood.noises()[0].detach(), noise.detach())

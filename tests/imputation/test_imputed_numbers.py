@@ -69,7 +69,7 @@ def test_limits_are_a_standard_deviation_outside_of_what_is_seen():
     limits = Limits.of(rows, np.array([True, True, True]))
     assert_allclose(limits.low, [0, -1 - rows[:, 1].std(), 0.125])
     assert_allclose(limits.high, [6 + rows[:, 0].std(), 3 + rows[:, 1].std(), 1.625])
-    found = limits.existing(np.array([[-5.0, 0.4, 0.13], [100.0, 0.6, 0.9]]))
+    found = limits.nearest_existing(np.array([[-5.0, 0.4, 0.13], [100.0, 0.6, 0.9]]))
     assert_allclose(found, [[0, 0, 0.5], [8, 1, 1.25]])
 
 

@@ -21,7 +21,7 @@ from sklearn_mpt._integration.quadrature import (  # noqa: E402
     PartMoments,
     Posterior,
     PosteriorMixture,
-    adapted,
+    adapt,
     gaussian_around,
     gaussian_log_prob,
     mixture_nodes,
@@ -30,7 +30,7 @@ from sklearn_mpt._integration.quadrature import (  # noqa: E402
     shifted,
     standard_normal_log_prob,
     total_and_shares,
-    width_of_last,
+    wide_part_scale,
 )
 
 ROWS = rows_of(torch.tensor([[0.3, 1.2], [-0.7, torch.nan]]).double())
@@ -237,12 +237,12 @@ def test_adapted_posteriors_are_nearer_to_a_gaussian_target():
             strict=True,
         )
     ]
-    *near, wide = adapted(parts, halves)
+    *near, wide = adapt(parts, halves)
     assert_allclose(near[1].mean, 1.0, atol=0.05)
     assert_allclose(near[1].root ** 2, 0.25, atol=0.03)
     assert_allclose(wide.mean, 1.0, atol=0.02)
-    assert_allclose(wide.root**2, width_of_last(1) ** 2 * 0.25, rtol=0.05)
+    assert_allclose(wide.root**2, wide_part_scale(1) ** 2 * 0.25, rtol=0.05)
     together = PartMoments.of(nodes, joint, parts)
-    for one_part, other in zip(adapted(parts, [together]), [*near, wide], strict=True):
+    for one_part, other in zip(adapt(parts, [together]), [*near, wide], strict=True):
         assert_allclose(one_part.mean, other.mean)
         assert_allclose(one_part.root, other.root)

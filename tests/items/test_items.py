@@ -21,7 +21,7 @@ from sklearn_mpt import (
 )
 from sklearn_mpt._factors.rotation import rotated
 from sklearn_mpt._items.curves import MODELS, Items, kind_of
-from sklearn_mpt._items.item_statistics import collapsed
+from sklearn_mpt._items.item_statistics import collapse_cells
 from sklearn_mpt._items.training import ParameterLayout
 
 PATTERNS = np.array(list(itertools.product([0.0, 1.0], repeat=5)))
@@ -339,7 +339,7 @@ def test_expected_answers_by_sum_score_by_enumeration():
                     prob[chosen].sum() / prob[here].sum() if chosen.any() else np.nan
                 )
                 expected[row, c] = weight[here].sum() * share
-        observed, expected = collapsed(observed, expected)
+        observed, expected = collapse_cells(observed, expected)
         value = np.nansum((observed - expected) ** 2 / expected)
         df = np.count_nonzero(~np.isnan(expected)) - len(expected) - 3
         assert fit.df_s_x2[j] == df
@@ -349,7 +349,7 @@ def test_expected_answers_by_sum_score_by_enumeration():
 def test_cells_collapse_until_one_person_is_expected():
     observed = np.array([[3.0, 0], [5, 1], [6, 4], [1, 9], [0, 5]])
     expected = np.array([[2.6, 0.4], [4.8, 1.2], [5.5, 4.5], [1.4, 8.6], [0.3, 4.7]])
-    one, other = collapsed(observed, expected)
+    one, other = collapse_cells(observed, expected)
     assert_allclose(other, [[7.4, 1.6], [5.5, 4.5], [1.7, 13.3]])
     assert_allclose(one, [[8, 1], [6, 4], [1, 14]])
 
@@ -357,14 +357,14 @@ def test_cells_collapse_until_one_person_is_expected():
 def test_sum_scores_that_exclude_an_answer_join_their_neighbours():
     observed = np.array([[1.0, 0], [5, 5], [6, 4], [2, 8], [0, 2]])
     expected = np.array([[np.nan, 1], [5, 5], [5, 5], [3, 7], [2, np.nan]])
-    one, other = collapsed(observed, expected)
+    one, other = collapse_cells(observed, expected)
     assert_allclose(one, [[6, 5], [6, 4], [2, 10]])
     assert_allclose(other, [[5, 6], [5, 5], [5, 7]])
 
 
 def test_rare_categories_join_their_neighbours():
     observed = np.array([[1.0, 3, 4], [2, 3, 5]])
-    one, other = collapsed(observed, np.array([[0.2, 3.8, 4], [2, 3, 5]]))
+    one, other = collapse_cells(observed, np.array([[0.2, 3.8, 4], [2, 3, 5]]))
     assert_allclose(one, [[4, 4, 0], [2, 3, 5]])
     assert_allclose(other, [[4, 4, np.nan], [2, 3, 5]])
 

@@ -133,13 +133,13 @@ def information_at(X, hidden, coefs, nodes):
     """Sum over rows and nodes of posterior weight, information and (z, 1)(z, 1)'."""
     total = torch.zeros(X.shape[1], *(coefs.shape[1],) * 2, dtype=torch.float64)
     for x, h, z, log_weight in zip(X, hidden, *nodes[:2], strict=True):
-        with_one = torch.cat([z, torch.ones(len(z), 1)], 1)
-        prob = torch.sigmoid(with_one @ coefs.T)
+        append_one = torch.cat([z, torch.ones(len(z), 1)], 1)
+        prob = torch.sigmoid(append_one @ coefs.T)
         seen = ~torch.isnan(x) & ~h
         said = torch.where(x == 1, prob, 1 - prob)[:, seen].prod(1)
         r = log_weight.exp() * said
         curvature = (r / r.sum())[:, None] * prob * (1 - prob)
-        outer = torch.einsum("sj,sk,sl->jkl", curvature, with_one, with_one)
+        outer = torch.einsum("sj,sk,sl->jkl", curvature, append_one, append_one)
         total[~torch.isnan(x)] += outer[~torch.isnan(x)]
     return total
 
