@@ -52,7 +52,10 @@ class ItemSteps:
     least_information : float
         Added too, for each row: it bounds steps in flat directions.
     moves_without_gain : int
-        Number of moves of the nodes of rows after which their noise hides gains.
+        Number of moves of the nodes of rows whose gain is compared with the next.
+    gain_over_moves : float
+        Gain over these moves, in nats per row, below which training ends: the noise of
+        nodes hides smaller ones.
     largest_ratio, smallest_ratio : float
         Ratios of the grid's spacing to the needed one beyond which the grid changes.
     window : int
@@ -69,6 +72,7 @@ class ItemSteps:
     ridge: float = 1e-6
     least_information: float = 1e-4
     moves_without_gain: int = 3
+    gain_over_moves: float = 1e-4
     largest_ratio: float = 1.15
     smallest_ratio: float = 0.6
     window: int = 5
@@ -444,8 +448,9 @@ class ItemSolver(Solver):
         losses.append(-self._now.value)
         if losses[-1] <= min(losses):
             self._best = self.point
-        n = STEPS.moves_without_gain
-        return len(losses) > n and fall_of_lowest(losses, n) <= self.tol
+        n, n_rows = STEPS.moves_without_gain, self.objective.answers.total
+        least_gain = max(self.tol, STEPS.gain_over_moves * n_rows)
+        return len(losses) > n and fall_of_lowest(losses, n) <= least_gain
 
     def _direction(self, now):
         """Return the full step, corrected by the last ones."""
