@@ -145,7 +145,6 @@ class GaussianRows(Objective):
         self.masks = masks
         self.floor = floor
         self.symmetric = SymmetricMatrices(n_dims, X.device)
-        self.rules = replace(RULES, tries_components=bool(torch.isnan(X.min())))
         n_rows, n_features = X.shape
         self.n_rows = n_rows
         n_copies = 1 if masks is None else max(1, self.min_pairs // n_rows)
@@ -155,7 +154,18 @@ class GaussianRows(Objective):
         row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
         self.n_block = max(64, CHUNK_BYTES // row_bytes)
         self.is_noisy = masks is not None or self.n_batches > 1
+        self.rules = replace(
+            self.rules_of(masks),
+            corrects_steps=not self.is_noisy,
+            tries_components=bool(torch.isnan(X.min())),
+        )
         self._iteration = 0
+
+    @staticmethod
+    def rules_of(masks):
+        """Return the rules of steps with masks: the sum over all sizes costs less."""
+        has_exact = masks is not None and masks.is_uniform
+        return replace(RULES, stops_at_noise=has_exact, tests_at_noise=has_exact)
 
     def batches(self, rng):
         if self._iteration % 2 == 0 or self.masks is None:
@@ -248,7 +258,12 @@ class GaussianRows(Objective):
             return None
         exact = copy.copy(self)
         exact.masks = None
-        exact.rules = replace(self.rules, stop_gain=RULES.stop_gain_after_masks)
+        exact.rules = replace(
+            self.rules,
+            corrects_steps=True,
+            tests_at_noise=False,
+            stop_gain=RULES.stop_gain_after_masks,
+        )
         exact.n_pairs, exact.n_batches, exact.iterations_per_step = self.n_rows, 1, 1
         exact.is_noisy, exact._iteration = False, 0
         return exact
@@ -276,11 +291,14 @@ class GaussianMoments(GaussianRows):
     """Objective of complete rows, computed from their second moments for each mask."""
 
     is_noisy = True
-    rules = replace(RULES, min_averaged_steps=20)  # steps are cheap
     n_rows = math.inf  # noise from masks is removed whatever the number of rows
 
     def __init__(self, moments, n_masks, n_dims, masks, floor):
         self.masks = masks
+        rules = self.rules_of(masks)
+        if rules.stops_at_noise:
+            rules = replace(rules, window=20)  # steps of low cost
+        self.rules = replace(rules, min_averaged_steps=20)
         self.floor = floor
         self.symmetric = SymmetricMatrices(n_dims, moments.mean.device)
         self.moments = moments

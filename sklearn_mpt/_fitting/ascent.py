@@ -157,12 +157,16 @@ class Ascent(Solver):
         """Take one pass over the batches."""
         batches = list(self.objective.batches(self.rng))
         n_epochs = len(self.loss_curve)
-        if n_epochs >= self._next_test and self._average is None:
+        may_test = self._average is None and not self._tests_later
+        if n_epochs >= self._next_test and may_test:
             has_replaced = self._replace_weak_components(self.point, batches[0])
             self._next_test = n_epochs + 2 if has_replaced else 2 * n_epochs
         values = [self._step(batch) for batch in batches]
         self.loss_curve.append(-float(np.mean(values)))
-        if not self.converged or self._replace_weak_components(self.result, batches[0]):
+        if not self.converged:
+            return
+        may_test = not self._tests_later
+        if may_test and self._replace_weak_components(self.result, batches[0]):
             return
         may_try = self._makes_trials and self.objective.rules.tries_components
         if may_try and not self.objective.is_noisy:
@@ -176,6 +180,11 @@ class Ascent(Solver):
             self._n_idle_steps, self._step_share = 0, 1.0
             self.learning_rate = self._full_rate  # noise may have halved it
             self._memory = memory  # the curvature of both is about the same
+
+    @property
+    def _tests_later(self):
+        """Whether the exact objective follows, and tests components."""
+        return self._finishes and self.objective.rules.tests_at_noise
 
     def _replace_weak_components(self, point, batch, is_trial=False):
         """Replace weak components by missing ones; return whether any was replaced.
@@ -302,11 +311,12 @@ class Ascent(Solver):
             is_idle = move.gain < RULES.stop_gain_with_noise * self._tol
             self._n_idle_steps = self._n_idle_steps + 1 if is_idle else 0
             self.converged = self._n_idle_steps > 1
-            if not self.converged and self._record.is_noise():
-                if self._finishes and self.objective.rules.stops_at_noise:
-                    self.converged = True
-                else:
-                    self._average = PointAverage()
+            rules = self.objective.rules
+            stops = self._finishes and rules.stops_at_noise
+            limits = (rules.window, rules.least_signal) if stops else (RULES.window,)
+            if not self.converged and self._record.is_noise(*limits):
+                self.converged = stops
+                self._average = None if stops else PointAverage()
 
     def _check_exact_convergence(self, move):
         """End the ascent when all later steps would gain only a small share of tol.

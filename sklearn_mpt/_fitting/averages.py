@@ -36,16 +36,19 @@ class StepHistory:
         if len(self._moves) > RULES.lag:
             self._agreements.append(agreement(self._moves[0], move))
 
-    def is_noise(self):
-        """Return whether directions disagree, or steps neither gain nor shrink."""
-        recent = self._agreements[-RULES.window :]
-        if len(recent) == RULES.window and np.mean(recent) < 0:
+    def is_noise(self, window, least_agreement=0.0):
+        """Return whether directions disagree, or steps neither gain nor shrink.
+
+        window : number of steps. least_agreement : of directions. It is the share of
+        expected gains that is not noise: 0.5 if the gain that is left equals the noise.
+        """
+        n, recent = window, self._agreements[-window:]
+        if len(recent) == n and np.mean(recent) < least_agreement:
             return True
-        n = RULES.window
         before, last = self._gains[-2 * n : -n], self._gains[-n:]
         if len(before) < n or sum(last) < RULES.flat_gain_ratio * sum(before):
             return False
-        return self.rise(RULES.window) <= 0
+        return self.rise(n) <= 0
 
     def rise(self, window):
         """Return the rise of the last values over those before, less its noise."""

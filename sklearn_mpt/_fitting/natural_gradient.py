@@ -137,7 +137,8 @@ class Sums(NamedTuple):
         gradient = self.gradient._replace(coefs=self.gradient.coefs @ rotation)
         information = self.information
         if information is not None:
-            coefs = rotation.T @ information.coefs @ rotation
+            # both products are of one matrix, because the information is symmetric
+            coefs = (information.coefs @ rotation).mT @ rotation
             information = information._replace(coefs=coefs)
         rescaling = self.rescaling
         if rescaling is not None:

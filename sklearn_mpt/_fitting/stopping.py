@@ -96,8 +96,11 @@ class AscentRules:
         Whether other components are tried before the end. It helps where gains of
         components are approximate, and steps are cheap.
     stops_at_noise : bool
-        Whether steps end when noise dominates them, for the exact objective to go on
-        from there, instead of averages of points.
+        Whether steps end when noise exceeds what they gain, for the exact objective to
+        go on from there, instead of averages of points.
+    tests_at_noise : bool
+        Whether weak components are replaced only once noise dominates the steps, for
+        the exact objective, because it costs less than steps with noise.
     node_noise : float
         Values without noise may fall by this share, because nodes move with the
         posteriors. If it is not 0, a full step that falls by less than `tol` ends the
@@ -134,6 +137,9 @@ class AscentRules:
         Steps so far apart have independent masks.
     window : int
         Number of steps in which noise is detected.
+    least_signal : float
+        With `stops_at_noise`, steps end if a smaller share of their expected gains is
+        not noise.
     flat_gain_ratio : float
         Steps do not shrink if their expected gains fall to a larger share of those in
         the window before.
@@ -154,6 +160,7 @@ class AscentRules:
     corrects_steps: bool = False
     tries_components: bool = False
     stops_at_noise: bool = False
+    tests_at_noise: bool = False
     node_noise: float = 0.0
     min_averaged_steps: int = 10
     stop_gain: float = 3e-3
@@ -170,6 +177,7 @@ class AscentRules:
     trial_epochs: int = 16
     lag: int = 2
     window: int = 4
+    least_signal: float = 0.5
     flat_gain_ratio: float = 0.9
     fall_in_noise: float = 3.0
     min_points: int = 4

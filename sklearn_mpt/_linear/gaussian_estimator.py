@@ -35,7 +35,8 @@ from sklearn_mpt._numbers import TINY
 
 # Smallest noise variance, relative to the mean variance of the features.
 NOISE_FLOOR = 1e-9
-AUTO_MASKS = 64
+# Masks in each step, and if steps without masks follow, which remove their noise.
+AUTO_MASKS, FEW_MASKS = 64, 16
 START_NOISE = 0.01  # random part of the first components, in standard deviations
 # Short runs of factor analysis from random noise variances, beside the one from the
 # principal components: their number, epochs and rows.
@@ -177,7 +178,9 @@ class GaussianLinear(LatentMixin, BaseMPT):
             params = masks, self.batch_size, floor, data.weight
             return GaussianRows(as_view(data.X, data.device), n_dims, *params), point
         moments = _moments(data.X, data.device, data.weight)
-        n_masks = AUTO_MASKS if self.n_masks == "auto" else self.n_masks
+        n_masks = self.n_masks
+        if n_masks == "auto":
+            n_masks = FEW_MASKS if masks.is_uniform else AUTO_MASKS
         objective = GaussianMoments(moments, n_masks, n_dims, masks, floor)
         # the mean of the rows maximises the score of every mask
         coefs = torch.cat([point.coefs[:, :-1], moments.mean[:, None]], 1)

@@ -54,9 +54,9 @@ class MPTLinearVAE(StandardErrorsMixin, TableMPT, GaussianLinear, IntegratedLine
         Share of hidden features, or their number if an int; "uniform" is unbiased.
     n_masks : int or "auto", default="auto"
         Number of masks in each step; the rows are divided among them. "auto" is 32, or
-        64 if all features are Gaussian; with a uniform rate, masks are then drawn until
-        the remaining gain is smaller than their noise, and the last epochs use the sum
-        of the scores of all sizes, without masks.
+        64 if all features are Gaussian, 16 with a uniform rate. With a uniform rate,
+        masks are drawn until the remaining gain is smaller than their noise, and the
+        last epochs use the sum of the scores of all sizes, without masks.
     objective : {"mpt", "elbo", "lml"}, default="mpt"
         What is maximised: masked scores, the evidence lower bound, or the LML by EM.
     init : {"random", "pca"} or dict, default="random"

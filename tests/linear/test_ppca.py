@@ -124,6 +124,15 @@ def test_fixed_rates_and_sizes_maximise_the_likelihood_too(mask_rate):
     assert ml_optimum(X, 2) - model.score(X) < 0.05
 
 
+def test_rows_without_structure_take_few_epochs():
+    """Directions explain about as much, so natural steps alone take hundreds."""
+    X = np.random.default_rng(0).normal(size=(100, 300))
+    model = MPTProbabilisticPCA(5, random_state=0).fit(X)
+    exact = MPTProbabilisticPCA(5, objective="lml").fit(X)
+    assert model.score(X) > exact.score(X) - 1e-3
+    assert model.n_iter_ < 80
+
+
 def test_loss_curve_estimates_the_objective():
     X = low_rank_rows(1000, 10, 2, 0.2, seed=1)
     uniform = MPTProbabilisticPCA(random_state=0).fit(X)
