@@ -25,7 +25,7 @@ from sklearn_mpt._measure.contributions import (
 from sklearn_mpt._measure.display import OrderSpreadDisplay
 from sklearn_mpt._measure.masks import count_orders
 from sklearn_mpt._measure.pipelines import resolve_model
-from sklearn_mpt._measure.rows import Rows, column_names, copy_of
+from sklearn_mpt._measure.rows import Rows, column_names, copy_of, with_entries
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 if TYPE_CHECKING:
@@ -174,8 +174,21 @@ def _along_confident(model, rows, reference):
             f"reference must have the {rows.shape[1]} features of X, got "
             f"{others.shape[1]}."
         )
+    _check_same_kind(rows, others)
     log_prob, _ = along_confident_order(model, rows, read_candidates(others))
     return log_prob
+
+
+def _check_same_kind(rows, others):
+    """Check that entries of other rows can stand in these rows."""
+    try:
+        with_entries(rows.values, others.values, np.full(rows.shape, -1))
+    except Exception as error:  # each library of DataFrames has errors of its own
+        raise ValueError(
+            "reference must be of the type of X, with the same columns of the same "
+            f"dtypes, got {type(others.values).__name__} for X of type "
+            f"{type(rows.values).__name__}."
+        ) from error
 
 
 def _refuse_texts(model, name, advice):

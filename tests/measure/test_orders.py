@@ -4,12 +4,14 @@ import joblib
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import logsumexp
 
 from sklearn_mpt import (
     MPTLinearVAE,
+    MPTMixture,
     MPTProbabilisticPCA,
     OrderSpread,
     feature_contributions,
@@ -358,6 +360,28 @@ def test_the_confident_order_of_names_and_numbers_integrates_to_one():
     assert np.exp(log_prob).sum() * (grid[1] - grid[0]) == pytest.approx(1, abs=1e-6)
     # with two values the category is more certain than a number of eight quantiles
     assert_allclose(log_prob, order_log_prob(model, frame, ["kind", "x"]))
+
+
+@pytest.mark.parametrize("module", [pd, pl])
+def test_the_confident_order_of_a_joint_of_kinds_is_its_density(module):
+    """A table of names, numbers and booleans, with gaps in two thirds of the rows."""
+    rng = np.random.default_rng(0)
+    code = rng.integers(0, 3, 90)
+    columns = {
+        "kind": ["abc"[c] for c in code],
+        "x": rng.normal(size=90) + 2 * code,
+        "flag": rng.integers(0, 2, 90).astype(bool),
+    }
+    frame = module.DataFrame(columns)
+    model = MPTMixture(2, likelihood="from_dtype", random_state=0).fit(frame)
+    columns["kind"] = [None if i % 3 == 0 else k for i, k in enumerate(columns["kind"])]
+    columns["x"] = [None if i % 3 == 1 else x for i, x in enumerate(columns["x"])]
+    gaps = module.DataFrame(columns)[:12]
+    log_prob = order_log_prob(model, gaps, "confident", reference=frame)
+    assert_allclose(log_prob, model.score_samples(gaps))
+    other = pl if module is pd else pd
+    with pytest.raises(ValueError, match="reference must be of the type of X"):
+        order_log_prob(model, gaps, "confident", reference=other.DataFrame(columns))
 
 
 @pytest.mark.parametrize(
