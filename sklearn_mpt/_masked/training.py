@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,15 +12,47 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from sklearn_mpt._fitting.fit_loop import Solver
 from sklearn_mpt._fitting.stopping import trend_of_rows
 
-WARM_UP = 100  # number of steps in which the step size grows
-AVERAGED = 400  # approximate number of steps whose weights are averaged
-FALLING_SHARE = 0.4  # share of the epochs in which the step size falls to 0
-LARGEST_GRADIENT = 1.0  # largest norm of the gradient of the loss per feature
-WEIGHT_DECAY = 0.01
-FEW_STEPS = 64  # approximate number of steps in an epoch over few rows
-VALIDATION_ROWS = 2048  # approximate number of pairs of a validation row and a mask
-CHUNK = 1024  # number of these pairs that are scored at a time
-LATER_STEPS = 2000  # step sizes of partial_fit are halved after so many steps
+
+@dataclass(frozen=True)
+class NetSteps:
+    """Sizes and numbers of the steps of training.
+
+    Attributes
+    ----------
+    warm_up : int
+        Number of steps in which the step size grows.
+    averaged_steps : int
+        Approximate number of steps whose weights are averaged.
+    falling_share : float
+        Share of the epochs in which the step size falls to 0.
+    max_gradient : float
+        Largest norm of the gradient of the loss per feature; longer ones are shortened.
+    weight_decay : float
+        As in AdamW.
+    min_steps : int
+        Approximate number of steps in an epoch over few rows, which it passes over
+        several times.
+    validation_pairs : int
+        Approximate number of pairs of a validation row and a mask.
+    chunk : int
+        Number of pairs of a row and a mask that are computed at a time.
+    halving_steps : int
+        Number of steps of `partial_fit` after which their sizes have fallen by the
+        square root of 2.
+    """
+
+    warm_up: int = 100
+    averaged_steps: int = 400
+    falling_share: float = 0.4
+    max_gradient: float = 1.0
+    weight_decay: float = 0.01
+    min_steps: int = 64
+    validation_pairs: int = 2048
+    chunk: int = 1024
+    halving_steps: int = 2000
+
+
+STEPS = NetSteps()
 
 
 def masked_losses(module, X, present, hidden, weight, generator=None, moments=None):
@@ -60,12 +93,12 @@ class ValidationLosses:
 
     def __init__(self, module, rows, sizes, generator):
         self.n_rows = len(rows)
-        n_masks = max(1, round(VALIDATION_ROWS / len(rows)))
+        n_masks = max(1, round(STEPS.validation_pairs / len(rows)))
         row_index = torch.arange(len(rows), device=rows.X.device).repeat(n_masks)
         X, present = rows.X[row_index], rows.present[row_index]
         hidden, scale = sizes.draw(present, generator)
         self.weight = rows.weight[row_index] / rows.weight.mean()
-        tensors = (tensor.split(CHUNK) for tensor in (X, present, hidden, scale))
+        tensors = (tensor.split(STEPS.chunk) for tensor in (X, present, hidden, scale))
         self.parts = [
             (*part, None, module.moments(part[0], part[1] & ~part[2]))
             for part in zip(*tensors, strict=True)
@@ -85,7 +118,7 @@ class MaskedSolver(Solver):
     The trained parameters are views of one vector, so that a step is few operations.
 
     The step size is constant until the falling part begins: for the last
-    `FALLING_SHARE` of the epochs, or when the loss of the validation rows no longer
+    `falling_share` of the epochs, or when the loss of the validation rows no longer
     falls. In the last `n_iter_no_change` epochs it must fall by more than `tol`, and
     by more than the standard error of the fall over the rows. Training then goes on
     from the best average so far, and the step size falls to 0.
@@ -146,7 +179,7 @@ class MaskedSolver(Solver):
         self.optimizer = torch.optim.AdamW(
             [self.point],
             lr=learning_rate,
-            weight_decay=WEIGHT_DECAY,
+            weight_decay=STEPS.weight_decay,
             betas=(0.9, 0.99),
             fused=True,
         )
@@ -173,7 +206,7 @@ class MaskedSolver(Solver):
 
     def init(self, max_iter):
         """Divide the epochs into those with constant and with falling step size."""
-        self._n_falling = max(1, math.ceil(FALLING_SHARE * max_iter))
+        self._n_falling = max(1, math.ceil(STEPS.falling_share * max_iter))
         self._n_level = max_iter - self._n_falling
         if self._n_level == 0:
             self._start_decay()
@@ -216,7 +249,7 @@ class MaskedSolver(Solver):
     @torch.no_grad()
     def _count_floor_entries(self):
         """Store in the result the share of conditionals with the least width."""
-        X, present = self.rows.X[:CHUNK], self.rows.present[:CHUNK]
+        X, present = self.rows.X[: STEPS.chunk], self.rows.present[: STEPS.chunk]
         hidden, _ = self.sizes.draw(present, self.generator)
         asked = hidden & present
         has_reached_floor = self.average(X, present & ~hidden).is_at_floor(X) & asked
@@ -246,7 +279,7 @@ class MaskedSolver(Solver):
     def _passes(self):
         if self.is_part:
             return 1
-        return max(1, round(FEW_STEPS / (len(self.rows) // self.batch_size)))
+        return max(1, round(STEPS.min_steps / (len(self.rows) // self.batch_size)))
 
     @property
     def _steps_of_epoch(self):
@@ -260,7 +293,7 @@ class MaskedSolver(Solver):
         model, which is not trained: operations on a single one would take longer.
         """
         batches = self._batches(order)
-        n_at_once = max(1, CHUNK // max(self.batch_size, self.n_masks or 0))
+        n_at_once = max(1, STEPS.chunk // max(self.batch_size, self.n_masks or 0))
         for first in range(0, len(batches), n_at_once):
             some = [self._repeated(rows) for rows in batches[first : first + n_at_once]]
             chosen = torch.cat(some)
@@ -292,7 +325,7 @@ class MaskedSolver(Solver):
             loss / X.shape[1], self.parameters, materialize_grads=True
         )
         self.point.grad = torch.cat([part.flatten() for part in gradients])
-        torch.nn.utils.clip_grad_norm_([self.point], LARGEST_GRADIENT, foreach=False)
+        torch.nn.utils.clip_grad_norm_([self.point], STEPS.max_gradient, foreach=False)
         self.optimizer.step()
         self.n_steps += 1
         self._average_weights()
@@ -312,9 +345,9 @@ class MaskedSolver(Solver):
     _fall: tuple[int, int] | None = None  # first step and length of the falling part
 
     def _step_size(self):
-        size = min(1.0, (self.n_steps + 1) / WARM_UP)
+        size = min(1.0, (self.n_steps + 1) / STEPS.warm_up)
         if self.is_part:
-            return size / math.sqrt(1 + self.n_steps / LATER_STEPS)
+            return size / math.sqrt(1 + self.n_steps / STEPS.halving_steps)
         if self._fall is None:
             return size
         first, length = self._fall
@@ -322,7 +355,7 @@ class MaskedSolver(Solver):
 
     @torch.no_grad()
     def _average_weights(self):
-        share = max(1 / AVERAGED, 10 / (self.n_steps + 10))
+        share = max(1 / STEPS.averaged_steps, 10 / (self.n_steps + 10))
         self._mean.lerp_(self.point, share)
         if not self._has_buffers:
             return
