@@ -16,8 +16,6 @@ import numpy as np
 from sklearn.utils.extmath import svd_flip
 
 SCALE = 1.702  # ratio of logits to normal deviates
-N_STEPS, TOLERANCE = 1000, 1e-10
-N_STARTS = 8  # the best result is used, because criteria have local minima
 ORTHOGONAL = ("varimax", "quartimax")
 ROTATIONS = (*ORTHOGONAL, "oblimin")
 
@@ -74,11 +72,12 @@ def rotated(slopes, method, near=None):
     return rotated_slopes, transform.T @ transform
 
 
-def _best(loadings, method):
+def _best(loadings, method, n_starts=8):
+    """Return the best of several searches, because criteria have local minima."""
     rng = np.random.default_rng(0)
     k = loadings.shape[1]
     starts = [np.eye(k)]
-    for _ in range(N_STARTS - 1):
+    for _ in range(n_starts - 1):
         q, r = np.linalg.qr(rng.normal(size=(k, k)))
         starts.append(q * np.sign(np.diag(r)))
     runs = [_project(loadings, start, method) for start in starts]
@@ -97,7 +96,11 @@ def _criterion(loadings, method):
     return 0.25 * (square * others).sum(), loadings * others
 
 
-def _project(loadings, transform, method):
+def _project(loadings, transform, method, *, max_iter=1000, tol=1e-10):
+    """Search for the minimum of a criterion; return its value and T there.
+
+    tol : length of the gradient below which the search ends.
+    """
     is_orthogonal = method in ORTHOGONAL
     size = 1.0
 
@@ -115,14 +118,14 @@ def _project(loadings, transform, method):
         return T / np.linalg.norm(T, axis=0)
 
     value, gradient = evaluate(transform)
-    for _ in range(N_STEPS):
+    for _ in range(max_iter):
         if is_orthogonal:
             M = transform.T @ gradient
             along = gradient - transform @ (0.5 * (M + M.T))
         else:
             along = gradient - transform * (transform * gradient).sum(axis=0)
         length = np.linalg.norm(along)
-        if length < TOLERANCE:
+        if length < tol:
             break
         size *= 2
         for _ in range(30):

@@ -11,18 +11,15 @@ from sklearn_mpt._factors.em import fit_factors
 from sklearn_mpt._factors.sums import conditional_moments, packing_of
 from sklearn_mpt._fitting.natural_gradient import Point, as_arrays
 
-ROWS_PER_FACTOR, MOST_FACTORS = 40, 32
 N_RESIDUALS = 1000  # number of rows and masks that mixtures of residuals are fitted to
-N_MIXTURE_STEPS = 20  # number of steps of EM for these mixtures
-LEAST_WIDTH = 0.02  # smallest width of their components
 
 
-def count_factors(n_samples, n_features):
+def count_factors(n_samples, n_features, *, rows_per_factor=40, max_factors=32):
     """Return the number of factors for a number of rows; 0 for a single column."""
     if n_features < 2:
         return 0
-    few = max(1, n_samples // ROWS_PER_FACTOR)
-    return min(few, MOST_FACTORS, (n_features + 1) // 2)
+    few = max(1, n_samples // rows_per_factor)
+    return min(few, max_factors, (n_features + 1) // 2)
 
 
 class NumberMoments(torch.nn.Module):
@@ -96,10 +93,11 @@ def residuals_of(linear, X, rng):
     return np.where(hidden, (X - mean.numpy()) / deviation.numpy(), np.nan)
 
 
-def fit_mixture(x, weight, n_components):
+def fit_mixture(x, weight, n_components, *, n_steps=20, min_width=0.02):
     """Fit a mixture of Gaussians to numbers by EM, from their quantiles.
 
-    Each component counts a tenth of a number more, of the variance of all.
+    Each component counts a tenth of a number more, of the variance of all. min_width :
+    smallest width of a component.
 
     Returns
     -------
@@ -111,10 +109,10 @@ def fit_mixture(x, weight, n_components):
     order = x.argsort()
     at = total * (np.arange(n_components) + 0.5) / n_components
     centres = x[order][np.searchsorted(weight[order].cumsum(), at)]
-    variance = weight @ (x - weight @ x / total) ** 2 / total + LEAST_WIDTH**2
+    variance = weight @ (x - weight @ x / total) ** 2 / total + min_width**2
     variances = np.full(n_components, variance / n_components**2)
     counts = np.full(n_components, total / n_components)
-    for _ in range(N_MIXTURE_STEPS):
+    for _ in range(n_steps):
         square = (x[:, None] - centres) ** 2
         log_each = np.log(counts) - 0.5 * np.log(variances) - 0.5 * square / variances
         share = softmax(log_each, axis=1) * weight[:, None]
@@ -122,6 +120,6 @@ def fit_mixture(x, weight, n_components):
         centres = (share.T @ x + 1e-9 * centres) / counts
         square = (x[:, None] - centres) ** 2
         variances = ((share * square).sum(0) + 0.1 * variance) / (counts + 0.1)
-        variances = np.maximum(variances, LEAST_WIDTH**2)
+        variances = np.maximum(variances, min_width**2)
     counts = np.maximum(counts, 1e-3 * total)
     return np.log(counts / counts.sum()), centres, 0.5 * np.log(variances)
