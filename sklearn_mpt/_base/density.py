@@ -183,12 +183,12 @@ class Density(ABC):
         in the units of X.
         """
         hidden = X.isnan()
-        longest = max(map(len, points))
-        is_target = X.repeat(longest, 1, 1)
+        max_points = max(map(len, points))
+        is_target = X.repeat(max_points, 1, 1)
         for j, of_column in zip(columns, points, strict=True):
-            last = np.minimum(np.arange(longest), len(of_column) - 1)
+            last = np.minimum(np.arange(max_points), len(of_column) - 1)
             is_target[:, hidden[:, j], j] = X.new_tensor(of_column[last])[:, None]
-        rows, mask = is_target.flatten(0, 1), hidden.repeat(longest, 1)
+        rows, mask = is_target.flatten(0, 1), hidden.repeat(max_points, 1)
         log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
         pairs = zip(columns, points, strict=True)
         return torch.cat([log_prob[: len(p), :, j] for j, p in pairs]).T

@@ -347,8 +347,8 @@ class Allowance(NamedTuple):
         if max_seconds == "auto":
             width = np.sqrt(size.n_columns * size.n_indicators)
             of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
-            each = of_column + AUTO_ENTRY * size.n_rows * width
-            cost = np.clip(width * each, LEAST_AUTO, MOST_AUTO)
+            seconds_per_column = of_column + AUTO_ENTRY * size.n_rows * width
+            cost = np.clip(width * seconds_per_column, LEAST_AUTO, MOST_AUTO)
             return cls(candidates, cost=cost)
         deadline = time.process_time() + max_seconds
         return cls(candidates, deadline=deadline, n_masks=n_masks)

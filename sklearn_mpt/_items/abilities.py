@@ -18,7 +18,7 @@ LIMIT_ABILITY, MAX_ABILITY = (
 N_NODES = 601
 # Curvature below which a likelihood has no maximum in a direction, and the share of an
 # ability in such a direction from which on it is infinite.
-FLAT, SHARE = 1e-6, 1e-3
+FLAT_CURVATURE, SHARE = 1e-6, 1e-3
 DIFFERENCE = 1e-4
 
 
@@ -133,7 +133,7 @@ def likelihood_modes(density, X, codes=None):
     none = torch.zeros_like(start[finite])
     z, curvature = modes(items, point, X[finite], (none, none), start[finite])
     values, vectors = torch.linalg.eigh(curvature)
-    is_flat = values < FLAT
+    is_flat = values < FLAT_CURVATURE
     precision = torch.where(is_flat, math.inf, values)
     covariance = (vectors / precision[:, None]) @ vectors.mT
     estimate, std_error = _in_user_units(density, z, covariance)

@@ -112,13 +112,15 @@ def covariance_of_moments(side, mean, variance, node_weight):
     place = np.full((d, d), -1)
     place[first, second] = place[second, first] = m1 + np.arange(len(first))
     for i in range(d):
-        own = np.flatnonzero(side.owner == i)
-        total[np.ix_(own, own)] += side.among[i] @ node_weight
+        functions_of_item = np.flatnonzero(side.owner == i)
+        total[np.ix_(functions_of_item, functions_of_item)] += (
+            side.among[i] @ node_weight
+        )
         others = np.delete(np.arange(d), i)
         pairs = place[i, others]
-        cross = (side.cross[own] * node_weight) @ mean[others].T
-        total[np.ix_(own, pairs)] += cross
-        total[np.ix_(pairs, own)] += cross.T
+        cross = (side.cross[functions_of_item] * node_weight) @ mean[others].T
+        total[np.ix_(functions_of_item, pairs)] += cross
+        total[np.ix_(pairs, functions_of_item)] += cross.T
         spread = (mean[others] * (variance[i] * node_weight)) @ mean[others].T
         total[np.ix_(pairs, pairs)] += spread
     pair_index = m1 + np.arange(len(first))
@@ -149,16 +151,16 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
             slopes[j, place] = np.einsum("qcs,c->qs", of_prob, steps[: counts[j]])
             if by_category:
                 rows[first[j] : first[j + 1], place] = of_prob[:, 1:].transpose(1, 0, 2)
-    own = rows if by_category else slopes
+    item_derivatives = rows if by_category else slopes
     means = prob_means(prob, counts) if by_category else mean
     one, two = np.triu_indices(d, 1)
     weighted = slopes * node_weight
     # pairs: the derivative of one mean score, times the mean score of the other
     cross = np.einsum("dps,es->dep", weighted, mean)
     pairs = cross[one, two] + cross[two, one]
-    derivatives = np.zeros((len(own) + len(one), p))
-    derivatives[: len(own), :p_items] = own @ node_weight
-    derivatives[len(own) :, :p_items] = pairs
+    derivatives = np.zeros((len(item_derivatives) + len(one), p))
+    derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
+    derivatives[len(item_derivatives) :, :p_items] = pairs
     all_means = np.concatenate([means, mean[one] * mean[two]])
     derivatives[:, p_items:] = (all_means * node_weight) @ of_z.T
     return derivatives

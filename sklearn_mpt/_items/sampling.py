@@ -116,8 +116,8 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
 
     @property
     def row_bytes(self):
-        own = IntegratedDensity.row_bytes.fget(self)
-        return own + ItemDensity.row_bytes.fget(self)
+        integrated_bytes = IntegratedDensity.row_bytes.fget(self)
+        return integrated_bytes + ItemDensity.row_bytes.fget(self)
 
     def expect(self, X):
         of_answers = self._average(self._flat_probs, X)
@@ -276,8 +276,10 @@ class SampledObjective(ItemObjective):
         for rows in self.blocks(point):
             value += float(rows.weight @ rows.value)
             for i, block in enumerate(self.layout.items.blocks):
-                found = block_sums(block, rows.curves[i], rows.counts(i), rows.z)
-                parts[i] = tuple(a + b for a, b in zip(parts[i], found, strict=True))
+                block_result = block_sums(block, rows.curves[i], rows.counts(i), rows.z)
+                parts[i] = tuple(
+                    a + b for a, b in zip(parts[i], block_result, strict=True)
+                )
         if self.unseen is not None:
             value += self._add_unseen(point, parts)
         return value, parts, point.new_zeros(1, len(self.grid.z))
@@ -289,6 +291,6 @@ class SampledObjective(ItemObjective):
         more = self.unseen[:, :, None] * point.new_full((len(z),), UNSEEN / len(z))
         for i, (block, curve) in enumerate(zip(items.blocks, curves, strict=True)):
             counts = more[block.items, : block.kind.n_categories]
-            found = block_sums(block, curve, counts, z)
-            parts[i] = tuple(a + b for a, b in zip(parts[i], found, strict=True))
+            block_result = block_sums(block, curve, counts, z)
+            parts[i] = tuple(a + b for a, b in zip(parts[i], block_result, strict=True))
         return float((more * items.table(curves)).sum())

@@ -169,8 +169,8 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         points = []
         for k in range(N_SHORT_RUNS):
             drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
-            of = intercept, K, likelihood, _taken(weight, drawn)
-            start = start_components(X[drawn], *of)
+            start_args = intercept, K, likelihood, _taken(weight, drawn)
+            start = start_components(X[drawn], *start_args)
             noise = k * START_NOISE * rng.normal(size=start.shape)
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)

@@ -123,7 +123,8 @@ def shared_masked_sums(it, mask, table, targets, weight=None, is_complete=False)
     weight = _weight(weight, it)
     # with a mask on a GPU, its entries would be counted there, and waited for
     hidden, visible = (
-        torch.from_numpy(np.flatnonzero(own)).to(it.device) for own in (mask, ~mask)
+        torch.from_numpy(np.flatnonzero(columns)).to(it.device)
+        for columns in (mask, ~mask)
     )
     off, on = it[..., hidden].flatten(1), it[..., visible].flatten(1)
     on_log_prob = table.log_prob[..., visible].flatten(1)

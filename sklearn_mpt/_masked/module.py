@@ -279,15 +279,15 @@ class EntryConditionals:
     def log_prob(self, X):
         """Return the log-probability of the entries of finite rows; (n,)."""
         return self._map_heads(
-            lambda index, head, *of: head.log_prob(
-                X[index, self.column[index], None], *of
+            lambda index, head, *args: head.log_prob(
+                X[index, self.column[index], None], *args
             )
         )
 
     def draw(self, uniform):
         """Draw the entries from uniform noise of shape (n, d, 2); (n,)."""
         return self._map_heads(
-            lambda index, head, *of: head.draw(
-                *of, uniform[index, self.column[index], None]
+            lambda index, head, *args: head.draw(
+                *args, uniform[index, self.column[index], None]
             )
         )

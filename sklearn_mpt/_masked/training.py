@@ -295,17 +295,19 @@ class MaskedSolver(Solver):
         batches = self._batches(order)
         n_at_once = max(1, STEPS.chunk // max(self.batch_size, self.n_masks or 0))
         for first in range(0, len(batches), n_at_once):
-            some = [self._repeated(rows) for rows in batches[first : first + n_at_once]]
-            chosen = torch.cat(some)
+            row_sets = [
+                self._repeated(rows) for rows in batches[first : first + n_at_once]
+            ]
+            chosen = torch.cat(row_sets)
             X, present = self.rows.X[chosen], self.rows.present[chosen]
-            hidden, scale = self._masks(present, len(some))
+            hidden, scale = self._masks(present, len(row_sets))
             moments = self.module.moments(X, present & ~hidden)
             parts = X, present, hidden, scale * self.rows.weight[chosen]
             yield from zip(
-                *(part.chunk(len(some)) for part in parts),
+                *(part.chunk(len(row_sets)) for part in parts),
                 itertools.repeat(None)
                 if moments is None
-                else zip(*(part.chunk(len(some)) for part in moments), strict=True),
+                else zip(*(part.chunk(len(row_sets)) for part in moments), strict=True),
                 strict=False,
             )
 

@@ -89,7 +89,7 @@ def along_confident_order(model, rows, candidates):
     hidden = np.ones(rows.shape, dtype=bool)
     missing = np.zeros(rows.shape, bool) if rows.missing is None else rows.missing
     orders = np.empty(rows.shape, dtype=int)
-    log_prob, each, first = np.zeros(n_rows), np.arange(n_rows), None
+    log_prob, row_index, first = np.zeros(n_rows), np.arange(n_rows), None
     for place in range(n_features):
         at_values = _at_candidates(ask, rows, hidden, candidates)
         first = at_values if first is None else first
@@ -98,8 +98,8 @@ def along_confident_order(model, rows, candidates):
         entropy[missing] = np.finfo(float).max
         entropy[~hidden] = np.inf
         chosen = orders[:, place] = entropy.argmin(axis=1)
-        log_prob += ask(rows, hidden)[each, chosen]
-        hidden[each, chosen] = False
+        log_prob += ask(rows, hidden)[row_index, chosen]
+        hidden[row_index, chosen] = False
     return log_prob, orders
 
 
@@ -140,10 +140,12 @@ class _AnyMask:
         if self.takes_row_masks:
             return hidden_log_prob(self.conditional, rows, masks)
         log_prob = np.empty(rows.shape)
-        distinct, which = np.unique(masks, axis=0, return_inverse=True)
+        distinct, mask_number = np.unique(masks, axis=0, return_inverse=True)
         for number, mask in enumerate(distinct):
-            some = np.flatnonzero(which.ravel() == number)
-            log_prob[some] = hidden_log_prob(self.conditional, rows.take(some), mask)
+            rows_of_mask = np.flatnonzero(mask_number.ravel() == number)
+            log_prob[rows_of_mask] = hidden_log_prob(
+                self.conditional, rows.take(rows_of_mask), mask
+            )
         return log_prob
 
 

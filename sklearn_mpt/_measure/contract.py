@@ -364,8 +364,8 @@ def takes_row_masks(conditional, rows):
         for shift in range(len(masks)):
             mask_index = (np.arange(n_rows) + shift) % len(masks)
             together = hidden_log_prob(conditional, rows, masks[mask_index])
-            own = apart[mask_index, np.arange(n_rows)]
-            if not np.allclose(together, own, rtol=1e-5, atol=1e-6):
+            log_prob_by_mask = apart[mask_index, np.arange(n_rows)]
+            if not np.allclose(together, log_prob_by_mask, rtol=1e-5, atol=1e-6):
                 return False
     except Exception:  # the user's function; a real error appears in the next call
         return False

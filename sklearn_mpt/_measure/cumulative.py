@@ -677,10 +677,10 @@ def compare_evidence(
     draws = {results[name].draw for name in names}
     is_paired = len(draws) == 1 and () not in draws
     scores = [results[name].scores for name in names]
-    if len({len(own) for own in scores}) > 1:
+    if len({len(model_scores) for model_scores in scores}) > 1:
         raise ValueError(
             "The models must have the same number of orders, got "
-            f"{[len(own) for own in scores]}."
+            f"{[len(model_scores) for model_scores in scores]}."
         )
     own_prior = None if weights is None else np.array([weights[n] for n in names])
     names = [str(name) for name in names]

@@ -169,8 +169,8 @@ def neyman(measurement):
     spread = weights * neighbouring_std(pilot)
     last, parity = first.copy(), np.arange(len(first)) % 2
     shares = share_out(total, np.bincount(parity, weights))
-    for own, share in zip((parity == 0, parity == 1), shares, strict=True):
-        last[own] += share_out(share, spread[own])
+    for half, share in zip((parity == 0, parity == 1), shares, strict=True):
+        last[half] += share_out(share, spread[half])
     main = _score_range(measurement, first, np.minimum(last, measurement.n_existing))
     pairs = zip(pilot, main, strict=True)
     return _summarise(measurement, [np.concatenate(pair) for pair in pairs])
@@ -275,7 +275,10 @@ def _score_sets(measurement, indices):
         return np.concatenate(list(_draw_sets(measurement, index, 1, rng)))
 
     scores = zip(indices, _score_shared(measurement, indices, draw), strict=True)
-    return [_average(measurement, index, own[:, None]) for index, own in scores]
+    return [
+        _average(measurement, index, set_scores[:, None])
+        for index, set_scores in scores
+    ]
 
 
 def _score_per_row(measurement, indices):
@@ -336,8 +339,10 @@ def _contrasts(values, counts, n_all):
 
 def _unlinked(parts, degrees, n_strata=1):
     """Collect (mean, contrasts) of sizes whose masks are independent of each other."""
-    contrasts = np.zeros((len(parts), max(len(own) for _, own in parts)))
-    for row, (_, own) in zip(contrasts, parts, strict=True):
-        row[: len(own)] = own
+    contrasts = np.zeros(
+        (len(parts), max(len(part_contrasts) for _, part_contrasts in parts))
+    )
+    for row, (_, part_contrasts) in zip(contrasts, parts, strict=True):
+        row[: len(part_contrasts)] = part_contrasts
     means = np.array([mean for mean, _ in parts])
     return means, MaskNoise(contrasts, np.array(degrees), False, n_strata=n_strata)

@@ -370,7 +370,9 @@ class OrderSpread:
         if n_orders < 3:
             return np.full(np.shape(function(self.log_prob)), np.nan)
         keep = ~np.eye(n_orders, dtype=bool)
-        leaving_one_out = np.stack([function(self.log_prob[own]) for own in keep])
+        leaving_one_out = np.stack(
+            [function(self.log_prob[kept_orders]) for kept_orders in keep]
+        )
         with np.errstate(invalid="ignore"):  # NaN where a gap is infinite
             spread = np.sum(
                 (leaving_one_out - leaving_one_out.mean(axis=0)) ** 2, axis=0
@@ -544,12 +546,19 @@ def _along_named(model, X, orders, reference, n_jobs):
         return None
     if not isinstance(orders, Mapping) or not all(isinstance(k, str) for k in orders):
         raise TypeError(f"orders must be a dict from names to orders, got {orders!r}.")
-    needs = [isinstance(own, str) and own == "confident" for own in orders.values()]
+    needs = [
+        isinstance(named_order, str) and named_order == "confident"
+        for named_order in orders.values()
+    ]
     return {
         name: order_log_prob(
-            model, X, own, reference=reference if needed else None, n_jobs=n_jobs
+            model,
+            X,
+            named_order,
+            reference=reference if needed else None,
+            n_jobs=n_jobs,
         )
-        for (name, own), needed in zip(orders.items(), needs, strict=True)
+        for (name, named_order), needed in zip(orders.items(), needs, strict=True)
     }
 
 

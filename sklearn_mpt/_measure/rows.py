@@ -222,10 +222,10 @@ def with_entries(X, others, indices):
         entries = np.take_along_axis(np.asarray(others), np.maximum(indices, 0), axis=0)
         return np.where(indices < 0, X, entries)
     frame, n_rows = _frame(X), len(indices)
-    both = nw.concat([frame, _frame(others)], how="vertical")
+    joined = nw.concat([frame, _frame(others)], how="vertical")
     places = np.where(indices < 0, np.arange(n_rows)[:, None], n_rows + indices)
     columns = [
-        both[name][places[:, j].tolist()] for j, name in enumerate(frame.columns)
+        joined[name][places[:, j].tolist()] for j, name in enumerate(frame.columns)
     ]
     filled = frame.with_columns(*columns).to_native()
     if hasattr(X, "iloc"):

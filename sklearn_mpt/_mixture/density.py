@@ -85,8 +85,8 @@ class MixtureDensity(Density):
 
     @cached_property
     def _gaussians(self):
-        of = self.classes.means, self.classes.covariances
-        return self.layout.form.gaussians(*of)
+        parameters = self.classes.means, self.classes.covariances
+        return self.layout.form.gaussians(*parameters)
 
     @cached_property
     def codes(self):

@@ -400,8 +400,8 @@ class MPTMixture(TableMPT):
         layout = self._layout(X.shape[1])
         classes = self._first_classes(X, rng, weight, layout)
         classes = self._given(classes, layout)
-        own = {"lml_method_": "exact"}
-        return own | self._attributes(classes, X.shape[1])
+        constants = {"lml_method_": "exact"}
+        return constants | self._attributes(classes, X.shape[1])
 
     def _first_classes(self, X, rng, weight, layout):
         """Return the classes that fit the first responsibilities."""

@@ -144,8 +144,8 @@ class DenseConditioned:
         """
         patterns, C = self.patterns, self._covariance
         if C is None:
-            of = self._gaussians.means, self._gaussians.precision
-            return torch.zeros_like(of[0]), torch.zeros_like(of[1])
+            parameters = self._gaussians.means, self._gaussians.precision
+            return torch.zeros_like(parameters[0]), torch.zeros_like(parameters[1])
         variance = self.variance.transpose(0, 1)
         targets, error = targets.transpose(0, 1), error.transpose(0, 1)
         pulled = targets * error
@@ -154,8 +154,8 @@ class DenseConditioned:
         moved = patterns.with_hidden(torch.zeros_like(self._deviation), moved)
         cross = moved.mT @ self._deviation
         change = patterns.sums(patterns.at_hidden(change))
-        own = patterns.sum_of_blocks((C * change[..., None, :]) @ C)
-        return moved.sum(1), cross + cross.mT + own
+        target_part = patterns.sum_of_blocks((C * change[..., None, :]) @ C)
+        return moved.sum(1), cross + cross.mT + target_part
 
     def expectation(self, residual, k):
         """Return expected deviations of unobserved entries in components k, (n, g).

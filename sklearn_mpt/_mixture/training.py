@@ -166,16 +166,16 @@ def moved(classes, statistics, n_rows, size, step, with_prior):
     the statistics are differences from those that the model expects. None if the result
     is no valid mixture.
     """
-    own = n_rows * classes.weights
+    class_rows = n_rows * classes.weights
     keep = 1.0 if with_prior else 1 - size
-    counts = keep * own + size * statistics.counts
+    counts = keep * class_rows + size * statistics.counts
     if not bool((counts > 0).all()):
         return None
     form, before = step.layout.form, classes.covariances
     per_class = counts.unflatten(0, (-1, *[1] * (before.ndim - 1)))
     shift = size * statistics.sums / counts[:, None]
     share = counts / counts.sum()
-    kept = (keep * own).view_as(per_class) * before
+    kept = (keep * class_rows).view_as(per_class) * before
     spread = (size * statistics.scatters + kept) / per_class - form.outer(shift)
     loadings, noise = classes.loadings, classes.noise
     if step.covariance_type == "low_rank":
@@ -202,11 +202,11 @@ def factored(spread, counts, loadings, noise, step):
     classes. So the noise of a feature that is constant in one class stays above zero.
     """
     share = (counts / counts.sum())[:, None]
-    own = counts[:, None] / (counts[:, None] + POOLED_ROWS)
+    class_share = counts[:, None] / (counts[:, None] + POOLED_ROWS)
     for _ in range(FACTOR_STEPS):
         loadings, variance = em_step(spread, loadings, noise)
         pooled = (share * variance).sum(0)
-        noise = own * variance + (1 - own) * pooled + step.reg_covar
+        noise = class_share * variance + (1 - class_share) * pooled + step.reg_covar
     return loadings, noise
 
 
@@ -348,12 +348,12 @@ class MixtureSolver(Solver):
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
         for part, patterns in self._parts(density, observed, masks is None):
-            of = density, X[part].double(), weight[part]
+            args = density, X[part].double(), weight[part]
             if masks is None:
-                statistics = statistics_of_rows(*of, prior, patterns)
+                statistics = statistics_of_rows(*args, prior, patterns)
             else:
-                of = *of, hidden[part], inflation[part]
-                statistics = statistics_of_masks(*of, prior)
+                args = *args, hidden[part], inflation[part]
+                statistics = statistics_of_masks(*args, prior)
             total = statistics if total is None else total + statistics
         return total
 

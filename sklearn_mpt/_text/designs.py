@@ -122,10 +122,10 @@ class DrawGroups(NamedTuple):
         for column, index in enumerate(indices):
             rng = np.random.default_rng([draw.seed, *b"group", index])
             seed = int(rng.integers(2**31)) if index else draw.seed
-            own = replace(draw, seed=seed)
-            scores = score_windows(language_model, windows, own, n_jobs)
+            group_draw = replace(draw, seed=seed)
+            scores = score_windows(language_model, windows, group_draw, n_jobs)
             for row, (window, score) in enumerate(zip(windows, scores, strict=True)):
-                noise = own.noise_of(window, score)
+                noise = group_draw.noise_of(window, score)
                 table[:, row, column] = score.parts.sum(), *noise
         return cls(draw, *table)
 
@@ -149,25 +149,27 @@ class DrawGroups(NamedTuple):
             return self.totals.var(axis=1, ddof=1).mean()
 
 
-def _variance_of_groups(own, squares, independent):
+def _variance_of_groups(group_variance, squares, independent):
     """Estimate the variance of a group of orders from two estimates, by likelihood.
 
-    own : its estimate from the groups alone. squares : mean square of the difference of
-    the mean of two groups and the score by independent masks, whose variance is
-    `independent`. The estimates are about independent.
+    group_variance : its estimate from the groups alone. squares : mean square of the
+    difference of the mean of two groups and the score by independent masks, whose
+    variance is `independent`. The estimates are about independent.
     """
-    if not (np.isfinite([own, squares, independent]).all() and own > 0):
-        return float(own)
+    if not (
+        np.isfinite([group_variance, squares, independent]).all() and group_variance > 0
+    ):
+        return float(group_variance)
 
     def minus_log_likelihood(log_variance):
         variance = np.exp(log_variance)
         total_variance = variance / 2 + independent
         return (
             np.log(variance)
-            + own / variance
+            + group_variance / variance
             + np.log(total_variance)
             + squares / total_variance
         )
 
-    bounds = np.log(own) - 10, np.log(own + 2 * squares) + 1
+    bounds = np.log(group_variance) - 10, np.log(group_variance + 2 * squares) + 1
     return float(np.exp(minimize_scalar(minus_log_likelihood, bounds=bounds).x))

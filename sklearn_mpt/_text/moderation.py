@@ -151,14 +151,14 @@ def find_moderation(
     n_texts, n_groups = totals.shape
     if freedom_per_draw is None:
         freedom_per_draw = freedom_of_variances(variances) / (n_draws - 1)
-    own = freedom_per_draw * (n_draws - 1)
-    prior, prior_freedom = prior_of_variances(pooled / scale, n_groups * own)
-    freedom = min(prior_freedom + own, n_texts * n_groups * own)
+    freedom_within = freedom_per_draw * (n_draws - 1)
+    prior, prior_freedom = prior_of_variances(pooled / scale, n_groups * freedom_within)
+    freedom = min(prior_freedom + freedom_within, n_texts * n_groups * freedom_within)
     factor, of_sums, factor_freedom = 1.0, 1.0, np.inf
     if is_antithetic:
         between = totals.var(axis=1, ddof=1)
         of_sums = between.sum() / pooled.sum()
-        moderated = _moderate(variances, scales, prior, prior_freedom, own)
+        moderated = _moderate(variances, scales, prior, prior_freedom, freedom_within)
         # each group against the mean of the others
         deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
         ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))

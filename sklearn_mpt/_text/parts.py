@@ -66,16 +66,17 @@ def _part(window, part, index, tokenizer):
 
 def warn_of_cut_tokens(windows, texts):
     """Warn of tokens that begin before a part and end in it: they are not scored."""
-    found = [
+    cut_parts = [
         window.text
         for window in windows
         if whole_text(texts[window.text]) is not texts[window.text]
         and (window.is_fixed & (window.offsets[:, 0] < window.offsets[:, 1])).any()
     ]
-    if found:
+    if cut_parts:
         warn_caller(
-            f"{len(found)} of {len(windows)} different parts, texts[{found[0]}] the "
-            "first, begin within a token. Such a token belongs to what is before the "
-            "part, so it is not scored. Use a joiner with which no token of the "
-            "context goes on in the text, or begin parts where tokens begin."
+            f"{len(cut_parts)} of {len(windows)} different parts, "
+            f"texts[{cut_parts[0]}] the first, begin within a token. Such a token "
+            "belongs to what is before the part, so it is not scored. Use a joiner "
+            "with which no token of the context goes on in the text, or begin parts "
+            "where tokens begin."
         )

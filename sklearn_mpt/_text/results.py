@@ -157,11 +157,13 @@ class TextScores:
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
-        own = [
+        error_of_text = [
             weights[window.text] ** 2 * np.sum(score.cautious**2)
             for window, score in self._pairs()
         ]
-        return moderated.factor_of(n_masks, moderated.factor_of_sums) * np.array(own)
+        return moderated.factor_of(n_masks, moderated.factor_of_sums) * np.array(
+            error_of_text
+        )
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""
@@ -180,9 +182,11 @@ class TextScores:
         counts = np.bincount(self.first, minlength=len(self.first))
         lengths = np.array([len(window.places) for window in self.windows])
         weights = np.array([counts[window.text] ** 2 for window in self.windows])
-        own = {i: self.scores[i].parts.sum() for i in again}
+        first_totals = {i: self.scores[i].parts.sum() for i in again}
         with np.errstate(invalid="ignore"):  # from tokens of probability 0
-            squares = [(own[i] - s.parts.sum()) ** 2 / 2 for i, s in again.items()]
+            squares = [
+                (first_totals[i] - s.parts.sum()) ** 2 / 2 for i, s in again.items()
+            ]
         unknown = self.without_error()
         factor = (weights * lengths)[unknown].sum() / lengths[list(again)].sum()
         freedom = degrees_of_sum(np.array(squares), np.ones(len(squares)))
@@ -196,11 +200,11 @@ class TextScores:
         """
         if (self.draw.method, self.draw.design) != ("mpt", "chain"):
             return
-        own, independent = (
+        along_orders, independent = (
             sum(np.sum(getattr(score, name) ** 2) for score in self.scores)
             for name in ("contrasts", "size_contrasts")
         )
-        if len(self.scores) >= MIN_WINDOWS and own > 4 * independent:
+        if len(self.scores) >= MIN_WINDOWS and along_orders > 4 * independent:
             warn_caller(
                 "With independent masks, the scores of these texts would have less "
                 "than half their standard errors: set design='independent', or pass "
@@ -242,9 +246,9 @@ class TextScores:
         n_draws = max((score.contrasts.shape[1] for score in self.scores), default=0)
         blocks, degrees = [np.zeros((n_draws, 0))], []
         for window, score in self._pairs():
-            own = weights[window.text] * score.contrasts.T
-            blocks.append(_pad(own, n_draws))
-            degrees += [len(own) - 1] * own.shape[1]
+            text_noise = weights[window.text] * score.contrasts.T
+            blocks.append(_pad(text_noise, n_draws))
+            degrees += [len(text_noise) - 1] * text_noise.shape[1]
         contrasts = np.hstack(blocks).T
         if self.draw.moderation is not None and np.sum(contrasts**2) > 0:
             variance = self._calibrated(weights).sum()
@@ -391,7 +395,9 @@ def _token_scores(text, parts, tokenizer):
         offsets=join(lambda window: window.offsets),
         words=join(lambda window: window.words),
         log_prob=np.concatenate([score.tokens for _, score in parts]),
-        contrasts=np.hstack([_pad(own, n_draws) for own in contrasts]),
+        contrasts=np.hstack(
+            [_pad(part_contrasts, n_draws) for part_contrasts in contrasts]
+        ),
     )
 
 

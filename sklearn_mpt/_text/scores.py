@@ -322,13 +322,13 @@ class TextScoresMixin:
         check_bool(return_std, "return_std")
         texts = self._check_texts(X)
         if unit != "token" and self.overflow == "truncate":
-            longest = self.count_tokens(texts)
+            unit_counts = self.count_tokens(texts)
         scores = self._score_texts(texts, self._draw())
         scores.warn_of_noise()
         n_tokens = scores.n_tokens()
         if unit == "token":
             n_units = n_tokens.sum()
-        elif self.overflow == "truncate" and (n_tokens < longest).any():
+        elif self.overflow == "truncate" and (n_tokens < unit_counts).any():
             raise ValueError(
                 f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
                 "some; set overflow to 'stride' or 'split', or unit to 'token'."
@@ -404,16 +404,18 @@ class TextScoresMixin:
         windows = [by_text[index] for index in first]
         masks = check_masks(mask, windows, self.max_length_)
         chosen = [
-            replace(window, places=window.places[own])
-            for window, own in zip(windows, masks, strict=True)
+            replace(window, places=window.places[text_mask])
+            for window, text_mask in zip(windows, masks, strict=True)
         ]
         draw = MaskDraw(
             "mpt", self._seed, 1, np.ones(1)
         )  # hides all places of a window
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
-        log_prob = [np.zeros(len(own)) for own in masks]
-        for values, own, score in zip(log_prob, masks, scores, strict=True):
-            values[own] = score.tokens * own.sum()  # score.tokens adds up to the mean
+        log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
+        for values, text_mask, score in zip(log_prob, masks, scores, strict=True):
+            values[text_mask] = (
+                score.tokens * text_mask.sum()
+            )  # score.tokens adds up to the mean
         return log_prob
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):

@@ -61,7 +61,9 @@ def encode_slowly(tokenizer, columns):
     sequences, words, offsets = [], [], []
     for row, parts in enumerate(zip(*columns, strict=True)):
         tokens = [tokenizer.tokenize(part) for part in parts]
-        marks = [[~index] * len(own) for index, own in enumerate(tokens)]
+        marks = [
+            [~index] * len(part_tokens) for index, part_tokens in enumerate(tokens)
+        ]
         ids = tokenizer.build_inputs_with_special_tokens(*marks)
         n_tokens = len(data["input_ids"][row])
         if len(ids) != n_tokens:
@@ -71,8 +73,11 @@ def encode_slowly(tokenizer, columns):
                 f"{len(ids)} are expected. Pass a fast tokenizer."
             )
         sequences.append([~mark if mark < 0 else None for mark in ids])
-        places = [align(own, part) for own, part in zip(tokens, parts, strict=True)]
-        indices = [_words(own, is_continued) for own in tokens]
+        places = [
+            align(part_tokens, part)
+            for part_tokens, part in zip(tokens, parts, strict=True)
+        ]
+        indices = [_words(part_tokens, is_continued) for part_tokens in tokens]
         offsets.append(_laid_out(sequences[-1], places, (0, 0)))
         words.append(_laid_out(sequences[-1], indices, None))
     data["offset_mapping"] = offsets

@@ -348,8 +348,8 @@ class VariantsMixin:
 
 def _wild_type_marginals(language_model, protein, variants):
     whole = replace(protein.window, places=protein.body)
-    longest = len(whole) - len(protein.body) + protein.room
-    windows = fit_windows([whole], longest, "stride", centred=True)
+    max_tokens = len(whole) - len(protein.body) + protein.room
+    windows = fit_windows([whole], max_tokens, "stride", centred=True)
     table = np.concatenate(_log_probs(language_model, windows))
     wild = protein.wild()[protein.body]
     return [
@@ -472,7 +472,7 @@ def _warn_of_lengths(variants, read, wild):
         )
 
 
-def _mutate(pieces, seen, mutation, name, wild, first_position):
+def _mutate(pieces, sites_so_far, mutation, name, wild, first_position):
     """Write a mutation into the pieces of a sequence, one for each residue of wild."""
 
     def place(residue, position):
@@ -510,8 +510,8 @@ def _mutate(pieces, seen, mutation, name, wild, first_position):
         return
     else:
         raise ValueError(f"{name} must be {SYNTAX}; got {show(mutation)}.")
-    if not changed or seen.intersection(changed):
+    if not changed or sites_so_far.intersection(changed):
         raise ValueError(f"{name} must change each position once, got {mutation!r}.")
-    seen.update(changed)
+    sites_so_far.update(changed)
     for site in changed:
         pieces[site] = [*replacement, *pieces[site][1:]]

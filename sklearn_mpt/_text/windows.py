@@ -101,7 +101,7 @@ def warn_of_unknown(tokenizer, texts, most=100):
 
 def warn_of_no_words(tokenizer, windows):
     """Warn of mask tokens in texts, which are not scored, and of unknown tokens."""
-    for token, what in (
+    for token, description in (
         (
             tokenizer.mask_token,
             "it stays hidden and is not scored, so their scores are those of the other "
@@ -118,7 +118,7 @@ def warn_of_no_words(tokenizer, windows):
         if texts:
             warn_caller(
                 f"{len(texts)} of {len(windows)} different texts, texts[{texts[0]}] "
-                f"the first, hold {token}: {what}"
+                f"the first, hold {token}: {description}"
             )
 
 
