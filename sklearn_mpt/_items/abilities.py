@@ -9,17 +9,11 @@ import torch
 from sklearn_mpt._integration.modes import LogJoint, climb
 from sklearn_mpt._items.answers import MISSING
 
-N_STEPS, TOLERANCE = 60, 1e-10
-MAX_STEP = 1.0
-LIMIT_ABILITY, MAX_ABILITY = (
-    1e4,
-    15.0,
-)  # z at which a likelihood is at its limit; largest |z| of a mode
-N_NODES = 601
+LIMIT_ABILITY = 1e4  # z at which a likelihood is at its limit
+MAX_ABILITY = 15.0  # largest size of z in the search for the mode of a likelihood
 # Curvature below which a likelihood has no maximum in a direction, and the share of an
 # ability in such a direction from which on it is infinite.
 FLAT_CURVATURE, SHARE = 1e-6, 1e-3
-DIFFERENCE = 1e-4
 
 
 class Abilities(NamedTuple):
@@ -57,10 +51,23 @@ def log_prob_of(items, point, rows, z):
     return value, gradient
 
 
-def modes(items, point, X, prior, start):
+def modes(
+    items,
+    point,
+    X,
+    prior,
+    start,
+    *,
+    max_iter=60,
+    tol=1e-10,
+    max_step=1.0,
+    difference=1e-4,
+):
     """Return modes of likelihood times normal prior, and minus the Hessians there.
 
     prior : means (n, k) and precisions (n, k); zeros mean no prior. start : (n, k).
+    max_iter, tol, max_step : see `climb`; in units of z. difference : of z, by which
+    second derivatives are computed.
     """
     mean, precision = prior
     codes, present = X.nan_to_num().long(), ~X.isnan()
@@ -74,15 +81,13 @@ def modes(items, point, X, prior, start):
 
     def log_joint(z, index):
         columns = []
-        for step in DIFFERENCE * torch.eye(z.shape[1], dtype=z.dtype, device=z.device):
+        for step in difference * torch.eye(z.shape[1], dtype=z.dtype, device=z.device):
             ends = [evaluate(z + sign * step, index)[1] for sign in (1, -1)]
-            columns.append((ends[1] - ends[0]) / (2 * DIFFERENCE))
+            columns.append((ends[1] - ends[0]) / (2 * difference))
         matrix = torch.stack(columns, 2)
         return LogJoint(*evaluate(z, index), 0.5 * (matrix + matrix.mT))
 
-    climbed = climb(
-        log_joint, start, max_iter=N_STEPS, tol=TOLERANCE, max_step=MAX_STEP
-    )
+    climbed = climb(log_joint, start, max_iter=max_iter, tol=tol, max_step=max_step)
     return climbed.z, climbed.precision
 
 
@@ -151,10 +156,10 @@ def _in_user_units(density, z, covariance):
     return z @ density.root, error
 
 
-def likelihood_start(items, point, X):
+def likelihood_start(items, point, X, n_nodes=601):
     """Return the z on a grid with the largest likelihood; infinite without maximum."""
     inner = torch.linspace(
-        -MAX_ABILITY, MAX_ABILITY, N_NODES, dtype=X.dtype, device=X.device
+        -MAX_ABILITY, MAX_ABILITY, n_nodes, dtype=X.dtype, device=X.device
     )
     z = torch.cat(
         [inner.new_tensor([-LIMIT_ABILITY]), inner, inner.new_tensor([LIMIT_ABILITY])]
