@@ -9,18 +9,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
-from sklearn_mpt._dependency.families import FAMILIES, WIDE
-from sklearn_mpt._dependency.predictors import (
-    LeafMoments,
-    has_leaves,
-    has_std,
-    probabilities,
-    with_std,
+from sklearn_mpt._dependency.calibration import (
+    SCALES,
+    Components,
+    cell,
+    forest_components,
+    interpolated,
+    limited,
+    resolution,
+    values_log_prob,
 )
+from sklearn_mpt._dependency.families import FAMILIES, WIDE, WIDTH
+from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues
+from sklearn_mpt._dependency.predictors import has_std, probabilities, with_std
 
-WIDTH = 2.0  # of the wide component, in standard deviations of the column
 LEVELS = "ordinal", "partial_credit"  # kinds with an order
 
 
@@ -101,29 +104,26 @@ class CategoryConditional(ColumnConditional):
 
 
 class NumberConditional(ColumnConditional):
-    """A mixture of components of one family with equal weights, and a wide one."""
+    """A mixture of components of one family, and a wide one."""
 
     def __init__(self, predictors, learned, share):
         super().__init__(predictors, learned, share)
         self.family, self.wide = FAMILIES[learned["kind"]], WIDE[learned["kind"]]
-        self._leaves = None
+        self.limits = learned["least_mean"], learned["least_variance"]
 
-    def _moments(self, inputs):
-        """Return means and variances of the components; (n, n_components) each."""
+    def _components(self, inputs):
+        """Return the components of rows, with means and variances within limits."""
         mean, variance = self._predicted(inputs)
-        variance = np.maximum(variance, self.learned["least_variance"])
-        return np.maximum(mean, self.learned["least_mean"]), variance
+        parts = Components(mean, variance, np.ones_like(mean))
+        return limited(parts, self.limits)
 
     def _predicted(self, inputs):
+        """Return means and variances; (n, 1) each."""
         learned, predictor = self.learned, self.predictor
         if predictor is None:
-            prediction = np.ones((len(inputs), 1))
-            return learned["mean"] * prediction, learned["variance"] * prediction
+            ones = np.ones((len(inputs), 1))
+            return learned["mean"] * ones, learned["variance"] * ones
         Z = inputs.given_to(predictor)
-        if has_leaves(predictor):
-            if self._leaves is None:
-                self._leaves = LeafMoments(predictor)
-            return self._leaves.moments(Z)
         if has_std(predictor):
             return with_std(predictor, Z)
         mean = np.reshape(predictor.predict(Z), (-1, 1))
@@ -134,27 +134,85 @@ class NumberConditional(ColumnConditional):
         return self.learned["mean"], WIDTH**2 * self.learned["variance"]
 
     def log_prob(self, inputs, x):
-        log_prob_by_predictor = self.family.log_prob(x[:, None], *self._moments(inputs))
-        mixture = logsumexp(log_prob_by_predictor, axis=1) - np.log(
-            log_prob_by_predictor.shape[1]
-        )
+        mixture = self._mixture_log_prob(inputs, x)
         wide = self.wide.log_prob(x, *self._wide_moments)
         return np.logaddexp(np.log1p(-self.share) + mixture, np.log(self.share) + wide)
 
+    def _mixture_log_prob(self, inputs, x):
+        return self._components(inputs).log_prob(self.family, x)
+
     def mean(self, inputs):
         """Return expectations, without the wide component."""
-        return self.family.expect(*self._moments(inputs)).mean(axis=1)
+        return self._components(inputs).mean_of(self.family)
 
     def draw(self, inputs, uniform):
-        mean, variance = self._moments(inputs)
-        place = (uniform[:, 0] - self.share) / (1 - self.share) * mean.shape[1]
-        chosen = np.maximum(place, 0).astype(int)[:, None]
-        mean, variance = (
-            np.take_along_axis(part, chosen, axis=1)[:, 0] for part in (mean, variance)
-        )
-        drawn = self.family.draw(uniform[:, 1], mean, variance)
+        rest = np.maximum((uniform[:, 0] - self.share) / (1 - self.share), 0)
+        drawn = self._draw_mixture(inputs, rest, uniform[:, 1])
         wide = self.wide.draw(uniform[:, 1], *self._wide_moments)
-        return np.where(place < 0, wide, drawn)
+        return np.where(uniform[:, 0] < self.share, wide, drawn)
+
+    def _draw_mixture(self, inputs, choice, uniform):
+        """Draw from the mixture, given noise for the component and for the number."""
+        return self._components(inputs).draw(self.family, choice, uniform)
+
+
+class ForestConditional(NumberConditional):
+    """Shapes of the distribution of a number given a forest; see `calibration`."""
+
+    def __init__(self, predictors, learned, share):
+        super().__init__(predictors, learned, share)
+        self.moments = LeafMoments(self.predictor)
+        self.values = None
+        if learned["values"] is not None:
+            self.values = LeafValues(**learned["values"])
+
+    def _leaves_and_components(self, inputs):
+        """Return leaves, components within limits, and the weight of the values."""
+        leaves = self.moments.leaves(inputs.given_to(self.predictor))
+        visible = inputs.share_visible
+        weights = interpolated(self.learned["shape_weights"], visible)
+        parts = forest_components(
+            *self.moments.moments(leaves),
+            np.ones(leaves.shape),
+            weights[:, : 1 + len(SCALES)],
+            interpolated(self.learned["spreads"], visible),
+        )
+        of_values = weights[:, 1 + len(SCALES) :].sum(axis=1)
+        return leaves, limited(parts, self.limits), of_values
+
+    def _mixture_log_prob(self, inputs, x):
+        leaves, parts, weight = self._leaves_and_components(inputs)
+        log_prob = parts.log_prob(self.family, x)
+        if self.values is None:
+            return log_prob
+        below, above = cell(self.family, x, self.limits[1])
+        near = self.values.share(leaves, below, above).mean(axis=1)
+        of_values = values_log_prob(self.family, x, weight * near, self.limits[1])
+        return np.logaddexp(log_prob, of_values)
+
+    def mean(self, inputs):
+        leaves, parts, weight = self._leaves_and_components(inputs)
+        mean = parts.mean_of(self.family)
+        if self.values is None:
+            return mean
+        of_value = self.values.mean(
+            leaves, lambda y: self.family.expect(y, self.limits[1])
+        )
+        return mean + weight * of_value.mean(axis=1)
+
+    def _draw_mixture(self, inputs, choice, uniform):
+        leaves, parts, weight = self._leaves_and_components(inputs)
+        is_value = choice < weight
+        rest = (choice - weight) / np.where(is_value, 1.0, 1 - weight)
+        drawn = parts.draw(self.family, np.maximum(rest, 0), uniform)
+        if self.values is None:
+            return drawn
+        place = choice / np.where(is_value, weight, 1.0) * leaves.shape[1]
+        tree = np.minimum(place.astype(int), leaves.shape[1] - 1)
+        leaf = leaves[np.arange(len(leaves)), tree]
+        value = self.values.draw(leaf, place - tree)
+        value = value + (uniform - 0.5) * resolution(self.limits[1])
+        return np.where(is_value, self.family.inverse_target(value), drawn)
 
 
 class AmountConditional(ColumnConditional):
@@ -164,7 +222,7 @@ class AmountConditional(ColumnConditional):
         super().__init__(predictors, learned, share)
         n_signs = int(learned["has_both_signs"])
         self.sign = CategoryConditional(predictors[:n_signs], learned["sign"], share)
-        self.amount = NumberConditional(predictors[n_signs:], learned["amount"], share)
+        self.amount = number_conditional(predictors[n_signs:], learned["amount"], share)
 
     def log_prob(self, inputs, x):
         log_prob = self.sign.log_prob(inputs, x > 0)
@@ -190,5 +248,13 @@ def conditional_of(predictors, learned, share):
     kind = learned["kind"]
     if kind == "zero_lognormal":
         return AmountConditional(predictors, learned, share)
-    of_kind = NumberConditional if kind in FAMILIES else CategoryConditional
-    return of_kind(predictors, learned, share)
+    if kind in FAMILIES:
+        return number_conditional(predictors, learned, share)
+    return CategoryConditional(predictors, learned, share)
+
+
+def number_conditional(predictors, learned, share):
+    """Return the conditional of a column of numbers."""
+    of_forest = "shape_weights" in learned
+    conditional = ForestConditional if of_forest else NumberConditional
+    return conditional(predictors, learned, share)

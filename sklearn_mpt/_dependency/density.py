@@ -38,7 +38,7 @@ class NetworkDensity(OrderMixture):
             conditional_of(*parts, share)
             for parts in zip(predictors, learned, strict=True)
         ]
-        n_values = 3 * max(N_TREES, max(columns.n_categories))
+        n_values = 10 * max(N_TREES, max(columns.n_categories))
         self.n_values = len(columns.feature_of) + n_values
 
     @property

@@ -50,8 +50,11 @@ class MPTDependencyNetwork(TableMPT):
     regressor : estimator, default=None
         Predictor of columns of numbers, counts and amounts. Its conditionals are
 
-        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, the mixture over
-          trees of distributions with the mean and variance of a leaf;
+        - for ``RandomForestRegressor`` and ``ExtraTreesRegressor``, a mixture of
+          components with the mean and variance of a leaf of each tree, of some with
+          the mean of the forest, and of the numbers in the leaves. Its weights and
+          widths are calibrated by rows that are out of the bags of trees, or, without
+          `bootstrap`, by rows that are left out of other fits;
         - for a ``predict`` with `return_std`, one with this mean and deviation;
         - for any other, one with the predicted mean, and the variance of residuals of
           rows that are left out, by the number of visible columns.
@@ -235,6 +238,7 @@ class MPTDependencyNetwork(TableMPT):
             self.regressor,
             int(self.n_masks),
             self.mask_rate,
+            float(self.marginal_weight),
             self._column_names,
         )
         seeds = np.random.SeedSequence(rng.integers(2**32, size=4).tolist()).spawn(d)

@@ -8,27 +8,41 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 from scipy import stats
-from scipy.special import gammaln, ndtri
+from scipy.special import betainc, gammainc, gammaln, ndtr, ndtri, pdtr
 
 from sklearn_mpt._likelihoods.amounts import LARGEST_LOG
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 # A negative binomial has a variance above its mean: at least by this share.
 LEAST_OVERDISPERSION = 1e-3
+WIDTH = 2.0  # of the wide component, in standard deviations of the column
 
 
 class ResidualFamily(ABC):
     """A family of distributions. Means and variances are those of `target` of x."""
 
     is_positive = False  # whether means must be positive
+    has_values = False  # whether numbers that were seen may have probabilities
 
     def target(self, x):
         """Return the number that a predictor learns."""
         return x
 
+    def inverse_target(self, y):
+        """Return x, given its target."""
+        return y
+
+    def log_jacobian(self, x):
+        """Return the logarithm of the derivative of the target."""
+        return np.zeros_like(x)
+
     @abstractmethod
     def log_prob(self, x, mean, variance):
         """Return log-densities or log-probabilities of x."""
+
+    @abstractmethod
+    def cdf(self, y, mean, variance):
+        """Return the probabilities of targets of at most y."""
 
     def expect(self, mean, variance):
         """Return the expectation of x."""
@@ -40,8 +54,13 @@ class ResidualFamily(ABC):
 
 
 class NormalResiduals(ResidualFamily):
+    has_values = True
+
     def log_prob(self, x, mean, variance):
         return -0.5 * (LOG_2PI + np.log(variance) + (x - mean) ** 2 / variance)
+
+    def cdf(self, y, mean, variance):
+        return ndtr((y - mean) / np.sqrt(variance))
 
     def draw(self, uniform, mean, variance):
         return mean + np.sqrt(variance) * ndtri(uniform)
@@ -51,14 +70,20 @@ class LognormalResiduals(NormalResiduals):
     def target(self, x):
         return np.log(x)
 
+    def inverse_target(self, y):
+        return np.exp(np.minimum(y, LARGEST_LOG))
+
+    def log_jacobian(self, x):
+        return -np.log(x)
+
     def log_prob(self, x, mean, variance):
         return super().log_prob(np.log(x), mean, variance) - np.log(x)
 
     def expect(self, mean, variance):
-        return np.exp(np.minimum(mean + variance / 2, LARGEST_LOG))
+        return self.inverse_target(mean + variance / 2)
 
     def draw(self, uniform, mean, variance):
-        return np.exp(np.minimum(super().draw(uniform, mean, variance), LARGEST_LOG))
+        return self.inverse_target(super().draw(uniform, mean, variance))
 
 
 class GammaResiduals(ResidualFamily):
@@ -68,6 +93,9 @@ class GammaResiduals(ResidualFamily):
         shape, scale = mean**2 / variance, variance / mean
         log_power = (shape - 1) * np.log(x) - x / scale
         return log_power - gammaln(shape) - shape * np.log(scale)
+
+    def cdf(self, y, mean, variance):
+        return gammainc(mean**2 / variance, np.maximum(y, 0) * mean / variance)
 
     def draw(self, uniform, mean, variance):
         # a quantile of a small shape may be 0, which is no amount
@@ -80,6 +108,9 @@ class PoissonResiduals(ResidualFamily):
 
     def log_prob(self, x, mean, variance):
         return x * np.log(mean) - mean - gammaln(x + 1)
+
+    def cdf(self, y, mean, variance):
+        return np.where(y < 0, 0.0, pdtr(np.maximum(np.floor(y), 0), mean))
 
     def draw(self, uniform, mean, variance):
         return stats.poisson.ppf(uniform, mean)
@@ -97,6 +128,10 @@ class NegativeBinomialResiduals(ResidualFamily):
         size = self._size(mean, variance)
         ways = gammaln(x + size) - gammaln(size) - gammaln(x + 1)
         return ways - size * np.log1p(mean / size) - x * np.log1p(size / mean)
+
+    def cdf(self, y, mean, variance):
+        size, count = self._size(mean, variance), np.maximum(np.floor(y), 0)
+        return np.where(y < 0, 0.0, betainc(size, count + 1, size / (size + mean)))
 
     def draw(self, uniform, mean, variance):
         size = self._size(mean, variance)

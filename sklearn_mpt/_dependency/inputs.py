@@ -1,6 +1,7 @@
 """Inputs of the predictor of a column: the other columns, coded as numbers."""
 
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +56,11 @@ class PredictorInputs:
         """Numbers of visible columns, (n,)."""
         return self.visible.sum(axis=1)
 
+    @property
+    def share_visible(self):
+        """Shares of the other columns that are visible, (n,)."""
+        return self.n_visible / max(1, self.visible.shape[1] - 1)
+
     def given_to(self, predictor):
         """Return the inputs of a predictor, (n, p).
 
@@ -83,3 +89,23 @@ class PredictorInputs:
     def _with_indicators(self):
         coded = np.where(self._is_seen, self._coded, 0.0)
         return np.column_stack([coded, self.visible[:, self.coding.others]])
+
+
+class MaskedCopies(NamedTuple):
+    """Copies of rows.
+
+    rows : index of the row of each copy, (m,). inputs : those of predictors.
+    """
+
+    rows: np.ndarray
+    inputs: PredictorInputs
+
+    def at(self, index):
+        """Return the copies at an index."""
+        return MaskedCopies(self.rows[index], self.inputs.take(index))
+
+    def take(self, index):
+        """Return the copies of the rows that are True in `index`."""
+        kept = index[self.rows]
+        places = np.cumsum(index) - 1
+        return MaskedCopies(places[self.rows[kept]], self.inputs.take(kept))

@@ -90,28 +90,6 @@ def has_std(predictor):
     return "return_std" in inspect.signature(last.predict).parameters
 
 
-class LeafMoments:
-    """Means and variances of the rows in the leaves of a forest.
-
-    Parameters
-    ----------
-    forest : RandomForestRegressor or ExtraTreesRegressor
-    """
-
-    def __init__(self, forest):
-        trees = [tree.tree_ for tree in forest.estimators_]
-        sizes = [tree.node_count for tree in trees]
-        self.forest = forest
-        self.first = np.cumsum([0, *sizes[:-1]])
-        self.mean = np.concatenate([tree.value[:, 0, 0] for tree in trees])
-        self.variance = np.concatenate([tree.impurity for tree in trees])
-
-    def moments(self, Z):
-        """Return mean and variance of the leaf of each tree; (n, n_trees) each."""
-        leaves = self.forest.apply(Z) + self.first
-        return self.mean[leaves], self.variance[leaves]
-
-
 def with_std(predictor, Z):
     """Return means and variances by ``return_std``; (n, 1) each."""
     mean, std = predictor.predict(Z, return_std=True)

@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._dependency.families import FAMILIES
-from sklearn_mpt._dependency.inputs import PredictorCoding, PredictorInputs
+from sklearn_mpt._dependency.calibration import MOST_COPIES, Calibration, HeldOut
+from sklearn_mpt._dependency.families import FAMILIES, WIDE, WIDTH
+from sklearn_mpt._dependency.held_out import ForestRows
+from sklearn_mpt._dependency.inputs import (
+    MaskedCopies,
+    PredictorCoding,
+    PredictorInputs,
+)
 from sklearn_mpt._dependency.predictors import (
     default_forest,
     fit_weighted,
@@ -25,20 +31,22 @@ ROUNDING = (
 )
 LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
 N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
+LEAST_VALUES = 0.01  # weight of the numbers in leaves below which they are not kept
 
 
 class NetworkSettings(NamedTuple):
     """Settings that the columns share.
 
     classifier, regressor : unfitted estimators, or None for forests. n_masks : number
-    of copies of each row. mask_rate : as the parameter of the estimator. names : of the
-    columns.
+    of copies of each row. mask_rate, marginal_weight : as the parameters of the
+    estimator. names : of the columns.
     """
 
     classifier: Any
     regressor: Any
     n_masks: int
     mask_rate: str | float
+    marginal_weight: float
     names: list
 
     def predictor(self, is_classifier, n_rows, rng):
@@ -46,22 +54,6 @@ class NetworkSettings(NamedTuple):
         given = self.classifier if is_classifier else self.regressor
         predictor = default_forest(is_classifier) if given is None else given
         return prepared(predictor, n_rows, rng)
-
-
-class MaskedCopies(NamedTuple):
-    """Copies of rows.
-
-    rows : index of the row of each copy, (m,). inputs : those of predictors.
-    """
-
-    rows: np.ndarray
-    inputs: PredictorInputs
-
-    def take(self, index):
-        """Return the copies of the rows that are True in `index`."""
-        kept = index[self.rows]
-        places = np.cumsum(index) - 1
-        return MaskedCopies(places[self.rows[kept]], self.inputs.take(kept))
 
 
 def visible_sets(present, column, n_masks, mask_rate, rng):
@@ -172,15 +164,54 @@ class _ColumnFit(NamedTuple):
             "least_variance": float(max(rounded, floor)),
             "least_mean": -np.inf,
         }
+        has_values = FAMILIES[kind].has_values and rounded >= floor
         if FAMILIES[kind].is_positive:
             learned["least_mean"] = float(max(LEAST_MEAN * mean, WIDTH_FLOOR**2))
             learned["mean"] = float(max(mean, WIDTH_FLOOR**2))
         if is_constant:
             return [], learned
         predictor = self._fitted(y, False)
-        if not has_leaves(predictor) and not has_std(predictor):
+        if has_leaves(predictor):
+            learned |= self._calibrated(predictor, x, learned, has_values)
+        elif not has_std(predictor):
             learned["residual_variance"] = self._residual_variance(y)
         return [predictor], learned
+
+    def _calibrated(self, forest, x, learned, has_values):
+        """Return what the conditional of a forest needs beside it."""
+        family, least_variance = FAMILIES[learned["kind"]], learned["least_variance"]
+        rows = ForestRows(self.copies, x, self.weight, family, least_variance)
+        values, counts = rows.leaf_values(forest, slice(None))
+        chosen = self.rng.permutation(len(self.copies.rows))[:MOST_COPIES]
+        if forest.bootstrap:
+            held_out = rows.out_of_bag(forest, values, counts, chosen)
+        else:
+            folds = self._folds(family.target(x))
+            held_out = HeldOut.joined(
+                rows.predicted(
+                    other, rows.leaf_values(other, ~out)[0], chosen[out[chosen]]
+                )
+                for out, other in folds
+            )
+        weights, spreads = Calibration(
+            family,
+            WIDE[learned["kind"]],
+            held_out,
+            (learned["least_mean"], least_variance),
+            self.settings.marginal_weight,
+            (learned["mean"], WIDTH**2 * learned["variance"]),
+            has_values,
+        ).fit()
+        if not has_values:
+            values = None
+        elif weights[:, -1].max() < LEAST_VALUES:
+            weights[:, -1], values = 0.0, None
+            weights /= weights.sum(axis=1, keepdims=True)
+        return {
+            "shape_weights": weights,
+            "spreads": spreads,
+            "values": None if values is None else values._asdict(),
+        }
 
     def amounts(self, x):
         positive = x > 0
@@ -219,12 +250,8 @@ class _ColumnFit(NamedTuple):
         """
         from sklearn.isotonic import IsotonicRegression  # its import takes long
 
-        fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
-        of_copy = fold[self.copies.rows]
-        squares = np.empty(len(of_copy))
-        for k in range(fold.max() + 1):
-            out = of_copy == k
-            predictor = self._fitted(y, False, ~out)
+        squares = np.empty(len(self.copies.rows))
+        for out, predictor in self._folds(y):
             Z = self.copies.inputs.given_to(predictor)[out]
             with named([predictor], self.name, "predict"):
                 predicted = np.reshape(predictor.predict(Z), -1)
@@ -234,3 +261,11 @@ class _ColumnFit(NamedTuple):
         isotonic = IsotonicRegression(increasing=False, out_of_bounds="clip")
         isotonic.fit(n_visible, squares, sample_weight=weight)
         return isotonic.predict(np.arange(self.copies.inputs.visible.shape[1]))
+
+    def _folds(self, y):
+        """Yield the copies of rows that are left out, and a predictor of the others."""
+        fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
+        of_copy = fold[self.copies.rows]
+        for k in range(fold.max() + 1):
+            out = of_copy == k
+            yield out, self._fitted(y, False, ~out)

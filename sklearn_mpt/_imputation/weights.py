@@ -20,11 +20,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-PRIOR_ENTRIES = 1.0  # entries added to each model when common weights are computed
+from sklearn_mpt._fitting.mixture_weights import (
+    N_WEIGHT_STEPS,
+    WEIGHT_TOL,
+    stacking_weights,
+)
+
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
-N_WEIGHT_STEPS, WEIGHT_TOL = 300, 1e-4
 NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 
 
@@ -96,26 +100,6 @@ class HiddenEntries(NamedTuple):
         )
         share = np.where(self.is_number, count, 0) / count.sum()
         return log_prob, -share @ log_error
-
-
-def stacking_weights(log_probs, entry_weight=1.0):
-    """Return the weights whose mixture has the largest mean log-probability.
-
-    `PRIOR_ENTRIES` entries that only this model explains are added to each model.
-
-    entry_weight : what each entry counts.
-    """
-    log_probs = np.stack(log_probs)
-    likelihood = np.exp(log_probs - log_probs.max(axis=0))
-    weights = np.full(len(log_probs), 1 / len(log_probs))
-    for _ in range(N_WEIGHT_STEPS):
-        before = weights
-        share = weights * (likelihood @ (entry_weight / (weights @ likelihood)))
-        count = share + PRIOR_ENTRIES
-        weights = count / count.sum()
-        if np.abs(weights - before).max() < WEIGHT_TOL:
-            break
-    return weights
 
 
 def log_prob_weights(hidden):

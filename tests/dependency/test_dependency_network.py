@@ -35,6 +35,7 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._base.density import Density
+from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.training import visible_sets
 from sklearn_mpt._likelihoods import LIKELIHOODS
 
@@ -152,7 +153,7 @@ def test_conditionals_sum_or_integrate_to_one(kind):
         grid = np.linspace(-30, 30, 40001)
         total = np.trapezoid(np.exp(density_of(model, row, column, grid)), grid)
     else:
-        logs = np.linspace(-30, 12, 40001)
+        logs = np.linspace(-150, 12, 80001)  # a gamma density may be high at 0
         log_prob = density_of(model, row, column, np.exp(logs))
         total = np.trapezoid(np.exp(log_prob + logs), logs)
         if kind == "zero_lognormal":
@@ -192,22 +193,104 @@ def test_draws_have_the_frequencies_of_the_density():
     assert np.abs(z).max() < 4.5
 
 
-def test_a_forest_is_the_mixture_of_the_normals_of_its_leaves():
+def test_a_forest_is_a_mixture_of_its_leaves_and_of_normals_at_its_mean():
     X = numbers()
-    model = network(regressor=ExtraTreesRegressor(5, min_samples_leaf=9)).fit(X)
-    forest = model.estimators_[1][0]
+    forest = ExtraTreesRegressor(5, min_samples_leaf=9)
+    model = network(regressor=forest, n_masks=1).fit(X)
+    forest, learned = model.estimators_[1][0], model._learned[1]
     shift, scale = X.mean(0), X.std(0)
     row, grid = X[7], np.linspace(-5, 25, 7)
-    Z = ((row - shift) / scale)[None, [0, 2]]
-    each = []
-    for tree in forest.estimators_:
-        leaf = tree.apply(Z.astype(np.float32))[0]
-        spread = np.sqrt(tree.tree_.impurity[leaf]) * scale[1]
-        centre = tree.predict(Z)[0] * scale[1] + shift[1]
-        each.append(stats.norm.pdf(grid, centre, spread))
+    Z = ((row - shift) / scale)[None, [0, 2]].astype(np.float32)
+    leaves = [tree.apply(Z)[0] for tree in forest.estimators_]
+    means = np.array([tree.predict(Z)[0] for tree in forest.estimators_])
+    variances = np.array(
+        [
+            t.tree_.impurity[leaf]
+            for t, leaf in zip(forest.estimators_, leaves, strict=True)
+        ]
+    )
+    centre, total = means.mean(), variances.mean() + means.var()
+    of_leaves, *of_scales = learned["shape_weights"][1]  # all columns are visible
+    factor = scale[1] * learned["spreads"][1]
+    assert np.abs(np.log2(learned["spreads"])).max() <= 0.5
+
+    def normal(mean, variance):
+        return stats.norm.pdf(grid, mean * scale[1] + shift[1], factor * variance**0.5)
+
+    expected = of_leaves * np.mean(list(map(normal, means, variances)), 0)
+    for i, weight in enumerate(of_scales[:6]):
+        expected += weight * normal(centre, 2.0 ** (i - 4) * total)
+    assert sum(of_scales[:6]) + of_leaves == pytest.approx(1)
     wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
-    expected = (1 - WEIGHT) * np.mean(each, 0) + WEIGHT * wide
+    expected = (1 - WEIGHT) * expected + WEIGHT * wide
     assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-5)
+
+
+def correlated(n_rows, seed=0):
+    """Six columns that say nearly the same."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n_rows, 1)) + 0.2 * rng.normal(size=(n_rows, 6))
+
+
+def shares_inside(model, X, column, n_draws=39):
+    """Return how often the ranks of numbers among draws are central, 9 of 10 times."""
+    gaps = X.copy()
+    gaps[:, column] = np.nan
+    drawn = model.impute(np.repeat(gaps, n_draws, axis=0), "sample")
+    drawn = drawn[:, column].reshape(len(X), n_draws)
+    rank = (drawn < X[:, [column]]).sum(axis=1)
+    return np.mean((2 <= rank) & (rank < n_draws - 1))
+
+
+def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
+    """So the mixture over the leaves is too wide."""
+    forest = RandomForestRegressor(30, min_samples_leaf=3, max_features=0.5)
+    model = network(regressor=forest, n_orders=1, n_masks=2).fit(correlated(200))
+    new = correlated(300, seed=1)
+    assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_trees_that_know_their_rows_are_calibrated(bootstrap):
+    forest = ExtraTreesRegressor(12, bootstrap=bootstrap)
+    model = network(regressor=forest, n_orders=1).fit(correlated(120)[:, :4])
+    new = correlated(200, seed=1)[:, :4]
+    inside = shares_inside(model, new, 0)
+    assert inside == pytest.approx(0.9, abs=0.03 + 3 * 0.021)
+    alone = stats.norm(scale=new.std(0)).entropy().sum()
+    assert model.score(new) > -alone + 1
+
+
+def test_numbers_that_repeat_have_their_probabilities():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=600), rng.choice([0.0, 1.0, 10.0], 600)])
+    model = network(n_orders=1).fit(X[:300])
+    gaps = np.column_stack([X[300:, 0], np.full(300, np.nan)])
+    drawn = model.impute(gaps, "sample")[:, 1]
+    assert np.mean((drawn > 1.5) & (drawn < 9.5)) < 0.05
+    log_prob = model.conditional_log_prob(X[300:], np.array([False, True]))[:, 1]
+    # a step is 1, so a density of a third is the truth; columns alone have about -2.9
+    assert log_prob.mean() == pytest.approx(-np.log(3), abs=0.2)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_the_numbers_in_leaves_have_the_mean_of_their_tree(weighted, bootstrap):
+    X, y = numbers(80)[:, :2], np.random.default_rng(0).integers(0, 5, 80) * 1.0
+    weight = np.arange(80) % 4 + 1.0 if weighted else None
+    forest = ExtraTreesRegressor(6, min_samples_leaf=4, bootstrap=bootstrap)
+    forest.set_params(random_state=0).fit(X, y, weight)
+    leaves = LeafMoments(forest).leaves(X)
+    values = LeafValues.of(leaves, draws_of_trees(forest, 80, weight), y)
+    predicted = [tree.predict(X) for tree in forest.estimators_]
+    assert_allclose(values.mean(leaves, lambda y: y).T, predicted, atol=1e-12)
+    every = values.share(leaves, np.full(80, -1.0), np.full(80, 9.0))
+    assert_allclose(every, 1)
+    some = values.share(leaves, np.full(80, 1.5), np.full(80, 3.0))  # twos
+    uniform = (np.arange(4000) + 0.5) / 4000
+    drawn = values.draw(np.repeat(leaves[:3, 0], 4000), np.tile(uniform, 3))
+    share = (drawn.reshape(3, -1) == 2).mean(axis=1)
+    assert_allclose(share, some[:3, 0], atol=1e-3)
 
 
 def test_predicted_deviations_are_used():

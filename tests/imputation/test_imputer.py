@@ -18,6 +18,7 @@ from tables import some_table, with_gaps
 
 from sklearn_mpt import MPTImputer, MPTLinearVAE, MPTMixture, MPTProbabilisticPCA
 from sklearn_mpt._base.density import Density
+from sklearn_mpt._fitting.mixture_weights import stacking_weights
 from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
@@ -30,7 +31,6 @@ from sklearn_mpt._imputation.weights import (
     mean_weights,
     mixed,
     sparse_weights,
-    stacking_weights,
 )
 
 

@@ -1,0 +1,109 @@
+"""What the leaves of a forest hold: means, variances and the numbers themselves."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class LeafMoments:
+    """Means and variances of the rows in the leaves of a forest.
+
+    Parameters
+    ----------
+    forest : RandomForestRegressor or ExtraTreesRegressor
+    """
+
+    def __init__(self, forest):
+        trees = [tree.tree_ for tree in forest.estimators_]
+        sizes = [tree.node_count for tree in trees]
+        self.forest = forest
+        self.first = np.cumsum([0, *sizes[:-1]])
+        self.mean = np.concatenate([tree.value[:, 0, 0] for tree in trees])
+        self.variance = np.concatenate([tree.impurity for tree in trees])
+
+    def leaves(self, Z):
+        """Return the leaf of each tree, counted through all trees; (n, n_trees)."""
+        return self.forest.apply(Z) + self.first
+
+    def moments(self, leaves):
+        """Return means and variances of leaves, of their shape each."""
+        return self.mean[leaves], self.variance[leaves]
+
+
+class LeafValues(NamedTuple):
+    """The numbers that leaves hold, and their shares.
+
+    values : the different numbers, sorted. key : leaf and number of each pair, as one
+    integer, sorted. total : sums of the shares of the pairs before each, and the last.
+    """
+
+    values: np.ndarray
+    key: np.ndarray
+    total: np.ndarray
+
+    @classmethod
+    def of(cls, leaves, counts, y):
+        """Collect the numbers of rows.
+
+        leaves : of each row and tree, (n, n_trees). counts : how often a tree has each
+        row, n_trees arrays (n,). y : (n,).
+        """
+        values, code = np.unique(y, return_inverse=True)
+        width = len(values) + 1
+        pairs = []
+        for leaf, count in zip(leaves.T, counts, strict=True):
+            drawn = np.flatnonzero(count)
+            key, place = np.unique(
+                leaf[drawn] * width + code[drawn], return_inverse=True
+            )
+            pairs.append((key, np.bincount(place, count[drawn])))
+        key, count = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        of_leaf = np.bincount(key // width, count)
+        share = count / of_leaf[key // width]
+        return cls(values, key, np.cumsum([0.0, *share]))
+
+    def _places(self, leaves, code):
+        """Return the first pair of a leaf whose number has at least this code."""
+        width = len(self.values) + 1
+        return np.searchsorted(self.key, leaves * width + code)
+
+    def share(self, leaves, low, high):
+        """Return the shares of numbers in [low, high); (n, n_trees).
+
+        low, high : (n,).
+        """
+        first, last = (
+            self._places(leaves, np.searchsorted(self.values, bound)[:, None])
+            for bound in (low, high)
+        )
+        return self.total[last] - self.total[first]
+
+    def mean(self, leaves, function):
+        """Return means of a function of the numbers; of the shape of leaves."""
+        of_value = function(self.values)[self.key % (len(self.values) + 1)]
+        total = np.cumsum([0.0, *(np.diff(self.total) * of_value)])
+        first, last = (self._places(leaves, c) for c in (0, len(self.values)))
+        return total[last] - total[first]
+
+    def draw(self, leaves, uniform):
+        """Draw a number from each leaf; (n,)."""
+        first, last = (self._places(leaves, c) for c in (0, len(self.values)))
+        place = np.searchsorted(self.total, self.total[first] + uniform, side="right")
+        place = np.clip(place - 1, first, last - 1)
+        return self.values[self.key[place] % (len(self.values) + 1)]
+
+
+def draws_of_trees(forest, n_rows, weight):
+    """Yield what each row counts in each tree, (n_rows,); `weight` may be None."""
+    each = np.ones(n_rows) if weight is None else weight
+    if not forest.bootstrap:
+        for _ in forest.estimators_:
+            yield each
+        return
+    for tree, drawn in zip(forest.estimators_, forest.estimators_samples_, strict=True):
+        count = np.bincount(drawn, minlength=n_rows).astype(np.float64)
+        # scikit-learn draws by weights from 1.9 on, and multiplies by them before
+        is_drawn_by_weight = np.isclose(
+            tree.tree_.weighted_n_node_samples[0], count.sum(), rtol=1e-9
+        )
+        yield count if is_drawn_by_weight else count * each
