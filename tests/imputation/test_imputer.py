@@ -435,7 +435,9 @@ def test_draws_leave_independent_columns_out():
     imputer = MPTImputer(max_models=4, method="sample", random_state=0).fit(gaps)
     n_models = len(imputer.estimator_.weights_)
     imputer.estimator_.weights_ = np.full(n_models, 1 / n_models)
-    assert np.abs(imputer.transform(gaps) - X).max() < 1
+    error = (imputer.transform(gaps) - X)[:100, 1]
+    # of a quarter of the rows, draws from independent columns would have about 1.4
+    assert np.sqrt((error**2).mean()) < 0.4
 
 
 def test_the_same_random_state_gives_the_same_numbers(wine):
