@@ -37,8 +37,8 @@ LEVEL = 0.9  # of the intervals whose coverage is calibrated
 # Least and largest factor of standard deviations: half and twice the variance.
 SPREADS = 0.5**0.5, 2.0**0.5
 SPREAD_TOL = 0.01
-# Copies of rows that are used: the coverage of as many has a standard error of 0.008.
-MOST_COPIES = 1500
+# Copies of rows that are used: the coverage of as many has a standard error of 0.01.
+MOST_COPIES = 1000
 
 
 class HeldOut(NamedTuple):

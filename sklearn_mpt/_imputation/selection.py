@@ -152,7 +152,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     The next candidate is that with the largest expected gain for its cost. A candidate
     is expected to gain as much as the one before it in its path gained: the geometric
     mean of how much better it was than the one before it, and of how much the mixture
-    of all gained.
+    of all gained, in log-probability or in expectations of numbers.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
     counted = size._replace(n_indicators=n_counted)
     allowance = Allowance.of(max_seconds, max_models, counted, n_masks)
-    trials, value = [], 0.0
+    trials, value = [], np.zeros(2)
     gains, paths = map(list, zip(*paths, strict=True))
     last = [None] * len(paths)
     start = time.process_time()
@@ -201,16 +201,19 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         now = time.process_time()
         seconds, start = now - start, now
         trials.append(trial._replace(seconds=seconds))
-        before_it, value = value, table.hidden(trials).best_value()
-        trials[-1] = trials[-1]._replace(gain=value - before_it)
+        hidden = table.hidden(trials)
+        before_it, value = value, np.array(hidden.value(hidden.weights()))
+        gain_of_all = value - before_it
+        trials[-1] = trials[-1]._replace(gain=float(gain_of_all[0]))
         smaller = before or trials[0]
         gained = trial.log_prob - smaller.log_prob
         alone = np.average(gained, weights=table.entry_weight)
         last[i] = trial
         overruns = seconds > n_masks * longest(candidate)
-        if overruns or max(alone, trials[-1].gain) <= LEAST_GAIN:
+        largest = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
+        if overruns or max(alone, largest) <= LEAST_GAIN:
             paths[i] = []
-        gains[i] = np.sqrt(np.maximum([alone, trials[-1].gain], LEAST_GAIN).prod())
+        gains[i] = np.sqrt(np.maximum([alone, largest], LEAST_GAIN).prod())
     hidden = table.hidden(trials)
     kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()

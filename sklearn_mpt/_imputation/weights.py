@@ -79,11 +79,6 @@ class HiddenEntries(NamedTuple):
         """Return the best weights of both kinds."""
         return ModelWeights(log_prob_weights(self), mean_weights(self))
 
-    def best_value(self):
-        """Return the mean log-probability of the mixture with the best weights."""
-        weights = log_prob_weights(self)
-        return float(self.mean(mixed(self.log_prob, weights[:, self.columns])))
-
     def value(self, weights):
         """Return two values of weights, in nats per hidden entry; larger is better.
 
