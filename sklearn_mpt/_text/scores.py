@@ -85,11 +85,11 @@ class TextScoresMixin:
             `length_log_prob` adds that; 0.0 for a text without tokens to hide.
         std_error : ndarray of shape (n_texts,)
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
-            so that plus or minus 1.96 standard errors is a 95% interval. If scores are
-            means over orders and `fit` had texts, their variances moderate that of each
-            text; without, errors are wider. Zero if the method is not random, NaN if it
-            is and `n_masks` is 1: a single draw has no estimate of its error. Only if
-            `return_std` is True.
+            so that plus or minus 1.96 standard errors is a 95% interval. If `fit` had
+            four or more texts, their variances moderate that of each text; without,
+            errors of means over orders are wider. Zero if the method is not random, NaN
+            if it is and `n_masks` is 1: a single draw has no estimate of its error.
+            Only if `return_std` is True.
 
         Raises
         ------
