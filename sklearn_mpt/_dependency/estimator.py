@@ -110,6 +110,8 @@ class MPTDependencyNetwork(TableMPT):
     -----
     Numbers are standardised. No variance is smaller than that of rounding to the
     smallest distance of two values of the column, or 0.003 standard deviations.
+    Each predictor reads all other columns: fits take time linear in rows, and up to
+    quadratic in columns.
     A predictor that takes no NaN, by its tags, gets 0 for hidden inputs and indicators
     of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
     the default forests they are probabilities to draw a row.
