@@ -415,16 +415,17 @@ class MixtureSolver(Solver):
         self._kept = self.classes
 
     def _keep_better(self):
-        before, now = (
-            float(self._statistics(classes).value)
-            for classes in (self._start, self.classes)
-        )
-        if not now >= before:
-            self.classes = self._start
+        """Take a step of EM from the start, or from the masked fit if it is better."""
+        kept, statistics = self._start, self._statistics(self._start)
+        of_masks = self._statistics(self.classes)
+        if float(of_masks.value) >= float(statistics.value):
+            kept, statistics = self.classes, of_masks
+        after = moved(kept, statistics, self._n_rows, 1.0, self.step_params, False)
+        self.classes = kept if after is None else after
 
     def close(self):
-        """Return to the start if training ended before the masks improved on it."""
-        if self.masks is not None and self.finishes:
+        """Go on from the start if training ended before the masks improved on it."""
+        if self.masks is not None and self.finishes and self.loss_curve:
             self._keep_better()
 
     def recover(self):
