@@ -125,7 +125,8 @@ class MixtureDensity(Density):
 
         Patterns in a block have similar numbers of unobserved columns.
 
-        observed : bool, (n, d), in the order of `pattern_order`.
+        observed : bool, (n, d), in the order that `pattern_order` gives to the
+        Gaussian columns.
         """
         number = FLOAT_BYTES * len(self.classes.weights)
         n_rows = max(1, CHUNK_BYTES // (number * 12 * self.layout.n_features))

@@ -427,7 +427,7 @@ class MPTMixture(TableMPT):
             torch.from_numpy(locations),
             *self._factors(wide),
         )
-        order = pattern_order(~rows.isnan())
+        order = pattern_order(~rows[:, layout.gaussian].isnan())
         rows, share = rows[order], share[order]
         n_steps = START_STEPS[layout.likelihood is not None]
         if layout.likelihood is None and not rows.isnan().any():

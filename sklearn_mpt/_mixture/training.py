@@ -255,7 +255,7 @@ class MixtureSolver(Solver):
         n_before=0,
     ):
         # Rows with the same gaps share matrices, so they are made neighbours.
-        order = pattern_order(~X.isnan())
+        order = pattern_order(~X[:, step.layout.gaussian].isnan())
         self.X, self.weight = X[order], weight[order]
         self.starts = starts
         self.step_params = step
@@ -338,7 +338,7 @@ class MixtureSolver(Solver):
         if masks is not None:
             rows, hidden, inflation = masks
             observed = observed[rows] & ~hidden
-            order = pattern_order(observed)
+            order = pattern_order(observed[:, self.step_params.layout.gaussian])
             hidden, inflation, observed = (
                 hidden[order],
                 inflation[order],

@@ -380,3 +380,21 @@ def test_gradients_add_up_over_codes_as_they_do_over_rows(monkeypatch):
         fits = [MPTMixture(2, objective=o, **params).fit(X) for o in ("lml", "mpt")]
         scores.append([model.score_samples(X) for model in fits])
     assert_allclose(*scores, rtol=0, atol=1e-10)
+
+
+def test_rows_of_several_kinds_with_gaps_are_taken_together(monkeypatch):
+    rng = np.random.default_rng(0)
+    numbers, codes = rng.normal(size=(200, 2)), rng.integers(3, size=(200, 8))
+    X = np.hstack([numbers, codes.astype(float)])
+    X[rng.random(X.shape) < 0.2] = np.nan
+    kinds = ["gaussian"] * 2 + ["categorical"] * 8
+    n_rows, given = [], MixtureDensity.given
+
+    def count(density, X, *args):
+        n_rows.append(len(X))
+        return given(density, X, *args)
+
+    monkeypatch.setattr(MixtureDensity, "given", count)
+    MPTMixture(2, likelihood=kinds, objective="lml", tol=0.01, random_state=0).fit(X)
+    # a block for each number of gaps in the Gaussian columns: 0, 1 and 2
+    assert np.mean(n_rows) > 50
