@@ -8,12 +8,6 @@ from sklearn.base import BaseEstimator
 
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 
-LEAST_VARIANCE = 1e-6  # added to the variance of each number
-PRIOR_COUNT = 0.5  # added to the count of each category
-# Share of a Cauchy distribution, so that a number far outside of what was seen costs
-# tens of nats, not millions. It costs as much, in nats, where no number is like that.
-OUTLIER_SHARE = 0.01
-
 
 class IndependentColumns(BaseEstimator):
     """Normal numbers with few outliers, and frequencies of categories, independent.
@@ -24,11 +18,29 @@ class IndependentColumns(BaseEstimator):
         Kinds of the columns of coded rows.
     units : NumberTransform
         Units of their numbers, whose means are filled in.
+    outlier_share : float, default=0.01
+        Share of a Cauchy distribution in that of each number, so that a number far
+        outside of the rows costs tens of nats, not millions. Other numbers cost as many
+        nats as this share.
+    prior_count : float, default=0.5
+        Added to the count of each category.
+    min_variance : float, default=1e-6
+        Added to the variance of each number, whose unit is the standard deviation.
     """
 
-    def __init__(self, layout: ColumnLayout, units: NumberTransform):
+    def __init__(
+        self,
+        layout: ColumnLayout,
+        units: NumberTransform,
+        outlier_share: float = 0.01,
+        prior_count: float = 0.5,
+        min_variance: float = 1e-6,
+    ):
         self.layout = layout
         self.units = units
+        self.outlier_share = outlier_share
+        self.prior_count = prior_count
+        self.min_variance = min_variance
 
     def set_warm_start(self, **params) -> Self:
         """Return self, because `fit` has no starting values."""
@@ -43,11 +55,11 @@ class IndependentColumns(BaseEstimator):
         self.means_ = (weight * X).sum(axis=0) / total
         self.means_of_numbers_ = (weight * numbers).sum(axis=0) / total
         square = (weight * (X - self.means_) ** 2).sum(axis=0) / total
-        self.variances_ = square + LEAST_VARIANCE
+        self.variances_ = square + self.min_variance
         self._log_probs = {}
         for j in self.layout.coded:
             levels = np.arange(self.layout.n_categories[j])
-            count = weight[:, j] @ (X[:, [j]] == levels) + PRIOR_COUNT
+            count = weight[:, j] @ (X[:, [j]] == levels) + self.prior_count
             self._log_probs[j] = np.log(count / count.sum())
         return self
 
@@ -56,8 +68,8 @@ class IndependentColumns(BaseEstimator):
         X = np.nan_to_num(X)
         place_and_scale = self.means_, np.sqrt(self.variances_)
         log_prob = np.logaddexp(
-            np.log1p(-OUTLIER_SHARE) + stats.norm.logpdf(X, *place_and_scale),
-            np.log(OUTLIER_SHARE) + stats.cauchy.logpdf(X, *place_and_scale),
+            np.log1p(-self.outlier_share) + stats.norm.logpdf(X, *place_and_scale),
+            np.log(self.outlier_share) + stats.cauchy.logpdf(X, *place_and_scale),
         )
         for j, of_levels in self._log_probs.items():
             log_prob[:, j] = of_levels[X[:, j].astype(int)]

@@ -27,16 +27,9 @@ from scipy.stats import iqr, yeojohnson, yeojohnson_llf
 
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
 
-# All numbers are transforms of numbers. With exponents outside they are not, and the
-# expectation of what has a normal transform may be infinite.
-LEAST_EXPONENT, LARGEST_EXPONENT = 0.0, 2.0
-LEAST_UNIT = 1e-6  # in half interquartile ranges
-# How far the moments that a transform implies may be from those of the sample: its
-# mean, in standard deviations, and the ratio of the two standard deviations. Logarithms
-# of lognormal numbers pass if their standard deviation is at most 1.5, and three times
-# in four if it is 2.
-MEAN_TOLERANCE, SPREAD_TOLERANCE = 0.25, 2.0
-N_HALVINGS = 8  # of the interval of exponents in which the moments agree
+# With these exponents every number is the transform of a number. With others, the
+# expectation of a number whose transform is normal may be infinite.
+MIN_EXPONENT, MAX_EXPONENT = 0.0, 2.0
 
 
 class PowerTransforms(NamedTuple):
@@ -109,32 +102,37 @@ class PowerTransforms(NamedTuple):
 NO_TRANSFORMS = PowerTransforms(np.empty(0, dtype=int), *np.empty((3, 0)))
 
 
-def _origins_and_units(numbers):
+def _origins_and_units(numbers, min_unit=1e-6):
     """Yield the origins and units that are tried for a column.
 
     With the smallest of positive numbers as the unit, the transform is nearly that of
     Box and Cox.
+
+    min_unit : smallest unit, in half interquartile ranges.
     """
     half_range = iqr(numbers) / 2
     yield np.median(numbers), half_range
     if numbers.min() > 0:
-        yield 0.0, max(numbers.min(), LEAST_UNIT * half_range)
+        yield 0.0, max(numbers.min(), min_unit * half_range)
 
 
-def _fit(numbers, origin, unit):
+def _fit(numbers, origin, unit, n_halvings=8):
     """Return the largest log-likelihood, up to a constant, and the transform.
 
     It is the largest of exponents whose moments agree with those of the numbers.
+
+    n_halvings : of the interval of exponents in which the moments agree, so that the
+    exponent has an error of 1 / 2^n_halvings.
     """
     numbers = (numbers - origin) / unit
     best = minimize_scalar(
         lambda exponent: -yeojohnson_llf(exponent, numbers),
-        bounds=(LEAST_EXPONENT, LARGEST_EXPONENT),
+        bounds=(MIN_EXPONENT, MAX_EXPONENT),
         method="bounded",
     ).x
     if not _moments_agree(numbers, best):
         apart, best = best, 1.0
-        for _ in range(N_HALVINGS):
+        for _ in range(n_halvings):
             middle = (apart + best) / 2
             if _moments_agree(numbers, middle):
                 best = middle
@@ -144,8 +142,15 @@ def _fit(numbers, origin, unit):
     return value, origin, unit, best
 
 
-def _moments_agree(numbers, exponent):
-    """Return whether normal transforms imply about the mean and the spread there is."""
+def _moments_agree(numbers, exponent, mean_tolerance=0.25, spread_tolerance=2.0):
+    """Return whether normal transforms imply about the moments of the numbers.
+
+    With these tolerances, logarithms of lognormal numbers pass if their standard
+    deviation is at most 1.5, and three times in four if it is 2.
+
+    mean_tolerance : largest distance of the means, in standard deviations.
+    spread_tolerance : largest ratio of the standard deviations.
+    """
     transforms = yeojohnson(numbers, exponent)
     at_nodes = transforms.mean() + transforms.std() * NODES
     powers = PowerTransforms(
@@ -154,5 +159,5 @@ def _moments_agree(numbers, exponent):
     implied = powers.inverse(at_nodes[:, None])[:, 0]
     mean = WEIGHTS @ implied
     spread = np.sqrt(WEIGHTS @ (implied - mean) ** 2) / numbers.std()
-    is_near = abs(mean - numbers.mean()) < MEAN_TOLERANCE * numbers.std()
-    return is_near and 1 / SPREAD_TOLERANCE < spread < SPREAD_TOLERANCE
+    is_near = abs(mean - numbers.mean()) < mean_tolerance * numbers.std()
+    return is_near and 1 / spread_tolerance < spread < spread_tolerance

@@ -4,22 +4,20 @@ import numpy as np
 
 from sklearn_mpt._measure.rows import Rows, copy_of
 
-N_PARTS = 4  # parts of the columns of a row; one part is hidden at a time
-SEED = 0
 
-
-def hidden_score(model, X, columns=None):
+def hidden_score(model, X, columns=None, n_parts=4, seed=0):
     """Return the mean log-probability of all present entries, hidden part by part.
 
-    The columns of each row are divided into parts at random, always in the same way.
+    The columns of each row are divided at random into `n_parts`, of which one is hidden
+    at a time; always in the same way, by `seed`, so that scores of models compare.
 
     columns : indices of the columns whose entries are hidden; None is all.
     """
     rows = Rows.of(X)
     n_rows, n_features = rows.shape
-    keys = np.random.default_rng(SEED).random((n_rows, n_features))
+    keys = np.random.default_rng(seed).random((n_rows, n_features))
     columns = np.arange(n_features) if columns is None else columns
-    n_parts = min(N_PARTS, len(columns))
+    n_parts = min(n_parts, len(columns))
     part = np.full(rows.shape, -1)
     part[:, columns] = keys[:, columns].argsort(axis=1).argsort(axis=1) % n_parts
     total = count = 0

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,25 +17,99 @@ from sklearn_mpt._imputation.column_layout import (
 from sklearn_mpt._imputation.limits import largest_log_densities
 from sklearn_mpt._imputation.weights import HiddenEntries, mixed, sparse_weights
 
-HIDDEN_SHARE = 0.2  # share of the present entries that are hidden to choose models
-# Entries are hidden several times: number of entries at which no more are hidden, and
-# largest number of times. Models, and their weights, cannot be chosen by few entries.
-ENOUGH_HIDDEN, MOST_MASKS = 200, 4
-MOST_ROWS = 2000  # largest number of rows on which models are tried
-LEAST_GAIN = 1e-3  # nats per hidden entry; a path ends when a model gains less
-LEVEL_WEIGHT = 1e-3  # weight of additional rows that contain every category
-# max_seconds="auto", in seconds of a typical core: the smallest; for a column; for each
-# entry of a column and other column. It is about the time of missForest. The
-# number of columns is the geometric mean of those with and without indicators, at most
-# MOST_INDICATORS for each, as the time of missForest does not grow with categories. The
-# last number is the largest, so that a table of 1,000 rows takes less than ten seconds.
-LEAST_AUTO, AUTO_COLUMN, AUTO_ENTRY, MOST_AUTO = 0.1, 0.02, 3e-6, 3.0
-MOST_INDICATORS = 20
-# A candidate, and those after it in its path, are left out if it takes this many times
-# its cost by formula, and at least this many seconds.
-OVERRUN, LEAST_OVERRUN = 10.0, 1.0
-FAR = 1e6  # an error in standard deviations, or nats, in place of those not finite
-FEW_ROWS = 100  # with fewer rows a column gets a part of its time
+
+@dataclass(frozen=True)
+class SearchRules:
+    """How entries are hidden to choose models, and when trials end.
+
+    ``benchmarks/bench_imputation.py`` prints the errors of tables that are filled in by
+    the chosen models.
+
+    Attributes
+    ----------
+    hidden_share : float
+        Share of the present entries that is hidden at a time.
+    min_hidden : int
+        Entries are hidden again until so many were hidden, because few entries decide
+        neither which model is better nor what weights the models have.
+    max_masks : int
+        Largest number of times that entries are hidden.
+    max_rows : int
+        Largest number of rows on which models are tried.
+    min_gain : float
+        A path of candidates ends when one gains less, in nats per hidden entry.
+    level_weight : float
+        Weight of each additional row that contains categories; see `with_levels`.
+    overrun_factor : float
+        A candidate may take this many times its cost by formula. One that takes longer
+        is left out, and so are those after it in its path.
+    min_overrun : float
+        Seconds that every candidate may take.
+    worst_error : float
+        Takes the place of errors that are not finite, in standard deviations or nats.
+    """
+
+    hidden_share: float = 0.2
+    min_hidden: int = 200
+    max_masks: int = 4
+    max_rows: int = 2000
+    min_gain: float = 1e-3
+    level_weight: float = 1e-3
+    overrun_factor: float = 10.0
+    min_overrun: float = 1.0
+    worst_error: float = 1e6
+
+    def max_seconds(self, candidate):
+        """Return the seconds that a fit of a candidate may take."""
+        return max(self.overrun_factor * candidate.cost, self.min_overrun)
+
+
+@dataclass(frozen=True)
+class AutoSeconds:
+    """The time of a choice of models with ``max_seconds="auto"``.
+
+    All numbers of seconds are those of a typical core. The time grows like that of
+    imputation by trees, beside which ``benchmarks/bench_imputation.py`` prints it.
+
+    Attributes
+    ----------
+    min_seconds : float
+    max_seconds : float
+        With it, a table of 1,000 rows is filled in in less than ten seconds.
+    column_seconds : float
+        For each column.
+    entry_seconds : float
+        For each entry of a column and each other column.
+    min_rows : int
+        With fewer rows, columns get a share of `column_seconds` in proportion.
+    max_indicators : int
+        Largest number of categories that are counted for a column, because the time of
+        imputation by trees does not grow with categories.
+    """
+
+    min_seconds: float = 0.1
+    max_seconds: float = 3.0
+    column_seconds: float = 0.02
+    entry_seconds: float = 3e-6
+    min_rows: int = 100
+    max_indicators: int = 20
+
+    def of(self, n_rows, n_indicators):
+        """Return the seconds for a table.
+
+        The number of columns is the geometric mean of those with and without
+        indicators.
+
+        n_indicators : of each column, (d,); 1 for numbers.
+        """
+        counted = np.minimum(n_indicators, self.max_indicators).sum()
+        width = np.sqrt(len(n_indicators) * counted)
+        of_column = self.column_seconds * min(1, n_rows / self.min_rows)
+        seconds_per_column = of_column + self.entry_seconds * n_rows * width
+        return np.clip(width * seconds_per_column, self.min_seconds, self.max_seconds)
+
+
+RULES, AUTO_SECONDS = SearchRules(), AutoSeconds()
 
 
 class Trial(NamedTuple):
@@ -124,7 +199,7 @@ def with_levels(rows, weight, layout):
     for j in layout.coded:
         count = layout.n_categories[j]
         levels[:count, j] = np.arange(count)
-    weight = np.append(weight, np.full(most, LEVEL_WEIGHT))
+    weight = np.append(weight, np.full(most, RULES.level_weight))
     return np.vstack([rows, levels]), weight
 
 
@@ -143,7 +218,7 @@ def hide(rows, rng):
             allowed &= rank < known.sum(axis=axis, keepdims=True) // 2
         if allowed.any():
             break
-    return allowed & (keys <= max(HIDDEN_SHARE, keys[allowed].min(initial=2.0)))
+    return allowed & (keys <= max(RULES.hidden_share, keys[allowed].min(initial=2.0)))
 
 
 def search(rows, layout, units, weight, max_seconds, max_models, rng):
@@ -162,8 +237,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     weights : ModelWeights
         Weights of these models for each column.
     """
-    if len(rows) > MOST_ROWS:
-        sample = rng.permutation(len(rows))[:MOST_ROWS]
+    if len(rows) > RULES.max_rows:
+        sample = rng.permutation(len(rows))[: RULES.max_rows]
         rows, weight = rows[sample], None if weight is None else weight[sample]
     masks = [hide(rows, rng)]
     if not masks[0].any():
@@ -171,7 +246,7 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
             "No column of X has two present entries in the rows that count, so none "
             "can be hidden to choose models. Give MPTImputer a model as `estimator`."
         )
-    n_masks = min(-(-ENOUGH_HIDDEN // masks[0].sum()), MOST_MASKS)
+    n_masks = min(-(-RULES.min_hidden // masks[0].sum()), RULES.max_masks)
     masks += [hide(rows, rng) for _ in range(n_masks - 1)]
     table = TrialTable.of(rows, layout, units, masks, weight)
     train = [with_levels(np.where(m, np.nan, rows), weight, layout) for m in masks]
@@ -180,9 +255,8 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
     n_patterns = len(np.unique(np.isnan(train[0][0]), axis=0))
     size = TableSize(*rows.shape, int(widths.sum()), n_patterns)
     paths = candidate_paths(layout, units, size, int(rng.integers(2**31)))
-    n_counted = int(np.minimum(widths, MOST_INDICATORS).sum())
-    counted = size._replace(n_indicators=n_counted)
-    allowance = Allowance.of(max_seconds, max_models, counted, n_masks)
+    auto_seconds = AUTO_SECONDS.of(len(rows), widths)
+    allowance = Allowance.of(max_seconds, max_models, auto_seconds, n_masks)
     trials, value = [], np.zeros(2)
     gains, paths = map(list, zip(*paths, strict=True))
     last = [None] * len(paths)
@@ -209,11 +283,11 @@ def search(rows, layout, units, weight, max_seconds, max_models, rng):
         gained = trial.log_prob - smaller.log_prob
         alone = np.average(gained, weights=table.entry_weight)
         last[i] = trial
-        overruns = seconds > n_masks * longest(candidate)
+        overruns = seconds > n_masks * RULES.max_seconds(candidate)
         largest = gain_of_all.max() if len(trials) > 1 else gain_of_all[0]
-        if overruns or max(alone, largest) <= LEAST_GAIN:
+        if overruns or max(alone, largest) <= RULES.min_gain:
             paths[i] = []
-        gains[i] = np.sqrt(np.maximum([alone, largest], LEAST_GAIN).prod())
+        gains[i] = np.sqrt(np.maximum([alone, largest], RULES.min_gain).prod())
     hidden = table.hidden(trials)
     kept = sparse_weights(hidden)
     return trials, kept, hidden.take(kept).weights()
@@ -225,7 +299,7 @@ def _fit_candidate(candidate, before, train, table, is_first):
     Returns None if it takes too long, or cannot be fitted, unless it is the first.
     """
     starts = before.models if before else [None] * len(table.masks)
-    start, most = time.process_time(), longest(candidate)
+    start, most = time.process_time(), RULES.max_seconds(candidate)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -244,14 +318,10 @@ def _fit_candidate(candidate, before, train, table, is_first):
         if is_first:
             raise
         return None
-    log_prob = np.nan_to_num(log_prob, nan=-FAR, neginf=-FAR)
-    error = np.nan_to_num(error, nan=FAR, posinf=FAR, neginf=-FAR)
+    worst = RULES.worst_error
+    log_prob = np.nan_to_num(log_prob, nan=-worst, neginf=-worst)
+    error = np.nan_to_num(error, nan=worst, posinf=worst, neginf=-worst)
     return Trial(candidate.name, models, log_prob, error, *errors, 0.0, 0.0)
-
-
-def longest(candidate):
-    """Return the seconds that a fit of a candidate may take."""
-    return max(OVERRUN * candidate.cost, LEAST_OVERRUN)
 
 
 def _errors(filled, table):
@@ -342,17 +412,13 @@ class Allowance(NamedTuple):
     n_masks: int = 1
 
     @classmethod
-    def of(cls, max_seconds, max_models, size, n_masks):
+    def of(cls, max_seconds, max_models, auto_seconds, n_masks):
         candidates = np.inf if max_models is None else max_models
         is_free = max_seconds == "auto" and max_models is not None
         if max_seconds is None or is_free:
             return cls(candidates)
         if max_seconds == "auto":
-            width = np.sqrt(size.n_columns * size.n_indicators)
-            of_column = AUTO_COLUMN * min(1, size.n_rows / FEW_ROWS)
-            seconds_per_column = of_column + AUTO_ENTRY * size.n_rows * width
-            cost = np.clip(width * seconds_per_column, LEAST_AUTO, MOST_AUTO)
-            return cls(candidates, cost=cost)
+            return cls(candidates, cost=auto_seconds)
         deadline = time.process_time() + max_seconds
         return cls(candidates, deadline=deadline, n_masks=n_masks)
 

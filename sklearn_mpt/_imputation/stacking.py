@@ -22,10 +22,12 @@ from sklearn_mpt._persistence import VersionedPickleMixin
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 from sklearn_mpt._tables.reader import TableReader
 
-REFIT_EPOCHS = 10
-# Training on, for rows drawn with replacement. Fits that stop too early stay too
-# close to the first one, and so do the tables that they fill in.
-WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}
+# Of models that were fitted without the hidden entries: with these, they start near
+# their optimum, so that few epochs are enough.
+REFIT_PARAMS = {"max_iter": 10}
+# Of models that are fitted again to rows drawn with replacement. Fits that stop too
+# early stay too close to the first one, and so do the tables that they fill in.
+WARM_START_PARAMS = {"max_iter": 30, "tol": 4e-4}  # tol in nats per row
 
 
 def repeated(rows, weight):
@@ -124,7 +126,7 @@ class StackedModels(VersionedPickleMixin, BaseEstimator):
             )
             self._store_models(*choice)
         rows, weight = with_levels(rows, sample_weight, self._layout)
-        refit_params = WARM_START_PARAMS if is_refit else {"max_iter": REFIT_EPOCHS}
+        refit_params = WARM_START_PARAMS if is_refit else REFIT_PARAMS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.estimators_ = [

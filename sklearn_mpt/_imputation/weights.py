@@ -29,7 +29,6 @@ from sklearn_mpt._fitting.mixture_weights import (
 # Entries like those of all columns that are added to those of a column, for weights of
 # log-probabilities and of means. Squared errors vary more, above all of skewed numbers.
 PSEUDO_ENTRIES, PSEUDO_ERRORS = 10.0, 50.0
-NEGLIGIBLE = 3e-3  # nats per hidden entry that may be lost by leaving models out
 
 
 class ModelWeights(NamedTuple):
@@ -146,15 +145,17 @@ def _least_squares_weights(matrix):
     return solution / solution.sum()
 
 
-def sparse_weights(hidden):
-    """Return which few models lose at most `NEGLIGIBLE` of both values of all; (k,).
+def sparse_weights(hidden, max_loss=3e-3):
+    """Return which few models lose at most `max_loss` of both values of all; (k,).
 
     The model that gains most is added repeatedly. The first, independent columns, is
     always among them: its small weight bounds what a wrong prediction costs.
+
+    max_loss : nats per hidden entry that may be lost by leaving models out.
     """
     full = np.array(hidden.value(hidden.weights()))
     kept, value = [0], np.array(hidden.take([0]).value(hidden.take([0]).weights()))
-    while (value < full - NEGLIGIBLE).any() and len(kept) < len(hidden.log_prob):
+    while (value < full - max_loss).any() and len(kept) < len(hidden.log_prob):
         best = -np.inf
         for more in np.setdiff1d(np.arange(len(hidden.log_prob)), kept).tolist():
             subset = hidden.take([*kept, more])

@@ -24,7 +24,7 @@ from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 from sklearn_mpt._imputation.independent import IndependentColumns
 from sklearn_mpt._imputation.indicators import GaussianIndicators
 from sklearn_mpt._imputation.power_transforms import PowerTransforms
-from sklearn_mpt._imputation.selection import MOST_INDICATORS, Allowance
+from sklearn_mpt._imputation.selection import AutoSeconds
 from sklearn_mpt._imputation.weights import (
     HiddenEntries,
     log_prob_weights,
@@ -151,20 +151,10 @@ def test_one_model_takes_columns_alone(wine):
     assert_allclose(filled[np.isnan(X)], middle[np.isnan(X)], rtol=2e-3)
 
 
-@pytest.mark.parametrize(("n_levels", "counted"), [(3, 3), (40, MOST_INDICATORS)])
-def test_a_column_of_many_categories_has_no_more_time(monkeypatch, n_levels, counted):
-    of, sizes = Allowance.of, []
-
-    def seen(max_seconds, max_models, size, n_masks):
-        sizes.append(size)
-        return of(max_seconds, max_models, size, n_masks)
-
-    monkeypatch.setattr(Allowance, "of", seen)
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(120, 2)), columns=["a", "b"])
-    table["town"] = pd.Categorical(np.arange(120) % n_levels)
-    MPTImputer(random_state=0).fit(table.mask(rng.random(table.shape) < 0.2))
-    assert [size.n_indicators for size in sizes] == [2 + counted]
+def test_a_column_of_many_categories_has_no_more_time():
+    rule = AutoSeconds(max_indicators=5)
+    few, five, many = (rule.of(2000, [1, 1, n]) for n in (3, 5, 40))
+    assert few < five == many < rule.max_seconds
 
 
 def test_a_column_alone_is_filled_in_and_single_entries_are_refused():
