@@ -177,6 +177,7 @@ class _ColumnFit(NamedTuple):
             learned["residual_variance"] = self._residual_variance(y)
         return [predictor], learned
 
+    @np.errstate(under="ignore")  # densities far out are zero
     def _calibrated(self, forest, x, learned, has_values):
         """Return what the conditional of a forest needs beside it."""
         family, least_variance = FAMILIES[learned["kind"]], learned["least_variance"]

@@ -90,8 +90,10 @@ class Full(CovarianceForm):
         return 0.5 * (spread + spread.mT)
 
     def widen(self, covariances, amount):
-        eye = torch.eye(covariances.shape[1], dtype=covariances.dtype)
-        return covariances + amount * eye.to(covariances.device)
+        eye = torch.eye(
+            covariances.shape[1], dtype=covariances.dtype, device=covariances.device
+        )
+        return covariances + amount * eye
 
     def is_valid(self, covariances):
         is_empty = covariances.numel() == 0
@@ -99,7 +101,7 @@ class Full(CovarianceForm):
 
     def inverses(self, covariances):
         root = torch.linalg.cholesky(torch.from_numpy(covariances))
-        eye = torch.eye(root.shape[-1], dtype=root.dtype)
+        eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
         root = torch.linalg.solve_triangular(root, eye, upper=False).mT
         return root.numpy(), (root @ root.mT).numpy()
 

@@ -503,7 +503,8 @@ def test_a_scorer_of_a_name_is_pickled_as_its_name(tmp_path):
     make_tokenizer().save_pretrained(tmp_path)
     scorer = MPTScorer(str(tmp_path), random_state=None).fit(TEXTS)
     data = pickle.dumps(scorer)
-    assert len(data) < 2000
+    n_bytes_of_weights = (tmp_path / "model.safetensors").stat().st_size
+    assert len(data) < n_bytes_of_weights / 10
     assert str(tmp_path).encode() in data
     copy = pickle.loads(data)
     assert_array_equal(copy.score_samples(TEXTS), scorer.score_samples(TEXTS))
