@@ -17,9 +17,6 @@ from sklearn_mpt._deep.objectives import MaskedLoss, RowLoss
 from sklearn_mpt._integration.quadrature import log_mean_exp, normal_points
 from sklearn_mpt._measure.contract import masked_score
 
-N_STEPS = 5  # of a chain, from one z to the next
-N_CHAINS = 64  # in scores
-
 
 def row_sample_bound(module, X, noise):
     """Return the importance-weighted bound by each row's own samples; (n,).
@@ -83,11 +80,17 @@ class EncodeDecodeDensity(DeepDensity):
     """A density whose conditionals are those of the chains.
 
     The noise of the chains is the same for all rows.
+
+    n_chains : number of chains of a row. n_steps : number of steps of a chain, from one
+    z to the next, as in training.
     """
 
+    n_chains, n_steps = 64, 5
+
     def _conditionals(self, rows, accuracy):
-        shape = (N_STEPS, N_CHAINS, rows.X.shape[1])
-        normal = normal_points(N_CHAINS, self.joint.n_dims, self.seed, N_STEPS + 1)
+        shape = (self.n_steps, self.n_chains, rows.X.shape[1])
+        n_dims = self.joint.n_dims
+        normal = normal_points(self.n_chains, n_dims, self.seed, self.n_steps + 1)
         uniform = np.random.default_rng(self.seed).random(shape)
         noise = tuple(
             torch.tensor(u, device=rows.X.device)[None] for u in (normal, uniform)
@@ -101,9 +104,10 @@ class EncodeDecodeLoss(MaskedLoss):
     def batches(self, rng):
         n_features = self.X.shape[1]
         n_chains, _, n_dims = self.samples
+        n_steps = EncodeDecodeDensity.n_steps
         for X, counts, *_ in super().batches(rng):
-            normal = rng.standard_normal((len(X), N_STEPS + 1, n_chains, n_dims))
-            uniform = rng.random((len(X), N_STEPS, n_chains, n_features))
+            normal = rng.standard_normal((len(X), n_steps + 1, n_chains, n_dims))
+            uniform = rng.random((len(X), n_steps, n_chains, n_features))
             noise = [
                 torch.tensor(u, dtype=X.dtype, device=X.device)
                 for u in (normal, uniform)

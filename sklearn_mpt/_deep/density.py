@@ -4,12 +4,14 @@ A net maps z, standard normal, to the locations of the features, of shape (..., 
 are standardised; the decoder's fitted arrays are in the units of X.
 """
 
+from typing import NamedTuple
+
 import torch
 
 from sklearn_mpt._base.density import AVERAGE_TOLERANCE, IntegratedDensity, as_tensor
 from sklearn_mpt._deep.nets import Encoder, Layers, UserDecoder
 from sklearn_mpt._deep.posterior_modes import (
-    FEW_DIMS,
+    SEARCH,
     laplace,
     n_modes,
     posteriors_around_modes,
@@ -17,15 +19,33 @@ from sklearn_mpt._deep.posterior_modes import (
 from sklearn_mpt._integration.integrals import IMPORTANCE_TOLERANCE, importance
 from sklearn_mpt._integration.quadrature import gaussian_around, wide_part_scale
 
-CONDITIONAL_TOLERANCE = 0.01  # nats: curves sum many of them
-# Points of each part of the mixture, rule after rule: powers of two. Posteriors are
-# adapted by the points of the pilot first.
-PILOT = 3
-POWERS, POWERS_IF_MANY_DIMS = (4, 6, 8, 10), (5, 7, 9)
-CONDITIONAL_POWERS = (5, 7)
-# Averages end where their errors are small, which few points might be by chance.
-AVERAGE_POWERS, AVERAGE_POWERS_IF_MANY_DIMS = (5, 7, 9), (5, 7)
-STEPS_TO_FEWER = 3  # of Gauss and Newton, from the mode of a prefix to a shorter one
+# Nats. It is smaller than that of scores, because curves add the errors of many
+# conditionals up.
+CONDITIONAL_TOLERANCE = 0.01
+
+
+class PointRules(NamedTuple):
+    """Numbers of points of each part of the mixture, as powers of two, rule after rule.
+
+    Rows whose error is too large with a rule are integrated by the next.
+    ``benchmarks/bench_deep_scores.py`` prints the errors of scores.
+
+    scores, conditionals, averages : of these integrals. Rules of averages begin with
+    more points than those of scores, because the error that few points estimate may be
+    small by chance. pilot : of the rule that only adapts the posteriors of a row.
+    """
+
+    scores: tuple[int, ...]
+    conditionals: tuple[int, ...]
+    averages: tuple[int, ...]
+    pilot: tuple[int] = (3,)
+
+    @classmethod
+    def of(cls, n_dims):
+        """Return the rules for a number of latent variables."""
+        if n_dims > SEARCH.few_dims:
+            return cls((5, 7, 9), (5, 7), (5, 7))
+        return cls((4, 6, 8, 10), (5, 7), (5, 7, 9))
 
 
 def points(powers, n_dims):
@@ -41,12 +61,12 @@ def points(powers, n_dims):
 
 
 def _prior_part(power, n_dims):
-    return 1 if power > 7 and n_dims <= FEW_DIMS else 4
+    return 1 if power > 7 and n_dims <= SEARCH.few_dims else 4
 
 
 def n_parts(n_dims):
     """Return the number of approximate posteriors that a mixture has."""
-    return n_modes(n_dims) + (1 if n_dims <= FEW_DIMS else 2)
+    return n_modes(n_dims) + (1 if n_dims <= SEARCH.few_dims else 2)
 
 
 class DeepModule(torch.nn.Module):
@@ -86,15 +106,17 @@ class DeepModule(torch.nn.Module):
         encoded = self.posterior(rows.X, rows.observed)
         modes = posteriors_around_modes(rows, encoded.mean, self)
         wide = modes[0].precision_root / wide_part_scale(self.n_dims)
-        others = [] if self.n_dims <= FEW_DIMS else [encoded]
+        others = [] if self.n_dims <= SEARCH.few_dims else [encoded]
         return [*modes, *others, gaussian_around(modes[0].mean, wide)]
 
-    def propose_fewer(self, rows, posteriors):
+    def propose_fewer(self, rows, posteriors, max_steps=3):
         """Return a Gaussian around a mode near the first posterior, and the encoder's.
 
         The encoder is good where few entries are observed, and modes where many are.
+
+        max_steps : Newton steps from the mode given more entries, which is near.
         """
-        mode, _ = laplace(rows, posteriors[0].mean, self, STEPS_TO_FEWER)
+        mode, _ = laplace(rows, posteriors[0].mean, self, max_steps)
         return [mode, self.posterior(rows.X, rows.observed)]
 
 
@@ -103,18 +125,12 @@ class DeepDensity(IntegratedDensity):
 
     def __init__(self, module, units, device, seed):
         n_dims = module.n_dims
-        of_all = POWERS, CONDITIONAL_POWERS, AVERAGE_POWERS
-        if n_dims > FEW_DIMS:
-            of_all = (
-                POWERS_IF_MANY_DIMS,
-                CONDITIONAL_POWERS,
-                AVERAGE_POWERS_IF_MANY_DIMS,
-            )
+        rules = PointRules.of(n_dims)
         tolerances = IMPORTANCE_TOLERANCE, CONDITIONAL_TOLERANCE, AVERAGE_TOLERANCE
-        (pilot,) = points([PILOT], n_dims)
+        (pilot,) = points(rules.pilot, n_dims)
         scoring, predicting, averaging = (
             importance(points(powers, n_dims), n_dims, device, seed, tolerance, pilot)
-            for powers, tolerance in zip(of_all, tolerances, strict=True)
+            for powers, tolerance in zip(rules[:3], tolerances, strict=True)
         )
         super().__init__(module, units, scoring, predicting, seed)
         self.averaging = averaging

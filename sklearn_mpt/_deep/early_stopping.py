@@ -13,9 +13,6 @@ from sklearn_mpt._fitting.weights import SampleWeights
 from sklearn_mpt._integration.quadrature import natural_parameters
 from sklearn_mpt._likelihoods.base import LOG_NOISE_STEP
 
-LARGEST_CHANGE, DIFFERENCE = 1.0, 0.1  # of the logarithm of the noise
-LONGEST_STEP = 0.5  # of Newton's method, for the same logarithm
-
 
 class ValidationRows:
     """Minus the log marginal likelihood of validation rows, with the same noise always.
@@ -88,14 +85,15 @@ class ValidationRows:
         return losses
 
 
-def shrunk_minimum(losses):
+def shrunk_minimum(losses, max_change=1.0):
     """Return where the mean loss is lowest, shrunk to 0 by its standard error.
 
-    losses : callable of a number; returns an array of shape (n,).
+    losses : callable of a change of the logarithm of the noise; returns an array of
+    shape (n,). max_change : largest change.
     """
     lowest = minimize_scalar(
         lambda number: losses(number).mean(),
-        bounds=(-LARGEST_CHANGE, LARGEST_CHANGE),
+        bounds=(-max_change, max_change),
         method="bounded",
     ).x
     slope, curvature = _derivatives(losses, lowest)
@@ -105,19 +103,26 @@ def shrunk_minimum(losses):
     return lowest * max(0.0, 1 - error**2 / max(lowest**2, 1e-12))
 
 
-def newton_step(losses):
-    """Return the step of Newton's method from 0 to where the mean loss is lowest."""
+def newton_step(losses, max_step=0.5):
+    """Return the step of Newton's method from 0 to where the mean loss is lowest.
+
+    losses : as in `shrunk_minimum`. max_step : largest length of the step.
+    """
     slope, curvature = _derivatives(losses, 0.0)
     if not curvature > 0:
         return 0.0
-    return np.clip(-slope.mean() / curvature, -LONGEST_STEP, LONGEST_STEP)
+    return np.clip(-slope.mean() / curvature, -max_step, max_step)
 
 
-def _derivatives(losses, number):
-    """Return the slope of each loss, and the curvature of their mean."""
-    below, here, above = (losses(number + h) for h in (-DIFFERENCE, 0, DIFFERENCE))
-    slope = (above - below) / (2 * DIFFERENCE)
-    return slope, (above - 2 * here + below).mean() / DIFFERENCE**2
+def _derivatives(losses, number, difference=0.1):
+    """Return the slope of each loss, and the curvature of their mean.
+
+    Single-precision losses have rounding errors that a smaller `difference` of the
+    number would magnify.
+    """
+    below, here, above = (losses(number + h) for h in (-difference, 0, difference))
+    slope = (above - below) / (2 * difference)
+    return slope, (above - 2 * here + below).mean() / difference**2
 
 
 def training_is_flat(losses, window, tol):

@@ -38,11 +38,13 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._measure.contract import masked_score
 from sklearn_mpt._measure.masks import draw_masks, training_sets, training_sizes
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
-FARTHEST = 30.0  # largest distance of a sample from 0, in deviations of the prior
-SHORTEST_EPOCH = 16  # steps
+# Largest absolute value of a component of a sample. Posteriors of the encoder may have
+# any width before it is trained.
+MAX_COMPONENT = 30.0
+MIN_EPOCH_STEPS = 16
 DRAWN_MASKS = 128  # in a step, if n_masks is "auto"
-BLOCK = 2**22  # numbers in a tensor over rows, samples and features
 
 
 def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
@@ -148,7 +150,7 @@ def _expected_log_prob(likelihood, X, share, location):
         entries = likelihood.entry_log_prob(X[:, None], location)
         return torch.logsumexp(share[..., None] + entries, 1)
 
-    size = max(1, BLOCK // (len(location) * location.shape[1]))
+    size = max(1, CHUNK_ENTRIES // (len(location) * location.shape[1]))
     if len(X) <= size:
         return of_rows(X, share)
     parts = zip(X.split(size), share.split(size), strict=True)
@@ -192,8 +194,7 @@ class SharedSamples(NamedTuple):
         parts = noise[:, : noise.shape[1] // n_sets * n_sets].unflatten(1, (n_sets, -1))
         parts = parts.transpose(0, 1).flatten(0, 1)
         z = posterior.mean[:n_used, None] + parts @ posterior.root[:n_used]
-        # an untrained posterior may be of any width
-        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-FARTHEST, FARTHEST)
+        drawn = z.flatten(0, 1).nan_to_num(0.0).clamp(-MAX_COMPONENT, MAX_COMPONENT)
         z = torch.cat([drawn, prior_samples])
         z_moments = moments(z.double())
         coefs, constant = (parameters[:n_used] for parameters in densities)
@@ -235,7 +236,7 @@ class SampleCounts(NamedTuple):
 class RowLoss:
     """Base of the losses: minibatches of rows, with noise for samples of z.
 
-    An epoch passes over the rows until it has SHORTEST_EPOCH steps.
+    An epoch passes over the rows until it has MIN_EPOCH_STEPS steps.
 
     Parameters
     ----------
@@ -279,7 +280,7 @@ class RowLoss:
     def batches(self, rng):
         """Yield the minibatches of one epoch."""
         n_batches = math.ceil(len(self.X) / self.batch_size)
-        for _ in range(max(1, round(SHORTEST_EPOCH / n_batches))):
+        for _ in range(max(1, round(MIN_EPOCH_STEPS / n_batches))):
             for rows in np.array_split(rng.permutation(len(self.X)), n_batches):
                 noise = self.samples.draw(len(rows), self.X.device, rng)
                 yield self.X[rows], self.weights.each[rows], *noise

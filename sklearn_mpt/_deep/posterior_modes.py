@@ -1,6 +1,7 @@
 """Modes of the posterior of z in a deep model, and the curvature there."""
 
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,22 +17,53 @@ from sklearn_mpt._integration.quadrature import (
     standard_normal_log_prob,
 )
 
-# Starts are the encoder's mean and the likeliest of shared points, which have the tails
-# of a Cauchy distribution, as rows far from the data have z in the tails of the prior.
-# They are APART from each other, relative to 1 + |z|. In more than FEW_DIMS dimensions
-# such points are seldom near a mode.
-N_POINTS, N_STARTS, START_DISTANCE, FEW_DIMS = 4096, 12, 0.1, 3
-MODE_DISTANCE, NEGLIGIBLE = (
-    3.0,
-    20.0,
-)  # deviations between modes; nats below the largest
-MAX_STEPS = 20
-LEAST_GAIN = 1e-3  # nats, of the log joint density, for which a climb goes on
+
+@dataclass(frozen=True)
+class ModeSearch:
+    """Starts of the search for modes, and which modes differ.
+
+    Starts are the mean of the encoder and the likeliest of shared points. These points
+    have the tails of a Cauchy distribution, because rows far from the data have their
+    modes in the tails of the prior. ``benchmarks/bench_deep_scores.py`` prints the
+    errors of scores, for rows of the data and others.
+
+    Attributes
+    ----------
+    few_dims : int
+        Largest number of dimensions in which shared points are likely to be near modes,
+        so that several of them are starts.
+    n_points : int
+        Number of shared points.
+    n_starts : int
+        Number of shared points from which modes are sought in few dimensions.
+    start_distance : float
+        Starts are farther from each other, relative to 1 + abs(z).
+    mode_distance : float
+        Modes are farther from each other, in standard deviations of the posterior.
+    negligible : float
+        Modes whose mass is smaller by more nats than that of the largest are left out.
+    max_steps : int
+        Largest number of steps to a mode.
+    min_gain : float
+        A row is at its mode if the next step would gain less, in nats.
+    """
+
+    few_dims: int = 3
+    n_points: int = 4096
+    n_starts: int = 12
+    start_distance: float = 0.1
+    mode_distance: float = 3.0
+    negligible: float = 20.0
+    max_steps: int = 20
+    min_gain: float = 1e-3
+
+
+SEARCH = ModeSearch()
 
 
 def n_modes(n_dims):
     """Return the number of modes; in many dimensions more of them gain nothing."""
-    return 4 if n_dims <= FEW_DIMS else 2
+    return 4 if n_dims <= SEARCH.few_dims else 2
 
 
 def posteriors_around_modes(rows, z, module):
@@ -71,10 +103,10 @@ def _distinct(modes):
     for _ in range(1, n_modes(first.mean.shape[1])):
         before = chosen[-1]
         away = (modes.mean - before.mean[:, None]) @ before.precision_root
-        apart = away.norm(dim=2) > MODE_DISTANCE
+        apart = away.norm(dim=2) > SEARCH.mode_distance
         modes = modes._replace(mass=torch.where(apart, modes.mass, -torch.inf))
         other = modes.best()
-        none = (modes.mass.amax(1) < largest - NEGLIGIBLE)[:, None]
+        none = (modes.mass.amax(1) < largest - SEARCH.negligible)[:, None]
         mean = torch.where(none, first.mean, other.mean)
         root = torch.where(none[..., None], first.precision_root, other.precision_root)
         chosen.append(gaussian_around(mean, root))
@@ -86,22 +118,22 @@ def likeliest_points(rows, module):
     z = _cauchy_points(module.n_dims).to(rows.X)
     joint = log_joint(rows, Nodes(z, standard_normal_log_prob(z)), module)
     chosen = []
-    for _ in range(N_STARTS if module.n_dims <= FEW_DIMS else 1):
+    for _ in range(SEARCH.n_starts if module.n_dims <= SEARCH.few_dims else 1):
         best = z[joint.argmax(1)]
         chosen.append(best)
-        least = START_DISTANCE * (1 + best.norm(dim=1, keepdim=True))
+        least = SEARCH.start_distance * (1 + best.norm(dim=1, keepdim=True))
         joint = torch.where(torch.cdist(best, z) < least, -torch.inf, joint)
     return torch.stack(chosen, 1)
 
 
 @functools.lru_cache(maxsize=64)
 def _cauchy_points(n_dims):
-    """Return points of the multivariate Cauchy distribution; (N_POINTS, k)."""
-    normal = torch.from_numpy(normal_points(N_POINTS, n_dims + 1, 0, 1)[0])
+    """Return points of the multivariate Cauchy distribution; (n_points, k)."""
+    normal = torch.from_numpy(normal_points(SEARCH.n_points, n_dims + 1, 0, 1)[0])
     return normal[:, :-1] / normal[:, -1:].abs()
 
 
-def laplace(rows, z, module, max_steps=MAX_STEPS):
+def laplace(rows, z, module, max_steps=SEARCH.max_steps):
     """Return the Gaussian at the mode near z, (n, k), and the log joint density there.
 
     The curvature is that of Gauss and Newton.
@@ -122,5 +154,5 @@ def laplace(rows, z, module, max_steps=MAX_STEPS):
             eye + kind.precision(information, observed, jacobian),
         )
 
-    modes = climb(log_joint_of, z, max_iter=max_steps, least_gain=LEAST_GAIN)
+    modes = climb(log_joint_of, z, max_iter=max_steps, min_gain=SEARCH.min_gain)
     return gaussian_around(modes.z, torch.linalg.cholesky(modes.precision)), modes.value

@@ -1,22 +1,68 @@
 """Schedule-free Adam: steps for nets, averaged during training."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-TOWARDS_AVERAGE = 0.95  # gradients are taken so far from the iterate to the average
-SQUARES_DECAY, EPSILON = 0.99, 1e-8
-POWER = 1  # a step counts as its number to this power in the average
-WARM_UP = 150  # steps in which the step size grows
-DELAY = 120  # steps before the delayed parameters move
-LARGEST_MOVE = 2.0  # of any parameter, in learning rates: Adam's can be ten
-ROTATED_GAIN = 2  # steps in the eigenbasis can be larger by this factor
-LONGEST_ROTATED_SIDE = 256  # of a matrix; a longer side is not rotated
-LONGEST_SIDE = 1024  # a matrix with a longer side is not rotated: it would cost most
-COVARIANCE_DECAY = 0.91
-COVARIANCE_EVERY, EIGENBASIS_EVERY = 3, 12  # steps; in the first 12, every step
+
+@dataclass(frozen=True)
+class AdamSteps:
+    """Sizes of the steps of `ScheduleFreeAdam`, and their weights in the average.
+
+    Moves are in learning rates. Periods are numbers of steps.
+
+    Attributes
+    ----------
+    towards_average : float
+        Gradients are taken at points that are so far from the iterate to the average.
+    squares_decay : float
+        Decay of the mean squares of gradients in a step.
+    epsilon : float
+        Added to the roots of the mean squares, so that parameters whose gradients are 0
+        do not move.
+    average_power : int
+        A step counts as its number to this power in the average.
+    warm_up : int
+        Number of steps in which the step size grows.
+    delay : int
+        Number of steps before delayed parameters move.
+    max_move : float
+        Largest move of a parameter in a step. Without a bound, Adam's can be ten.
+    rotated_gain : float
+        Factor of steps in the eigenbasis, which can be larger.
+    max_rotated_side : int
+        Longer sides of a matrix are not rotated.
+    max_side : int
+        Matrices with a longer side are not rotated, because that would take longer than
+        everything else.
+    covariance_decay : float
+        Decay of the covariances of gradients when they are updated.
+    covariance_period : int
+        Covariances are updated in every step until `eigenbasis_period`, and then once
+        in a period.
+    eigenbasis_period : int
+        The same for their eigenvectors.
+    """
+
+    towards_average: float = 0.95
+    squares_decay: float = 0.99
+    epsilon: float = 1e-8
+    average_power: int = 1
+    warm_up: float = 150
+    delay: float = 120
+    max_move: float = 2.0
+    rotated_gain: float = 2
+    max_rotated_side: int = 256
+    max_side: int = 1024
+    covariance_decay: float = 0.91
+    covariance_period: int = 3
+    eigenbasis_period: int = 12
+
+
+STEPS = AdamSteps()
 
 
 class ScheduleFreeAdam:
@@ -37,6 +83,7 @@ class ScheduleFreeAdam:
     rotates : bool
         Whether Adam acts in the eigenbasis of the gradients' covariances, not on
         single parameters.
+    steps : AdamSteps
 
     References
     ----------
@@ -44,15 +91,24 @@ class ScheduleFreeAdam:
        "The road less scheduled", NeurIPS 2024.
     """
 
-    def __init__(self, module, learning_rate, delayed=(), delay=DELAY, rotates=False):
+    def __init__(
+        self,
+        module,
+        learning_rate,
+        delayed=(),
+        delay=STEPS.delay,
+        rotates=False,
+        steps=STEPS,
+    ):
+        self.steps = steps
         self.parameters = list(module.parameters())
         self.point = parameters_to_vector(self.parameters).detach().clone()
         self.average, self.iterate = self.point.clone(), self.point.clone()
         self.squares = torch.zeros_like(self.point)
         # Buffers: allocating them in each step takes longer than the step itself.
         self.move, self.scale = self.point.clone(), self.point.clone()
-        self.eigenbasis = Eigenbasis(self.parameters if rotates else [])
-        self.gain = ROTATED_GAIN if rotates else 1
+        self.eigenbasis = Eigenbasis(self.parameters if rotates else [], steps)
+        self.gain = steps.rotated_gain if rotates else 1
         self.n_steps, self.weight = 0, 0.0
         self.learning_rate = learning_rate
         self.delay = delay
@@ -65,7 +121,8 @@ class ScheduleFreeAdam:
     @torch.no_grad()
     def resume(self):
         """Give the module the parameters at which gradients are taken."""
-        torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
+        share = self.steps.towards_average
+        torch.lerp(self.iterate, self.average, share, out=self.point)
         vector_to_parameters(self.point, self.parameters)
 
     @torch.no_grad()
@@ -92,22 +149,23 @@ class ScheduleFreeAdam:
         share : of a full step, by which the move and the step's weight are multiplied.
         """
         self.n_steps += 1
+        steps = self.steps
         self.eigenbasis.update(gradient, self.n_steps)
         move = self.move.copy_(gradient)
         self.eigenbasis.rotate(move)
         torch.square(move, out=self.scale)
-        self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - SQUARES_DECAY))
-        torch.sqrt(self.squares, out=self.scale).add_(EPSILON)
-        move.div_(self.scale).mul_(self.gain).clamp_(-LARGEST_MOVE, LARGEST_MOVE)
+        self.squares.lerp_(self.scale, max(1 / self.n_steps, 1 - steps.squares_decay))
+        torch.sqrt(self.squares, out=self.scale).add_(steps.epsilon)
+        move.div_(self.scale).mul_(self.gain).clamp_(-steps.max_move, steps.max_move)
         self.eigenbasis.rotate(move, back=True)
         if self.n_steps <= self.delay:
             move.index_fill_(0, self.delayed, 0)
-        size = min(1, self.n_steps / WARM_UP)
+        size = min(1, self.n_steps / steps.warm_up)
         self.iterate.sub_(move, alpha=share * size * self.learning_rate)
-        weight = share * size**2 * self.n_steps**POWER
+        weight = share * size**2 * self.n_steps**steps.average_power
         self.weight += weight
         self.average.lerp_(self.iterate, weight / self.weight)
-        torch.lerp(self.iterate, self.average, TOWARDS_AVERAGE, out=self.point)
+        torch.lerp(self.iterate, self.average, steps.towards_average, out=self.point)
 
     def state(self):
         """Return what a later optimizer needs to go on, as NumPy arrays."""
@@ -157,6 +215,7 @@ class Eigenbasis:
     ----------
     parameters : list of Tensor
         The parts of the vector, in order. If empty, nothing is rotated.
+    steps : AdamSteps
 
     References
     ----------
@@ -165,15 +224,16 @@ class Eigenbasis:
        Adam", ICLR 2025.
     """
 
-    def __init__(self, parameters):
+    def __init__(self, parameters, steps=STEPS):
+        self.steps = steps
         ends = np.cumsum([0, *(p.numel() for p in parameters)])
         self.sides = []
         for start, p in zip(ends[:-1], parameters, strict=True):
-            if p.ndim != 2 or max(p.shape) > LONGEST_SIDE:
+            if p.ndim != 2 or max(p.shape) > steps.max_side:
                 continue
             part = slice(start, start + p.numel())
             for axis, n in enumerate(p.shape):
-                if 1 < n <= LONGEST_ROTATED_SIDE:
+                if 1 < n <= steps.max_rotated_side:
                     basis = torch.eye(n, dtype=p.dtype, device=p.device)
                     covariance = torch.zeros_like(basis)
                     self.sides.append(
@@ -182,13 +242,17 @@ class Eigenbasis:
 
     def update(self, gradient, n_steps):
         """Update covariances and bases by the gradient of a step, counted from 1."""
-        if n_steps > EIGENBASIS_EVERY and n_steps % COVARIANCE_EVERY:
+        steps = self.steps
+        if n_steps > steps.eigenbasis_period and n_steps % steps.covariance_period:
             return
-        share = max(1 / n_steps, 1 - COVARIANCE_DECAY)
+        share = max(1 / n_steps, 1 - steps.covariance_decay)
         for side in self.sides:
             g = side.view(gradient)
             side.covariance.lerp_(g @ g.T, share)
-            if n_steps <= EIGENBASIS_EVERY or n_steps % EIGENBASIS_EVERY == 0:
+            if (
+                n_steps <= steps.eigenbasis_period
+                or n_steps % steps.eigenbasis_period == 0
+            ):
                 side.basis.copy_(torch.linalg.qr(side.covariance @ side.basis).Q)
 
     def rotate(self, vector, back=False):

@@ -16,9 +16,6 @@ from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
 from sklearn_mpt._fitting.fit_loop import DIVERGENCE, Solver
 from sklearn_mpt._fitting.stopping import trend_of_rows
 
-TRIAL_STEPS, TRIAL_SHARE = 160, 0.1  # for each start; the share is one of max_iter
-JOINED_SHARE = 0.2  # of the epochs so far: as many follow with validation rows
-
 
 class NetSolver(Solver):
     """Minimise a loss by schedule-free Adam, from the best of several starts.
@@ -48,6 +45,13 @@ class NetSolver(Solver):
         Whether validation rows set the noise variance after every epoch.
     joins : bool
         Whether training ends with some epochs on validation rows, too.
+    joined_share : float
+        Number of these epochs, as a share of those before.
+    trial_steps : int
+        Largest number of steps from each start, of which the best goes on.
+    trial_share : float
+        Largest number of epochs from each start, as a share of the largest number of
+        epochs.
     **adam
         Parameters of `ScheduleFreeAdam`.
 
@@ -72,6 +76,9 @@ class NetSolver(Solver):
         n_iter_no_change=1,
         sets_noise=False,
         joins=False,
+        joined_share=0.2,
+        trial_steps=160,
+        trial_share=0.1,
         **adam,
     ):
         self.module = module
@@ -84,6 +91,9 @@ class NetSolver(Solver):
         self.n_iter_no_change = n_iter_no_change
         self.sets_noise = sets_noise
         self.joins = joins
+        self.joined_share = joined_share
+        self.trial_steps = trial_steps
+        self.trial_share = trial_share
         self.adam = adam
         self.plateau = False
         self._max_iter = 0
@@ -109,7 +119,7 @@ class NetSolver(Solver):
     def init(self, max_iter):
         """Train from every start for some steps; go on from the best."""
         self._max_iter = max_iter
-        n_epochs = int(TRIAL_SHARE * max_iter) if self.other_starts else 0
+        n_epochs = int(self.trial_share * max_iter) if self.other_starts else 0
         trials = [self._try(n_epochs)]
         for state in self.other_starts if n_epochs else ():
             self.module.load_state_dict(state)
@@ -122,14 +132,14 @@ class NetSolver(Solver):
         self.validation_curve.clear()
 
     def _try(self, n_epochs):
-        """Train for some epochs, of TRIAL_STEPS steps at most; return what counts."""
+        """Train for some epochs, of `trial_steps` steps at most; return what counts."""
         if self.validation is not None:
             self.lowest_losses = self.validation.losses(self.module)
             self.lowest = self.lowest_losses.mean()
         try:
             while len(self.losses) < n_epochs:
                 self.step()
-                if self.optimizer.n_steps >= TRIAL_STEPS:
+                if self.optimizer.n_steps >= self.trial_steps:
                     break
         except DIVERGENCE:
             self.lowest = np.inf
@@ -196,7 +206,7 @@ class NetSolver(Solver):
         if not self.plateau:
             return False
         n_epochs = len(self.losses)
-        n_more = min(int(JOINED_SHARE * n_epochs), self._max_iter - n_epochs)
+        n_more = min(int(self.joined_share * n_epochs), self._max_iter - n_epochs)
         if self.joins and n_more > 0:
             self._n_joined = n_more
             self._join_validation_rows()

@@ -37,7 +37,7 @@ from sklearn_mpt._deep.objectives import (
     SampleCounts,
 )
 from sklearn_mpt._deep.recipe import recipe_for
-from sklearn_mpt._deep.schedule_free import DELAY
+from sklearn_mpt._deep.schedule_free import STEPS
 from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._deep.start import start
 from sklearn_mpt._factors.starts import squared_distances
@@ -380,7 +380,7 @@ class MPTDeepVAE(LatentMixin, TableMPT):
             joins=validation is not None and not self.warm_start,
             learning_rate=self.learning_rate,
             delayed=module.likelihood.noises(),
-            delay=math.inf if sets_noise else DELAY * data.is_new,
+            delay=math.inf if sets_noise else STEPS.delay * data.is_new,
             rotates=recipe.rotates,
         )
 

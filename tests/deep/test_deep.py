@@ -32,7 +32,7 @@ from sklearn_mpt._integration.quadrature import (
 from sklearn_mpt._likelihoods import Bernoulli, Gaussian
 from sklearn_mpt._likelihoods.columns import Columns
 from sklearn_mpt._likelihoods.gaussian import NOISE_FLOOR
-from sklearn_mpt._measure.masks import RUNS, enumerate_masks, training_sets
+from sklearn_mpt._measure.masks import enumerate_masks, training_sets
 
 N_DIMS, N_FEATURES = 2, 5
 UNITS = Units(torch.zeros(()).double(), torch.ones(()).double())
@@ -293,7 +293,7 @@ def test_fixed_masks_reveal_single_features(mask_rate, size):
     assert_array_equal(sets[0].sum(1), 10 - size)
     assert_array_equal(sets[1:].sum(2), 11 - size)
     assert (sets[0] <= sets[1:]).all()
-    assert len(sets) == 1 + min(size, RUNS)
+    assert len(sets) == 1 + min(size, 4)
 
 
 @pytest.mark.parametrize(("size", "length"), [(32, 9), (64, 1), (1, 1), (2, 3)])
@@ -327,7 +327,7 @@ def model_and_rows(name):
 @pytest.mark.parametrize("block", [2**22, 2**6])
 @pytest.mark.parametrize("name", ["bernoulli", "gaussian", "columns"])
 def test_scores_of_hidden_features_are_differences_of_bounds(name, block, monkeypatch):
-    monkeypatch.setattr(objectives, "BLOCK", block)
+    monkeypatch.setattr(objectives, "CHUNK_ENTRIES", block)
     model, X = model_and_rows(name)
     X[2, 1] = torch.nan
     mask = tensor(*X.shape, seed=3) > 0

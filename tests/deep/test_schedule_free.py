@@ -5,9 +5,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from sklearn_mpt._deep.schedule_free import (
-    EIGENBASIS_EVERY,
-    LONGEST_ROTATED_SIDE,
-    LONGEST_SIDE,
+    AdamSteps,
     Eigenbasis,
     ScheduleFreeAdam,
 )
@@ -22,8 +20,8 @@ def flat(*parts):
     return torch.cat([part.flatten() for part in parts])
 
 
-def followed(parameters, gradients):
-    basis = Eigenbasis(parameters)
+def followed(parameters, gradients, **steps):
+    basis = Eigenbasis(parameters, AdamSteps(**steps))
     for step, gradient in enumerate(gradients, start=1):
         basis.update(gradient, step)
     return basis
@@ -34,10 +32,10 @@ def test_rotating_forth_and_back_is_the_identity_and_keeps_lengths():
         drawn(5, 3),
         drawn(4),
         drawn(1, 6),
-        drawn(LONGEST_ROTATED_SIDE + 1, 2),
+        drawn(7, 2),
     ]
     size = sum(p.numel() for p in parameters)
-    basis = followed(parameters, drawn(12, size))
+    basis = followed(parameters, drawn(12, size), max_rotated_side=6)
     vector = drawn(size, seed=1)
     rotated = vector.clone()
     basis.rotate(rotated)
@@ -49,8 +47,8 @@ def test_rotating_forth_and_back_is_the_identity_and_keeps_lengths():
 
 
 def test_a_side_that_is_too_long_is_not_rotated():
-    wide = drawn(2, LONGEST_ROTATED_SIDE + 1)
-    basis = followed([wide], drawn(12, wide.numel()))
+    wide = drawn(2, 7)
+    basis = followed([wide], drawn(12, wide.numel()), max_rotated_side=6)
     rotated = wide.clone()
     basis.rotate(rotated.view(-1))
     # only rows are mixed: columns keep their lengths
@@ -59,8 +57,9 @@ def test_a_side_that_is_too_long_is_not_rotated():
 
 
 def test_a_matrix_with_a_very_long_side_is_not_rotated():
-    long = drawn(LONGEST_SIDE + 1, 3)
-    basis = followed([long, drawn(3, 3)], drawn(12, long.numel() + 9))
+    long = drawn(7, 3)
+    parameters, gradients = [long, drawn(3, 3)], drawn(12, long.numel() + 9)
+    basis = followed(parameters, gradients, max_side=6)
     vector = drawn(long.numel() + 9, seed=1)
     rotated = vector.clone()
     basis.rotate(rotated)
@@ -74,9 +73,7 @@ def largest_correlation(M):
 
 def test_gradients_are_uncorrelated_in_their_eigenbasis():
     mixing = drawn(4, 4)
-    gradients = [
-        flat(mixing @ drawn(4, 300, seed=s)) for s in range(5 * EIGENBASIS_EVERY)
-    ]
+    gradients = [flat(mixing @ drawn(4, 300, seed=s)) for s in range(60)]
     basis = followed([drawn(4, 300)], gradients)
     before = largest_correlation(gradients[-1].view(4, 300))
     basis.rotate(gradients[-1])
@@ -126,14 +123,15 @@ def test_a_loaded_state_goes_on_as_if_never_interrupted():
     assert_array_equal(resumed.point, optimizer.point)
 
 
-def test_a_share_of_a_step_moves_that_much_and_counts_that_much(monkeypatch):
+def test_a_share_of_a_step_moves_that_much_and_counts_that_much():
     """Eight shares of an eighth, along one gradient, are one step."""
-    monkeypatch.setattr("sklearn_mpt._deep.schedule_free.WARM_UP", 1e-9)
     ends = []
     for n_steps, share in ((8, 1.0), (64, 0.125)):
         module = torch.nn.Linear(3, 1, bias=False).double()
         torch.nn.init.zeros_(module.weight)
-        optimizer = ScheduleFreeAdam(module, 0.1, delay=0)
+        optimizer = ScheduleFreeAdam(
+            module, 0.1, delay=0, steps=AdamSteps(warm_up=1e-9)
+        )
         for _ in range(n_steps):
             optimizer.step(torch.tensor([1.0, -2.0, 0.5]).double(), share)
         ends.append((optimizer.iterate, optimizer.average))

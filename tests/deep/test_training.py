@@ -7,8 +7,8 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_mpt._deep.early_stopping import validation_is_flat
-from sklearn_mpt._deep.schedule_free import DELAY, ScheduleFreeAdam
-from sklearn_mpt._deep.solver import JOINED_SHARE, NetSolver
+from sklearn_mpt._deep.schedule_free import ScheduleFreeAdam
+from sklearn_mpt._deep.solver import NetSolver
 from sklearn_mpt._fitting.fit_loop import fit_loop, fit_part
 
 torch = pytest.importorskip("torch")
@@ -190,9 +190,9 @@ def test_a_start_that_diverges_is_left():
 
 def test_resting_parameters_wait():
     module = Point()
-    optimizer = ScheduleFreeAdam(module, 0.1, [module.x])
+    optimizer = ScheduleFreeAdam(module, 0.1, [module.x], delay=30)
     optimizer.resume()
-    for _ in range(DELAY):
+    for _ in range(30):
         optimizer.step(torch.ones(1).double())
     assert module.x.item() == 5
     optimizer.step(torch.ones(1).double())
@@ -209,7 +209,7 @@ def test_what_rests_is_what_the_module_is_told():
     optimizer.read_delayed()
     optimizer.resume()
     assert module.x.item() == 3
-    for _ in range(2 * DELAY):
+    for _ in range(240):
         optimizer.step(torch.ones(1).double())
     optimizer.show(optimizer.average)
     assert module.x.item() == 3
@@ -281,7 +281,7 @@ class Counting(ValidationParabola):
 
 
 def joining(joins):
-    until = {"tol": 1e-4, "n_iter_no_change": 100}
+    until = {"tol": 1e-4, "n_iter_no_change": 100, "joined_share": 0.2}
     return validated(Joining(0.3), Counting(), joins=joins, **until)
 
 
@@ -295,7 +295,7 @@ def test_rows_that_ended_training_join_it_for_a_while():
     n_epochs = len(apart.loss_curve)
     assert joined.loss_curve[:n_epochs] == apart.loss_curve
     assert joined.validation_curve == apart.validation_curve
-    assert len(joined.loss_curve) == int((1 + JOINED_SHARE) * n_epochs)
+    assert len(joined.loss_curve) == int(1.2 * n_epochs)
     assert apart.module.x.item() == pytest.approx(3, abs=0.1)
     assert 2 < joined.module.x.item() < apart.module.x.item() - 0.05  # on the way to 2
     assert apart.validation.n_set == 1
