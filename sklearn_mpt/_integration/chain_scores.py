@@ -23,6 +23,7 @@ References
 import functools
 import math
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,11 +45,36 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._numbers import CACHE_BYTES
 
-N_ROWS = 128  # for which approximate posteriors are found together
-GROWTH = 1.3  # of the length of a prefix, from one with posteriors to the next
-# Points of each approximate posterior, the more the fewer lengths, and of the prior.
-N_POINTS, MAX_POINTS, PRIOR_POINTS = 1280, 128, 4
-MAX_PLACES = 512  # prefixes that are scored together, for memory
+
+@dataclass(frozen=True)
+class ChainRules:
+    """Points of scores along orders, and what is computed together.
+
+    Attributes
+    ----------
+    growth : float
+        Ratio of the lengths of two successive prefixes with approximate posteriors.
+    n_points : int
+        Largest number of points of all approximate posteriors of an order together.
+    max_points : int
+        Largest number of points of one approximate posterior.
+    prior_ratio : int
+        Number of points of the prior, as a multiple of those of a posterior.
+    n_rows : int
+        Number of rows whose approximate posteriors are computed together.
+    n_prefixes : int
+        Number of prefixes that are scored together, which bounds the memory.
+    """
+
+    growth: float = 1.3
+    n_points: int = 1280
+    max_points: int = 128
+    prior_ratio: int = 4
+    n_rows: int = 128
+    n_prefixes: int = 512
+
+
+RULES = ChainRules()
 
 
 def prefix_scores(X, orders, model, n_dims, seed):
@@ -70,7 +96,7 @@ def prefix_scores(X, orders, model, n_dims, seed):
     """
     keys = [zlib.crc32(np.ascontiguousarray(order.cpu().numpy())) for order in orders]
     sums = 0
-    for part in gen_batches(len(X), N_ROWS):
+    for part in gen_batches(len(X), RULES.n_rows):
         rows = rows_of(model.standardise(X[part].double()))
         rows = rows._replace(posteriors=model.propose(rows))
         shift = row_shifts(rows, n_dims, tuple(seed))
@@ -97,7 +123,7 @@ def _sum_over_rows(rows, order, model, shift, rng):
     """
     parts = _posteriors(rows, order, model)
     count = n_points(order.shape[1])
-    counts = [PRIOR_POINTS * count, *[count] * parts.mean.shape[1]]
+    counts = [RULES.prior_ratio * count, *[count] * parts.mean.shape[1]]
     shifts = torch.from_numpy(
         rng.integers(2**N_BITS, size=(len(counts), shift.shape[1]))
     )
@@ -123,15 +149,15 @@ def _posteriors(rows, order, model):
 
 def n_points(n_features):
     """Return the number of points of each approximate posterior, a power of 2."""
-    count = N_POINTS / len(lengths(n_features))
-    return min(2 ** int(math.log2(count)), MAX_POINTS)
+    count = RULES.n_points / len(lengths(n_features))
+    return min(2 ** int(math.log2(count)), RULES.max_points)
 
 
 def lengths(n_features):
     """Return lengths of prefixes that have approximate posteriors, from n_features."""
     result = [n_features]
     while result[-1] > 1:
-        result.append(int(result[-1] / GROWTH))
+        result.append(int(result[-1] / RULES.growth))
     return result
 
 
@@ -147,7 +173,7 @@ def _nodes(parts, count, shifts):
     parts : Posterior of shape (n, c, ...).
     """
     n_rows, _, n_dims = parts.mean.shape
-    points = _shared_points(PRIOR_POINTS * count, n_dims).to(shifts.device)
+    points = _shared_points(RULES.prior_ratio * count, n_dims).to(shifts.device)
     prior = shifted(points, shifts[:, :1])
     near = shifted(points[:count], shifts[:, 1:, None])
     near = parts.mean[:, :, None] + near @ parts.root
@@ -163,7 +189,7 @@ def _nodes(parts, count, shifts):
     )
     log_parts = torch.baddbmm(constant, deviation_moments, coefs.mT)
     log_prior = standard_normal_log_prob(z)
-    of_prior = log_prior[..., None] + math.log(PRIOR_POINTS)
+    of_prior = log_prior[..., None] + math.log(RULES.prior_ratio)
     log_mixture = torch.logsumexp(torch.cat([of_prior, log_parts], 2), 2)
     return z, log_prior - log_mixture
 
@@ -183,8 +209,10 @@ def _score_prefixes(rows, order, model, z, log_weight):
     log_prob_of_present = log_prob.mul_(present[..., None])
     joint, scores = log_weight, []
     n_features = order.shape[1]
-    for first in range(0, n_features, MAX_PLACES):
-        sums = _cumulative(log_prob_of_present[:, first : first + MAX_PLACES], joint)
+    for first in range(0, n_features, RULES.n_prefixes):
+        sums = _cumulative(
+            log_prob_of_present[:, first : first + RULES.n_prefixes], joint
+        )
         joint = sums[:, -1].clone()
         total, share = _by_node(sums)
         following = total.diff(dim=1).sum(0)  # of the next feature alone

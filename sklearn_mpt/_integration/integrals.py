@@ -27,18 +27,16 @@ from sklearn_mpt._integration.quadrature import (
 )
 from sklearn_mpt._numbers import CACHE_BYTES
 
-GRID_SIZES = [4, 6, 9, 13, 19, 28, 41, 60, 90]  # nodes per dimension, coarse to fine
-MAX_GRID_NODES = 2**15
-QUADRATURE_TOLERANCE = 1e-4  # nats, or units of z or of standardised features
+# Error at which importance sampling ends, in nats, or in units of z or of standardised
+# features.
 IMPORTANCE_TOLERANCE = 0.02
 # Points around the mode and from the prior in each replicate, for rule after rule.
 IMPORTANCE_POINTS = [(2**power, 2 ** (power - 3)) for power in range(5, 11)]
 IMPORTANCE_NODES = 36  # for which chunks of rows are chosen; more come in blocks
-LEAST_AVERAGE = 1e-200  # probability that shared nodes estimate
+# Smallest probability that shared nodes estimate. Terms of smaller ones may underflow,
+# so that nodes of each row estimate them.
+MIN_AVERAGE = 1e-200
 QUASI_RANDOM_GAIN = 2  # standard error of random over that of quasi-random points
-# Refining ends where weights, and with them errors, are small by chance. So this share
-# of the random error is added to errors of rows that were refined.
-RANDOM_ERROR_SHARE = 0.75
 
 
 class Accuracy(NamedTuple):
@@ -72,19 +70,38 @@ class Accuracy(NamedTuple):
         return self._replace(rules=lambda: iter([last]))
 
 
-def quadrature(n_dims, device):
+def quadrature(
+    n_dims,
+    device,
+    *,
+    sizes=(4, 6, 9, 13, 19, 28, 41, 60, 90),
+    max_nodes=2**15,
+    tolerance=1e-4,
+):
     """Return the accuracy of product grids, three at a time.
 
     Two might agree by chance.
+
+    Parameters
+    ----------
+    n_dims : int
+    device : torch.device
+    sizes : sequence of int
+        Numbers of nodes in a dimension, from coarse to fine grids.
+    max_nodes : int
+        Largest number of nodes of a grid.
+    tolerance : float
+        Error at which refining ends, in nats, or in units of z or of standardised
+        features.
     """
 
     def rules():
-        for few, many in itertools.pairwise(GRID_SIZES):
-            if many**n_dims <= MAX_GRID_NODES:
+        for few, many in itertools.pairwise(sizes):
+            if many**n_dims <= max_nodes:
                 yield grids((few, (few + many) // 2, many), n_dims, device)
 
-    n_nodes = GRID_SIZES[1] ** n_dims
-    return Accuracy(rules, QUADRATURE_TOLERANCE, n_nodes, is_quadrature=True)
+    n_nodes = sizes[1] ** n_dims
+    return Accuracy(rules, tolerance, n_nodes, is_quadrature=True)
 
 
 def importance(
@@ -278,7 +295,7 @@ def conditionals_by_difference(rows, entries, integrate):
     return joint - before[place], torch.hypot(joint_error, error[place])
 
 
-def refine(estimate, rules, tolerance):
+def refine(estimate, rules, tolerance, random_error_share=0.75):
     """Estimate rows by the first rule, inaccurate ones by the next, up to the last.
 
     An entry keeps the first estimate that is accurate, so that it does not depend on
@@ -289,6 +306,9 @@ def refine(estimate, rules, tolerance):
         (n, ...), and the random error that decides on refining, if it is not the error.
     rules : iterable
     tolerance : float
+    random_error_share : float
+        Refining ends where weights, and with them errors, are small by chance.
+        Therefore this share of the random error is added to errors of refined rows.
 
     Returns value, error and random error.
     """
@@ -299,7 +319,7 @@ def refine(estimate, rules, tolerance):
         rows = inaccurate.reshape(len(inaccurate), -1).any(1).nonzero()[:, 0]
         if len(rows) == 0:
             break
-        estimate_of_rule = _estimated(estimate, rule, rows, RANDOM_ERROR_SHARE)
+        estimate_of_rule = _estimated(estimate, rule, rows, random_error_share)
         for old, new in zip(best, estimate_of_rule, strict=True):
             old[rows] = torch.where(inaccurate[rows], new, old[rows])
     return best
@@ -354,8 +374,8 @@ def _shared_conditionals(rows, rule, model):
     logs = torch.stack([torch.logsumexp(joint, 1) for joint in joints])
     average, error = rule.combine(torch.stack(averages), logs)
     error[rule.unresolved(joints[0].softmax(1))] = torch.inf
-    error = torch.where(average > LEAST_AVERAGE, error / average, torch.inf)
-    return average.clamp(min=LEAST_AVERAGE).log(), error
+    error = torch.where(average > MIN_AVERAGE, error / average, torch.inf)
+    return average.clamp(min=MIN_AVERAGE).log(), error
 
 
 def draw_latent(rows, nodes, level, model):

@@ -7,7 +7,6 @@ import torch
 
 from sklearn_mpt._numbers import TINY
 
-SHORTER, SHORTEST = 0.3, 1e-3  # of steps: factor, and least share of a damped one
 # Relative rounding error of a log-density, a sum over features. A smaller fall of it is
 # no reason to shorten a step.
 ROUNDING = 1e-13
@@ -29,7 +28,17 @@ class PosteriorModes(NamedTuple):
     precision: torch.Tensor  # shape: (n, k, k)
 
 
-def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.inf):
+def climb(
+    log_joint,
+    start,
+    *,
+    max_iter,
+    tol=0.0,
+    min_gain=0.0,
+    max_step=math.inf,
+    shortening=0.3,
+    min_share=1e-3,
+):
     r"""Return the modes near `start`; rows move by Newton steps.
 
     A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once
@@ -47,16 +56,21 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.
         Largest number of steps.
     tol : float
         A row has converged if its step changes no component of z by more.
-    least_gain : float
+    min_gain : float
         A row has converged if its step is expected to gain less, in nats.
     max_step : float
         Largest length of a step.
+    shortening : float
+        Factor of the length of a step that gains nothing.
+    min_share : float
+        A row has converged if its step is shortened to a smaller share of
+        :math:`\log(1 + d)`.
     """
     z, moving = start.clone(), torch.arange(len(start), device=start.device)
     value, gradient, precision = (part.clone() for part in log_joint(z, moving))
     step, gain = _newton(gradient, precision, max_step)
     size = torch.ones_like(value)
-    goes_on = (step.abs().amax(1) > tol) & (gain > least_gain)
+    goes_on = (step.abs().amax(1) > tol) & (gain > min_gain)
     for _ in range(max_iter):
         moving = moving[goes_on]
         if len(moving) == 0:
@@ -74,11 +88,11 @@ def climb(log_joint, start, *, max_iter, tol=0.0, least_gain=0.0, max_step=math.
         step[better], gain[better] = new
         length = step.norm(dim=1).clamp(min=TINY)
         damped = torch.log1p(length) / length
-        longer = torch.maximum(size[better] / SHORTER, damped[better])
+        longer = torch.maximum(size[better] / shortening, damped[better])
         size[better] = longer.clamp(max=1.0)
-        size[worse] = torch.minimum(SHORTER * size[worse], damped[worse])
-        goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > least_gain)
-        goes_on &= size[moving] > SHORTEST * damped[moving]
+        size[worse] = torch.minimum(shortening * size[worse], damped[worse])
+        goes_on = (step[moving].abs().amax(1) > tol) & (gain[moving] > min_gain)
+        goes_on &= size[moving] > min_share * damped[moving]
     return PosteriorModes(z, value, precision)
 
 

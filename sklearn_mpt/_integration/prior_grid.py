@@ -13,7 +13,6 @@ import torch
 from sklearn_mpt._integration.quadrature import Nodes, log_mean_exp
 
 RADIUS = 5.5  # of a grid, in standard deviations of z: 4e-8 of the prior is beyond
-RESOLVED, AT_EDGE = 1.5, 1e-3  # see `resolves`
 
 
 def spacings(precision, ratio, widest):
@@ -73,12 +72,12 @@ def prior_grid(steps, like, radius=RADIUS, shift=0.0):
     return z, log_weight - log_weight.logsumexp(0)
 
 
-def resolves(r, z, steps, radius):
+def resolves(r, z, steps, radius, max_ratio=1.5, max_edge_weight=1e-3):
     """Return for which rows a grid is fine and wide enough; bool, (n,).
 
-    r : posterior weights of the nodes, (n, s). A posterior must be as wide, given all
-    other components, as the spacing over `RESOLVED`, and may have no more than
-    `AT_EDGE` of its weight near the edge of the grid.
+    r : posterior weights of the nodes, (n, s). max_ratio : largest ratio of the spacing
+    and the standard deviation of a component of a posterior, given all others.
+    max_edge_weight : largest weight of a posterior near the edge of the grid.
     """
     n_dims = len(steps)
     u = z / z.new_tensor(steps)
@@ -90,7 +89,7 @@ def resolves(r, z, steps, radius):
     covariance.diagonal(dim1=1, dim2=2).add_(1e-6)
     precision = torch.linalg.inv_ex(covariance).inverse.diagonal(dim1=1, dim2=2)
     is_edge = ((z**2).sum(1) > (radius - 1) ** 2).to(r.dtype)
-    return (precision.amax(1) < RESOLVED**2) & (r @ is_edge < AT_EDGE)
+    return (precision.amax(1) < max_ratio**2) & (r @ is_edge < max_edge_weight)
 
 
 class PriorGrids:

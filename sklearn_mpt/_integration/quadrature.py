@@ -23,11 +23,9 @@ TRAINING_POINTS, FINE_TRAINING_POINTS = (64, 8), (256, 32)
 N_REPLICATES = 8  # of quasi-random points
 # Quantile of Student's t with N_REPLICATES - 1 degrees of freedom over the normal one.
 STUDENT_FACTOR = float(t.ppf(0.975, N_REPLICATES - 1) / norm.ppf(0.975))
-N_BITS, N_SHIFT_BITS = 30, 16  # of points, and of their shifts
-MIN_PART_SHARE = (
-    1e-3  # share of the weight below which a part of a mixture moves elsewhere
-)
-TURNS = 30.0  # full turns of the shift for each unit of a row
+# Bits of points, and of their shifts. Rounding errors of rows hardly ever change these
+# because they are few.
+N_BITS, N_SHIFT_BITS = 30, 16
 # Of averages over a standard normal distribution.
 NODES, WEIGHTS = roots_hermitenorm(16)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -249,11 +247,12 @@ class PartMoments(NamedTuple):
         return cls(*parts, log_total, log_squares)
 
 
-def adapt(posteriors, moments):
+def adapt(posteriors, moments, min_share=1e-3):
     """Return posteriors that are nearer to the true one, by the weights of nodes.
 
     It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
-    Parts without weight become copies of the largest one. The last part becomes a
+    Parts whose share of the weight is below `min_share` become copies of the largest
+    one. The last part becomes a
     Gaussian of the moments of all others, but wider.
 
     moments : PartMoments of groups of nodes.
@@ -277,7 +276,7 @@ def adapt(posteriors, moments):
     )
     mean, covariance = _update_parts(posteriors[:-1], share, mean, square, n_effective)
     largest, rows = share.argmax(0), torch.arange(share.shape[1], device=share.device)
-    empty = (share < MIN_PART_SHARE)[..., None]
+    empty = (share < min_share)[..., None]
     mean = torch.where(empty, mean[largest, rows], mean)
     covariance = torch.where(empty[..., None], covariance[largest, rows], covariance)
     parts = [_gaussian(*part) for part in zip(mean, covariance, strict=True)]
@@ -343,14 +342,18 @@ def row_shifts(rows, n_dims, seed):
     directions = _directions(2 * rows.X.shape[1], n_dims, seed).to(rows.X)
     observed = rows.observed.to(rows.X.dtype)
     turns = torch.cat([rows.X * observed, observed], 1) @ directions % 1
-    # few bits: rounding of the product hardly ever changes them
     return (turns * 2**N_SHIFT_BITS).long() << (N_BITS - N_SHIFT_BITS)
 
 
 @functools.lru_cache(maxsize=16)
-def _directions(n_numbers, n_dims, seed):
+def _directions(n_numbers, n_dims, seed, turns=30.0):
+    """Return how many full turns of the shift a unit of each number makes; (p, k).
+
+    turns : their standard deviation. With many, rows that differ little have shifts
+    that are independent.
+    """
     rng = np.random.default_rng([*seed, n_numbers, n_dims])
-    return torch.from_numpy(TURNS * rng.normal(size=(n_numbers, n_dims)))
+    return torch.from_numpy(turns * rng.normal(size=(n_numbers, n_dims)))
 
 
 def log_mean_exp(log_values, axis):

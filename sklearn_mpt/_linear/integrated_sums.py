@@ -33,7 +33,7 @@ from sklearn_mpt._linear.linear_map import (
 )
 
 BLOCK_ROWS = 2**14  # rows at a time in searches for features that vary
-LEAST_LOG_PROB = -30.0  # of an entry at a shared node; it keeps 1 / p finite
+MIN_LOG_PROB = -30.0  # of an entry at a shared node, so that 1 / p is finite
 
 
 class RowContext(NamedTuple):
@@ -86,7 +86,7 @@ def table_of(z, log_weight, point, likelihood):
     values = location.new_tensor(likelihood.values)[:, None]
     log_prob = likelihood.entry_log_prob(values, location[:, None])
     slope, information = likelihood.derivatives(values, location[:, None])
-    log_prob = log_prob.clamp(min=LEAST_LOG_PROB)
+    log_prob = log_prob.clamp(min=MIN_LOG_PROB)
     return NodeTable(z, log_weight, log_prob, slope, information[:, 0])
 
 

@@ -8,7 +8,6 @@ torch = pytest.importorskip("torch")
 
 from sklearn_mpt._integration.integrals import (  # noqa: E402
     QUASI_RANDOM_GAIN,
-    RANDOM_ERROR_SHARE,
     _random_error,
     importance,
     refine,
@@ -186,9 +185,9 @@ def test_refine_ends_by_the_doubt_and_adds_a_share_of_it_to_the_error():
         random_error = torch.tensor([0.1, 9.0]).double()[which] / rule**2
         return torch.full_like(error, rule), error, random_error
 
-    values, errors, _ = refine(estimate, rules=[1.0, 2.0, 10.0], tolerance=0.5)
+    values, errors, _ = refine(estimate, [1.0, 2.0, 10.0], 0.5, random_error_share=0.5)
     assert_array_equal(values, [1, 10])
-    refined = np.hypot(0.1, RANDOM_ERROR_SHARE * 9.0 / 10**2)
+    refined = np.hypot(0.1, 0.5 * 9.0 / 10**2)
     assert_allclose(errors, [9.0, refined], rtol=1e-6)
 
 
