@@ -1,4 +1,4 @@
-"""Sizes of memory, and the floor of divisors, that all subpackages share."""
+"""Sizes of memory, and floors, that all subpackages share."""
 
 FLOAT_BYTES = 8  # of a number in double precision
 # A tensor of this size fits the caches beside a few others; passes over larger ones
@@ -10,5 +10,7 @@ CHUNK_BYTES = 2**25
 CHUNK_ENTRIES = CHUNK_BYTES // FLOAT_BYTES
 # Largest table that is kept from one pass to the next.
 KEPT_ENTRIES = 2**24
+# Smallest mean Fisher information of a location. It may be 0, as where all amounts are.
+MIN_INFORMATION = 1e-12
 # Floor of divisors that are zero only where the dividend is.
 TINY = 1e-300

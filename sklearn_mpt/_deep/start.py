@@ -1,5 +1,6 @@
 """Where the training of a deep model starts, as arrays."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -7,16 +8,34 @@ import torch
 
 from sklearn_mpt._deep.nets import initial_layers, propagate
 from sklearn_mpt._factors.starts import closed_form_of_rows
+from sklearn_mpt._numbers import MIN_INFORMATION, TINY
 
-N_ROWS = 512  # rows, or samples of z, by which layers are scaled
-# The total variance of the locations is at most this, and that of each at most 1. A
-# larger one would fit some rows at every z, and no z would be free for others.
-LARGEST_TOTAL_VARIANCE = 20
-# Noise at the start, in variances of the rows: for each feature, and the least of all.
-# With more noise posteriors of z are nearly the prior, and the decoder stays linear.
-NOISE_SHARE, MIN_NOISE_SHARE = 0.05, 0.1
-LEAST_INFORMATION = 1e-12  # of a location, on average: amounts may all be zero
-TINY = np.finfo(float).tiny
+
+@dataclass(frozen=True)
+class StartScales:
+    """Scales of the nets and the noise at the start.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows, or samples of z, by which layers are scaled.
+    max_total_variance : float
+        Largest total variance of the locations, of each of which it is at most 1. A
+        larger one would fit some rows at every z, and no z would be free for others.
+    noise_share : float
+        Noise for each feature, as a share of the variances of the rows. With more,
+        posteriors of z are nearly the prior, and the decoder stays linear.
+    min_noise_share : float
+        Smallest noise of all features together, as the same share.
+    """
+
+    n_rows: int = 512
+    max_total_variance: float = 20
+    noise_share: float = 0.05
+    min_noise_share: float = 0.1
+
+
+SCALES = StartScales()
 
 
 class StartKind(NamedTuple):
@@ -76,7 +95,7 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     fitted = {"activation_": recipe.activation, "_shift": shift, "_scale": scale}
     fitted |= likelihood.start_attributes(rows.X, scale, weight)
     if recipe.widths and "noise_variance_" in fitted:
-        share = np.clip(NOISE_SHARE * X.shape[1], MIN_NOISE_SHARE, 1)
+        share = np.clip(SCALES.noise_share * X.shape[1], SCALES.min_noise_share, 1)
         fitted["noise_variance_"] = share * fitted["noise_variance_"]
     fitted |= _encoder_start(recipe, n_components, likelihood, rows, rng)
     if kind.is_linear:
@@ -99,9 +118,9 @@ def _decoder_start(sizes, location, activation, activation_scale, rng):
     coefficients and a list of intercepts.
     """
     coefs, intercepts = initial_layers(sizes, rng)
-    z = rng.normal(size=(N_ROWS, sizes[0]))
+    z = rng.normal(size=(SCALES.n_rows, sizes[0]))
     last = propagate(coefs, intercepts, activation, z, activation_scale, rng)
-    size = min(1.0, np.sqrt(LARGEST_TOTAL_VARIANCE / len(location)))
+    size = min(1.0, np.sqrt(SCALES.max_total_variance / len(location)))
     coefs[-1] *= size / max((last @ coefs[-1]).std(), 1e-12)
     intercepts[-1] = location - (last @ coefs[-1]).mean(0)
     return (coefs, intercepts), z, last
@@ -118,7 +137,7 @@ def _encoder_start(recipe, n_components, likelihood, rows, rng):
     if recipe.widths:
         sizes = [2 * n_inputs, *recipe.widths, n_outputs]
         coefs, intercepts = initial_layers(sizes, rng)
-        sample = rows.some(N_ROWS, rng)
+        sample = rows.some(SCALES.n_rows, rng)
         entering = np.concatenate([inputs[sample], observed[sample]], 1)
         propagate(coefs, intercepts, recipe.activation, entering, 1.0, rng)
         coefs[-1][:], intercepts[-1][:] = 0, 0
@@ -158,7 +177,7 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
         )
     information = rows.total(observed * information.numpy())
     information /= np.maximum(rows.total(observed), TINY)
-    root = np.sqrt(np.maximum(information, LEAST_INFORMATION))
+    root = np.sqrt(np.maximum(information, MIN_INFORMATION))
     slope = observed * slope.numpy()
     size = np.sqrt(rows.weight)[:, None]
     W, noise = closed_form_of_rows(size * (slope / root), z.shape[1])

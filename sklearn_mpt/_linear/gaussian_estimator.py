@@ -1,5 +1,6 @@
 """Base class of linear models with Gaussian noise, which have closed-form integrals."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -37,13 +38,37 @@ from sklearn_mpt._numbers import TINY
 NOISE_FLOOR = 1e-9
 # Masks in each step, and if steps without masks follow, which remove their noise.
 AUTO_MASKS, FEW_MASKS = 64, 16
-START_NOISE = 0.01  # random part of the first components, in standard deviations
-# Short runs of factor analysis from random noise variances, beside the one from the
-# principal components: their number, epochs and rows.
-N_RANDOM_RUNS, N_SHORT_EPOCHS, SHORT_ROWS = 4, 15, 2000
-MOST_PATTERNS = 100  # patterns of gaps over which expected information is added up
-DEPENDENT = 1e-6  # share of a feature's variance unexplained by other features
-LEAST_UNEXPLAINED = 0.05  # smallest share of noise in a feature at the start
+MAX_PATTERNS = 100  # of gaps, over which expected information is added up
+
+
+@dataclass(frozen=True)
+class FactorStarts:
+    """Short runs of factor analysis, of which the best is the start.
+
+    One starts near the principal components, the others at random noise variances.
+
+    Attributes
+    ----------
+    n_random_runs : int
+        Number of runs from random noise variances.
+    n_epochs : int
+        Number of epochs of a run.
+    n_rows : int
+        Largest number of rows of a run.
+    noise : float
+        Random part of the first components, in standard deviations of the features.
+    min_unexplained : float
+        Smallest random noise variance, as a share of the variance of a feature.
+    """
+
+    n_random_runs: int = 4
+    n_epochs: int = 15
+    n_rows: int = 2000
+    noise: float = 0.01
+    min_unexplained: float = 0.05
+
+
+STARTS = FactorStarts()
 
 
 class GaussianLinear(LatentMixin, BaseMPT):
@@ -97,7 +122,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
             first = self._closed_form(X, (shift, scale), shape[0], weight)
             if init == "pca":
                 return constants | first
-            first["components_"] = first["components_"] + START_NOISE * noise
+            first["components_"] = first["components_"] + STARTS.noise * noise
             if self.max_iter == 0:
                 return constants | first
             return constants | _best_factors(X, constants | first, rng, weight)
@@ -139,7 +164,7 @@ class GaussianLinear(LatentMixin, BaseMPT):
 
         matrix = information_by_hessian(log_prob, coefs, log_noise)
         all_features, free = np.ones(len(coefs), dtype=bool), np.eye(len(coefs))
-        patterns = (~torch.isnan(X)).unique(dim=0)[:MOST_PATTERNS]
+        patterns = (~torch.isnan(X)).unique(dim=0)[:MAX_PATTERNS]
         expected = sum(expected_information(coefs, log_noise, s) for s in patterns)
         numbers = (tensor.cpu().numpy() for tensor in (matrix, coefs, unit))
         return Information(*numbers, free, all_features, expected.cpu().numpy())
@@ -232,7 +257,7 @@ def _best_factors(X, fitted, rng, weight):
     The likelihood has local maxima. One run starts near the principal components, the
     others at very small factors with random noise variances.
     """
-    few = rng.permutation(len(X))[:SHORT_ROWS]
+    few = rng.permutation(len(X))[: STARTS.n_rows]
     weight = None if weight is None else weight[few]
     rows = torch.from_numpy(np.array(X[few], float))
     point, floor = _point(fitted, "cpu"), np.log(fitted["_noise_floor"])
@@ -241,14 +266,14 @@ def _best_factors(X, fitted, rng, weight):
         rows, n_dims, None, len(rows), rows.new_tensor(floor), weight
     )
     points = [point]
-    for _ in range(N_RANDOM_RUNS):
-        share = rng.uniform(LEAST_UNEXPLAINED, 1, len(variance))
+    for _ in range(STARTS.n_random_runs):
+        share = rng.uniform(STARTS.min_unexplained, 1, len(variance))
         coefs = point.coefs.clone()
         shape = len(variance), n_dims
-        weak = START_NOISE * fitted["_scale"][:, None] * rng.normal(size=shape)
+        weak = STARTS.noise * fitted["_scale"][:, None] * rng.normal(size=shape)
         coefs[:, :-1] = torch.from_numpy(weak)
         points.append(Point(coefs, torch.from_numpy(np.log(share * variance))))
-    best = best_of_short_runs(objective, points, N_SHORT_EPOCHS)
+    best = best_of_short_runs(objective, points, STARTS.n_epochs)
     return {
         "components_": best.coefs[:, :-1].T.numpy().copy(),
         "mean_": best.coefs[:, -1].numpy().copy(),
@@ -256,16 +281,19 @@ def _best_factors(X, fitted, rng, weight):
     }
 
 
-def _are_dependent(weights):
+def _are_dependent(weights, tol=1e-6):
     """Return whether features without noise are linear functions of each other.
 
-    weights : their components, (k, q). If they are, their joint density is infinite; if
-    they are not, noise variances of zero are valid.
+    weights : their components, (k, q). tol : share of the variance of a feature that
+    others do not explain, below which it is a function of them.
+
+    If features are dependent, their joint density is infinite; otherwise noise
+    variances of zero are valid.
     """
     n_components, n_features = weights.shape
     unit = weights / np.maximum(np.linalg.norm(weights, axis=0), TINY)
     lengths = np.linalg.svd(unit, compute_uv=False)
-    return n_features > n_components or lengths.min() ** 2 < DEPENDENT
+    return n_features > n_components or lengths.min() ** 2 < tol
 
 
 class ClosedForm(Solver):

@@ -1,6 +1,7 @@
 """Base class of linear models with any likelihood, integrated over z numerically."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -51,6 +52,7 @@ from sklearn_mpt._linear.linear_map import (
     LinearMap,
     spacing,
 )
+from sklearn_mpt._numbers import MIN_INFORMATION
 
 # Shared grids over the prior: spacings in standard deviations of the narrowest
 # posterior, of which there is a bound, and the radii of the two grids of each pair.
@@ -60,12 +62,37 @@ CONDITIONAL_TOLERANCE = 0.1  # nats, by importance sampling
 # Quadrature rules tried for a conditional, before it is computed as a difference of
 # two log-likelihoods.
 CONDITIONAL_RULES = 4
-# A random start is the best of short runs, from components of resampled rows: number
-# of runs and of their steps; largest numbers of rows and of entries, as longer runs
-# would cost more than they save.
-N_SHORT_RUNS, N_SHORT_STEPS, SHORT_ROWS, SHORT_ENTRIES = 3, 8, 500, 50_000
-LEAST_INFORMATION = 1e-12  # smallest mean information of a location
-START_ROWS, START_NOISE = 5000, 0.1  # rows, and random part, of first components
+
+
+@dataclass(frozen=True)
+class RandomStarts:
+    """Short runs of which the best is a random start.
+
+    Attributes
+    ----------
+    n_runs : int
+        Number of runs, from components of resampled rows.
+    n_steps : int
+        Number of steps of a run. Longer runs cost more than they save.
+    max_rows : int
+        Largest number of rows of a run.
+    max_entries : int
+        Largest number of entries of a run with more than n_components + 1 rows.
+    component_rows : int
+        Largest number of rows by which the first components are estimated.
+    noise : float
+        Standard deviation of the random part of the first components.
+    """
+
+    n_runs: int = 3
+    n_steps: int = 8
+    max_rows: int = 500
+    max_entries: int = 50_000
+    component_rows: int = 5000
+    noise: float = 0.1
+
+
+STARTS = RandomStarts()
 
 
 class IntegratedLinear(LatentMixin, BaseMPT):
@@ -126,7 +153,7 @@ class IntegratedLinear(LatentMixin, BaseMPT):
             components = start_components(X, intercept, K, likelihood, weight)
         elif self.max_iter == 0:
             shape = K, len(intercept)
-            components = START_NOISE * rng.normal(size=shape)
+            components = STARTS.noise * rng.normal(size=shape)
             components *= _varies(X, likelihood)
         else:
             components = self._best_of_short_runs(X, intercept, likelihood, rng, weight)
@@ -162,21 +189,23 @@ class IntegratedLinear(LatentMixin, BaseMPT):
         The likelihood has local maxima.
         """
         K = self.n_components
-        n_rows = min(SHORT_ROWS, max(K + 1, SHORT_ENTRIES // X.shape[1]))
+        n_rows = min(STARTS.max_rows, max(K + 1, STARTS.max_entries // X.shape[1]))
         few = rng.permutation(len(X))[:n_rows]
         given = RowContext(weight=_taken(weight, few))
         rows = torch.from_numpy(np.array(X[few], float))
         points = []
-        for k in range(N_SHORT_RUNS):
-            drawn = rng.choice(len(X), min(len(X), START_ROWS), replace=k > 0)
+        for k in range(STARTS.n_runs):
+            drawn = rng.choice(
+                len(X), min(len(X), STARTS.component_rows), replace=k > 0
+            )
             start_args = intercept, K, likelihood, _taken(weight, drawn)
             start = start_components(X[drawn], *start_args)
-            noise = k * START_NOISE * rng.normal(size=start.shape)
+            noise = k * STARTS.noise * rng.normal(size=start.shape)
             start += noise * _varies(X, likelihood)
             arrays = torch.from_numpy(start), torch.from_numpy(intercept)
             points.append(point_of(*arrays, likelihood.shape_params))
         objective = LikelihoodRows(rows, likelihood, self._objective_params, K, given)
-        best = best_of_short_runs(objective, points, N_SHORT_STEPS)
+        best = best_of_short_runs(objective, points, STARTS.n_steps)
         return best.coefs.numpy()[:, :-1].T.copy()
 
     def _density_of(self, fitted, device):
@@ -372,7 +401,7 @@ def mean_information(information, spread):
     if information.ndim == 1:
         return information.numpy()
     total = (information.numpy() * spread).sum(axis=0)
-    return np.maximum(total / np.maximum(spread.sum(axis=0), 1), LEAST_INFORMATION)
+    return np.maximum(total / np.maximum(spread.sum(axis=0), 1), MIN_INFORMATION)
 
 
 def _taken(weight, rows):

@@ -19,9 +19,6 @@ from sklearn_mpt._integration.quadrature import (
     widened,
 )
 
-PROPOSAL_STEPS = 6  # Newton steps to the Gaussian from which importance sampling draws
-CORE = 3.0  # radius within which the shared grid must be fine enough
-N_CELLS = 12  # cells across the core; the information is bounded in each
 MAX_SPACING = 0.8  # largest spacing of the shared grid
 
 # Number of dimensions -> nodes in each dimension. With more, fits score the same to
@@ -29,7 +26,6 @@ MAX_SPACING = 0.8  # largest spacing of the shared grid
 ROW_GRID = {1: 15, 2: 5, 3: 5}
 N_ROW_GROUPS = 16  # of sampled nodes, from which those of a step are taken in turn
 MODE_TOLERANCE = 1e-4  # accuracy of the mode, in units of z; with it sums are smooth
-BOUND_NODES, BOUND_POINTS = 7, 256
 
 
 class LinearMap:
@@ -127,15 +123,17 @@ def variational_posterior(rows, joint, grid, n_steps=4, start=None):
     return posterior
 
 
-def proposal(rows, joint):
+def proposal(rows, joint, n_steps=6):
     """Return the Gaussian from which importance sampling draws.
 
     It is the better, by the evidence lower bound, of the Laplace approximation and the
     variational posterior, because the curvature at the mode of a steep posterior may
     not match its width. It is then widened.
+
+    n_steps : number of Newton steps to the variational posterior.
     """
     grid, peak = bound_grid(joint, [0]), laplace(rows, joint)
-    other = variational_posterior(rows, joint, grid, PROPOSAL_STEPS, peak)
+    other = variational_posterior(rows, joint, grid, n_steps, peak)
     bounds = [evidence_lower_bound(rows, p, joint, grid) for p in (peak, other)]
     is_better = bounds[1] > bounds[0]
     mean, root, precision_root = (
@@ -200,28 +198,35 @@ class RowNodes:
         return self.rule.place(group, [posterior], rows)
 
 
-def bound_grid(joint, seed):
-    """Return nodes of the standard normal, and log weights, for `location_points`."""
+def bound_grid(joint, seed, n_nodes=7, n_points=256):
+    """Return nodes of the standard normal, and log weights, for `location_points`.
+
+    n_nodes : number of nodes for locations, which are one-dimensional. n_points :
+    number of quasi-random points of z in many dimensions.
+    """
     device = joint.components.device
     if joint.likelihood.is_separable:
-        return grids((BOUND_NODES,), 1, device).groups[0]
+        return grids((n_nodes,), 1, device).groups[0]
     if joint.n_dims <= MAX_GRID_DIMS:
         return grids((ROW_GRID[joint.n_dims],), joint.n_dims, device).groups[0]
-    (points,) = normal_points(BOUND_POINTS, joint.n_dims, seed, 1)
+    (points,) = normal_points(n_points, joint.n_dims, seed, 1)
     z = torch.from_numpy(points).to(device)
     return z, torch.full_like(z[:, 0], -math.log(len(z)))
 
 
-def spacing(joint, ratio, values=None):
+def spacing(joint, ratio, values=None, core=3.0, n_cells=12):
     """Return the spacing of a grid over the prior that resolves every posterior; (k,).
 
     values : entries (v, d) at which the information is computed; None is 1.
     ratio : spacing in standard deviations of the narrowest posterior.
+    core : radius within which the grid must be fine enough, in units of z.
+    n_cells : number of cells across the core, in each of which the information is
+        bounded.
     """
-    axis = torch.from_numpy(np.linspace(-CORE, CORE, N_CELLS + 1))
+    axis = torch.from_numpy(np.linspace(-core, core, n_cells + 1))
     z = torch.cartesian_prod(*[axis] * joint.n_dims).reshape(-1, joint.n_dims)
-    z = z[(z**2).sum(1) <= CORE**2 + 1e-9].to(joint.components)
-    information = _largest_information(joint, z, CORE / N_CELLS, values)
+    z = z[(z**2).sum(1) <= core**2 + 1e-9].to(joint.components)
+    information = _largest_information(joint, z, core / n_cells, values)
     precision = 1 + (information @ (joint.components**2).T).amax(0)
     return spacings(precision, ratio, MAX_SPACING).tolist()
 
