@@ -35,6 +35,8 @@ from sklearn_mpt import (
     order_spread,
 )
 from sklearn_mpt._base.density import Density
+from sklearn_mpt._dependency.calibration import SCALES, Calibration, HeldOut
+from sklearn_mpt._dependency.families import FAMILIES
 from sklearn_mpt._dependency.leaves import LeafMoments, LeafValues, draws_of_trees
 from sklearn_mpt._dependency.training import visible_sets
 from sklearn_mpt._likelihoods import LIKELIHOODS
@@ -248,6 +250,20 @@ def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
     model = network(regressor=forest, n_orders=1, n_masks=2).fit(correlated(200))
     new = correlated(300, seed=1)
     assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
+
+
+def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
+    """Errors have 0.75 (nothing visible) to 1.25 (all) of the predicted deviation."""
+    visible, level = np.meshgrid(np.linspace(0, 1, 21), (np.arange(100) + 0.5) / 100)
+    visible, errors = visible.ravel(), stats.norm.ppf(level.ravel())
+    zero, one = np.zeros((len(visible), 1)), np.ones((len(visible), 1))
+    held_out = HeldOut(
+        (0.75 + 0.5 * visible) * errors, zero, one, one, *zero.T, *zero.T, visible, 1.0
+    )
+    family, limits, wide = FAMILIES["gaussian"], (-np.inf, 1e-9), (0.0, 4.0)
+    calibration = Calibration(family, family, held_out, limits, 1e-9, wide, False)
+    of_leaves = np.eye(1 + len(SCALES))[0] * one
+    assert_allclose(calibration.spreads(of_leaves), [0.75, 1.25], atol=0.05)
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
