@@ -32,6 +32,10 @@ about half an hour::
     python benchmarks/bench_imputation.py iris wine --masks 1 --out results.csv
     python benchmarks/bench_imputation.py --mechanisms mar mnar --rates 0.3
     python benchmarks/bench_imputation.py --report results.csv
+
+What forests add to the models of MPTImputer, by kind of table::
+
+    python benchmarks/bench_imputation.py --quick --forests
 """
 
 import argparse
@@ -42,6 +46,7 @@ import time
 import warnings
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -53,6 +58,7 @@ from threadpoolctl import threadpool_limits
 
 import sklearn_mpt
 from sklearn_mpt import MPTImputer
+from sklearn_mpt._imputation import selection
 
 try:
     from sklearn.impute import IterativeImputer
@@ -245,6 +251,22 @@ class ByModels:
         return model.conditional_log_prob(table, hidden)[hidden].mean()
 
 
+class WithoutForests(ByModels):
+    """MPTImputer, which tries no forests."""
+
+    def fill(self, gaps):
+        def paths(*args):
+            return [
+                path
+                for path in all_paths(*args)
+                if "forests" not in [model.name for model in path.candidates]
+            ]
+
+        all_paths = selection.candidate_paths
+        with patch.object(selection, "candidate_paths", paths):
+            return super().fill(gaps)
+
+
 def iterative(model=None, **params):
     return ByCodes(IterativeImputer(model, random_state=0, **params))
 
@@ -261,6 +283,8 @@ METHODS = {
     ),
     "MPTImputer": ByModels,
 }
+WITHOUT_FORESTS = "without forests"
+OTHER_METHODS = {WITHOUT_FORESTS: WithoutForests}
 
 
 def measure(method, table, hidden):
@@ -298,7 +322,8 @@ def run(args):
             where |= {"kind": kind_of(table)}
             for label in args.methods:
                 if (name, mechanism, rate, seed, label) not in done:
-                    found = measure(METHODS[label](), table, hidden)
+                    method = (METHODS | OTHER_METHODS)[label]()
+                    found = measure(method, table, hidden)
                     yield where | {"mask": seed, "method": label} | found
 
 
@@ -328,6 +353,21 @@ def report(results):
     )
 
 
+def report_forests(results):
+    """Print results of MPTImputer less those without forests, of tables and kinds."""
+    measures = ["log prob", "rmse", "wrong", "seconds"]
+    few = results["n categories"] < ENOUGH_CATEGORIES
+    results = results.assign(wrong=results["wrong"].mask(few))
+    case = ["kind", "table", "mechanism", "rate", "mask"]
+    results = results.set_index([*case, "method"])[measures].astype(float)
+    with_forests, without = (
+        results.xs(method, level="method") for method in ("MPTImputer", WITHOUT_FORESTS)
+    )
+    gain = with_forests - without
+    for keys in (["kind", "table"], "kind"):
+        print(gain.groupby(keys).mean().round(3).to_string(na_rep="-"))
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -338,16 +378,22 @@ def main():
     parser.add_argument("--rows", type=int, default=1000, help="at most so many")
     parser.add_argument("--masks", type=int, help="default 10, with --quick 1")
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument(
+        "--forests", action="store_true", help="MPTImputer with and without forests"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", help="file that results are appended to")
     parser.add_argument("--report", help="report this file, run nothing")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
+    if args.forests:
+        args.methods = [WITHOUT_FORESTS, "MPTImputer"]
+    shown = report_forests if args.forests else report
     args.tables = args.tables or list(TABLES)
     args.masks = args.masks or (1 if args.quick else 10)
     warnings.simplefilter("ignore")
     if args.report:
-        report(pd.read_csv(args.report))
+        shown(pd.read_csv(args.report))
         return
     print(f"sklearn_mpt {sklearn_mpt.__version__}, {args.threads} thread(s)")
     results = []
@@ -359,7 +405,7 @@ def main():
                 is_new = not Path(args.out).exists()
                 line = pd.DataFrame([result])
                 line.to_csv(args.out, mode="a", header=is_new, index=False)
-    report(pd.read_csv(args.out) if args.out else pd.DataFrame(results))
+    shown(pd.read_csv(args.out) if args.out else pd.DataFrame(results))
 
 
 if __name__ == "__main__":
