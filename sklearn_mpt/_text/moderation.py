@@ -163,7 +163,8 @@ def find_moderation(
         deviations = (totals - totals.mean(axis=1, keepdims=True)) / np.sqrt(moderated)
         ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
         factor, freedom = scale_of_ratios(ratios, freedom)
-        factor_freedom = freedom_of_factor(n_texts, n_groups, freedom)
+        of_estimates = np.log(moderated).var(axis=1, ddof=1).mean()
+        factor_freedom = freedom_of_factor(n_texts, n_groups, freedom, of_estimates)
     numbers = prior, prior_freedom, factor, of_sums, freedom, factor_freedom
     return Moderation(*map(float, numbers), n_draws, float(freedom_per_draw))
 
@@ -193,17 +194,22 @@ def scale_of_ratios(ratios, most_freedom):
     return scale**2, allowed
 
 
-def freedom_of_factor(n_texts, n_groups, freedom):
+def freedom_of_factor(n_texts, n_groups, freedom, of_estimates):
     """Return the degrees of freedom with which the factor is known.
 
     The variance of the logarithm of the factor has two parts. One is that of the scale
     of Student's t with `freedom` degrees of freedom, by its Fisher information. The
     other is that all groups of a text share its variance, which differs from the
-    moderated one as this t takes it to differ.
+    moderated ones. This t takes the logarithm of their ratio to have the variance
+    trigamma(freedom / 2), of which the groups do not share what the moderated variances
+    differ between them.
+
+    of_estimates : float
+        Variance between groups of a text of the logarithm of the moderated variance.
     """
-    of_texts = polygamma(1, freedom / 2) / n_texts
-    of_groups = 2 * (freedom + 3) / freedom / (n_texts * (n_groups - 1))
-    return 2 * inverse_trigamma(of_texts + of_groups)
+    shared = max(polygamma(1, freedom / 2) - of_estimates, 0)
+    of_groups = 2 * (freedom + 3) / freedom / (n_groups - 1)
+    return 2 * inverse_trigamma((shared + of_groups) / n_texts)
 
 
 def freedom_of_variances(variances):

@@ -63,19 +63,26 @@ def test_the_factor_is_that_of_the_ratios():
     assert scale_of_ratios(np.zeros(8), 5.0) == (0.0, 5.0)
 
 
-@pytest.mark.parametrize(("n_texts", "n_groups"), [(5, 9), (20, 3)])
-def test_how_well_the_factor_is_known(n_texts, n_groups):
-    """By its spread over samples in which the groups of a text share its variance."""
+@pytest.mark.parametrize(
+    ("n_texts", "n_groups", "is_shared"), [(5, 9, True), (20, 3, True), (5, 9, False)]
+)
+def test_how_well_the_factor_is_known(n_texts, n_groups, is_shared):
+    """By its spread over samples in which the groups of a text share its variance.
+
+    Or in which only the estimates of this variance differ, group by group.
+    """
     rng = np.random.default_rng(0)
     logs = []
     for _ in range(40):
-        variances = 8 / rng.chisquare(8, size=(n_texts, 1))
-        deviations = np.sqrt(variances) * rng.normal(size=(n_texts, n_groups))
+        shape = (n_texts, 1 if is_shared else n_groups)
+        errors = np.sqrt(rng.chisquare(5, size=shape) / 5)
+        deviations = rng.normal(size=(n_texts, n_groups))
         deviations -= deviations.mean(axis=1, keepdims=True)
-        ratios = deviations.ravel() * np.sqrt(n_groups / (n_groups - 1))
-        logs.append(np.log(scale_of_ratios(ratios, 8.0)[0]))
-    freedom = freedom_of_factor(n_texts, n_groups, 8.0)
-    assert_allclose(np.var(logs), polygamma(1, freedom / 2), rtol=0.5)
+        ratios = (deviations / errors).ravel() * np.sqrt(n_groups / (n_groups - 1))
+        logs.append(np.log(scale_of_ratios(ratios, 5.0)[0]))
+    of_estimates = 0.0 if is_shared else polygamma(1, 2.5)
+    freedom = freedom_of_factor(n_texts, n_groups, 5.0, of_estimates)
+    assert_allclose(np.var(logs), polygamma(1, freedom / 2), rtol=0.4)
 
 
 def test_degrees_of_freedom_show_in_the_spread_of_variances():
@@ -100,10 +107,10 @@ def test_factors_of_other_numbers_of_orders(n_orders):
     assert_allclose(found.factor_of(n_orders, of_four), variance / within)
 
 
-def test_moderated_intervals_cover():
+@pytest.mark.parametrize(("n_texts", "n_groups"), [(24, 4), (4, 10)])
+def test_moderated_intervals_cover(n_texts, n_groups):
     """Variances as in limma, and orders of a group that partly cancel."""
     rng = np.random.default_rng(0)
-    n_texts, n_groups = 24, 4
     shape, scales = (n_texts, n_groups), np.ones((n_texts, n_groups))
     hits, widths = [], []
     for _ in range(60):
