@@ -25,6 +25,10 @@ Parts:
 - ``errors``: how many 95% intervals of a text hold its mean over 16 groups of draws,
   and the median ratio of a standard error and the spread, if `fit` has 4, 8 or 16
   texts; the mean over 60 choices of these texts.
+- ``pretrained``: the same for reactions of 50 to 110 tokens and the ALBERT of the
+  package rxnmapper, where that is installed (``pip install --no-deps
+  rxnmapper==0.4.3``), if `fit` has 4 or 16 other reactions; all of them, and the
+  shorter and the longer half.
 - ``sample``: by how much more models trained at three rates are wrong than they expect,
   in nats per token, with all tokens hidden instead of 15%, by which
   `MPTScorer.sample` warns.
@@ -41,6 +45,8 @@ Competitors take turns and the fastest of several runs counts.
 """
 
 import argparse
+import importlib.util
+import itertools
 import multiprocessing
 import os
 import time
@@ -50,8 +56,14 @@ import numpy as np
 import torch
 import transformers
 from scipy import stats
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    PreTrainedTokenizerFast,
+)
 
 import sklearn_mpt
 from sklearn_mpt import DataCollatorForMPT, MPTScorer, mpt_loss
@@ -639,6 +651,112 @@ def rows_of_errors(groups, n_choices=60):
     return rows
 
 
+ACYL = (
+    "c1ccc(F)cc1",
+    "C1CCN(C(=O)OC(C)(C)C)CC1",
+    "c1ccc2[nH]ccc2c1",
+    "CCc1cc(Cl)cc(Br)c1",
+    "c1cc(OC)c(OC)c(OC)c1",
+    "c1ccc(-c2ccncc2)cc1",
+)
+ALKYL = (
+    "Cc1ccccc1",
+    "CCN1CCOCC1",
+    "C(C)c1ccc(C#N)cc1",
+    "C1CCC(C(=O)OC)CC1",
+    "Cc1ccc(S(C)(=O)=O)cc1",
+)
+WITH = ("", ".ClCCl", ".CCN(CC)CC")  # solvent or base
+ATOMS = r"\[[^\]]+\]|Br|Cl|>>|%\d\d|."
+
+
+def amide_couplings():
+    """Write reactions of acids and amines to amides."""
+    for acyl, alkyl, others in itertools.product(ACYL, ALKYL, WITH):
+        yield f"O=C(O){acyl}.N{alkyl}{others}>>O=C(N{alkyl}){acyl}"
+
+
+def open_albert():
+    """Return the ALBERT of rxnmapper, trained at 15%, and a tokenizer."""
+    package = importlib.util.find_spec("rxnmapper").submodule_search_locations[0]
+    folder = Path(package) / "models/transformers/albert_heads_8_uspto_all_1310k"
+    model = AlbertForMaskedLM(AlbertConfig.from_json_file(folder / "config.json"))
+    weights = torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
+    model.load_state_dict(weights, strict=False)
+    tokens = (folder / "vocab.txt").read_text().splitlines()
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(ATOMS), "isolated")
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(word, vocabulary[word]) for word in ("[CLS]", "[SEP]")],
+    )
+    special = {f"{name}_token": word for name, word in SPECIAL.items()}
+    return model.eval(), PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def bench_pretrained(quick):
+    if importlib.util.find_spec("rxnmapper") is None:
+        print("pretrained: skipped, as rxnmapper is not installed")
+        return
+    reactions = list(amide_couplings())
+    measure_pretrained(reactions, n_texts=2 if quick else 10, n_masks=2 if quick else 4)
+
+
+def measure_pretrained(reactions, n_texts, n_masks):
+    """Print coverage and widths of intervals, with 32 masks of each size in all."""
+    model, tokenizer = open_albert()
+    lines = [t for t in reactions if 50 <= len(tokenizer.tokenize(t)) <= 110]
+    lines = np.random.default_rng(0).permutation(lines).tolist()
+    texts, others = lines[:n_texts], lines[n_texts:]
+    fitted = {
+        n: MPTScorer(model, tokenizer, n_masks=n_masks, device="cpu").fit(others[:n])
+        for n in (4, 16)
+    }
+    language_model, tokenizer = fitted[16]._open_again()
+    windows, _ = windows_of(tokenizer, texts, language_model.input_names)
+    lengths = np.array([len(window.places) for window in windows])
+    halves = {
+        "all": lengths > 0,
+        "shorter": lengths <= np.median(lengths),
+        "longer": lengths > np.median(lengths),
+    }
+    rows, groups = [], {}
+    for n_fitted, scorer in fitted.items():
+        design = scorer.design_
+        if design not in groups:
+            draw = MaskDraw("mpt", 0, n_masks, design=design)
+            indices = range(32 // n_masks)
+            groups[design] = DrawGroups.of(language_model, windows, draw, indices, None)
+        is_within, width = intervals_of(groups[design], scorer._moderations["mpt"])
+        for name, is_chosen in halves.items():
+            held, median = is_within[is_chosen].mean(), np.median(width[is_chosen])
+            rows.append([design, str(n_fitted), name, f"{held:.3f}", f"{median:.2f}"])
+    print_table(
+        f"pretrained: {n_texts} texts of {lengths.min()} to {lengths.max()} tokens, "
+        f"{n_masks} masks of each size",
+        "design|texts of fit|texts|covered|width",
+        rows,
+    )
+
+
+def intervals_of(groups, moderation):
+    """Return whether 95% intervals hold the mean, and ratios of errors and spread.
+
+    Both have a row for each text and a column for each group. The mean is that of the
+    other groups, for whose own error there is a factor.
+    """
+    totals, variances, scales = groups[1:]
+    n_groups = totals.shape[1]
+    centred = totals - totals.mean(axis=1, keepdims=True)
+    deviations = np.sqrt(n_groups / (n_groups - 1)) * centred
+    spread = totals.std(axis=1, ddof=1, keepdims=True)
+    moderated = moderation.moderate(variances, scales, groups.draw.n_masks)
+    freedom = moderation.with_factor(moderation.freedom)
+    reach = stats.t.ppf(0.975, freedom) * np.sqrt(moderated)
+    return np.abs(deviations) <= reach, reach / 1.96 / spread
+
+
 def bench_sample(quick):
     n_steps, rows = 30 if quick else 300, []
     for write in CORPORA[: 1 if quick else 4]:
@@ -660,6 +778,7 @@ PARTS = {
     "jobs": bench_jobs,
     "variance": bench_variance,
     "errors": bench_errors,
+    "pretrained": bench_pretrained,
     "sample": bench_sample,
     "dtype": bench_dtype,
 }
