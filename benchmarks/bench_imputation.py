@@ -66,8 +66,8 @@ except ImportError:  # up to scikit-learn 1.9 it is experimental
     from sklearn.experimental import enable_iterative_imputer  # noqa: F401
     from sklearn.impute import IterativeImputer
 
-MOST_CATEGORIES = 20
-MOST_OFTEN = 0.95  # that an entry is missing
+MAX_CATEGORIES = 20
+MAX_OFTEN = 0.95  # that an entry is missing
 SKEWED = 1.0  # skewness of a column
 ENOUGH_CATEGORIES = 100  # entries of categories for ranks of wrong ones
 
@@ -153,7 +153,7 @@ def read(column):
     if pd.api.types.is_numeric_dtype(column):
         numbers = column.astype(float)
         return (numbers - numbers.mean()) / numbers.std() if numbers.std() > 0 else None
-    if not 2 <= present.nunique() <= MOST_CATEGORIES:
+    if not 2 <= present.nunique() <= MAX_CATEGORIES:
         return None
     return column.astype("category").cat.remove_unused_categories()
 
@@ -188,7 +188,7 @@ def hide(table, mechanism, rate, rng):
         often = np.zeros(shape)
         often[:, others] = 2 * rate * ranks[:, rng.choice(complete, len(others))]
     present = table.notna().to_numpy()
-    hidden = present & (rng.random(shape) < np.minimum(often, MOST_OFTEN))
+    hidden = present & (rng.random(shape) < np.minimum(often, MAX_OFTEN))
     hidden[(hidden | ~present).all(axis=1)] = False
     first = np.cumsum(present, axis=0) <= 2
     return hidden & ~first

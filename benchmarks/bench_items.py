@@ -22,7 +22,7 @@ import sklearn_mpt
 from sklearn_mpt import MPTItemResponse, MPTLinearVAE
 
 SHAPES = ["4000x40", "10000x50", "100x5000", "1000000x40"]
-MOST_FOR_LINEAR = 10**6  # answers
+MAX_FOR_LINEAR = 10**6  # answers
 
 
 def simulated_answers(n_people, n_items):
@@ -43,7 +43,7 @@ def report(shapes):
     for shape in shapes:
         X, slopes = simulated_answers(*map(int, shape.split("x")))
         for name, make in models.items():
-            if name == "MPTLinearVAE" and X.size >= MOST_FOR_LINEAR:
+            if name == "MPTLinearVAE" and X.size >= MAX_FOR_LINEAR:
                 continue
             start = time.process_time()
             model = make().fit(X)

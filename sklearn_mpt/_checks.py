@@ -19,7 +19,7 @@ INTEGERS, FLOATS = (int, np.integer), (float, np.floating)
 NUMBERS = INTEGERS + FLOATS  # not Fraction or Decimal, which torch refuses
 # Rows of so small a weight change no sum, but they would change ranges, categories, and
 # what is drawn.
-LEAST_WEIGHT = 1e-8
+MIN_WEIGHT = 1e-8
 # A warning names the first calling line outside these packages.
 BETWEEN = {"sklearn_mpt", "sklearn", "joblib", "torch", "contextlib"}
 
@@ -213,12 +213,12 @@ def check_sample_weight(sample_weight, X):
 def rows_that_count(X, sample_weight):
     """Return the rows whose weight is not 0, and their weights; None means all 1.
 
-    Weights below `LEAST_WEIGHT` of the largest are taken as 0.
+    Weights below `MIN_WEIGHT` of the largest are taken as 0.
     """
     if sample_weight is None:
         return X, None
     weight = check_sample_weight(sample_weight, X)
-    counts = np.flatnonzero(weight > LEAST_WEIGHT * weight.max())
+    counts = np.flatnonzero(weight > MIN_WEIGHT * weight.max())
     if len(counts) < len(weight):
         X = _safe_indexing(X, counts)
     return X, weight[counts]

@@ -34,13 +34,10 @@ N_TENSORS = 3  # over rows, nodes and features, in memory while rows are scored
 # Candidates for draws of z: around all posteriors together, and from the prior.
 DRAW_POINTS, DRAW_PRIOR_POINTS = 256, 32
 AVERAGE_TOLERANCE = 0.05  # error of means of z and of features, by importance sampling
-MAX_CONDITIONAL_ERROR = (
-    0.2  # error, in nats, from which on conditionals are differences
-)
-MAX_INVERSE_DENSITY, MAX_WEIGHT_ERROR = (
-    10.0,
-    0.2,
-)  # largest inverse density; largest error of a sum of weights
+# Conditionals with a larger error, in nats, are computed as differences of likelihoods.
+MAX_CONDITIONAL_ERROR = 0.2
+# Largest inverse density, and largest error of a sum of weights.
+MAX_INVERSE_DENSITY, MAX_WEIGHT_ERROR = 10.0, 0.2
 
 
 def as_tensor(array, device):

@@ -30,7 +30,7 @@ from sklearn_mpt._numbers import CACHE_BYTES, FLOAT_BYTES
 ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches
 # Largest ratio of a feature's variance to the noise for which scores have an error of
 # about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
-LARGEST_BY_MOMENTS, LARGEST_BY_PRECISION, LARGEST_BY_UPDATES = 1e5, 1e7, 1e8
+MAX_RATIO_BY_MOMENTS, MAX_RATIO_BY_PRECISION, MAX_RATIO_BY_UPDATES = 1e5, 1e7, 1e8
 
 
 def _second_moment_about(mean, moments, V):
@@ -169,7 +169,7 @@ class LinearGaussian(LatentDensity):
         return self.decode(z) + self.noise_variance.sqrt() * noise
 
     def mean_masked_scores(self, X, masks, n_rows):
-        if torch.isnan(X).any() or self.signal > LARGEST_BY_MOMENTS:
+        if torch.isnan(X).any() or self.signal > MAX_RATIO_BY_MOMENTS:
             return super().mean_masked_scores(X, masks, n_rows)
         moments = moments_of(X)
         return torch.cat([self.moment_scores(moments, m) for m in masks.split(n_rows)])
@@ -181,7 +181,7 @@ class LinearGaussian(LatentDensity):
         """Return mean (n, k) and root F (n or 1, k, k) of z given observed entries."""
         root, residual = self._root(observed), _residual(X, observed, self.mean)
         z = self._solve(root, residual @ self.components.T / self.noise_variance)
-        if self.signal > LARGEST_BY_PRECISION:
+        if self.signal > MAX_RATIO_BY_PRECISION:
             error = residual - (z @ self.components) * observed
             pull = error @ self.components.T / self.noise_variance - z
             z = z + self._solve(root, pull)
@@ -204,7 +204,7 @@ class LinearGaussian(LatentDensity):
         """
         W, noise = self.components.T, self.noise_variance
         eye = _identity(self.components)
-        if self.signal > LARGEST_BY_PRECISION:
+        if self.signal > MAX_RATIO_BY_PRECISION:
             factor = _precision_root_by_rows(observed, self.components / noise.sqrt())
         else:
             outer = (W[:, :, None] * W[:, None, :]).flatten(1)
@@ -324,8 +324,8 @@ def chain_scores(X, orders, model):
 
     X : shape (n, d). orders : (n_orders, d) or (n_orders, n, d).
     """
-    if orders.ndim == 3 or torch.isnan(X).any() or model.signal > LARGEST_BY_MOMENTS:
-        score = _score_rows if model.signal <= LARGEST_BY_UPDATES else _score_places
+    if orders.ndim == 3 or torch.isnan(X).any() or model.signal > MAX_RATIO_BY_MOMENTS:
+        score = _score_rows if model.signal <= MAX_RATIO_BY_UPDATES else _score_places
         return _by_rows(X, orders, model, score)
     centred = (block - model.mean for block in raised(X))
     second = sum(block.T @ block for block in centred) / len(X)

@@ -26,7 +26,7 @@ from sklearn_mpt._fitting.natural_gradient import (
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._numbers import CACHE_BYTES
 
-LEAST = 1e-12  # smallest ratio of a conditional variance to the noise
+MIN_VARIANCE_RATIO = 1e-12  # of a conditional variance to the noise
 
 
 class Moments(NamedTuple):
@@ -126,7 +126,7 @@ class SymmetricMatrices:
     def ratio(self, covariance, visible, scaled):
         """Return conditional variances over the noise; where visible, the inverse."""
         share = self.pack(covariance) @ (self.outer(scaled) * self.twice).T
-        return (1 + (1 - 2 * visible) * share).clamp_(min=LEAST)
+        return (1 + (1 - 2 * visible) * share).clamp_(min=MIN_VARIANCE_RATIO)
 
 
 @functools.lru_cache(maxsize=32)

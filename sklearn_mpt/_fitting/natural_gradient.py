@@ -24,8 +24,8 @@ from sklearn_mpt._numbers import TINY
 
 RIDGE = 1e-10  # added to the information, relative to its trace, for few rows
 # Largest relative decrease in one step of a noise variance or another positive number.
-LARGEST_FALL = 0.95
-LARGEST_RESCALING = 0.5  # largest change of the mean or scale of z in one step
+MAX_FALL = 0.95
+MAX_RESCALING = 0.5  # largest change of the mean or scale of z in one step
 
 
 class Point(NamedTuple):
@@ -61,7 +61,7 @@ class Point(NamedTuple):
 
 
 class ShapeBlocks(NamedTuple):
-    """Own parameters that belong to one feature, and are solved for with its location.
+    """Shape parameters that belong to one feature, solved for with its location.
 
     slots : shape parameters of each feature that has any, (f, q); -1 for none. places :
     first location of each of these features, (f,). is_log : whether each shape
@@ -213,8 +213,8 @@ def natural_step(sums, point, information, *, max_step=math.inf):
         moment = point.coefs[:, :-1].T @ sums.gradient.coefs
         scale = moment[:, :-1]
         rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
-    largest = (rescaling / n).abs().max().clamp(min=LARGEST_RESCALING)
-    rescaling = (rescaling / n) * (LARGEST_RESCALING / largest)
+    largest = (rescaling / n).abs().max().clamp(min=MAX_RESCALING)
+    rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
     variance = max(0.0, float(sums.square) / n - value**2)
     if max_step < math.inf:
@@ -325,7 +325,7 @@ def apply(point, move, size, floor=-math.inf):
     change = torch.linalg.matrix_exp(min(size, 1.0) * move.rescaling)
     coefs = (point.coefs + size * move.step.coefs) @ change
     change, blocks = size * move.step.shape_params, move.information.blocks
-    relative = change.clamp(min=-LARGEST_FALL).log1p()
+    relative = change.clamp(min=-MAX_FALL).log1p()
     if blocks is not None:
         relative = torch.where(blocks.is_log, relative, change)
     return Point(coefs, (point.shape_params + relative).clamp(min=floor))

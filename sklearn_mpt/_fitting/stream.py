@@ -24,7 +24,7 @@ from sklearn_mpt._fitting.stopping import RULES
 FIRST_SIZE = 0.5  # of steps, which fall as those of `ascent`
 AVERAGE_POWER = 3  # of the number of a step: its weight in the average of points
 FORGETTING = 0.05  # least weight of a batch in the average of the information
-LEAST_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
+MIN_GAIN = 1e-3  # nats per row: least gain for which a component is replaced
 
 
 class StreamAscent(Solver):
@@ -88,11 +88,11 @@ class StreamAscent(Solver):
         self._unexplained, self._next_test = None, 2 * self._n_steps
         product, information, n_rows = unexplained
         candidate = with_missing_components(
-            point, product, information, LEAST_GAIN, n_rows
+            point, product, information, MIN_GAIN, n_rows
         )
         if (
             candidate is None
-            or gain_at(candidate, point, self.objective, batch) <= LEAST_GAIN
+            or gain_at(candidate, point, self.objective, batch) <= MIN_GAIN
         ):
             return
         self.point = self._average = candidate

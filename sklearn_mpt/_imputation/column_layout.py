@@ -12,11 +12,11 @@ import numpy as np
 
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS, PowerTransforms
 from sklearn_mpt._integration.quadrature import NODES, WEIGHTS
-from sklearn_mpt._tables.kinds_of_values import MOST_LEVELS, ROWS_PER_LEVEL
+from sklearn_mpt._tables.kinds_of_values import MAX_LEVELS, ROWS_PER_LEVEL
 
 ORDERED = ("ordinal", "partial_credit")
-LEAST_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
-LEAST_STEP = 1e-9  # smallest step between values, relative to the range of the column
+MIN_SPREAD = 1e-12  # smallest spread of a column, relative to its largest value
+MIN_STEP = 1e-9  # smallest step between values, relative to the range of the column
 
 
 class ColumnLayout(NamedTuple):
@@ -100,9 +100,9 @@ def levels_of(numbers):
     There are then at least `ROWS_PER_LEVEL` rows for each value on average.
     """
     values = np.unique(numbers)
-    if not 2 <= len(values) <= min(MOST_LEVELS, len(numbers) / ROWS_PER_LEVEL):
+    if not 2 <= len(values) <= min(MAX_LEVELS, len(numbers) / ROWS_PER_LEVEL):
         return None
-    if np.diff(values).min() < LEAST_STEP * np.ptp(values):
+    if np.diff(values).min() < MIN_STEP * np.ptp(values):
         return None
     return values
 
@@ -183,7 +183,7 @@ def means(numbers, weight=None):
 def spreads(numbers, weight=None):
     """Return the standard deviation of each column, or 1 if it is constant; (d,)."""
     spread = np.sqrt(means((numbers - means(numbers, weight)) ** 2, weight))
-    varies = spread > LEAST_SPREAD * np.nanmax(np.abs(numbers), axis=0)
+    varies = spread > MIN_SPREAD * np.nanmax(np.abs(numbers), axis=0)
     return np.where(varies, spread, 1.0)
 
 

@@ -12,7 +12,7 @@ from sklearn_mpt._imputation.coded_models import CodedModel
 from sklearn_mpt._imputation.column_codings import draw_codes, frequencies
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 
-LEAST = 1e-3  # smallest frequency of a category
+MIN_FREQUENCY = 1e-3  # of a category
 
 
 class IndicatorBlock(NamedTuple):
@@ -168,7 +168,7 @@ class GaussianIndicators(BaseEstimator):
             prior = stats.multivariate_normal.logpdf(
                 vertices, model.means_[0, place], model.covariances_[0, place, place]
             )
-            log_prior = np.log(np.maximum(frequencies, LEAST)) - prior
+            log_prior = np.log(np.maximum(frequencies, MIN_FREQUENCY)) - prior
             tensors = map(torch.from_numpy, (vertices, log_prior))
             blocks[j] = IndicatorBlock(place, *tensors)
         return blocks

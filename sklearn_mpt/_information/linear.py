@@ -19,7 +19,7 @@ from sklearn_mpt._numbers import TINY
 BLOCK = 2**21  # largest size of a tensor over rows, nodes and parameters
 # Rules are refined until the information changes by less, relative to its diagonal.
 AGREEMENT, AGREEMENT_BY_SAMPLING = 1e-4, 1e-2
-MOST_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
+MAX_PATTERNS = 1024  # largest number of possible rows that are all listed, not drawn
 DRAWN_ROWS = 200  # plus four for each parameter
 FINE_NODES = 2500  # largest rule with which undetermined directions are found
 
@@ -178,7 +178,7 @@ def typical_rows(X, model):
     gaps = torch.isnan(X).unique(dim=0)
     values = joint.likelihood.values_of_each(X.shape[1])
     n_patterns = math.prod(len(v) for v in values) if values else math.inf
-    if n_patterns * len(gaps) <= MOST_PATTERNS:
+    if n_patterns * len(gaps) <= MAX_PATTERNS:
         rows = X.new_tensor(list(itertools.product(*values))).repeat(len(gaps), 1)
         return rows.masked_fill(gaps.repeat_interleave(n_patterns, 0), torch.nan)
     rng, n_parameters = np.random.default_rng(0), joint.components.numel()

@@ -8,8 +8,8 @@ a mixture of all of these, the balance heuristic [1]_. So a prefix makes use of 
 point that is likely for it, and errors of the terms of a chain cancel in their sum.
 
 Points are shifted at random for each order. So the errors of integration of different
-orders are independent, and show in the spread of the orders. Each row has a shift of
-its own besides, so that errors of rows average out.
+orders are independent, and show in the spread of the orders. Rows have different
+shifts, too, so that errors of rows average out.
 
 Where all rows share the nodes of grids over the prior, these serve all prefixes of all
 orders, and the log-probabilities of entries at the nodes are computed only once.
@@ -221,7 +221,7 @@ def _score_prefixes(rows, order, model, z, log_weight):
         later = average.clamp_(min=tiny).log_() + peak[:, None, first:]
         # shape: (t, d - first); features to come
         by_place = (later * present[:, None, first:]).sum(0).triu()
-        by_place.diagonal().copy_(following)  # never an underflow
+        by_place.diagonal().copy_(following)  # sums of logarithms do not underflow
         n_left = n_features - first - torch.arange(len(following), device=z.device)
         scores.append(torch.stack([by_place.sum(1) / n_left, following]))
     return torch.cat(scores, 1)

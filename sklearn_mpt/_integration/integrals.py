@@ -4,10 +4,10 @@ They are sums over the nodes that a rule of `quadrature` places for each row, wi
 rule's estimate of the error. The joint distribution, `model`, has
 
 - ``propose(rows)``: approximate posteriors of z, as the rule's ``place`` takes them;
-- ``propose_fewer(rows, posteriors)``: those of rows of which fewer entries are observed
-  than where `posteriors` were proposed; quick;
-- ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), each at nodes of
-  its own, of shape (n, s, k); of shape (n, s, d);
+- ``propose_fewer(rows, posteriors)``: approximate posteriors of rows with fewer
+  observed entries than those of `posteriors`, which takes less time;
+- ``entry_log_prob(X, z)``: log p(x_j | z) of rows X, of shape (n, d), at the nodes of
+  each row, of shape (n, s, k); of shape (n, s, d);
 - ``width``: the largest number of values that are computed for a node.
 """
 
@@ -78,9 +78,9 @@ def quadrature(
     max_nodes=2**15,
     tolerance=1e-4,
 ):
-    """Return the accuracy of product grids, three at a time.
+    """Return the accuracy of product grids.
 
-    Two might agree by chance.
+    Three grids estimate an error, because two may agree by chance.
 
     Parameters
     ----------
@@ -109,8 +109,8 @@ def importance(
 ):
     """Return the accuracy of mixtures.
 
-    Each rule has points of its own. Otherwise posteriors would be adapted to the very
-    points that are used next, and likelihoods would be too low.
+    Rules share no points. If they did, posteriors would be adapted to the points that
+    are used next, and likelihoods would be too low.
 
     counts : the points of each part, for rule after rule. pilot : those of the rule
         that only adapts posteriors, if there is one.
@@ -170,7 +170,8 @@ def log_joint(rows, nodes, model, visit=None):
     if nodes.z.ndim == 2:  # shared by all rows
         return nodes.log_weight + _shared_log_prob(rows, nodes.z, model)
     observed = rows.observed.to(rows.X.dtype)[..., None]
-    # small results that are kept between large ones would split the heap
+    # Memory is allocated once: results of blocks that stay in memory between large
+    # tensors would fragment it.
     share, end = rows.X.new_empty(len(rows.X), nodes.z.shape[1]), 0
     log_weight = nodes.log_weight.expand(share.shape)
     for z in _blocks(nodes.z, rows, model):
@@ -279,9 +280,9 @@ def _row_node_conditionals(rows, rule, model):
 def conditionals_by_difference(rows, entries, integrate):
     """Return log p(x_j, observed) - log p(observed) of single entries, and its error.
 
-    Its nodes are where the hidden value is likely. So it is accurate for values that
-    are far from their expectation, and for those that determine z more closely than all
-    others.
+    Nodes are placed where the hidden value is likely. Therefore the difference is
+    accurate for values that are far from their expectation, and for those that
+    determine z more closely than all others.
 
     entries : indices of rows and of features. integrate : callable, returns
     log p(observed) of rows and its error.

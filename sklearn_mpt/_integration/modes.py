@@ -44,8 +44,7 @@ def climb(
     A step that gains nothing is shortened, from length d to :math:`\log(1 + d)` at once
     if it is long: Newton steps of log-rates grow with the counts. Where the precision
     has negative eigenvalues, their absolute values are taken, so that every step leads
-    upwards. A row stays where it is once it has converged, however many steps other
-    rows take.
+    upwards. A row that has converged does not move while other rows do.
 
     Parameters
     ----------

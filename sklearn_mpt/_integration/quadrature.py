@@ -146,8 +146,8 @@ def _grid(n_per_dim, n_dims):
 class PosteriorMixture:
     """Quasi-random points of a mixture of approximate posteriors and the prior.
 
-    Weights are bounded as the prior takes part [1]_. Each row has a digital shift of
-    the points of its own [2]_, so that errors of rows average out.
+    Weights are bounded as the prior takes part [1]_. Each row has another
+    digital shift of the points [2]_, so that errors of rows average out.
 
     counts : points in each group from each approximate posterior, and from the prior;
         powers of 2.
@@ -252,8 +252,7 @@ def adapt(posteriors, moments, min_share=1e-3):
 
     It is a step of the EM algorithm [1]_. Few effective nodes change a part little.
     Parts whose share of the weight is below `min_share` become copies of the largest
-    one. The last part becomes a
-    Gaussian of the moments of all others, but wider.
+    one. The last part becomes a Gaussian of the moments of all others, but wider.
 
     moments : PartMoments of groups of nodes.
 

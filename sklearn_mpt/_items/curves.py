@@ -34,7 +34,7 @@ import torch
 from torch.nn.functional import logsigmoid
 
 GUESSING_START = 0.15
-LONGEST_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
+MAX_THRESHOLD = 12.0  # largest threshold at the start of training, in logits
 
 
 class Curve(NamedTuple):
@@ -152,7 +152,7 @@ class Graded(ItemKind):
     def start(self, share, slope):
         above = share[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
         logit = np.log(above / (1 - above)) * _stretched(slope)
-        return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
+        return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
 
     def shape_params(self, discrimination, intercept, guessing, scores):
         return intercept
@@ -177,7 +177,7 @@ class PartialCreditItems(ItemKind):
 
     def start(self, share, slope):
         logit = np.log(share[:, 1:] / share[:, :1])
-        return logit.clip(-LONGEST_THRESHOLD, LONGEST_THRESHOLD)
+        return logit.clip(-MAX_THRESHOLD, MAX_THRESHOLD)
 
     def difficulty(self, slope, shape_params):
         return -np.diff(shape_params, axis=1, prepend=0.0) / slope[:, None]

@@ -14,7 +14,7 @@ from sklearn_mpt._numbers import CHUNK_ENTRIES, FLOAT_BYTES, TINY
 
 TOLERANCE = 1e-4  # nats; a smaller error of integration is reported as 0
 FINER = 4  # ratio of spacings: that of integrals to that of the nodes to draw z
-MOST_DRAWN = 2**14
+MAX_DRAWN = 2**14
 
 
 class ItemDensity(LatentDensity):
@@ -153,7 +153,7 @@ class ItemDensity(LatentDensity):
     def on_finer_grid(self):
         """Return this density on a finer grid, from which z is drawn."""
         n_dims = self.items.n_dims
-        most = (MOST_DRAWN / len(self.grid.z)) ** (1 / n_dims)
+        most = (MAX_DRAWN / len(self.grid.z)) ** (1 / n_dims)
         factor = max(1.0, min(FINER, most))
         grid = grid_of([h / factor for h in self.grid.steps], self.population)
         return ItemDensity(

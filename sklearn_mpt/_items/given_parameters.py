@@ -57,7 +57,7 @@ def given_items(names, slopes, intercept, thresholds, guessing, category_scores)
     if category_scores is not None:
         scores = _scores(category_scores, scores)
     given |= {"guessing": guessing, "category_scores": scores}
-    # the first score of a nominal item is 0: differences of scores matter alone
+    # the first score of a nominal item is 0, because only differences of scores matter
     point = items.point(slopes, thresholds, guessing, scores - scores[:, :1])
     if not items.is_valid(torch.from_numpy(point)):
         raise ValueError(

@@ -8,13 +8,13 @@ from sklearn_mpt._items.answers import MISSING, log_joint
 from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 STEP = 1e-5  # of central differences
-MOST_PARAMETERS = 3000  # with more, the information is computed for each item alone
+MAX_PARAMETERS = 3000  # with more, the information is computed for each item alone
 
 
 def observed_information(objective, point):
     """Return the information of all parameters, (p, p), or of each item alone.
 
-    With more than `MOST_PARAMETERS` it is a list with an array (j, q, q) for each block
+    With more than `MAX_PARAMETERS` it is a list with an array (j, q, q) for each block
     of items: with many items, a single one hardly changes the posterior of z.
     """
     if objective.has_node_noise:
@@ -26,7 +26,7 @@ def observed_information(objective, point):
         for block, curve in zip(items.blocks, curves, strict=True)
     ]
     complete = _complete(objective, point, expected)
-    if len(point) > MOST_PARAMETERS:
+    if len(point) > MAX_PARAMETERS:
         return _by_items(objective, point, curves, expected, scores, complete)
     p = len(point)
     total = torch.zeros(p, p, dtype=point.dtype, device=point.device)
@@ -69,7 +69,9 @@ def _scores_of(codes, items, scores):
     """
     parts = []
     for block, score in zip(items.blocks, scores, strict=True):
-        chosen = codes[:, block.items]  # MISSING, -1, takes the zeros at the end
+        chosen = codes[
+            :, block.items
+        ]  # -1, MISSING, is the index of the zeros at the end
         table = torch.nn.functional.pad(score.permute(0, 2, 3, 1), (0, 0, 0, 0, 0, 1))
         item = torch.arange(len(block.items), device=codes.device)
         parts.append(table[item, chosen].transpose(1, 2).flatten(2))

@@ -20,9 +20,9 @@ import numpy as np
 
 from sklearn_mpt._numbers import TINY
 
-LEAST_EXPECTED = 1.0  # smallest expected number of people in a cell
+MIN_EXPECTED = 1.0  # smallest expected number of people in a cell
 RARE_ROWS, RARE = 0.1, 0.05  # share of rows in which a category must be expected
-LEAST_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer, as in mirt
+MIN_VARIANCE = np.sqrt(1e-5)  # smallest variance of an answer, as in mirt
 
 
 class ItemFit(NamedTuple):
@@ -128,7 +128,7 @@ def collapse_cells(observed, expected):
         observed, expected = observed[low : high + 1], expected[low : high + 1]
     is_expected = observed.sum(axis=1) > 0
     tables = [observed[is_expected], expected[is_expected]]
-    small = tables[1] < LEAST_EXPECTED
+    small = tables[1] < MIN_EXPECTED
     tables = _merge_single(tables)
     if tables[1].shape[1] > 2:
         tables = _collapse_categories(tables, small)
@@ -172,12 +172,12 @@ def _collapse_categories(tables, small):
             for part in cells:
                 part[into] += part[k]
                 del part[k]
-            if min(cells[0]) >= LEAST_EXPECTED:
+            if min(cells[0]) >= MIN_EXPECTED:
                 break
         empty = [0.0] * (width - len(cells[0]))
         expected[row], observed[row] = cells[0] + empty, cells[1] + empty
     while expected.shape[1] > 2:
-        rare = LEAST_EXPECTED * np.ceil(RARE_ROWS * len(expected))
+        rare = MIN_EXPECTED * np.ceil(RARE_ROWS * len(expected))
         if expected[:, -1].sum() >= rare:
             break
         for table in (expected, observed):
@@ -195,7 +195,7 @@ def _collapse_categories(tables, small):
 def _collapse_rows(tables):
     while len(tables[1]) > 1:
         expected = tables[1]
-        small = (expected < LEAST_EXPECTED) & (expected != 0)
+        small = (expected < MIN_EXPECTED) & (expected != 0)
         if not small.any():
             break
         row = int(np.flatnonzero(small.any(axis=1))[0])
@@ -266,7 +266,7 @@ def sums_of(moments, weight, axis):
     several blocks can be added.
     """
     w = weight[:, None] * moments.present if axis == 0 else 1.0 * moments.present
-    variance = np.maximum(moments.variance, LEAST_VARIANCE)
+    variance = np.maximum(moments.variance, MIN_VARIANCE)
     square = moments.residual**2
     excess = moments.log_prob - moments.mean_log_prob
     parts = square, variance, square / variance, 1.0, excess, moments.variance_log_prob

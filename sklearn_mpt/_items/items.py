@@ -26,7 +26,7 @@ from sklearn_mpt._items.model import attributes_of
 
 STEP = 1e-5  # of central differences
 DESCRIBED = ("discrimination", "intercept", "difficulty", "guessing")
-MOST_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
+MAX_SUM_SCORES = 2**27  # numbers in the distributions of sum scores
 
 
 class ItemParameters(NamedTuple):
@@ -356,7 +356,7 @@ class ItemsMixin(FittedItems):
         """S-X2 of the complete rows and its degrees of freedom, for each item."""
         density, model = self._density(), self._model_of(vars(self))
         n_items, largest = rows.shape[1], int((self.n_categories_ - 1).sum())
-        if n_items * largest * len(density.grid.z) > MOST_SUM_SCORES:
+        if n_items * largest * len(density.grid.z) > MAX_SUM_SCORES:
             warn_caller(
                 f"S-X2 is not computed for {n_items} items: the distributions of sum "
                 "scores up to "

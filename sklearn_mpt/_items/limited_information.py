@@ -32,7 +32,7 @@ from scipy.stats import chi2, ncx2
 
 from sklearn_mpt._numbers import TINY
 
-MOST_MOMENTS = 8000
+MAX_MOMENTS = 8000
 SINGULAR = 1e-12  # relative variance below which a moment follows from others
 
 

@@ -62,10 +62,10 @@ class ModelFitMixin(FittedItems):
         n_moments = (
             int((model.items.n_categories - 1).sum()) + n_items * (n_items - 1) // 2
         )
-        if n_moments > limited.MOST_MOMENTS:
+        if n_moments > limited.MAX_MOMENTS:
             raise ValueError(
                 f"model_fit needs the covariance of {n_moments} moments of {n_items} "
-                f"items, more than {limited.MOST_MOMENTS}: take fewer items."
+                f"items, more than {limited.MAX_MOMENTS}: take fewer items."
             )
         with torch_modes():
             fitted = _at_nodes(model, density)

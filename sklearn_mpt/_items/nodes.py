@@ -5,6 +5,7 @@ slope a it is about :math:`\exp(-2 \pi^2 / (a h))` at the spacing h.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +15,37 @@ from sklearn_mpt._integration.prior_grid import coarsen, lattice, spacings
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 from sklearn_mpt._numbers import KEPT_ENTRIES
 
-RADIUS = 6.5  # radius of the grid, in standard deviations of z
-# Spacings in standard deviations of the narrowest posterior, by number of dimensions.
-TRAINING = {1: 1.1, 2: 1.3, 3: 1.6}
-SCORING = {1: 0.7, 2: 0.9, 3: 1.2}
-# Largest spacings, for a spacing of 1 above: in standard deviations of z, and in units
-# of 1 / (steepest slope).
-MAX_SPACING, MAX_SLOPE_SPACING = 0.7, 1.1
-MOST_NODES = {1: 2**13, 2: 2**14, 3: 2**15}
-FEWEST = 101  # smallest limit on nodes in one dimension, for tables of any size
+# Radius of a grid, in standard deviations of z. At most 4e-9 of the prior is beyond.
+RADIUS = 6.5
+
+
+class GridRules(NamedTuple):
+    """Spacings and sizes of grids, by the number of dimensions.
+
+    Attributes
+    ----------
+    ratios : Mapping
+        Spacing in standard deviations of the narrowest posterior.
+    max_spacing : float
+        Largest spacing over this ratio, in standard deviations of z.
+    max_slope_spacing : float
+        Largest spacing over this ratio, in units of 1 / (steepest slope).
+    max_nodes : Mapping
+        Largest number of nodes. It is smaller where the log-probabilities of all
+        answers at the nodes would have more than `KEPT_ENTRIES` entries.
+    min_nodes : Mapping
+        Largest number of nodes in each dimension for tables of any size.
+    """
+
+    ratios: Mapping[int, float]
+    max_spacing: float = 0.7
+    max_slope_spacing: float = 1.1
+    max_nodes: Mapping[int, int] = {1: 2**13, 2: 2**14, 3: 2**15}
+    min_nodes: Mapping[int, int] = {1: 101, 2: 31, 3: 31}
+
+
+TRAINING = GridRules({1: 1.1, 2: 1.3, 3: 1.6})
+SCORING = GridRules({1: 0.7, 2: 0.9, 3: 1.2})
 
 
 class Population(NamedTuple):
@@ -80,11 +103,11 @@ def _extent(population):
     return (0.5 * (low + high)).tolist(), (0.5 * (high - low)).tolist()
 
 
-def steps_for(items, point, population, ratios):
+def steps_for(items, point, population, rules):
     """Return spacings that resolve all posteriors, or the finest that memory allows."""
     n_dims = items.n_dims
-    ratio = ratios[n_dims]
-    widest = MAX_SPACING * ratio * population.deviation.amin(0)
+    ratio = rules.ratios[n_dims]
+    widest = rules.max_spacing * ratio * population.deviation.amin(0)
     coarse = grid_of(widest.tolist(), population).z
     curves = items.curves(point, coarse)
     information = items.information_of_z(curves, point).sum(0).amax(1)
@@ -95,8 +118,9 @@ def steps_for(items, point, population, ratios):
             shape_slopes = block.split(point)[1][:, : block.kind.n_shape_slopes]
             slopes[block.items, 0] = shape_slopes.abs().amax(1)
     steepest = slopes.abs().amax(0)
-    widest = torch.minimum(widest, MAX_SLOPE_SPACING * ratio / steepest.clamp(min=1e-3))
+    widest_by_slope = rules.max_slope_spacing * ratio / steepest.clamp(min=1e-3)
+    widest = torch.minimum(widest, widest_by_slope)
     steps = spacings(precision, ratio, widest).tolist()
-    most = min(MOST_NODES[n_dims], KEPT_ENTRIES // (len(items) * items.most))
-    most = max(most, FEWEST**n_dims if n_dims == 1 else 31**n_dims)
+    most = min(rules.max_nodes[n_dims], KEPT_ENTRIES // (len(items) * items.most))
+    most = max(most, rules.min_nodes[n_dims] ** n_dims)
     return coarsen(steps, most, _extent(population)[1])

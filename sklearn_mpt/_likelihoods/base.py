@@ -71,7 +71,7 @@ class Locations:
 
 
 class FormedLocations(Locations):
-    """Those that a decoder of a user gives, which has no last layer to factor out.
+    """Locations that a user's decoder returns; it has no last layer to factor out.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Likelihood(torch.nn.Module, ABC):
         """Return the values that each feature takes; None if some take any number.
 
         A number may determine z more closely than the spacing of nodes in the posterior
-        given other entries; one of a few values does not.
+        given other entries. An entry with few possible values does not.
         """
         return None if self.values is None else [self.values] * n_features
 
@@ -443,7 +443,7 @@ class ShapeLikelihood(Likelihood):
     Parameters
     ----------
     raw : Tensor of shape (g,)
-        Own parameters, or a function of them, by which nets train them; feature by
+        Shape parameters, or a function of them, by which nets train them; feature by
         feature. Training starts from there.
     """
 

@@ -23,7 +23,7 @@ from sklearn_mpt._likelihoods.amounts import (
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 DISPERSION_FLOOR = 1e-7
-LARGEST_EXCESS = 50.0  # of log(x / m); beyond it log-densities are linear
+MAX_EXCESS = 50.0  # of log(x / m); beyond it log-densities are linear
 
 
 class Gamma(DispersionLikelihood):
@@ -92,8 +92,8 @@ class Gamma(DispersionLikelihood):
     def entry_log_prob(self, X, location):
         logs = log_of(X)
         excess = logs - location
-        capped = excess.clamp(max=LARGEST_EXCESS)
-        beyond = (excess - LARGEST_EXCESS).clamp(min=0) * math.expm1(LARGEST_EXCESS)
+        capped = excess.clamp(max=MAX_EXCESS)
+        beyond = (excess - MAX_EXCESS).clamp(min=0) * math.expm1(MAX_EXCESS)
         cost = torch.expm1(capped) - capped + beyond
         return self._constant(location) - logs - self._shape * cost
 
@@ -107,7 +107,7 @@ class Gamma(DispersionLikelihood):
         logs = log_of(X.double())
         centre = at.detach().mean(0)
         amounts = torch.where(is_observed > 0, (logs - centre).exp(), 0.0)
-        ratio = amounts @ (shape * (centre - at).clamp(max=LARGEST_EXCESS).exp()).T
+        ratio = amounts @ (shape * (centre - at).clamp(max=MAX_EXCESS).exp()).T
         offset = is_observed @ (shape * (1 + centre - at)).T
         log_prob = self._constant(at) - logs + shape * (logs - centre)
         return (offset - ratio + (is_observed * log_prob).sum(1, keepdim=True)).to(
@@ -116,7 +116,7 @@ class Gamma(DispersionLikelihood):
 
     def _ratio(self, X, location):
         """Return amounts divided by their means."""
-        return (log_of(X) - location).clamp(max=LARGEST_EXCESS).exp()
+        return (log_of(X) - location).clamp(max=MAX_EXCESS).exp()
 
     def derivatives(self, X, location):
         shape = self._shape
@@ -125,7 +125,7 @@ class Gamma(DispersionLikelihood):
     def shape_derivatives(self, X, location):
         """Return derivatives in the log dispersion, which is minus the log shape."""
         shape, excess = self._shape, log_of(X) - location
-        capped = excess.clamp(max=LARGEST_EXCESS)
+        capped = excess.clamp(max=MAX_EXCESS)
         slope = shape.log() - torch.digamma(shape) - (torch.expm1(capped) - capped)
         information = shape**2 * torch.polygamma(1, shape) - shape
         return -shape * slope, information.expand_as(slope)

@@ -11,7 +11,7 @@ from sklearn_mpt._numbers import CHUNK_BYTES
 LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
 # Squares of numbers of these sizes, summed over rows, are numbers of double precision.
-SMALLEST_SCALE, LARGEST_SIZE = 1e-150, 1e150
+MIN_SCALE, MAX_SIZE = 1e-150, 1e150
 EQUAL_ROUNDING_ERRORS = 16  # number of rounding errors by which equal values may differ
 
 
@@ -53,7 +53,7 @@ def _largest(X):
 def check_sizes(X):
     """Raise ValueError if double precision cannot hold the squares of values of X."""
     largest = _largest(X)
-    if largest > LARGEST_SIZE:
+    if largest > MAX_SIZE:
         raise ValueError(
             f"X holds values of size {largest:.3g}, whose squares double precision "
             "cannot hold: rescale X, for instance with StandardScaler."
@@ -119,7 +119,7 @@ class Gaussian(DispersionLikelihood):
             parts = [totals(((b - shift) / largest) ** 2, w) for b, w in blocks]
             square, n_present = np.sum(parts, axis=(0, 2))
             scale = float(largest * np.sqrt(square / n_present))
-        if not SMALLEST_SCALE < scale < LARGEST_SIZE:
+        if not MIN_SCALE < scale < MAX_SIZE:
             raise ValueError(
                 f"The standard deviation of X is {scale:.3g}, whose square double "
                 "precision cannot hold: rescale X, for instance with StandardScaler."

@@ -26,14 +26,14 @@ from torch.nn.functional import logsigmoid
 from sklearn_mpt._likelihoods.base import ShapeSteps
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
-LEAST_GAP = 1e-6
+MIN_GAP = 1e-6
 BEYOND = 1e30  # thresholds below the first level and above the last
 
 
 class Ordinal(Levels):
     """Features that are codes 0..C-1, given the logits of P(x >= 1).
 
-    Own parameters are the logarithms of the gaps between thresholds.
+    Shape parameters are the logarithms of the gaps between thresholds.
     """
 
     kind = "ordinal"
@@ -60,7 +60,7 @@ class Ordinal(Levels):
                 )
 
     def _shape_params_of(self, thresholds):
-        return (-thresholds.diff(dim=1)).clamp(min=2 * LEAST_GAP).log()
+        return (-thresholds.diff(dim=1)).clamp(min=2 * MIN_GAP).log()
 
     def shape_attributes(self, scale):
         return {"thresholds_": self._thresholds()}
@@ -69,7 +69,7 @@ class Ordinal(Levels):
     def shape_steps(self):
         log_gap = self.shape_params.detach()
         return ShapeSteps(
-            torch.full_like(log_gap, math.log(LEAST_GAP)),
+            torch.full_like(log_gap, math.log(MIN_GAP)),
             torch.ones_like(log_gap, dtype=torch.bool),
             log_gap.exp(),
         )

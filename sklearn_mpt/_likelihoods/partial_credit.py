@@ -21,7 +21,7 @@ from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 class PartialCredit(Levels):
     """Features that are codes 0..C-1, given the mean logit of neighbouring levels.
 
-    Own parameters are the constants b of the levels between the first and the last,
+    Shape parameters are the constants b of the levels between the first and the last,
     where b is zero.
     """
 

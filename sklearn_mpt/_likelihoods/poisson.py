@@ -11,12 +11,12 @@ from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
 # Rates are capped at the exponential of this, so that none is infinite. Beyond,
 # log-probabilities are linear in the location.
-LARGEST_LOG_RATE = 50.0
-MAX_RATE = math.exp(LARGEST_LOG_RATE)
-# From here on counts are scored one by one, because a product of matrices would have
-# rounding errors of more than 1e-4 nats.
-LARGEST_IN_PRODUCT = 2.0**32
-SMALLEST_BY_SERIES = 16.0  # from here on Stirling's series has errors below 1e-11
+MAX_LOG_RATE = 50.0
+MAX_RATE = math.exp(MAX_LOG_RATE)
+# Larger counts are scored one by one, because a product of matrices would have rounding
+# errors of more than 1e-4 nats.
+MAX_COUNT_IN_PRODUCT = 2.0**32
+MIN_COUNT_BY_SERIES = 16.0  # for larger counts Stirling's series has errors below 1e-11
 
 
 class Poisson(Likelihood):
@@ -48,11 +48,11 @@ class Poisson(Likelihood):
         For large counts X log(rate), the rate and log X! nearly cancel. The two terms
         here have the same sign. -c(X) is the log-probability at rate X.
         """
-        capped = location.clamp(max=LARGEST_LOG_RATE)
+        capped = location.clamp(max=MAX_LOG_RATE)
         excess = capped - torch.where(X > 0, X, 1.0).log()
         distance = X * (torch.expm1(excess) - excess).clamp(min=0)
         distance = torch.where(X > 0, distance, capped.exp())
-        beyond = (location - LARGEST_LOG_RATE).clamp(min=0)
+        beyond = (location - MAX_LOG_RATE).clamp(min=0)
         line = beyond * (X - MAX_RATE).clamp(max=0)
         return line - distance - _least_cost(X)
 
@@ -61,7 +61,7 @@ class Poisson(Likelihood):
         counts, at, is_observed = X.double(), location.double(), observed.double()
         constant = torch.lgamma(counts + 1).sum(1, keepdim=True)
         log_prob = counts @ at.T - is_observed @ _cumulant(at).T - constant
-        large = (X >= LARGEST_IN_PRODUCT).any(1)
+        large = (X >= MAX_COUNT_IN_PRODUCT).any(1)
         if large.any():
             entries = self.entry_log_prob(counts[large][:, None], at)
             is_observed = is_observed.expand_as(counts)[large]
@@ -73,7 +73,7 @@ class Poisson(Likelihood):
     def derivatives(self, X, location):
         rate = _rate(location)
         slope = X - rate
-        is_line = location > LARGEST_LOG_RATE
+        is_line = location > MAX_LOG_RATE
         return torch.where(is_line, slope.clamp(max=0), slope), rate
 
     def net_inputs(self, X):
@@ -88,20 +88,20 @@ class Poisson(Likelihood):
 
 
 def _rate(location):
-    return location.clamp(max=LARGEST_LOG_RATE).exp()
+    return location.clamp(max=MAX_LOG_RATE).exp()
 
 
 def _cumulant(location):
     """Return the rate; beyond the largest rate, its linear continuation."""
-    return _rate(location) + MAX_RATE * (location - LARGEST_LOG_RATE).clamp(min=0)
+    return _rate(location) + MAX_RATE * (location - MAX_LOG_RATE).clamp(min=0)
 
 
 def _least_cost(X):
     """Return log X! + X - X log X without cancellation; 0 for X = 0."""
-    large = X.clamp(min=SMALLEST_BY_SERIES)
+    large = X.clamp(min=MIN_COUNT_BY_SERIES)
     u = 1 / large
     series = u * (1 / 12 - u**2 * (1 / 360 - u**2 / 1260))
     by_series = 0.5 * (LOG_2PI + large.log()) + series
-    small = X.clamp(max=SMALLEST_BY_SERIES)
+    small = X.clamp(max=MIN_COUNT_BY_SERIES)
     exact = torch.lgamma(small + 1) + small - torch.xlogy(small, small)
-    return torch.where(X < SMALLEST_BY_SERIES, exact, by_series)
+    return torch.where(X < MIN_COUNT_BY_SERIES, exact, by_series)

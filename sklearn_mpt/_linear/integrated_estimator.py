@@ -313,8 +313,8 @@ def warn_separated(locations):
             "The likelihood has no finite maximum, or one at very steep slopes: those "
             f"of the columns {locations[:10].tolist()} of components_ exceed "
             f"{LONG_SLOPE:g}, since some features separate the rows. A normal prior "
-            "keeps what they exceed it by small; slope_prior=4.0 would shrink all "
-            "slopes a little, and fewer components may do without.",
+            "keeps them near this length; slope_prior=4.0 would shrink all slopes a "
+            "little. With fewer components the likelihood may have a maximum.",
             ConvergenceWarning,
         )
 

@@ -121,7 +121,7 @@ def shared_masked_sums(it, mask, table, targets, weight=None, is_complete=False)
     weight : weights of the rows, (n,). is_complete : whether the rows have no gaps.
     """
     weight = _weight(weight, it)
-    # with a mask on a GPU, its entries would be counted there, and waited for
+    # indices, because the CPU would wait for a GPU to count the entries of a mask
     hidden, visible = (
         torch.from_numpy(np.flatnonzero(columns)).to(it.device)
         for columns in (mask, ~mask)

@@ -64,8 +64,8 @@ class TrainingSizes:
     n_masks : int
         Number of masks in a step, if `n_masks` is "auto".
     least_masks : int
-        The same where each row has nodes of its own, which do not depend on the masks:
-        more masks then cost nothing.
+        The same where nodes are placed for each row. These nodes do not depend on the
+        masks, so that more masks cost nothing.
     row_node_cost, shared_cost : float
         Cost of a node of a single row, in nodes that rows share, with masks and
         without.
@@ -496,9 +496,9 @@ def objective_of(X, likelihood, params, n_dims, context=ORDINARY):
         return LikelihoodRows(*arguments)
     has_numbers = likelihood.values_of_each(X.shape[1]) is None
     if params.mask_rate == "uniform" and (is_auto or has_numbers):
-        # Nodes in the posterior given some entries are too coarse for one that
-        # determines z more closely: masks lead near the optimum, the sum of the scores
-        # of all sizes leads to it.
+        # Nodes for the posterior given some entries are too coarse for an entry that
+        # determines z more closely. So steps with masks end near the optimum, and steps
+        # by the sum of the scores of all sizes lead to it.
         kind = InitialMaskedRows if is_auto and context.is_all else LikelihoodRows
         return kind(*arguments)
     may_enumerate = likelihood.values is not None and n_dims <= MAX_GRID_DIMS

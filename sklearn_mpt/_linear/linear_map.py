@@ -167,7 +167,7 @@ def evidence_lower_bound(rows, posterior, joint, grid):
 class RowNodes:
     """Place nodes for each row, around the mode of its posterior.
 
-    The search for a mode starts at the one that was found last.
+    The search for the mode of a row starts at its mode in the step before.
 
     n_rows : number of rows. is_fine : whether sampled nodes are many.
     """

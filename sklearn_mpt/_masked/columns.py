@@ -18,9 +18,7 @@ from sklearn_mpt._numbers import TINY
 # Of the components of a mixture, in standard deviations of the column. Narrower
 # ones would be fitted to single values.
 WIDTH_FLOOR = 3e-3
-LARGEST_SHAPE_PARAM = (
-    12.0  # largest shape parameter of a column, which may be a logarithm
-)
+MAX_SHAPE_PARAM = 12.0  # largest shape parameter of a column, which may be a logarithm
 
 
 class ColumnHead(torch.nn.Module, ABC):
@@ -130,7 +128,7 @@ class LikelihoodHead(ColumnHead):
             return self.likelihood, parameters
         by_column = parameters.unflatten(-1, (-1, self.width))
         location, shape_params = by_column.tensor_split([self.n_locations], -1)
-        shape_params = shape_params.clamp(-LARGEST_SHAPE_PARAM, LARGEST_SHAPE_PARAM)
+        shape_params = shape_params.clamp(-MAX_SHAPE_PARAM, MAX_SHAPE_PARAM)
         return self.likelihood.at(shape_params.flatten(-2)), location.flatten(-2)
 
     def log_prob(self, X, parameters, moments):

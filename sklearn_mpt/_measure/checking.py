@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from sklearn_mpt._checks import check_int
 from sklearn_mpt._frames import plain
 from sklearn_mpt._measure.consistency import (
-    MOST_VALUES,
+    MAX_VALUES,
     check_reading,
     check_same,
     excessive_integral,
@@ -200,7 +200,7 @@ def _discrete_columns(rows, measures):
         if (
             measure in (None, "probability")
             and is_integer
-            and 2 <= len(first) <= MOST_VALUES
+            and 2 <= len(first) <= MAX_VALUES
         ):
             columns[j] = _DiscreteColumn(list(first.values()), list(first), measure)
     return columns

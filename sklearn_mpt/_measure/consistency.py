@@ -13,11 +13,11 @@ from sklearn_mpt._measure.contract import (
 )
 from sklearn_mpt._measure.rows import Rows, with_moved_columns
 
-MOST_VALUES = 20  # largest number of values of a discrete column
-MOST_INTEGERS = 200  # largest range of integers whose probabilities are added up
+MAX_VALUES = 20  # largest number of values of a discrete column
+MAX_INTEGERS = 200  # largest range of integers whose probabilities are added up
 TESTED_FEATURES = 3  # hidden features whose densities are integrated
 GRID = 33  # number of points of the first grid
-MOST_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
+MAX_HALVINGS = 12  # of intervals of the grid, to resolve narrow densities
 RESOLVED = 0.02  # relative change of an integral by halvings
 NORMALISED = 1.1  # largest integral of a density, with errors of the grid
 WITHOUT_CONSTANT = 10.0  # largest integral of exp(-x**2 / 2) and the like
@@ -167,8 +167,8 @@ def excessive_integral(conditional, rows, few, mask, j, most=NORMALISED):
         with np.errstate(over="ignore"):
             return np.exp(np.nan_to_num(log_prob, nan=-np.inf, posinf=-np.inf))
 
-    is_whole = np.all(levels == np.round(levels)) and high - low <= MOST_INTEGERS
-    is_discrete = is_whole or len(levels) <= MOST_VALUES
+    is_whole = np.all(levels == np.round(levels)) and high - low <= MAX_INTEGERS
+    is_discrete = is_whole or len(levels) <= MAX_VALUES
     if is_whole:
         levels = np.arange(low, high + 1).astype(column.dtype)
     try:
@@ -200,7 +200,7 @@ def _integral(density, low, high):
     """
     points = np.linspace(low, high, GRID)
     values, total = density(points), np.inf
-    for _ in range(MOST_HALVINGS):
+    for _ in range(MAX_HALVINGS):
         parts = np.diff(points) * (values[1:] + values[:-1]) / 2
         before, total = total, parts.sum()
         if total <= NORMALISED or abs(total - before) <= RESOLVED * total:

@@ -24,7 +24,8 @@ from sklearn_mpt._measure.pipelines import resolve_model
 from sklearn_mpt._seeds import RandomState, spawn_seeds
 
 DESIGNS = ["auto", "all", "chain", "balanced", "independent"]
-MOST_FOR_ALL = 12  # features: `draw_distinct` lists the at most 924 masks of each size
+# With so many features, `draw_distinct` lists at most 924 masks of a size.
+MAX_FEATURES_FOR_ALL = 12
 
 
 def mpt_curve(
@@ -233,10 +234,11 @@ def _count_for_all(n_masks, n_features):
     """Return the largest number of masks of one size; refuse too many features."""
     if n_masks is not None:
         raise ValueError(f"n_masks must be None with design='all', got {n_masks!r}.")
-    if n_features > MOST_FOR_ALL:
+    if n_features > MAX_FEATURES_FOR_ALL:
         raise ValueError(
-            f"design='all' scores all masks of at most {MOST_FOR_ALL} features, got "
-            f"{n_features}, which have 2^{n_features} - 1 masks. Use design='auto'."
+            f"design='all' scores all masks of at most {MAX_FEATURES_FOR_ALL} "
+            f"features, got {n_features}, which have 2^{n_features} - 1 masks. "
+            "Use design='auto'."
         )
     return math.comb(n_features, n_features // 2)
 

@@ -21,13 +21,13 @@ from sklearn_mpt._frames import (
     words_for,
 )
 from sklearn_mpt._likelihoods import LIKELIHOODS
-from sklearn_mpt._likelihoods.gaussian import LARGEST_SIZE, SMALLEST_SCALE
+from sklearn_mpt._likelihoods.gaussian import MAX_SIZE, MIN_SCALE
 from sklearn_mpt._tables.days import kind_of_days
 from sklearn_mpt._tables.kinds_of_values import kind_of_values, step_of
 
 FROM_DTYPE, AUTO = "from_dtype", "auto"
-LEAST_IDS = 20  # a column of at least so many distinct values is taken as names of rows
-MOST_GAPS = 2  # largest number of levels for each distinct value of a numeric column
+MIN_IDS = 20  # a column of at least so many distinct values is taken as names of rows
+MAX_GAPS = 2  # largest number of levels for each distinct value of a numeric column
 AS_CATEGORIES = "Its likelihood could be 'categorical'."
 KINDS_OF_OBJECTS = {"numbers": "gaussian", "booleans": "bernoulli"}
 EMPTY, ONE_VALUE = "no values", "one value"  # why a column has no kind
@@ -139,7 +139,7 @@ def _obstacle_of_values(column):
         if (present == present[0]).all():
             return ONE_VALUE
         low, high = float(present.min()), float(present.max())
-        fits = high - low > SMALLEST_SCALE and max(-low, high) < LARGEST_SIZE
+        fits = high - low > MIN_SCALE and max(-low, high) < MAX_SIZE
         return "" if fits else "values whose squares double precision cannot hold"
     try:
         distinct = set(present.tolist())
@@ -173,7 +173,7 @@ def _obstacle_of_names(column):
     """Say how many distinct strings there are, if most of them occur only once."""
     values = column.present.tolist()
     n_distinct = len(set(values))
-    if len(values) < LEAST_IDS or 2 * n_distinct <= len(values):
+    if len(values) < MIN_IDS or 2 * n_distinct <= len(values):
         return ""
     contents = (
         "numbers as strings" if are_numbers(values) else "names, ids or free text"
@@ -201,7 +201,7 @@ def _check_no_id(column, kind, wanted):
     """
     is_integer = kind == "gaussian" and column.series.dtype.is_integer()
     is_doubtful = kind == "categorical" or (is_integer and wanted == AUTO)
-    if not is_doubtful or len(column.present) < LEAST_IDS:
+    if not is_doubtful or len(column.present) < MIN_IDS:
         return
     values = column.present.tolist()
     is_string = all(isinstance(value, str) for value in values)
@@ -344,7 +344,7 @@ def _with_gaps(levels):
     """Add missing whole numbers between the levels, unless there are too many."""
     numbers = np.array(levels, dtype=np.float64)
     step = step_of(numbers) if len(levels) > 1 else 0
-    if not step or np.ptp(numbers) / step + 1 > MOST_GAPS * len(levels):
+    if not step or np.ptp(numbers) / step + 1 > MAX_GAPS * len(levels):
         return levels
     all_numbers = np.arange(numbers[0], numbers[-1] + step, step)
     return [type(levels[-1])(number) for number in all_numbers.tolist()]

@@ -14,9 +14,9 @@ from scipy import stats
 from sklearn_mpt._likelihoods.gamma import Gamma
 from sklearn_mpt._likelihoods.negative_binomial import NegativeBinomial
 
-MOST_LEVELS = 20  # largest number of levels in order
+MAX_LEVELS = 20  # largest number of levels in order
 ROWS_PER_LEVEL = 5  # smallest mean number of rows for each level
-LEAST_ZEROS = 0.02  # smallest share of zeros for "zero_lognormal"
+MIN_SHARE_OF_ZEROS = 0.02  # smallest share of zeros for "zero_lognormal"
 N_FOLDS = 5
 FEW_ROWS = 20  # with fewer rows, numbers are Gaussian
 
@@ -37,7 +37,7 @@ def kind_of_values(values, allowed, are_codes=False):
     if len(values) < FEW_ROWS or np.ptp(values) == 0:
         return "gaussian"
     allowed = set(allowed)
-    if are_codes and not 0 <= values.min() <= values.max() < MOST_LEVELS:
+    if are_codes and not 0 <= values.min() <= values.max() < MAX_LEVELS:
         allowed.discard("ordinal")
     kinds = [kind for kind in _candidates(values) if kind in allowed]
     scores = {kind: _held_out(kind, values) for kind in kinds}
@@ -67,11 +67,11 @@ def _candidates(values):
         kinds = ["poisson", "gaussian", "negative_binomial"]
     if lowest > 0:
         kinds += ["lognormal", "gamma"]
-    elif lowest == 0 and (values == 0).mean() >= LEAST_ZEROS:
+    elif lowest == 0 and (values == 0).mean() >= MIN_SHARE_OF_ZEROS:
         kinds += ["zero_lognormal"]
     if step:
         n_levels = np.ptp(values) / step + 1
-        if n_levels <= min(MOST_LEVELS, len(values) / ROWS_PER_LEVEL):
+        if n_levels <= min(MAX_LEVELS, len(values) / ROWS_PER_LEVEL):
             kinds += ["ordinal"]
     return kinds
 

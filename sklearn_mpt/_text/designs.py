@@ -13,7 +13,7 @@ from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.windows import fit_windows
 
 N_DRAWS = 4  # orders, or masks of each size
-MOST_TEXTS = 32
+MAX_TEXTS = 32
 MIN_TEXTS_WITH_ROOM = 8  # texts that have room; longer ones are cut
 N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 a score
 
@@ -67,13 +67,13 @@ def measure_errors(language_model, windows, draw, n_jobs):
 
 
 def pick(windows, seed, n_draws):
-    """Pick texts of more than one token: of `MOST_TEXTS` random ones, the shortest.
+    """Pick texts of more than one token: of `MAX_TEXTS` random ones, the shortest.
 
     Their rows for `n_draws` orders are to have at most `N_TOKENS` tokens. Long texts
     are cut, so that `MIN_TEXTS_WITH_ROOM` texts have room.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    chosen = [windows[i] for i in order if len(windows[i].places) > 1][:MOST_TEXTS]
+    chosen = [windows[i] for i in order if len(windows[i].places) > 1][:MAX_TEXTS]
     budget = N_TOKENS / n_draws
     chosen = [_cut(window, budget / MIN_TEXTS_WITH_ROOM) for window in chosen]
     costs = _costs(chosen)
@@ -84,7 +84,7 @@ def pick(windows, seed, n_draws):
 
 def n_groups(windows):
     """Return the number of groups of draws for errors: more for fewer texts."""
-    wanted = -(-MOST_TEXTS // len(windows))
+    wanted = -(-MAX_TEXTS // len(windows))
     n_draws = N_TOKENS // _costs(windows).sum()
     return int(min(wanted, n_draws // N_DRAWS))
 

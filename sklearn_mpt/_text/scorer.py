@@ -23,7 +23,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import (
-    MOST_TEXTS,
+    MAX_TEXTS,
     N_DRAWS,
     MeasuredDesign,
     measure_designs,
@@ -375,7 +375,7 @@ class MPTScorer(
     def _measure_excess(self, language_model, tokenizer, texts):
         if texts is None:
             return None
-        chosen = np.random.default_rng(self._seed).permutation(len(texts))[:MOST_TEXTS]
+        chosen = np.random.default_rng(self._seed).permutation(len(texts))[:MAX_TEXTS]
         sample = [texts[i] for i in chosen]
         windows = self._windows_that_fit(language_model, tokenizer, sample)
         return measure_excess(language_model, windows, self._seed)

@@ -32,7 +32,7 @@ from sklearn_mpt._text.texts import check_texts, scored_text
 from sklearn_mpt._text.windows import fit_windows, warn_of_no_words
 
 AUTO_ORDERS, AUTO_MASKS = 4, 2
-FEWEST_AGAIN = 16  # windows with a second draw, for the error of a sum
+MIN_SECOND_DRAWS = 16  # windows with a second draw, for the error of a sum
 UNITS = ("token", "character", "byte")
 Texts = Iterable[str] | Iterable[tuple[str, str]] | Iterable[tuple[str, int, int]]
 
@@ -370,7 +370,7 @@ class TextScoresMixin:
         if not len(unknown):
             return scores.std_error_of_sum()
         rng = np.random.default_rng([self._seed, *b"second draws"])
-        n_picked = min(len(unknown), max(FEWEST_AGAIN, len(unknown) // 10))
+        n_picked = min(len(unknown), max(MIN_SECOND_DRAWS, len(unknown) // 10))
         picked = rng.permutation(unknown)[:n_picked]
         draw = replace(scores.draw, seed=int(rng.integers(2**31)))
         windows = [scores.windows[i] for i in picked]
