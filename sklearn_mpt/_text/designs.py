@@ -1,6 +1,6 @@
 """What `fit` finds out about the variance over masks from some of its texts."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -12,10 +12,31 @@ from sklearn_mpt._text.moderation import FEWEST, Moderation, find_moderation
 from sklearn_mpt._text.scoring import score_windows
 from sklearn_mpt._text.windows import fit_windows
 
-N_DRAWS = 4  # orders, or masks of each size
-MAX_TEXTS = 32
-MIN_TEXTS_WITH_ROOM = 8  # texts that have room; longer ones are cut
-N_TOKENS = 2**18  # at most, for the choice, and for errors; 100 tokens: 40,800 a score
+
+@dataclass(frozen=True)
+class MeasuringRules:
+    """How much `fit` computes to measure variances over masks.
+
+    Attributes
+    ----------
+    n_draws : int
+        Number of orders, or of masks of each size, of a text.
+    max_texts : int
+        Largest number of texts.
+    min_texts : int
+        Texts are cut until so many of them have room in `max_tokens`.
+    max_tokens : int
+        Largest number of tokens that the language model reads for the choice of a
+        design, and again for the errors. A text of 100 tokens takes 40,800 for a score.
+    """
+
+    n_draws: int = 4
+    max_texts: int = 32
+    min_texts: int = 8
+    max_tokens: int = 2**18
+
+
+RULES = MeasuringRules()
 
 
 class MeasuredDesign(NamedTuple):
@@ -32,11 +53,11 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     Without enough texts, the design is "chain". n_draws : number of draws in a group
     whose variance is to be known.
     """
-    windows = pick(windows, seed, 3 * N_DRAWS)
+    windows = pick(windows, seed, 3 * RULES.n_draws)
     if len(windows) < FEWEST:
         return MeasuredDesign("chain", None, None)
     orders, masks = (
-        MaskDraw("mpt", seed, N_DRAWS, design=design) for design in DESIGNS
+        MaskDraw("mpt", seed, RULES.n_draws, design=design) for design in DESIGNS
     )
     score = partial(DrawGroups.of, language_model, windows, n_jobs=n_jobs)
     groups, others = score(orders, range(2)), score(masks, range(1))
@@ -50,7 +71,7 @@ def measure_designs(language_model, windows, seed, n_draws, n_jobs):
     is_independent = variances["independent"] < variances["chain"]
     chosen = others if is_independent else groups
     n_known = chosen.totals.shape[1]
-    if 1 < n_draws < N_DRAWS:
+    if 1 < n_draws < RULES.n_draws:
         chosen = score(replace(chosen.draw, n_masks=n_draws), range(n_known))
     more = score(chosen.draw, range(n_known, n_known + n_groups(windows)))
     design = "independent" if is_independent else "chain"
@@ -67,15 +88,17 @@ def measure_errors(language_model, windows, draw, n_jobs):
 
 
 def pick(windows, seed, n_draws):
-    """Pick texts of more than one token: of `MAX_TEXTS` random ones, the shortest.
+    """Pick texts of more than one token: of `max_texts` random ones, the shortest.
 
-    Their rows for `n_draws` orders are to have at most `N_TOKENS` tokens. Long texts
-    are cut, so that `MIN_TEXTS_WITH_ROOM` texts have room.
+    Their rows for `n_draws` orders are to have at most `max_tokens` tokens. Long texts
+    are cut, so that `min_texts` texts have room.
     """
     order = np.random.default_rng(seed).permutation(len(windows))
-    chosen = [windows[i] for i in order if len(windows[i].places) > 1][:MAX_TEXTS]
-    budget = N_TOKENS / n_draws
-    chosen = [_cut(window, budget / MIN_TEXTS_WITH_ROOM) for window in chosen]
+    chosen = [windows[i] for i in order if len(windows[i].places) > 1][
+        : RULES.max_texts
+    ]
+    budget = RULES.max_tokens / n_draws
+    chosen = [_cut(window, budget / RULES.min_texts) for window in chosen]
     costs = _costs(chosen)
     shortest = np.argsort(costs, kind="stable")
     n_picked = np.searchsorted(np.cumsum(costs[shortest]), budget, side="right")
@@ -84,9 +107,9 @@ def pick(windows, seed, n_draws):
 
 def n_groups(windows):
     """Return the number of groups of draws for errors: more for fewer texts."""
-    wanted = -(-MAX_TEXTS // len(windows))
-    n_draws = N_TOKENS // _costs(windows).sum()
-    return int(min(wanted, n_draws // N_DRAWS))
+    wanted = -(-RULES.max_texts // len(windows))
+    n_draws = RULES.max_tokens // _costs(windows).sum()
+    return int(min(wanted, n_draws // RULES.n_draws))
 
 
 def _costs(windows):

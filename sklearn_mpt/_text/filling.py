@@ -13,7 +13,7 @@ import torch
 from sklearn_mpt._checks import check_choice, check_int, check_real, warn_caller
 from sklearn_mpt._measure.masks import mask_size
 from sklearn_mpt._seeds import RandomState, draw_seed
-from sklearn_mpt._text.designs import MAX_TEXTS
+from sklearn_mpt._text.designs import RULES
 from sklearn_mpt._text.diffusion import MaskedDiffusionLM
 from sklearn_mpt._text.masked_lm import log_softmax
 from sklearn_mpt._text.moderation import FEWEST
@@ -326,7 +326,9 @@ def measure_excess(language_model, windows, seed):
     The expected log-probability of a token under predictions is minus their entropy. If
     they are calibrated, its mean over texts is the mean log-probability of the tokens.
     """
-    windows = [window for window in windows if len(window.places) > 1][:MAX_TEXTS]
+    windows = [window for window in windows if len(window.places) > 1][
+        : RULES.max_texts
+    ]
     if len(windows) < FEWEST:
         return None
     windows = sorted(windows, key=lambda window: -len(window))

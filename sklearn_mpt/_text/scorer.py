@@ -23,8 +23,7 @@ from sklearn_mpt._checks import (
 from sklearn_mpt._persistence import VersionedPickleMixin, all_or_nothing
 from sklearn_mpt._seeds import RandomState, draw_seed
 from sklearn_mpt._text.designs import (
-    MAX_TEXTS,
-    N_DRAWS,
+    RULES,
     MeasuredDesign,
     measure_designs,
     measure_errors,
@@ -354,7 +353,7 @@ class MPTScorer(
         if texts is None or not METHODS[self.method].is_random:
             return MeasuredDesign(design, None, None)
         windows = self._windows_that_fit(language_model, tokenizer, texts)
-        n_draws = min(N_DRAWS, self._count_draws(self.method, self.n_masks))
+        n_draws = min(RULES.n_draws, self._count_draws(self.method, self.n_masks))
         if self.method == "chain" or self.design != "auto":
             draw = MaskDraw(self.method, self._seed, n_draws, design=design)
             measured = measure_errors(language_model, windows, draw, self.n_jobs)
@@ -375,7 +374,9 @@ class MPTScorer(
     def _measure_excess(self, language_model, tokenizer, texts):
         if texts is None:
             return None
-        chosen = np.random.default_rng(self._seed).permutation(len(texts))[:MAX_TEXTS]
+        chosen = np.random.default_rng(self._seed).permutation(len(texts))[
+            : RULES.max_texts
+        ]
         sample = [texts[i] for i in chosen]
         windows = self._windows_that_fit(language_model, tokenizer, sample)
         return measure_excess(language_model, windows, self._seed)

@@ -10,7 +10,7 @@ import torch
 from text_models import JointModel, all_texts, make_letter_tokenizer, random_joint
 
 from sklearn_mpt import MPTScorer
-from sklearn_mpt._text.designs import N_TOKENS
+from sklearn_mpt._text.designs import MeasuringRules
 
 LONG = [" ".join("a" * n_tokens) for n_tokens in range(8, 16)]
 
@@ -108,7 +108,8 @@ def test_long_texts_are_measured_within_the_budget(n_tokens):
     assert scorer.design_ == "independent"
     for_sample = 2 * len(texts) * n_tokens  # whether all tokens can be hidden
     # for the choice, and for the errors
-    assert N_TOKENS < sum(counts) - 2 * spent - for_sample <= 2 * N_TOKENS
+    limit = MeasuringRules().max_tokens
+    assert limit < sum(counts) - 2 * spent - for_sample <= 2 * limit
 
 
 def test_documents_are_measured_by_their_parts():
