@@ -374,10 +374,8 @@ class MPTScorer(
     def _measure_excess(self, language_model, tokenizer, texts):
         if texts is None:
             return None
-        chosen = np.random.default_rng(self._seed).permutation(len(texts))[
-            : RULES.max_texts
-        ]
-        sample = [texts[i] for i in chosen]
+        order = np.random.default_rng(self._seed).permutation(len(texts))
+        sample = [texts[i] for i in order[: RULES.max_texts]]
         windows = self._windows_that_fit(language_model, tokenizer, sample)
         return measure_excess(language_model, windows, self._seed)
 
