@@ -62,6 +62,7 @@ CHANGED = {
     "classifier": RandomForestClassifier(3),
     "regressor": RandomForestRegressor(3),
     "marginal_weight": 0.5,
+    "calibrate": False,
     "n_components": 3,
     "likelihood": "poisson",
     "noise": "shared",

@@ -94,6 +94,7 @@ MODELS = {
         "likelihood": [*LIKELIHOOD, Bernoulli()],
         "n_orders": COUNT,
         "marginal_weight": [*NO_REAL, 0.0, 1.0, -0.1],
+        "calibrate": NO_BOOL,
         "n_jobs": N_JOBS,
     },
 }
@@ -271,6 +272,7 @@ NUMPY_SCALARS = {
     "n_iter_no_change": np.uint8(3),
     "n_orders": np.int64(4),
     "marginal_weight": np.float32(0.02),
+    "calibrate": np.bool_(False),
     "warm_start": np.bool_(False),
     "verbose": np.bool_(False),
     "random_state": np.int64(3),

@@ -102,6 +102,13 @@ class Components(NamedTuple):
         return family.draw(uniform, mean, variance)
 
 
+def mixture_of_leaves():
+    """Return what the conditional of a forest needs without calibration."""
+    weights = np.zeros((2, 1 + len(SCALES)))
+    weights[:, 0] = 1.0
+    return {"shape_weights": weights, "spreads": np.ones(2), "values": None}
+
+
 def forest_components(mean, variance, counts, shape_weights, spread):
     """Return the components of forests: those of leaves, and those of `SCALES`.
 

@@ -5,7 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from sklearn_mpt._dependency.calibration import MOST_COPIES, Calibration, HeldOut
+from sklearn_mpt._dependency.calibration import (
+    MOST_COPIES,
+    Calibration,
+    HeldOut,
+    mixture_of_leaves,
+)
 from sklearn_mpt._dependency.families import FAMILIES, WIDE, WIDTH
 from sklearn_mpt._dependency.held_out import ForestRows
 from sklearn_mpt._dependency.inputs import (
@@ -38,8 +43,8 @@ class NetworkSettings(NamedTuple):
     """Settings that the columns share.
 
     classifier, regressor : unfitted estimators, or None for forests. n_masks : number
-    of copies of each row. mask_rate, marginal_weight : as the parameters of the
-    estimator. names : of the columns.
+    of copies of each row. mask_rate, marginal_weight, calibrate : as the parameters of
+    the estimator. names : of the columns.
     """
 
     classifier: Any
@@ -47,6 +52,7 @@ class NetworkSettings(NamedTuple):
     n_masks: int
     mask_rate: str | float
     marginal_weight: float
+    calibrate: bool
     names: list
 
     def predictor(self, is_classifier, n_rows, rng):
@@ -171,7 +177,9 @@ class _ColumnFit(NamedTuple):
         if is_constant:
             return [], learned
         predictor = self._fitted(y, False)
-        if has_leaves(predictor):
+        if has_leaves(predictor) and not self.settings.calibrate:
+            learned |= mixture_of_leaves()
+        elif has_leaves(predictor):
             learned |= self._calibrated(predictor, x, learned, has_values)
         elif not has_std(predictor):
             learned["residual_variance"] = self._residual_variance(y)

@@ -252,6 +252,23 @@ def test_errors_of_a_mean_of_trees_are_smaller_than_those_of_a_tree():
     assert shares_inside(model, new, 0) == pytest.approx(0.9, abs=3 * 0.017)
 
 
+def test_without_calibration_a_number_has_the_mixture_over_leaves():
+    X, row, grid = correlated(200), correlated(1, seed=1)[0], np.linspace(-3, 3, 5)
+    shift, scale = X.mean(0), X.std(0)
+    forest = RandomForestRegressor(4, min_samples_leaf=5, bootstrap=False)
+    model = network(regressor=forest, calibrate=False, n_orders=1).fit(X)
+    Z = ((row - shift) / scale)[[0, 2, 3, 4, 5]]
+    expected = 0.0
+    for tree in model.estimators_[1][0].estimators_:
+        leaf = tree.apply(Z[None].astype(np.float32))[0]
+        mean, variance = tree.tree_.value[leaf, 0, 0], tree.tree_.impurity[leaf]
+        normal = stats.norm(mean * scale[1] + shift[1], np.sqrt(variance) * scale[1])
+        expected = expected + normal.pdf(grid) / 4
+    wide = stats.norm.pdf(grid, shift[1], 2 * scale[1])
+    expected = (1 - WEIGHT) * expected + WEIGHT * wide
+    assert_allclose(np.exp(density_of(model, row, 1, grid)), expected, rtol=1e-4)
+
+
 def test_factors_of_deviations_are_linear_in_the_share_of_visible_columns():
     """Errors have 0.75 (nothing visible) to 1.25 (all) of the predicted deviation."""
     visible, level = np.meshgrid(np.linspace(0, 1, 21), (np.arange(100) + 0.5) / 100)
