@@ -48,6 +48,5 @@ display.ax_.axhline(
     label=f"exact LML = {exact:.2f} nats, divided by 64",
 )
 display.ax_.legend()
-display.figure_.tight_layout()
 plt.savefig("mpt_curve.png", dpi=150)
 print("The curve was saved to mpt_curve.png")
