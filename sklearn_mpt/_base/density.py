@@ -26,7 +26,7 @@ from sklearn_mpt._integration.integrals import (
     refine_mixtures,
     rows_of,
 )
-from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes
+from sklearn_mpt._integration.quadrature import NODES, WEIGHTS, mixture_nodes, moments
 from sklearn_mpt._measure.contract import fill_along_order, masked_score
 from sklearn_mpt._numbers import FLOAT_BYTES
 
@@ -404,11 +404,8 @@ class IntegratedDensity(LatentDensity):
         return self._average(lambda z: z, X)
 
     def latent_moments(self, X):
-        def powers(z):
-            return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
-
         n_dims = self.joint.n_dims
-        mean, square = self._average(powers, X).tensor_split([n_dims], 1)
+        mean, square = self._average(moments, X).tensor_split([n_dims], 1)
         outer = mean[:, :, None] * mean[:, None]
         return mean, square.unflatten(1, (n_dims, n_dims)) - outer
 

@@ -25,9 +25,9 @@ import torch
 from sklearn_mpt._base.density import LatentDensity
 from sklearn_mpt._factors.sums import moments_of, raised
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
-from sklearn_mpt._numbers import CACHE_BYTES, FLOAT_BYTES
+from sklearn_mpt._numbers import CACHE_ENTRIES, FLOAT_BYTES
 
-ROWS_BYTES = 2**19  # size of a tensor over rows and features; several fit the caches
+ROW_ENTRIES = 2**16  # of a tensor over rows and features; several fit the caches
 # Largest ratio of a feature's variance to the noise for which scores have an error of
 # about 1e-6 at most: by second moments, by precisions, and by rank-one updates.
 MAX_RATIO_BY_MOMENTS, MAX_RATIO_BY_PRECISION, MAX_RATIO_BY_UPDATES = 1e5, 1e7, 1e8
@@ -338,7 +338,7 @@ def _by_moments(second, order, model):
     n_components, n_features = W.shape
     gram, product = W.new_zeros(n_components, n_components), torch.zeros_like(W)
     blocks = []
-    size = max(1, CACHE_BYTES // (8 * W.numel()))
+    size = max(1, CACHE_ENTRIES // W.numel())
     for places in torch.arange(n_features, device=W.device).split(size):
         w = W[:, places].T
         grams, gram = _sums_before(gram, w[:, :, None] * w[:, None])
@@ -377,7 +377,7 @@ def _by_rows(X, orders, model, score_rows):
     """
     if orders.ndim == 2:
         orders = orders[:, None].expand(-1, len(X), -1)
-    size = max(1, ROWS_BYTES // (8 * orders[:, 0].numel()))
+    size = max(1, ROW_ENTRIES // orders[:, 0].numel())
     sums = 0
     for rows, block_orders in zip(X.split(size), orders.split(size, 1), strict=True):
         scores = score_rows(

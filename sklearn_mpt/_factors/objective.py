@@ -24,7 +24,7 @@ from sklearn_mpt._fitting.natural_gradient import axes_of
 from sklearn_mpt._fitting.objective import Objective
 from sklearn_mpt._fitting.stopping import RULES
 from sklearn_mpt._fitting.weights import SampleWeights
-from sklearn_mpt._numbers import CHUNK_BYTES, KEPT_ENTRIES
+from sklearn_mpt._numbers import CHUNK_ENTRIES, KEPT_ENTRIES
 
 GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 # Observed features per latent dimension below which they are few; see UniformMasks.
@@ -151,8 +151,8 @@ class GaussianRows(Objective):
         self.n_pairs = n_copies * n_rows
         size = min(self.n_pairs, self.max_batch) if batch_size == "auto" else batch_size
         self.n_batches = math.ceil(self.n_pairs / size)
-        row_bytes = 8 * (8 * n_features + 4 * n_dims**2)
-        self.n_block = max(64, CHUNK_BYTES // row_bytes)
+        row_entries = 8 * n_features + 4 * n_dims**2
+        self.n_block = max(64, CHUNK_ENTRIES // row_entries)
         self.is_noisy = masks is not None or self.n_batches > 1
         self.rules = replace(
             self.rules_of(masks),

@@ -24,7 +24,7 @@ from sklearn_mpt._fitting.natural_gradient import (
     latent_rescaling,
 )
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
-from sklearn_mpt._numbers import CACHE_BYTES
+from sklearn_mpt._numbers import CACHE_ENTRIES
 
 MIN_VARIANCE_RATIO = 1e-12  # of a conditional variance to the noise
 
@@ -51,7 +51,7 @@ class Moments(NamedTuple):
 
 
 def _n_rows(X):
-    return max(1, CACHE_BYTES // (8 * X.shape[1]))
+    return max(1, CACHE_ENTRIES // X.shape[1])
 
 
 def raised(X):

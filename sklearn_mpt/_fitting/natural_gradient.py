@@ -210,9 +210,7 @@ def natural_step(sums, point, information, *, max_step=math.inf):
     step = divide(gradient, information)
     rescaling = sums.rescaling
     if rescaling is None:
-        moment = point.coefs[:, :-1].T @ sums.gradient.coefs
-        scale = moment[:, :-1]
-        rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
+        rescaling = _rescaling_of(sums.gradient, point)
     largest = (rescaling / n).abs().max().clamp(min=MAX_RESCALING)
     rescaling = (rescaling / n) * (MAX_RESCALING / largest)
     gain = 0.5 * gradient.dot(step)
@@ -233,10 +231,15 @@ def corrected(move, step, max_step):
 def with_rescaling(gradient, point, information):
     """Return the full step for a gradient, linear in it, and the rescaling of z."""
     step = divide(gradient, information)
+    rescaling = _rescaling_of(gradient, point)
+    return step._replace(coefs=step.coefs + point.coefs @ rescaling)
+
+
+def _rescaling_of(gradient, point):
+    """Return `latent_rescaling` from the gradient in the coefficients."""
     moment = point.coefs[:, :-1].T @ gradient.coefs
     scale = moment[:, :-1]
-    rescaling = latent_rescaling((scale + scale.T) / 4, moment[:, -1])
-    return step._replace(coefs=step.coefs + point.coefs @ rescaling)
+    return latent_rescaling((scale + scale.T) / 4, moment[:, -1])
 
 
 def divide(gradient, information):

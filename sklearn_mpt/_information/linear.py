@@ -206,15 +206,11 @@ class _CompleteData:
         self.width, n_locations = W.shape[0] + 1, W.shape[1]
         features = torch.as_tensor(likelihood.shape_param_features, device=W.device)
         self.shape_param_features = features.long()
-        self.shape_params, self.n_shape_params = (
-            likelihood.shape_params.detach().to(W),
-            len(features),
-        )
-        numbers = torch.arange(n_locations, device=W.device)  # one or more a feature
-        self.feature = likelihood.to_locations(numbers)[
-            :n_locations
-        ]  # of each location
-        self.first = torch.searchsorted(self.feature, self.feature)
+        self.shape_params = likelihood.shape_params.detach().to(W)
+        self.n_shape_params = len(features)
+        # of each location; features are no more than locations
+        numbers = torch.arange(n_locations, device=W.device)
+        self.feature = likelihood.to_locations(numbers)[:n_locations]
         self.n_coefs = n_locations * self.width
         self.n_parameters = self.n_coefs + self.n_shape_params
 
@@ -291,7 +287,7 @@ class _CompleteData:
 
         The derivatives of the slopes of all c-th locations take one gradient.
         """
-        place = torch.arange(len(self.first), device=self.first.device) - self.first
+        place = _rank_among_equals(self.feature)
         for c in range(int(place.max()) + 1):
             chosen = (place == c).nonzero()[:, 0]
             partner = torch.full_like(place, -1)

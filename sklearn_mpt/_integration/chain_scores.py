@@ -43,7 +43,7 @@ from sklearn_mpt._integration.quadrature import (
     standard_normal_log_prob,
     total_and_shares,
 )
-from sklearn_mpt._numbers import CACHE_BYTES
+from sklearn_mpt._numbers import CACHE_ENTRIES
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _sum_over_rows(rows, order, model, shift, rng):
     )
     shifts = shift[:, None] ^ shifts.to(shift.device)
     width = max(rows.X.shape[1], model.width)
-    size = max(1, CACHE_BYTES // (8 * width * sum(counts)))
+    size = max(1, CACHE_ENTRIES // (width * sum(counts)))
     sums = 0
     for part in gen_batches(len(order), size):
         z, log_weight = _nodes(parts.take(part), count, shifts[part])
@@ -184,9 +184,7 @@ def _nodes(parts, count, shifts):
     flat = flat._replace(mean=(parts.mean - centre[:, None]).flatten(0, 1))
     coefs, constant = natural_parameters(flat)
     coefs, constant = coefs.unflatten(0, (n_rows, -1)), constant.view(n_rows, 1, -1)
-    deviation_moments = moments((z - centre[:, None]).flatten(0, 1)).unflatten(
-        0, (n_rows, -1)
-    )
+    deviation_moments = moments(z - centre[:, None])
     log_parts = torch.baddbmm(constant, deviation_moments, coefs.mT)
     log_prior = standard_normal_log_prob(z)
     of_prior = log_prior[..., None] + math.log(RULES.prior_ratio)
@@ -265,7 +263,7 @@ def integrate_along(rows, orders, rule, model):
         By feature; 0.0 for missing entries.
     """
     n_nodes = max(len(z) for z, _ in rule.groups)
-    size = max(1, CACHE_BYTES // (8 * n_nodes * (orders.shape[2] + 1)))
+    size = max(1, CACHE_ENTRIES // (n_nodes * (orders.shape[2] + 1)))
     sums = [
         _along_orders(rows.take(part), orders[part], rule, model)
         for part in gen_batches(len(orders), size)

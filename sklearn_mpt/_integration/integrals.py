@@ -25,7 +25,7 @@ from sklearn_mpt._integration.quadrature import (
     grids,
     mixtures,
 )
-from sklearn_mpt._numbers import CACHE_BYTES
+from sklearn_mpt._numbers import CACHE_ENTRIES
 
 # Error at which importance sampling ends, in nats, or in units of z or of standardised
 # features.
@@ -197,7 +197,7 @@ def _blocks(z, rows, model):
     """
     n_rows, n_features = rows.X.shape
     width = max(n_features, model.width)
-    return z.split(max(1, CACHE_BYTES // (8 * n_rows * width)), 1)
+    return z.split(max(1, CACHE_ENTRIES // (n_rows * width)), 1)
 
 
 def integrate_log_prob(rows, rule, model):

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import torch
 
-from sklearn_mpt._integration.quadrature import Nodes, log_mean_exp
+from sklearn_mpt._integration.quadrature import Nodes, log_mean_exp, moments
 
 RADIUS = 5.5  # of a grid, in standard deviations of z: 4e-8 of the prior is beyond
 
@@ -81,8 +81,7 @@ def resolves(r, z, steps, radius, max_ratio=1.5, max_edge_weight=1e-3):
     """
     n_dims = len(steps)
     u = z / z.new_tensor(steps)
-    moments = torch.cat([u, (u[:, :, None] * u[:, None]).flatten(1)], 1)
-    mean, square = (r @ moments).tensor_split([n_dims], 1)
+    mean, square = (r @ moments(u)).tensor_split([n_dims], 1)
     covariance = (
         square.unflatten(1, (n_dims, n_dims)) - mean[:, :, None] * mean[:, None]
     )

@@ -78,8 +78,11 @@ def log_peak(posterior):
 
 
 def moments(z):
-    """Return z and its products, in which Gaussian log densities are linear; (m, p)."""
-    return torch.cat([z, (z[:, :, None] * z[:, None]).flatten(1)], 1)
+    """Return z and its products, in which Gaussian log densities are linear.
+
+    z : (..., k). Returns (..., p).
+    """
+    return torch.cat([z, (z[..., None] * z[..., None, :]).flatten(-2)], -1)
 
 
 def natural_parameters(posterior):

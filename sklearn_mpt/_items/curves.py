@@ -392,6 +392,11 @@ class Items:
                 return np.arange(start, start + block.width)
         raise IndexError(j)
 
+    def unseen(self, X):
+        """Return which categories of items occur in none of the rows; bool (d, c)."""
+        occurs = np.stack([(X == c).any(axis=0) for c in range(self.most)], 1)
+        return ~occurs & (np.arange(self.most) < self.n_categories[:, None])
+
     def curves(self, point, z):
         return [block.curve(point, z) for block in self.blocks]
 

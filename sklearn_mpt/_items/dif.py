@@ -104,9 +104,7 @@ class _DifFits:
     def fit(self, free, start):
         X, items, _ = self.split(free)
         answers = Answers(X, items.most, self.weight, self.group, self.device)
-        occurs = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
-        real = np.arange(items.most) < items.n_categories[:, None]
-        unseen = torch.from_numpy(~occurs & real).to(self.device)
+        unseen = torch.from_numpy(items.unseen(X)).to(self.device)
         objective = ItemObjective(answers, self.layout(items), self.priors, unseen)
         point = torch.from_numpy(start).to(self.device)
         point, _ = maximise(objective, point)

@@ -36,8 +36,9 @@ from sklearn_mpt._items.masks import MaskedItemSolver
 from sklearn_mpt._items.model import attributes_of, reshape_attributes
 from sklearn_mpt._items.model_fit import ModelFitMixin
 from sklearn_mpt._items.people import PeopleMixin
-from sklearn_mpt._items.start import first_slopes, shares
+from sklearn_mpt._items.start import first_slopes
 from sklearn_mpt._items.training import ItemSolver
+from sklearn_mpt._likelihoods.levels import smoothed_shares
 from sklearn_mpt._seeds import RandomState
 
 
@@ -323,7 +324,7 @@ class MPTItemResponse(PeopleMixin, ItemsMixin, ModelFitMixin):
         names = self._names(X.shape[1])
         counts = np.maximum(2, np.nanmax(X, axis=0).astype(int) + 1)
         items = Items(names, counts, self.n_components)
-        share = shares(X, items.most, weight)
+        share = smoothed_shares(X, items.most, weight)
         slopes = first_slopes(X, self.n_components, weight)
         if items.has_fixed_scale:
             slopes = np.ones_like(slopes)
@@ -513,9 +514,7 @@ def _lml_method(n_dims):
 
 def _unseen(X, items):
     """Categories that nobody chose; a tensor of bool (d, c), with a warning."""
-    occurs = np.stack([(X == c).any(axis=0) for c in range(items.most)], 1)
-    real = np.arange(items.most) < items.n_categories[:, None]
-    unseen = ~occurs & real
+    unseen = items.unseen(X)
     if unseen.any():
         j = np.flatnonzero(unseen.any(axis=1))
         warn_caller(

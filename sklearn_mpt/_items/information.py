@@ -150,16 +150,11 @@ def _add_population(total, objective, point, expected):
     )
     first = layout.items.n_parameters
     for a, g in enumerate(means):
-        difference, variance = (
-            z - population.mean[g, 0],
-            population.deviation[g, 0] ** 2,
-        )
+        variance = population.deviation[g, 0] ** 2
         total[first + a, first + a] += expected.groups[g].sum() / variance
     for b, g in enumerate(deviations, len(means)):
-        difference, variance = (
-            z - population.mean[g, 0],
-            population.deviation[g, 0] ** 2,
-        )
+        difference = z - population.mean[g, 0]
+        variance = population.deviation[g, 0] ** 2
         total[first + b, first + b] += (
             2 * (expected.groups[g] @ difference**2) / variance
         )

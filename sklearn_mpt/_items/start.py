@@ -1,4 +1,4 @@
-"""Start of the training of item models: shares of answers, and principal slopes."""
+"""Slopes at which the training of item models starts."""
 
 import numpy as np
 import torch
@@ -7,14 +7,6 @@ from sklearn_mpt._factors.rotation import SCALE
 from sklearn_mpt._factors.starts import principal_loadings
 from sklearn_mpt._factors.sums import moments_of
 from sklearn_mpt._numbers import TINY
-
-
-def shares(X, most, weight=None):
-    """Return shares of the answers to each item, after adding 0.5 to counts; (d, c)."""
-    weight = np.ones(len(X)) if weight is None else weight
-    counts = np.stack([weight @ (X == c) for c in range(most)], 1)
-    counts = counts + 0.5
-    return counts / counts.sum(axis=1, keepdims=True)
 
 
 def first_slopes(

@@ -23,6 +23,11 @@ def check_amounts(X, kind, takes, is_invalid):
         )
 
 
+def check_counts(X, kind):
+    """Refuse rows with entries that are neither counts nor NaN."""
+    check_amounts(X, kind, "counts 0, 1, 2, ...", (X < 0) | (X % 1 > 0))
+
+
 def log_of(X):
     """Return logarithms of amounts, an array or tensor; 0 where not positive."""
     if isinstance(X, np.ndarray):

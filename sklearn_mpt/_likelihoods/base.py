@@ -44,6 +44,13 @@ def softmax(logits):
     return exp / exp.sum(-1, keepdim=True)
 
 
+def at_codes(table, X):
+    """Return the entries of a table (..., d, m) at the codes X, which broadcast."""
+    shape = np.broadcast_shapes(X.shape, table.shape[:-1])
+    codes = X.long().expand(shape)[..., None]
+    return table.expand(*shape, -1).gather(-1, codes)[..., 0]
+
+
 def summed_products(weight, factors):
     """Return the sums over rows and nodes of (n, s, l) times (n, s, p); (l, p)."""
     return (factors.flatten(0, 1).T @ weight.flatten(0, 1)).T
@@ -486,11 +493,26 @@ class DispersionLikelihood(ShapeLikelihood):
 
     n_shape_params = 1
     floor: float  # smallest noise variance or dispersion
+    attribute: str  # name of the fitted attribute that has them
     has_bound = True  # whether a step of the logarithm is at most 1
 
     def __init__(self, scatter):
         excess = torch.clamp(scatter - self.floor, min=0.1 * self.floor)
         super().__init__(excess.log() / LOG_NOISE_STEP)
+
+    @classmethod
+    def of_columns(cls, n_categories, n_features):
+        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+
+    def _empty(self):
+        return self.of_columns(1, 0)
+
+    def from_attributes(self, fitted, scale):
+        scatter = np.array(fitted[self.attribute], dtype=float)
+        return type(self)(torch.from_numpy(scatter))
+
+    def shape_attributes(self, scale):
+        return {self.attribute: self.scatter}
 
     @property
     def scatter(self):

@@ -9,11 +9,12 @@ import torch
 
 from sklearn_mpt._likelihoods.base import (
     Likelihood,
+    at_codes,
     log_softmax,
     softmax,
     summed_products,
-    totals,
 )
+from sklearn_mpt._likelihoods.levels import check_codes, smoothed_shares
 
 
 class Categorical(Likelihood):
@@ -53,31 +54,18 @@ class Categorical(Likelihood):
         return [range(self.n_categories)] * n_features
 
     def check_rows(self, X):
-        codes = np.arange(self.n_categories)
-        invalid = X[~np.isin(X, codes) & ~np.isnan(X)]
-        if len(invalid):
-            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
-            raise ValueError(
-                f"likelihood='categorical' takes codes 0..{self.n_categories - 1} and "
-                f"NaN (missing); found {len(invalid)} other values, such as {examples}."
-            )
+        check_codes(X, self.n_categories, "categorical")
 
     def start_location(self, X, weight=None):
         """Return centred log shares; half an observation of each category is added."""
-        codes = range(self.n_categories)
-        counts = np.stack([totals(X == c, weight)[0] for c in codes], 1)
-        shares = (counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True)
-        logits = np.log(shares)
+        logits = np.log(smoothed_shares(X, self.n_categories, weight))
         return (logits - logits.mean(axis=1, keepdims=True)).ravel()
 
     def entry_log_prob(self, X, location):
         logits = self._by_feature(location)
-        shape = np.broadcast_shapes(X.shape, logits.shape[:-1])
-        codes = X.long().expand(shape)[..., None]
-        chosen = logits.expand(*shape, -1).gather(-1, codes)[..., 0]
         most = logits.amax(-1, keepdim=True).detach()
         total = (logits - most).exp_().sum(-1)
-        return chosen - most[..., 0] - total.log()
+        return at_codes(logits, X) - most[..., 0] - total.log()
 
     def row_factors(self, X, observed):
         is_category = self._indicators(X) * observed[..., None]

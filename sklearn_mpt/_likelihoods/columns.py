@@ -285,7 +285,6 @@ class Columns(Likelihood):
 
     def shape_sums(self, X, location, share, known, z):
         slopes, informations = [], []
-        n_shape_params = max(part.n_shape_params for part in self.parts)
         for part, columns, places in self._iter_part_slices():
             if part.n_shape_params:
                 of_part = (t[..., columns] for t in (share, known))
@@ -294,7 +293,7 @@ class Columns(Likelihood):
                 slopes.append(sums[0])
                 informations.append(sums[1])
         if self.has_blocks:
-            width = n_shape_params, z.shape[-1]
+            width = self.n_shape_params, z.shape[-1]
             informations = [_as_blocks(part, *width) for part in informations]
         return torch.cat(slopes), torch.cat(informations)
 

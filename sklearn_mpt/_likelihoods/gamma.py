@@ -39,13 +39,7 @@ class Gamma(DispersionLikelihood):
     bounds = (0.0, np.inf)
     has_blocks = True
     floor = DISPERSION_FLOOR
-
-    def _empty(self):
-        return self.of_columns(1, 0)
-
-    @classmethod
-    def of_columns(cls, n_categories, n_features):
-        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+    attribute = "dispersion_"
 
     @staticmethod
     def check_rows(X):
@@ -68,14 +62,7 @@ class Gamma(DispersionLikelihood):
         mean_log, _, _ = log_moments(X, weight)
         s = np.maximum(self.start_location(X, weight) - mean_log, 1e-12)
         dispersion = 12 * s / (3 - s + np.sqrt((s - 3) ** 2 + 24 * s))
-        return {"dispersion_": np.maximum(dispersion, 10 * self.floor)}
-
-    def from_attributes(self, fitted, scale):
-        dispersion = np.array(fitted["dispersion_"], dtype=float)
-        return type(self)(torch.from_numpy(dispersion))
-
-    def shape_attributes(self, scale):
-        return {"dispersion_": self.scatter}
+        return {self.attribute: np.maximum(dispersion, 10 * self.floor)}
 
     @property
     def _shape(self):

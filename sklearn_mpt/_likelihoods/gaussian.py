@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
-from sklearn_mpt._numbers import CHUNK_BYTES
+from sklearn_mpt._numbers import CHUNK_ENTRIES
 
 LOG_2PI = math.log(2 * math.pi)
 NOISE_FLOOR = 1e-5  # noise variance of standardised rows, in single precision
@@ -21,7 +21,7 @@ def row_blocks(X, weight=None):
     So all rows are never copied at once.
     """
     weight = np.ones(len(X)) if weight is None else weight
-    n_rows = max(1, CHUNK_BYTES // (8 * X.shape[1]))
+    n_rows = max(1, CHUNK_ENTRIES // X.shape[1])
     for first in range(0, len(X), n_rows):
         part = slice(first, first + n_rows)
         yield X[part].astype(np.float64, copy=False), weight[part]
@@ -85,6 +85,7 @@ class Gaussian(DispersionLikelihood):
     has_fixed_information = True
     measure = "density"
     floor = NOISE_FLOOR
+    attribute = "noise_variance_"
     has_bound = False
 
     def __init__(self, noise_variance=None):
@@ -94,10 +95,6 @@ class Gaussian(DispersionLikelihood):
 
     def _empty(self):
         return type(self)()
-
-    @classmethod
-    def of_columns(cls, n_categories, n_features):
-        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
 
     @staticmethod
     def check_rows(X):
@@ -151,24 +148,21 @@ class Gaussian(DispersionLikelihood):
         return total / n_present
 
     def start_attributes(self, X, scale, weight=None):
-        return {"noise_variance_": scale**2}
+        return {self.attribute: scale**2}
 
     def from_attributes(self, fitted, scale):
-        variance = fitted["noise_variance_"] / scale**2
+        variance = fitted[self.attribute] / scale**2
         return type(self)(torch.tensor(variance, dtype=torch.float64, device="cpu"))
 
     def shape_attributes(self, scale):
         unit = torch.as_tensor(scale, dtype=torch.float64, device=self.scatter.device)
-        return {"noise_variance_": self.scatter * unit**2}
+        return {self.attribute: self.scatter * unit**2}
 
     def entry_log_prob(self, X, location):
         return normal_log_prob((X - location) ** 2, self.scatter)
 
     def pair_log_prob(self, X, observed, location):
-        variance = self.scatter
-        scaled = location / variance
-        fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
-        return fit + _pair_constant(X, observed, variance)
+        return normal_pairs(X, observed, location, self.scatter)
 
     def row_factors(self, X, observed):
         of_rows = torch.cat([X, observed.expand_as(X)], 1)
@@ -218,6 +212,13 @@ class Gaussian(DispersionLikelihood):
 
     def draw(self, location, uniform):
         return location + self.scatter.sqrt() * torch.special.ndtri(uniform)
+
+
+def normal_pairs(X, observed, location, variance):
+    """Return log-densities of observed entries at each shared location; (n, m)."""
+    scaled = location / variance
+    fit = X @ scaled.T - 0.5 * observed @ (scaled * location).T
+    return fit + _pair_constant(X, observed, variance)
 
 
 def _pair_constant(X, observed, variance):

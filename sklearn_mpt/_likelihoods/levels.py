@@ -121,8 +121,11 @@ class Levels(ShapeLikelihood):
         log_prob = self.entry_log_prob(self._levels(location), location[:, None])
         return log_prob.flatten(1)  # from shape (m, C, d)
 
+    def _codes(self, like):
+        return torch.arange(self.n_categories, device=like.device).to(like)
+
     def _levels(self, like):
-        return torch.arange(self.n_categories, device=like.device).to(like)[:, None]
+        return self._codes(like)[:, None]
 
     def expected_prob(self, X, r, location):
         levels = self._levels(location)[..., None]

@@ -11,7 +11,7 @@ from sklearn_mpt._likelihoods.amounts import (
     positive_part_is_constant,
 )
 from sklearn_mpt._likelihoods.base import DispersionLikelihood
-from sklearn_mpt._likelihoods.gaussian import LOG_2PI, normal_log_prob
+from sklearn_mpt._likelihoods.gaussian import normal_log_prob, normal_pairs
 
 VARIANCE_FLOOR = 1e-7  # of a logarithm in single precision
 
@@ -30,13 +30,7 @@ class Lognormal(DispersionLikelihood):
     has_fixed_information = True
     has_bound = False
     floor = VARIANCE_FLOOR
-
-    def _empty(self):
-        return self.of_columns(1, 0)
-
-    @classmethod
-    def of_columns(cls, n_categories, n_features):
-        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+    attribute = "noise_variance_"
 
     @staticmethod
     def check_rows(X):
@@ -52,14 +46,7 @@ class Lognormal(DispersionLikelihood):
 
     def start_attributes(self, X, scale, weight=None):
         _, variance, _ = log_moments(X, weight)
-        return {"noise_variance_": np.maximum(variance, 10 * self.floor)}
-
-    def from_attributes(self, fitted, scale):
-        variance = np.array(fitted["noise_variance_"], dtype=float)
-        return type(self)(torch.from_numpy(variance))
-
-    def shape_attributes(self, scale):
-        return {"noise_variance_": self.scatter}
+        return {self.attribute: np.maximum(variance, 10 * self.floor)}
 
     def entry_log_prob(self, X, location):
         logs = log_of(X)
@@ -67,7 +54,7 @@ class Lognormal(DispersionLikelihood):
 
     def pair_log_prob(self, X, observed, location):
         logs = log_of(X)
-        pairs = normal_pairs(logs, observed, location, self.scatter)
+        pairs = centred_pairs(logs, observed, location, self.scatter)
         return pairs - (observed * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):
@@ -92,12 +79,8 @@ class Lognormal(DispersionLikelihood):
         return (location + noise).clamp(max=LARGEST_LOG).exp()
 
 
-def normal_pairs(values, observed, location, variance):
-    """Return log-densities of observed values at each shared location; (n, m)."""
-    centre = location.detach().mean(0)  # without centring, large numbers would cancel
-    location = location - centre
+def centred_pairs(values, observed, location, variance):
+    """Return `normal_pairs` of values of any size: centred, they do not cancel."""
+    centre = location.detach().mean(0)
     values = torch.where(observed > 0, values - centre, 0.0)
-    scaled = location / variance
-    fit = values @ scaled.T - 0.5 * observed @ (scaled * location).T
-    size = values**2 / variance + observed * (LOG_2PI + variance.log())
-    return fit - 0.5 * size.sum(1, keepdim=True)
+    return normal_pairs(values, observed, location - centre, variance)

@@ -12,7 +12,7 @@ import torch
 from scipy.stats import nbinom
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.amounts import LARGEST_LOG, check_amounts
+from sklearn_mpt._likelihoods.amounts import LARGEST_LOG, check_counts
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 
 DISPERSION_FLOOR = 1e-6  # nearly Poisson
@@ -31,18 +31,11 @@ class NegativeBinomial(DispersionLikelihood):
     bounds = (0.0, np.inf)
     has_blocks = True
     floor = DISPERSION_FLOOR
-
-    def _empty(self):
-        return self.of_columns(1, 0)
-
-    @classmethod
-    def of_columns(cls, n_categories, n_features):
-        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+    attribute = "dispersion_"
 
     @staticmethod
     def check_rows(X):
-        takes = "counts 0, 1, 2, ..."
-        check_amounts(X, "negative_binomial", takes, (X < 0) | (X % 1 > 0))
+        check_counts(X, "negative_binomial")
 
     @staticmethod
     def start_location(X, weight=None):
@@ -54,14 +47,7 @@ class NegativeBinomial(DispersionLikelihood):
         total, count = totals(X, weight)
         mean = (total + 0.5) / (count + 0.5)
         variance = totals((X - mean) ** 2, weight)[0] / count
-        return {"dispersion_": ((variance - mean) / mean**2).clip(1e-2, 1e2)}
-
-    def from_attributes(self, fitted, scale):
-        dispersion = np.array(fitted["dispersion_"], dtype=float)
-        return type(self)(torch.from_numpy(dispersion))
-
-    def shape_attributes(self, scale):
-        return {"dispersion_": self.scatter}
+        return {self.attribute: ((variance - mean) / mean**2).clip(1e-2, 1e2)}
 
     @property
     def _size(self):

@@ -1,4 +1,4 @@
-r"""Features with ordered levels, by cumulative logits: proportional odds.
+r"""Features with ordered levels, by cumulative logits: proportional odds [2]_.
 
 With the location l and thresholds :math:`t_1 = 0 > t_2 > \dots > t_{C-1}`,
 
@@ -23,7 +23,7 @@ import torch
 from scipy.special import logit
 from torch.nn.functional import logsigmoid
 
-from sklearn_mpt._likelihoods.base import ShapeSteps
+from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 MIN_GAP = 1e-6
@@ -82,19 +82,13 @@ class Ordinal(Levels):
             -self._shape_params_by_feature().exp().cumsum(-1), (1, 0)
         )
 
-    def _gather(self, table, X):
-        """Return the entries of a table (..., d, m) at the codes X, broadcast."""
-        shape = np.broadcast_shapes(X.shape, table.shape[:-1])
-        codes = X.long().expand(shape)[..., None]
-        return table.expand(*shape, -1).gather(-1, codes)[..., 0]
-
     def _around(self, X, location):
         """Return the logits of P(x >= c) and P(x > c), for the level c of entries."""
         inner = self._thresholds().to(location.dtype)
         table = torch.nn.functional.pad(inner, (1, 0), value=BEYOND)
         table = torch.nn.functional.pad(table, (0, 1), value=-BEYOND)
         upper, lower = table[..., :-1], table[..., 1:]
-        return location + self._gather(upper, X), location + self._gather(lower, X)
+        return location + at_codes(upper, X), location + at_codes(lower, X)
 
     def entry_log_prob(self, X, location):
         above, beyond = self._around(X, location)
@@ -103,7 +97,7 @@ class Ordinal(Levels):
             return log_prob
         between = torch.log(-torch.expm1(-self._shape_params_by_feature().exp()))
         table = torch.nn.functional.pad(between, (1, 1)).to(location.dtype)
-        return log_prob + self._gather(table, X)
+        return log_prob + at_codes(table, X)
 
     def derivatives(self, X, location):
         """Return the first derivative, and minus the second."""

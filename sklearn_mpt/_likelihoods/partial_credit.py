@@ -14,7 +14,7 @@ References
 import numpy as np
 import torch
 
-from sklearn_mpt._likelihoods.base import ShapeSteps, log_softmax
+from sklearn_mpt._likelihoods.base import ShapeSteps, at_codes, log_softmax
 from sklearn_mpt._likelihoods.levels import Levels, smoothed_shares
 
 
@@ -77,14 +77,8 @@ class PartialCredit(Levels):
         constants = self._constants().to(location.dtype)
         return log_softmax(location[..., None] * self._codes(location) + constants)
 
-    def _codes(self, like):
-        return torch.arange(self.n_categories, device=like.device).to(like)
-
     def entry_log_prob(self, X, location):
-        log_prob = self._log_prob(location)
-        shape = np.broadcast_shapes(X.shape, log_prob.shape[:-1])
-        codes = X.long().expand(shape)[..., None]
-        return log_prob.expand(*shape, -1).gather(-1, codes)[..., 0]
+        return at_codes(self._log_prob(location), X)
 
     def derivatives(self, X, location):
         prob, codes = self._log_prob(location).exp(), self._codes(location)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from scipy.stats import poisson
 
+from sklearn_mpt._likelihoods.amounts import check_counts
 from sklearn_mpt._likelihoods.base import Likelihood, totals
 from sklearn_mpt._likelihoods.gaussian import LOG_2PI
 
@@ -28,13 +29,7 @@ class Poisson(Likelihood):
 
     @staticmethod
     def check_rows(X):
-        invalid = X[(X < 0) | (X % 1 > 0)]
-        if len(invalid):
-            examples = ", ".join(f"{value:.6g}" for value in np.unique(invalid)[:3])
-            raise ValueError(
-                "likelihood='poisson' takes counts 0, 1, 2, ... and NaN (missing); "
-                f"found {len(invalid)} other values, such as {examples}."
-            )
+        check_counts(X, "poisson")
 
     @staticmethod
     def start_location(X, weight=None):

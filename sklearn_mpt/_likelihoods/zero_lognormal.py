@@ -20,7 +20,7 @@ from sklearn_mpt._likelihoods.amounts import (
 )
 from sklearn_mpt._likelihoods.base import DispersionLikelihood, totals
 from sklearn_mpt._likelihoods.gaussian import normal_log_prob
-from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, normal_pairs
+from sklearn_mpt._likelihoods.lognormal import VARIANCE_FLOOR, centred_pairs
 
 MIN_POSITIVE = 2  # with fewer positive amounts the noise variance starts at 1
 
@@ -41,13 +41,7 @@ class ZeroLognormal(DispersionLikelihood):
     is_separable = False
     has_bound = False
     floor = VARIANCE_FLOOR
-
-    def _empty(self):
-        return self.of_columns(1, 0)
-
-    @classmethod
-    def of_columns(cls, n_categories, n_features):
-        return cls(torch.ones(n_features, dtype=torch.float64, device="cpu"))
+    attribute = "noise_variance_"
 
     @staticmethod
     def n_locations(n_categories):
@@ -74,14 +68,7 @@ class ZeroLognormal(DispersionLikelihood):
     def start_attributes(self, X, scale, weight=None):
         _, variance, count = log_moments(X, weight)
         variance = np.where(count < MIN_POSITIVE, 1.0, variance)
-        return {"noise_variance_": np.maximum(variance, 10 * self.floor)}
-
-    def from_attributes(self, fitted, scale):
-        variance = np.array(fitted["noise_variance_"], dtype=float)
-        return type(self)(torch.from_numpy(variance))
-
-    def shape_attributes(self, scale):
-        return {"noise_variance_": self.scatter}
+        return {self.attribute: np.maximum(variance, 10 * self.floor)}
 
     def entry_log_prob(self, X, location):
         chance, mean = _split_locations(location)
@@ -95,7 +82,7 @@ class ZeroLognormal(DispersionLikelihood):
         positive, logs = (X > 0).to(X.dtype) * observed, log_of(X)
         signs = positive @ logsigmoid(chance).T
         signs = signs + (observed - positive) @ logsigmoid(-chance).T
-        pairs = normal_pairs(logs, positive, mean, self.scatter)
+        pairs = centred_pairs(logs, positive, mean, self.scatter)
         return signs + pairs - (positive * logs).sum(1, keepdim=True)
 
     def derivatives(self, X, location):

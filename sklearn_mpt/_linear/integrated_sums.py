@@ -128,7 +128,7 @@ def shared_masked_sums(it, mask, table, targets, weight=None, is_complete=False)
     )
     off, on = it[..., hidden].flatten(1), it[..., visible].flatten(1)
     on_log_prob = table.log_prob[..., visible].flatten(1)
-    r, _ = _weights(on, on_log_prob, table.log_weight)
+    r = torch.addmm(table.log_weight, on, on_log_prob.T).softmax(1)
     prob = table.log_prob[..., hidden].flatten(1).exp()
     off_value, off_share, through_r = _target_terms(
         r, off, prob, targets.hidden * weight
@@ -237,7 +237,7 @@ def _shared_part(
 ):
     """Return what `shared_likelihood_sums` adds up, and which rows are unresolved.
 
-    Value and weight of each row that is resolved; gradients in factors and shape_params
+    Value and weight of each row that is resolved; gradients in factors and shape
     parameters, and weights of the typical values at nodes, (v, s, d).
 
     factors : `location_factors` of the nodes, or their locations if there are none.
@@ -279,12 +279,6 @@ def _gradients(tensor, weight, inputs):
 
 def _weight(weight, X):
     return X.new_ones(len(X)) if weight is None else weight
-
-
-def _weights(observed, log_prob, log_weight):
-    """Return the posterior weight of each shared node, (n, s), and log p(visible)."""
-    total, share = total_and_shares(torch.addmm(log_weight, observed, log_prob.T))
-    return share, total
 
 
 def shared_sums(value, share, r, it, table, weight, is_complete):
@@ -329,8 +323,9 @@ def sums_of(value, weight, gradient, information, shape_params=None):
     shape_params : slope, information and blocks of the likelihood's shape parameters,
     or None.
     """
-    slope, shape_slope, blocks = shape_params or (gradient.new_zeros(0),) * 2 + (None,)
-    curvature = Curvature(information, shape_slope, blocks)
+    none = gradient.new_zeros(0)
+    slope, of_shape_params, blocks = shape_params or (none, none, None)
+    curvature = Curvature(information, of_shape_params, blocks)
     return Sums.of(value, weight, Point(gradient, slope), curvature)
 
 

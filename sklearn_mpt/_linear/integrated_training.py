@@ -142,7 +142,7 @@ class IntegratedRows(Objective):
     X : Tensor of shape (n, d)
         Rows in single or double precision; blocks are converted to double.
     likelihood : Likelihood
-    params : Training
+    params : ObjectiveParams
     n_dims : int
     context : RowContext
     is_fine : bool

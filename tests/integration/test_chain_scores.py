@@ -134,7 +134,7 @@ def test_chunks_of_rows_do_not_change_the_scores(monkeypatch):
     model, X = binary_model(2)
     orders = np.arange(10)[None]
     whole = model.mean_chain_scores(X, orders)
-    monkeypatch.setattr("sklearn_mpt._integration.chain_scores.CACHE_BYTES", 2**16)
+    monkeypatch.setattr("sklearn_mpt._integration.chain_scores.CACHE_ENTRIES", 2**13)
     assert_allclose(model.mean_chain_scores(X, orders), whole, rtol=1e-10)
     assert_array_equal(
         model.mean_chain_scores(X, orders), model.mean_chain_scores(X, orders)

@@ -141,7 +141,7 @@ def test_numbers_do_not_depend_on_blocks_of_nodes(
 ):
     rows = rows_of(X, mask)
     whole = _integration.integrate_conditionals(rows, rule, parameters)[0]
-    monkeypatch.setattr(_integration, "CACHE_BYTES", 8 * rows.X.numel() * 100)
+    monkeypatch.setattr(_integration, "CACHE_ENTRIES", rows.X.numel() * 100)
     assert_allclose(
         _integration.integrate_conditionals(rows, rule, parameters)[0], whole
     )
