@@ -50,7 +50,8 @@ class HeldOut(NamedTuple):
     x : (n,). mean, variance : of leaves, (n, n_trees). counts : whether a tree has not
     seen the row, bool (n, n_trees). values_below, values_near : shares of the numbers
     in the leaves of these trees that are below x, and equal to it, within the
-    resolution; (n,). visible : share of visible columns, (n,). weight : (n,).
+    resolution, or 0 if they are no shape; (n,). visible : share of visible columns,
+    (n,). weight : (n,).
     """
 
     x: np.ndarray

@@ -13,7 +13,8 @@ class ForestRows(NamedTuple):
     """Copies of rows to which forests are fitted.
 
     copies : MaskedCopies. x : numbers of the rows, (n,). weight : (n,) or None.
-    family : ResidualFamily. least_variance : that of rounding.
+    family : ResidualFamily. least_variance : that of rounding. has_values : whether the
+    numbers in leaves are one of the shapes.
     """
 
     copies: MaskedCopies
@@ -21,6 +22,7 @@ class ForestRows(NamedTuple):
     weight: np.ndarray | None
     family: Any
     least_variance: float
+    has_values: bool
 
     def _weight(self, rows):
         return np.ones(len(rows)) if self.weight is None else self.weight[rows]
@@ -29,11 +31,14 @@ class ForestRows(NamedTuple):
         """Return the numbers in the leaves of a forest, and counts of copies.
 
         index : the copies to which the forest is fitted. counts : what each of these
-        copies counts in each tree, n_trees arrays.
+        copies counts in each tree, n_trees arrays. The numbers are None if they are no
+        shape.
         """
         copies = self.copies.at(index)
         weight = None if self.weight is None else self.weight[copies.rows]
         counts = list(draws_of_trees(forest, len(copies.rows), weight))
+        if not self.has_values:
+            return None, counts
         leaves = LeafMoments(forest).leaves(copies.inputs.given_to(forest))
         y = self.family.target(self.x[copies.rows])
         return LeafValues.of(leaves, counts, y), counts
@@ -56,11 +61,13 @@ class ForestRows(NamedTuple):
         leaves = moments.leaves(copies.inputs.given_to(forest))
         if counts is None:
             counts = np.ones(leaves.shape, dtype=bool)
-        low, high = cell(self.family, x, self.least_variance)
-        below, near = (
-            np.average(values.share(leaves, *ends), axis=1, weights=counts)
-            for ends in ((np.full_like(low, -np.inf), low), (low, high))
-        )
+        below = near = np.zeros(len(x))
+        if values is not None:
+            low, high = cell(self.family, x, self.least_variance)
+            below, near = (
+                np.average(values.share(leaves, *ends), axis=1, weights=counts)
+                for ends in ((np.full_like(low, -np.inf), low), (low, high))
+            )
         return HeldOut(
             x,
             *moments.moments(leaves),

@@ -31,9 +31,8 @@ from sklearn_mpt._likelihoods.levels import smoothed_shares
 
 # Of numbers, in standard deviations of the column, as for the components of a net.
 WIDTH_FLOOR = 3e-3
-ROUNDING = (
-    1e-9  # distances of numbers, in standard deviations, that are rounding errors
-)
+# Distances of numbers, in standard deviations, that are rounding errors.
+ROUNDING = 1e-9
 LEAST_MEAN = 1e-3  # of counts and amounts, as a share of the mean of the column
 N_FOLDS = 3  # parts of the rows that are left out in turn, for residuals
 LEAST_VALUES = 0.01  # weight of the numbers in leaves below which they are not kept
@@ -189,7 +188,9 @@ class _ColumnFit(NamedTuple):
     def _calibrated(self, forest, x, learned, has_values):
         """Return what the conditional of a forest needs beside it."""
         family, least_variance = FAMILIES[learned["kind"]], learned["least_variance"]
-        rows = ForestRows(self.copies, x, self.weight, family, least_variance)
+        rows = ForestRows(
+            self.copies, x, self.weight, family, least_variance, has_values
+        )
         values, counts = rows.leaf_values(forest, slice(None))
         chosen = self.rng.permutation(len(self.copies.rows))[:MOST_COPIES]
         if forest.bootstrap:
@@ -211,9 +212,7 @@ class _ColumnFit(NamedTuple):
             (learned["mean"], WIDTH**2 * learned["variance"]),
             has_values,
         ).fit()
-        if not has_values:
-            values = None
-        elif weights[:, -1].max() < LEAST_VALUES:
+        if has_values and weights[:, -1].max() < LEAST_VALUES:
             weights[:, -1], values = 0.0, None
             weights /= weights.sum(axis=1, keepdims=True)
         return {

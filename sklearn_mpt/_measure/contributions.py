@@ -132,9 +132,8 @@ def sums_along_orders(
     """
     check_hidden_values(estimator, rows, is_compared)
     n_features = rows.shape[1]
-    seed = spawn_seeds(given_or_parameter(estimator, "random_state", random_state), 1)[
-        0
-    ]
+    random_state = given_or_parameter(estimator, "random_state", random_state)
+    seed = spawn_seeds(random_state, 1)[0]
     n_all = count_orders(n_features)
     n_drawn = min(int(n_orders), n_all)
     per_row = wants_row_orders(CheckedConditional(estimator), rows)

@@ -448,12 +448,12 @@ def _with_all_classes(order, y, n_start):
     return order
 
 
-def _score_block(score, estimator, X, y, n_seen, block):
-    """Fit a clone to the rows `n_seen`, and score a block.
+def _score_block(score, estimator, X, y, seen, block):
+    """Fit a clone to the rows `seen`, and score a block.
 
     Returns the sum of the scores of its rows, and the measures of the columns.
     """
-    part = [None if v is None else _safe_indexing(v, n_seen) for v in (X, y)]
+    part = [None if v is None else _safe_indexing(v, seen) for v in (X, y)]
     later = [None if v is None else _safe_indexing(v, block) for v in (X, y)]
     model = clone(estimator)
     model = model.fit(part[0]) if y is None else model.fit(*part)
@@ -467,7 +467,7 @@ def _score_block(score, estimator, X, y, n_seen, block):
         wrong = int(np.flatnonzero(~(scores < np.inf))[0])
         raise ValueError(
             f"The log predictive probability of row {block[wrong]} is {scores[wrong]} "
-            f"after a fit to {len(n_seen)} rows."
+            f"after a fit to {len(seen)} rows."
         )
     return scores.sum(), _measures(score, model)
 

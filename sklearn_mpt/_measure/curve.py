@@ -355,11 +355,11 @@ class MPTCurve:
         return float(0.01 * n_tokens * self.score_at(sizes).sum())
 
 
-def _difference(value, others):
+def _difference(noise, others):
     """Say what differs first between the draws of two curves of rows."""
-    if value is None or others is None or len(value.draw) != len(others.draw):
+    if noise is None or others is None or len(noise.draw) != len(others.draw):
         return ""
-    for one, other in zip(value.draw, others.draw, strict=True):
+    for one, other in zip(noise.draw, others.draw, strict=True):
         if one != other and isinstance(one, tuple) and isinstance(one[0], str):
             return f" Here {one[0]!r} differs: {one[1]} and {other[1]}."
     return ""

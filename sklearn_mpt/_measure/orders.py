@@ -135,7 +135,7 @@ def order_log_prob(
     _refuse_texts(model, "order_log_prob", "MPTScorer(method='ordered', order=...)")
     rows = check_rows(model, X)
     check_hidden_values(model, rows)
-    is_confident = isinstance(order, str) and order == "confident"
+    is_confident = _is_confident(order)
     if not is_confident and reference is not None:
         raise ValueError(
             f"reference is for order='confident' alone, got order={order!r}."
@@ -145,9 +145,8 @@ def order_log_prob(
         return (value, np.zeros(len(rows))) if return_std else value
     if np.ndim(order) == 0 and not isinstance(order, str):
         check_int(order, "order")
-        seed = spawn_seeds(given_or_parameter(model, "random_state", random_state), 1)[
-            0
-        ]
+        random_state = given_or_parameter(model, "random_state", random_state)
+        seed = spawn_seeds(random_state, 1)[0]
         n_all = count_orders(rows.shape[1])
         n_drawn = min(int(np.asarray(order)), n_all)
         # all rows have the same orders, so that the mixture is one model of the rows
@@ -160,6 +159,10 @@ def order_log_prob(
         error = np.zeros(len(rows))
     value = _mixture(sums)
     return (value, error) if return_std else value
+
+
+def _is_confident(order):
+    return isinstance(order, str) and order == "confident"
 
 
 def _along_confident(model, rows, reference):
@@ -546,19 +549,15 @@ def _along_named(model, X, orders, reference, n_jobs):
         return None
     if not isinstance(orders, Mapping) or not all(isinstance(k, str) for k in orders):
         raise TypeError(f"orders must be a dict from names to orders, got {orders!r}.")
-    needs = [
-        isinstance(named_order, str) and named_order == "confident"
-        for named_order in orders.values()
-    ]
     return {
         name: order_log_prob(
             model,
             X,
             named_order,
-            reference=reference if needed else None,
+            reference=reference if _is_confident(named_order) else None,
             n_jobs=n_jobs,
         )
-        for (name, named_order), needed in zip(orders.items(), needs, strict=True)
+        for name, named_order in orders.items()
     }
 
 

@@ -42,7 +42,6 @@ AUTO_MASKS, MIN_PAIRS = 64, 8192  # masks, and pairs of a row and a mask, in eac
 START_STEPS = 3, 10
 CHEAP_FEATURES = 8  # up to here the matrices of a pair cost no more than the rest
 FEWEST_ROWS = 1.5  # fit warns if a class stands for fewer
-COVARIANCE_TYPES = ("full", "tied", "diag", "spherical", "low_rank")
 INIT_PARAMS = ("kmeans", "k-means++", "random", "random_from_data")
 
 
@@ -190,7 +189,7 @@ class MPTMixture(TableMPT):
     _kinds_taken = ("gaussian", "bernoulli", "categorical", "poisson")
     _parameter_constraints: ClassVar[dict] = TableMPT._parameter_constraints | {
         "objective": [StrOptions({"mpt", "lml"})],
-        "covariance_type": [StrOptions({*COVARIANCE_TYPES})],
+        "covariance_type": [StrOptions({*FORMS})],
         "init_params": [StrOptions({*INIT_PARAMS})],
         "n_init": [COUNT],
         "n_factors": [COUNT],
@@ -546,9 +545,9 @@ class MPTMixture(TableMPT):
         """Draw masks, each shared by many rows.
 
         If epochs on whole rows follow, each row has one mask. Otherwise few rows are
-        used several times. Return the indices of the rows,
-        (m,); their hidden entries, bool, (m, d); and the factor D / |H| by which each
-        log-probability is multiplied, (m, 1).
+        used several times. Return the indices of the rows, (m,); their hidden entries,
+        bool, (m, d); and the factor D / |H| by which each log-probability is
+        multiplied, (m, 1).
         """
         n_rows, n_features = X.shape
         n_pairs = MIN_PAIRS
