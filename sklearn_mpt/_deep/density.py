@@ -140,8 +140,7 @@ def module_of(fitted, likelihood, device, user_module=None):
     """Return the fitted module, in double precision.
 
     likelihood : of the kinds of features; its parameters are not used. user_module :
-    the
-        parameter `decoder`.
+    the parameter `decoder`.
     """
     encoder = fitted["encoder_coefs_"], fitted["encoder_intercepts_"]
     return DeepModule(

@@ -183,11 +183,11 @@ class ScheduleFreeAdam:
         for name in ("iterate", "squares"):
             getattr(self, name).copy_(torch.from_numpy(arrays[name]))
         self.n_steps, self.weight = int(arrays["progress"][0]), arrays["progress"][1]
-        delay = torch.from_numpy(arrays["rotation"])
+        rest = torch.from_numpy(arrays["rotation"])
         for side in self.eigenbasis.sides:
             for tensor in (side.covariance, side.basis):
-                tensor.copy_(delay[: tensor.numel()].view_as(tensor))
-                delay = delay[tensor.numel() :]
+                tensor.copy_(rest[: tensor.numel()].view_as(tensor))
+                rest = rest[tensor.numel() :]
 
 
 class MatrixAxis(NamedTuple):

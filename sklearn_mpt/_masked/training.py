@@ -36,7 +36,7 @@ class NetSteps:
         Approximate number of pairs of a validation row and a mask.
     chunk : int
         Number of pairs of a row and a mask that are computed at a time.
-    halving_steps : int
+    decay_steps : int
         Number of steps of `partial_fit` after which their sizes have fallen by the
         square root of 2.
     """
@@ -49,7 +49,7 @@ class NetSteps:
     min_steps: int = 64
     validation_pairs: int = 2048
     chunk: int = 1024
-    halving_steps: int = 2000
+    decay_steps: int = 2000
 
 
 STEPS = NetSteps()
@@ -349,7 +349,7 @@ class MaskedSolver(Solver):
     def _step_size(self):
         size = min(1.0, (self.n_steps + 1) / STEPS.warm_up)
         if self.is_part:
-            return size / math.sqrt(1 + self.n_steps / STEPS.halving_steps)
+            return size / math.sqrt(1 + self.n_steps / STEPS.decay_steps)
         if self._fall is None:
             return size
         first, length = self._fall

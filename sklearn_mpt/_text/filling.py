@@ -189,12 +189,12 @@ class FillingMixin:
             inputs = window.inputs | {"input_ids": ids}
             hidden.append(replace(window, inputs=inputs))
         fills = self._fill(hidden, 1, order, 0.0, None)
-        greedy_by_name = {}
+        greedy_by_text = {}
         for window, (fill,) in zip(windows, fills, strict=True):
             ids = window.inputs["input_ids"][window.places]
             tokens = tokenizer.convert_ids_to_tokens(ids.tolist())
-            greedy_by_name[window.text] = tokens == fill.tokens
-        return [greedy_by_name[index] for index in first]
+            greedy_by_text[window.text] = tokens == fill.tokens
+        return [greedy_by_text[index] for index in first]
 
     def _fill(self, windows, n_samples, order, temperature, random_state):
         check_choice(order, "order", FILL_ORDERS)

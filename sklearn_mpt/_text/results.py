@@ -16,9 +16,7 @@ from sklearn_mpt._text.texts import scored_text
 
 MIN_FREEDOM = 5  # degrees of freedom of the contrasts that are nearly unbiased
 MIN_WINDOWS = 10  # windows from which the noise of another design is estimated
-NORMAL_QUANTILE = stats.norm.ppf(
-    0.975
-)  # standard errors that cover 95%, were they known
+NORMAL_QUANTILE = stats.norm.ppf(0.975)  # known standard errors that cover 95%
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,13 +155,12 @@ class TextScores:
     def _calibrated(self, weights):
         """Return variances of the weighted scores of windows, for sums over texts."""
         moderated, n_masks = self.draw.moderation, self.draw.n_masks
-        error_of_text = [
+        variances = [
             weights[window.text] ** 2 * np.sum(score.cautious**2)
             for window, score in self._pairs()
         ]
-        return moderated.factor_of(n_masks, moderated.factor_of_sums) * np.array(
-            error_of_text
-        )
+        factor = moderated.factor_of(n_masks, moderated.factor_of_sums)
+        return factor * np.array(variances)
 
     def without_error(self):
         """Return the indices of windows with one draw, whose errors are unknown."""

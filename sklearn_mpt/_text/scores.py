@@ -87,9 +87,10 @@ class TextScoresMixin:
             Standard error from drawing masks, in nats. It is enlarged, by Student's t,
             so that plus or minus 1.96 standard errors is a 95% interval. If `fit` had
             four or more texts, their variances moderate that of each text; without,
-            errors of means over orders are wider. Zero if the method is not random, NaN
-            if it is and `n_masks` is 1: a single draw has no estimate of its error.
-            Only if `return_std` is True.
+            errors of means over orders are wider. Those of texts that are longer than
+            `fit` scores, about 50 tokens, are too wide. Zero if the method is not
+            random, NaN if it is and `n_masks` is 1: a single draw has no estimate of
+            its error. Only if `return_std` is True.
 
         Raises
         ------
@@ -322,13 +323,13 @@ class TextScoresMixin:
         check_bool(return_std, "return_std")
         texts = self._check_texts(X)
         if unit != "token" and self.overflow == "truncate":
-            unit_counts = self.count_tokens(texts)
+            n_whole = self.count_tokens(texts)
         scores = self._score_texts(texts, self._draw())
         scores.warn_of_noise()
         n_tokens = scores.n_tokens()
         if unit == "token":
             n_units = n_tokens.sum()
-        elif self.overflow == "truncate" and (n_tokens < unit_counts).any():
+        elif self.overflow == "truncate" and (n_tokens < n_whole).any():
             raise ValueError(
                 f"unit={unit!r} counts whole texts, but overflow='truncate' cuts "
                 "some; set overflow to 'stride' or 'split', or unit to 'token'."
@@ -407,15 +408,13 @@ class TextScoresMixin:
             replace(window, places=window.places[text_mask])
             for window, text_mask in zip(windows, masks, strict=True)
         ]
-        draw = MaskDraw(
-            "mpt", self._seed, 1, np.ones(1)
-        )  # hides all places of a window
+        # hides all places of a window
+        draw = MaskDraw("mpt", self._seed, 1, np.ones(1))
         scores = score_windows(language_model, chosen, draw, self.n_jobs, self.verbose)
         log_prob = [np.zeros(len(text_mask)) for text_mask in masks]
         for values, text_mask, score in zip(log_prob, masks, scores, strict=True):
-            values[text_mask] = (
-                score.tokens * text_mask.sum()
-            )  # score.tokens adds up to the mean
+            # score.tokens adds up to the mean
+            values[text_mask] = score.tokens * text_mask.sum()
         return log_prob
 
     def _token_contributions(self, X, n_orders, random_state, n_jobs):

@@ -26,10 +26,8 @@ from sklearn_mpt._version import __version__
 
 SUFFIX = ".safetensors"
 COLUMNS = {"log_prob": np.float64, "std_error": np.float64, "n_tokens": np.int64}
-OPENED = {
-    "_opened",
-    "_opening_params",
-}  # attributes with the model, which is hashed itself
+# Attributes with the model, which is hashed itself.
+OPENED = {"_opened", "_opening_params"}
 # Parameters that have no effect on scores after `fit`, but for rounding.
 WITHOUT_EFFECT = {
     *("model", "tokenizer", "revision", "local_files_only", "trust_remote_code"),

@@ -456,16 +456,16 @@ def _read(variant, index, wild, first_position, separator):
 
 def _warn_of_lengths(variants, read, wild):
     """Warn of whole sequences of quite another length, which may be no sequences."""
-    lengths = [
+    unusual = [
         i
         for i, (text, variant) in enumerate(zip(variants, read, strict=True))
         if text.strip() and not any(letter.isdigit() for letter in text)
         if not len(wild) <= 2 * len(variant.residues) <= 4 * len(wild)
     ]
-    if lengths:
-        first = lengths[0]
+    if unusual:
+        first = unusual[0]
         warn_caller(
-            f"{len(lengths)} of {len(read)} variants are whole sequences of less than "
+            f"{len(unusual)} of {len(read)} variants are whole sequences of less than "
             f"half or more than twice the length of wild, {len(wild)}; variants"
             f"[{first}], {show(variants[first])}, has {len(read[first].residues)} "
             "residues. Their scores compare proteins, not mutations."
