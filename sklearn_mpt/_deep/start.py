@@ -50,11 +50,9 @@ class StartKind(NamedTuple):
     is_linear: bool = False
 
 
-CURVED, STRONGLY_CURVED, LINEAR = (
-    StartKind(1.5),
-    StartKind(4.0),
-    StartKind(1.5, is_linear=True),
-)
+CURVED = StartKind(1.5)
+STRONGLY_CURVED = StartKind(4.0)
+LINEAR = StartKind(1.5, is_linear=True)
 
 
 class WeightedRows(NamedTuple):
@@ -101,10 +99,8 @@ def start(recipe, n_components, likelihood, X, rng, kind, weight=None):
     if kind.is_linear:
         fitted |= linear_part(likelihood, fitted, rows, location, layers, *hidden)
     (*coefs, last_coef), (*intercepts, last) = layers
-    shift, scale = (
-        likelihood.units_of_locations(shift),
-        likelihood.units_of_locations(scale),
-    )
+    shift = likelihood.units_of_locations(shift)
+    scale = likelihood.units_of_locations(scale)
     return fitted | {
         "decoder_coefs_": [*coefs, scale * last_coef],
         "decoder_intercepts_": [*intercepts, scale * last + shift],

@@ -195,10 +195,8 @@ def masked_sums(
     visible target is a difference. If it is much larger than the noise, rounding makes
     it inaccurate; then only hidden targets are used, with larger weights.
     """
-    m, weight = (
-        LinearGaussianParts(point),
-        X.new_ones(len(X)) if weight is None else weight,
-    )
+    m = LinearGaussianParts(point)
+    weight = X.new_ones(len(X)) if weight is None else weight
     target = target * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, visible, m, symmetric)
@@ -233,9 +231,8 @@ def _resolved(target, visible, ratio, largest_ratio=1e4):
     Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
     is_far = torch.where(visible > 0, 1 / ratio, ratio) > largest_ratio
-    if (
-        not is_far.any() or not (target * visible > 0).any()
-    ):  # with a fixed size, all are
+    all_are_hidden = not (target * visible > 0).any()  # as with a fixed size
+    if all_are_hidden or not is_far.any():
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
     n_hidden = ((target > 0) & (visible == 0)).sum(1, keepdim=True)
@@ -268,10 +265,8 @@ def _noise_slope(target_slope, b, ratio, visible, G, pull, of_z, m, symmetric):
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
     """Return sums of log-densities of rows; a natural gradient step is a step of EM."""
-    m, weight = (
-        LinearGaussianParts(point),
-        X.new_ones(len(X)) if weight is None else weight,
-    )
+    m = LinearGaussianParts(point)
+    weight = X.new_ones(len(X)) if weight is None else weight
     share = present * weight[:, None]
     residual = (X - m.mean) * present
     C, z = _posterior(residual, present, m, symmetric)

@@ -88,10 +88,8 @@ class Curvature(NamedTuple):
     blocks: ShapeBlocks | None = None
 
     def plus(self, other):
-        coefs, shape_params = (
-            self.coefs + other.coefs,
-            self.shape_params + other.shape_params,
-        )
+        coefs = self.coefs + other.coefs
+        shape_params = self.shape_params + other.shape_params
         return Curvature(coefs, shape_params, other.blocks)
 
     def times(self, factor):

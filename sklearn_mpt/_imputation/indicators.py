@@ -145,10 +145,8 @@ class GaussianIndicators(BaseEstimator):
         mean, variance, *log_probs = np.split(
             moments_of_columns, np.cumsum(widths)[:-1], axis=1
         )
-        mean, std = (
-            self.units_.inverse_transform(mean),
-            self.units_.scale * np.sqrt(variance),
-        )
+        mean = self.units_.inverse_transform(mean)
+        std = self.units_.scale * np.sqrt(variance)
         return mean[:, self._starts], std[:, self._starts], log_probs
 
     def _blocks_of_columns(self):

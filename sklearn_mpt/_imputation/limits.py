@@ -46,10 +46,8 @@ class Limits(NamedTuple):
     def with_bounds(self, low, high):
         """Return limits that a user's bounds replace where they are not NaN."""
         is_low, is_high = ~np.isnan(low), ~np.isnan(high)
-        least, most = (
-            np.where(is_low, low, self.low),
-            np.where(is_high, high, self.high),
-        )
+        least = np.where(is_low, low, self.low)
+        most = np.where(is_high, high, self.high)
         least = np.where(is_high & ~is_low, np.minimum(least, most), least)
         most = np.where(is_low & ~is_high, np.maximum(least, most), most)
         return self._replace(low=least, high=most)

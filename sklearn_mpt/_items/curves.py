@@ -486,10 +486,8 @@ class Items:
             kind, chosen = block.kind, block.items.numpy()
             scores = np.arange(kind.n_categories, dtype=float)
             if isinstance(kind, Nominal):
-                slopes, scores = (
-                    kind.discrimination(shape_params)[:, None],
-                    kind.scores(shape_params),
-                )
+                slopes = kind.discrimination(shape_params)[:, None]
+                scores = kind.scores(shape_params)
             length = slopes[:, 0]
             if self.n_dims > 1:
                 length = np.linalg.norm(slopes, axis=1)

@@ -185,10 +185,8 @@ class ItemDensity(LatentDensity):
             rows = rows.double()
             codes, present = rows.nan_to_num().long(), ~rows.isnan()
             joint = self.log_weight.expand(len(rows), -1).clone()
-            is_target, row_index = (
-                present.clone(),
-                torch.arange(len(rows), device=X.device),
-            )
+            is_target = present.clone()
+            row_index = torch.arange(len(rows), device=X.device)
             for t in range(d):
                 probs = self.answer_probs(joint.softmax(1))
                 log_prob = self._log_prob_of(rows, probs, is_target)

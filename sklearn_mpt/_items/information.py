@@ -144,10 +144,8 @@ def _add_population(total, objective, point, expected):
     """Add the complete-data information about means and log deviations of z."""
     layout = objective.layout
     population, z = layout.population(point), objective.grid.z[:, 0]
-    means, deviations = (
-        np.flatnonzero(layout.free_mean),
-        np.flatnonzero(layout.free_variance),
-    )
+    means = np.flatnonzero(layout.free_mean)
+    deviations = np.flatnonzero(layout.free_variance)
     first = layout.items.n_parameters
     for a, g in enumerate(means):
         variance = population.deviation[g, 0] ** 2

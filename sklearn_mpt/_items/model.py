@@ -79,10 +79,8 @@ class ItemModel(NamedTuple):
         return Population(*(torch.tensor(part, device=device) for part in moments))
 
     def density(self, device):
-        point, population = (
-            torch.tensor(self.point, device=device),
-            self.population(device),
-        )
+        point = torch.tensor(self.point, device=device)
+        population = self.population(device)
         share = torch.tensor(self.share, device=device)
         root = torch.tensor(self.root, device=device)
         if self.items.n_dims > MAX_GRID_DIMS:

@@ -86,11 +86,9 @@ class Gamma(DispersionLikelihood):
 
     def pair_log_prob(self, X, observed, location):
         # Double precision, because large terms cancel.
-        is_observed, at, shape = (
-            observed.double(),
-            location.double(),
-            self._shape.double(),
-        )
+        is_observed = observed.double()
+        at = location.double()
+        shape = self._shape.double()
         logs = log_of(X.double())
         centre = at.detach().mean(0)
         amounts = torch.where(is_observed > 0, (logs - centre).exp(), 0.0)

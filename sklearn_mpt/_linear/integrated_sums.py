@@ -434,10 +434,8 @@ def bound_sums(rows, joint, grid, weight=None):
     is taken at fixed posteriors. By Stein's identity, the mean of slope times z follows
     from the means of slope and information.
     """
-    posterior, weight = (
-        variational_posterior(rows, joint, grid),
-        _weight(weight, rows.X),
-    )
+    posterior = variational_posterior(rows, joint, grid)
+    weight = _weight(weight, rows.X)
     points, of_node = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
     observed_weight = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]

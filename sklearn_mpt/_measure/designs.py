@@ -240,10 +240,8 @@ def _strata(n_rows):
 
 def _n_enumerated(measurement, index):
     """Return the number of masks of a size, or infinity if too many to list."""
-    n_all, many = (
-        measurement.n_existing[index],
-        max(4 * measurement.n_masks, measurement.shape[1]),
-    )
+    n_all = measurement.n_existing[index]
+    many = max(4 * measurement.n_masks, measurement.shape[1])
     return n_all if n_all <= min(MAX_ENUMERATED, many) else np.inf
 
 
@@ -291,10 +289,8 @@ def _score_per_row(measurement, indices):
 def _scores_of_rows(measurement, index):
     """Score masks of a size, drawn for each row; (n_masks, n_samples)."""
     conditional = CheckedConditional(measurement.model)
-    n_rows, n_together = (
-        measurement.shape[0],
-        max(1, CHUNK_ENTRIES // measurement.shape[1]),
-    )
+    n_rows = measurement.shape[0]
+    n_together = max(1, CHUNK_ENTRIES // measurement.shape[1])
     scores = []
     for start in range(0, n_rows, n_together):
         rows = measurement.rows.slice(start, min(start + n_together, n_rows))

@@ -339,11 +339,9 @@ class MixtureSolver(Solver):
             rows, hidden, inflation = masks
             observed = observed[rows] & ~hidden
             order = pattern_order(observed[:, self.step_params.layout.gaussian])
-            hidden, inflation, observed = (
-                hidden[order],
-                inflation[order],
-                observed[order],
-            )
+            hidden = hidden[order]
+            inflation = inflation[order]
+            observed = observed[order]
             n_copies = len(rows) / len(X)
             X, weight = X[rows[order]], weight[rows[order]] / n_copies
         total, prior = None, 1 / self._n_rows
