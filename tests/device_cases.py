@@ -1,11 +1,14 @@
-"""Run models on the CPU and on the second device; print their largest differences.
+"""Run models on the CPU and on another device; print their largest differences.
 
-    python device_cases.py NAME ...
+    python device_cases.py DEVICE NAME ...
 
 prints one line of JSON for each case of `CASES` that is named: {"name", "counts",
-"differences"}, or {"name", "error"}. The last line is "done".
+"differences"}, or {"name", "error"}. The last line is "done". DEVICE is "second", the
+device of ``second_device.py``, or one of PyTorch, such as "cuda". Without names all
+cases run.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -14,7 +17,12 @@ import warnings
 
 import numpy as np
 import torch
-from second_device import NAME, second_device
+
+if sys.argv[1] == "second":
+    from second_device import second_device as count_operations  # before sklearn_mpt
+else:
+    count_operations = contextlib.nullcontext
+
 from sklearn.datasets import load_digits, load_iris
 from text_models import TEXTS, make_model, make_tokenizer
 
@@ -192,23 +200,23 @@ LANGUAGE = {
 CASES = TABLES | NETS | LANGUAGE
 
 
-def run(case):
+def run(case, device):
     """Return the largest difference of each result between the devices."""
     here = dict(case("cpu"))
-    with second_device() as counts:
-        there = dict(case(NAME))
+    with count_operations() as counts:
+        there = dict(case(device))
     differences = {
         name: float(np.nanmax(np.abs(np.subtract(here[name], there[name]))))
         for name in here
     }
-    return {"counts": dict(counts), "differences": differences}
+    return {"counts": dict(counts or {}), "differences": differences}
 
 
-def main(names):
+def main(device, *names):
     warnings.simplefilter("ignore")
-    for name in names:
+    for name in names or CASES:
         try:
-            result = run(CASES[name])
+            result = run(CASES[name], device)
         except Exception:
             result = {"error": traceback.format_exc()}
         print(json.dumps({"name": name, **result}), flush=True)
@@ -217,4 +225,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Everything gives the numbers of the CPU on another device, without tensors astray.
 
-The device is that of ``second_device.py``, in a process of its own.
+The device is that of ``second_device.py``, or a GPU, in a process of its own.
 """
 
 import json
@@ -13,7 +13,7 @@ import torch
 from torch.utils import backend_registration
 
 TESTS = Path(__file__).parent
-pytestmark = pytest.mark.skipif(
+needs_second_device = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason=f"torch {torch.__version__} has no backends in Python; 2.10 has them",
 )
@@ -30,15 +30,20 @@ TEXTS = [
 LONG = ["binary, 4", "ordinal", "kinds", "deep", "deep, binary"]
 
 
-def run(names):
-    """Return what ``device_cases.py`` prints, read as JSON."""
-    command = [sys.executable, "device_cases.py", *names]
+def run(device, names):
+    """Return what ``device_cases.py`` prints, read as JSON, without an error."""
+    command = [sys.executable, "device_cases.py", device, *names]
     done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
     *lines, last = done.stdout.splitlines() or [""]
     assert last == "done", done.stderr
-    return [json.loads(line) for line in lines]
+    results = [json.loads(line) for line in lines]
+    assert [result["name"] for result in results] == names
+    errors = [result["error"] for result in results if "error" in result]
+    assert not errors, "\n".join(errors)
+    return results
 
 
+@needs_second_device
 @pytest.mark.parametrize(
     ("names", "tolerance"),
     [
@@ -49,15 +54,27 @@ def run(names):
     ],
 )
 def test_another_device_gives_the_numbers_of_the_cpu(names, tolerance):
-    results = run(names)
-    assert [result["name"] for result in results] == names
-    errors = [result["error"] for result in results if "error" in result]
-    assert not errors, "\n".join(errors)
-    for result in results:
+    for result in run("second", names):
         assert result["counts"]["operations"] > 100, result  # it was used
         assert max(result["differences"].values()) <= tolerance, result
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("names", "tolerance"),
+    [
+        pytest.param(TABLES, 1e-6, id="tables"),
+        pytest.param(NETS + TEXTS + LONG, 1e-3, id="nets, texts, long"),
+    ],
+)
+def test_a_gpu_gives_the_numbers_of_the_cpu(names, tolerance):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    for result in run("cuda", names):
+        assert max(result["differences"].values()) <= tolerance, result
+
+
+@needs_second_device
 def test_tensors_of_two_devices_are_refused_and_read_backs_are_counted():
     program = """
 import torch
