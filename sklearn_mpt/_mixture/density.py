@@ -177,6 +177,8 @@ class MixtureDensity(Density):
         residual = torch.nan_to_num(X[:, None, layout.gaussian]) - self.classes.means
         error, variance = residual - gaussian.deviation, gaussian.variance
         log_prob = normal_log_prob(error**2, variance)
+        if layout.likelihood is None:
+            return log_prob
         everywhere = X.new_zeros(len(X), len(self.classes.weights), X.shape[1])
         everywhere[..., layout.gaussian] = log_prob
         everywhere[..., layout.others] = given.entries

@@ -78,7 +78,8 @@ def statistics_of_rows(density, X, weight, prior=0.0, patterns=None):
     given = density.given(X, present, patterns)
     value = given.joint.logsumexp(1)
     share = given.log_responsibility.exp() * weight[:, None]
-    entries = (share + prior * weight[:, None])[..., None] * present[:, None].to(X)
+    of_others = present[:, None, density.layout.others].to(X)
+    entries = (share + prior * weight[:, None])[..., None] * of_others
     return _added(density, X, given, share, None, entries, value, weight, prior)
 
 
@@ -87,8 +88,9 @@ def statistics_of_shares(density, X, share, prior):
 
     prior : additional count of each row in the information of every class.
     """
-    given, present = density.given(X, ~X.isnan()), ~X.isnan()
-    entries = share[..., None] * present[:, None].to(X)
+    present = ~X.isnan()
+    given = density.given(X, present)
+    entries = share[..., None] * present[:, None, density.layout.others].to(X)
     value, weight = X.new_zeros(len(X)), X.new_ones(len(X))
     return _added(density, X, given, share, None, entries, value, weight, prior)
 
@@ -102,15 +104,17 @@ def statistics_of_masks(density, X, weight, hidden, inflation, prior=0.0):
     present = ~X.isnan()
     given = density.given(X, present & ~hidden)
     entries = density.entry_log_prob(X, given)
-    joint = given.log_responsibility[..., None] + entries  # shape: (n, K, d)
+    log_share, others = given.log_responsibility, density.layout.others
+    joint = log_share[..., None] + entries  # shape: (n, K, d)
     log_prob = torch.where(hidden, joint.logsumexp(1), 0.0)
     value = (inflation * log_prob).sum(1)
-    scale = (inflation * weight[:, None])[..., None] * hidden[:, None].to(X)
-    targets = scale * joint.softmax(1)
-    share = targets.sum(2) - given.log_responsibility.exp() * scale.sum(2)
-    visible = (present & ~hidden)[:, None]
-    entry_share = torch.where(visible, share[..., None], targets)
-    entry_share = entry_share + prior * weight[:, None, None] * present[:, None].to(X)
+    scale = inflation * weight[:, None] * hidden  # shape: (n, d)
+    targets = scale[:, None] * joint.softmax(1)
+    share = targets.sum(2) - log_share.exp() * scale.sum(1, keepdim=True)
+    visible = (present & ~hidden)[:, None, others]
+    entry_share = torch.where(visible, share[..., None], targets[..., others])
+    of_others = present[:, None, others].to(X)
+    entry_share = entry_share + prior * weight[:, None, None] * of_others
     return _added(density, X, given, share, targets, entry_share, value, weight, prior)
 
 
@@ -120,7 +124,8 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
     share : weights of the statistics given the observed entries, (n, K). targets :
     weights of the statistics given the observed entries and one hidden entry,
     (n, K, d); None for whole rows. entries : weights of the gradients of columns that
-    are not Gaussian, (n, K, d). prior : additional count of each row in every class.
+    are not Gaussian, (n, K, d - g). prior : additional count of each row in every
+    class.
     """
     gaussian, layout, classes = given.gaussian, density.layout, density.classes
     sums, scatters = gaussian.moments(share)
@@ -131,8 +136,7 @@ def _added(density, X, given, share, targets, entries, value, weight, prior):
         sums, scatters = sums + more[0], scatters + more[1]
     slopes = informations = torch.zeros_like(classes.locations)
     if layout.likelihood is not None:
-        of_others = entries[..., layout.others]
-        slopes, informations = _slopes(density, X, of_others, weight, prior)
+        slopes, informations = _slopes(density, X, entries, weight, prior)
     return SufficientStatistics(
         weight @ value, weight @ value**2, share.sum(0), sums, scatters, slopes,
         informations,
@@ -270,6 +274,7 @@ class MixtureSolver(Solver):
         self._n_steps = n_before
         self._average = None
         self._parts_of_rows = None
+        self._known = []  # classes, and their statistics of whole rows
         self._start = self._kept = self.classes
         self._first = 0  # epoch at which steps with masks, or on whole rows, began
         self._gain = 0.0
@@ -300,7 +305,7 @@ class MixtureSolver(Solver):
 
     def step(self):
         if self.masks is None:
-            statistics = self._statistics(self.classes)
+            statistics = self._of_rows(self.classes)
             size = 1.0
         else:
             statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
@@ -331,6 +336,19 @@ class MixtureSolver(Solver):
         size = self.learning_rate * falling_size(self._n_steps, delay=5)
         self.classes = self._moved(self.classes, statistics, size, with_prior=False)
         self.loss_curve.append(-value)
+
+    def _of_rows(self, classes):
+        """Return the statistics of whole rows.
+
+        Those of the start, and of the last classes, are kept.
+        """
+        for known, statistics in self._known:
+            if known is classes:
+                return statistics
+        statistics = self._statistics(classes)
+        kept = [pair for pair in self._known if pair[0] is self._start]
+        self._known = [*kept, (classes, statistics)]
+        return statistics
 
     def _statistics(self, classes, masks=None):
         density = MixtureDensity(classes, self.step_params.layout)
@@ -384,7 +402,7 @@ class MixtureSolver(Solver):
         if not self.finishes:
             self._keep_average(len(curve))
         if self.finishes:
-            if len(curve) > 1 and curve[-2] - curve[-1] <= self._noise_of_fall:
+            if self._gain_is_noise(curve):
                 self._leave_masks()
             return False
         if len(curve) % self.window == 0:
@@ -406,25 +424,35 @@ class MixtureSolver(Solver):
         else:
             self._kept = self.classes
 
+    def _gain_is_noise(self, curve):
+        """Return whether the last epoch with masks gained no more than their noise.
+
+        The first one is compared with the start on whole rows, without noise.
+        """
+        if len(curve) > 1:
+            return curve[-2] - curve[-1] <= self._noise_of_fall
+        before, now = self._of_rows(self._start), self._of_rows(self.classes)
+        return float(now.value - before.value) <= self._noise * self._n_rows
+
     def _leave_masks(self):
         """Go on with whole rows, from the start or from the masked fit if better."""
-        self._keep_better()
         self.masks, self._first = None, len(self.loss_curve)
-        self._kept = self.classes
+        self.classes = self._kept = self._better_than_start()
 
-    def _keep_better(self):
-        """Take a step of EM from the start, or from the masked fit if it is better."""
-        kept, statistics = self._start, self._statistics(self._start)
-        of_masks = self._statistics(self.classes)
-        if float(of_masks.value) >= float(statistics.value):
-            kept, statistics = self.classes, of_masks
-        after = moved(kept, statistics, self._n_rows, 1.0, self.step_params, False)
-        self.classes = kept if after is None else after
+    def _better_than_start(self):
+        """Return the masked fit, or the start if it is better."""
+        fits = self.classes, self._start
+        return max(fits, key=lambda classes: float(self._of_rows(classes).value))
 
     def close(self):
-        """Go on from the start if training ended before the masks improved on it."""
-        if self.masks is not None and self.finishes and self.loss_curve:
-            self._keep_better()
+        """Take a step of EM if training ended with masks, to improve on the start."""
+        if self.masks is None or not self.finishes or not self.loss_curve:
+            return
+        before = self._better_than_start()
+        after = moved(
+            before, self._of_rows(before), self._n_rows, 1.0, self.step_params, False
+        )
+        self.classes = before if after is None else after
 
     def recover(self):
         """Go back to the classes after the last window that did not raise the loss."""
