@@ -182,9 +182,9 @@ class Density(ABC):
         hidden = X.isnan()
         max_points = max(map(len, points))
         is_target = X.repeat(max_points, 1, 1)
-        for j, of_column in zip(columns, points, strict=True):
-            last = np.minimum(np.arange(max_points), len(of_column) - 1)
-            is_target[:, hidden[:, j], j] = X.new_tensor(of_column[last])[:, None]
+        for j, column_points in zip(columns, points, strict=True):
+            last = np.minimum(np.arange(max_points), len(column_points) - 1)
+            is_target[:, hidden[:, j], j] = X.new_tensor(column_points[last])[:, None]
         rows, mask = is_target.flatten(0, 1), hidden.repeat(max_points, 1)
         log_prob = self.conditional_log_prob(rows, mask).reshape(is_target.shape)
         pairs = zip(columns, points, strict=True)
@@ -443,8 +443,8 @@ class IntegratedDensity(LatentDensity):
     def _mean(self, z):
         return self.joint.likelihood.mean(self.joint.location(z))
 
-    def _average(self, of_latent, X):
-        function, rows = partial(integrate_average, of_latent), self._rows(X)
+    def _average(self, latent_function, X):
+        function, rows = partial(integrate_average, latent_function), self._rows(X)
         return self._estimate(function, rows, self.averaging)[0]
 
     def _estimate(self, function, rows, accuracy):

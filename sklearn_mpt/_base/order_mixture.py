@@ -126,10 +126,10 @@ class OrderMixture(Density):
         for i, order in enumerate(orders):
             for first in range(0, len(X), n_rows):
                 part = X[first : first + n_rows].double()
-                of_part = order
+                part_order = order
                 if order.ndim == 2:
-                    of_part = order[first : first + n_rows]
-                scores[:, i] += self._chain_sums(part, of_part.expand(len(part), -1))
+                    part_order = order[first : first + n_rows]
+                scores[:, i] += self._chain_sums(part, part_order.expand(len(part), -1))
         return scores / len(X)
 
     def _chain_sums(self, X, order):
@@ -161,8 +161,8 @@ class OrderMixture(Density):
         noise = X.new_tensor(rng.random((len(X), X.shape[1], 3)))
         rows, present = self._read(X)
         keys = noise[..., 0]
-        of_mixture = (keys[:, 0] * len(self.orders)).long()
-        places = self.orders.argsort(1)[of_mixture].to(keys)
+        order_index = (keys[:, 0] * len(self.orders)).long()
+        places = self.orders.argsort(1)[order_index].to(keys)
         keys = torch.where(present.any(1, keepdim=True), keys, places)
         # present entries are last in the order, and are not drawn
         order = torch.where(present, keys + 2 * X.shape[1], keys).argsort(1)

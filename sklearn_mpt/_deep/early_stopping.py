@@ -53,8 +53,8 @@ class ValidationRows:
         """
         samples = self.samples(module) if samples is None else samples
         bounds = [  # of copies, as locations keep their product
-            of_batch.bounds(module, copy(locations), rows)[0]
-            for (of_batch, locations), rows in zip(samples, self.rows, strict=True)
+            batch_samples.bounds(module, copy(locations), rows)[0]
+            for (batch_samples, locations), rows in zip(samples, self.rows, strict=True)
         ]
         losses = -self.weights.each * torch.cat(bounds)
         return losses.double().cpu().numpy()

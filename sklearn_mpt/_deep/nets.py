@@ -104,8 +104,8 @@ class UserDecoder(UserModuleWrapper):
             u = torch.zeros_like(value, requires_grad=True)
             (pull,) = torch.autograd.grad(value, z, u, create_graph=True)
             slopes = [
-                torch.autograd.grad(of_dim.sum(), u, retain_graph=True)[0]
-                for of_dim in pull.unbind(1)
+                torch.autograd.grad(component.sum(), u, retain_graph=True)[0]
+                for component in pull.unbind(1)
             ]
         return value.detach(), torch.stack(slopes, 1)
 

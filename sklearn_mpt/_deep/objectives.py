@@ -75,9 +75,9 @@ def shared_bounds(module, X, observed, noise, prior_samples, scored=None):
     scored = [True] * len(rows) if scored is None else scored
     bounds, expected = [], []
     sets = _complete_as_one_row(observed)
-    for *of_set, is_scored in zip(rows, sets, scored, strict=True):
+    for X_set, observed_set, is_scored in zip(rows, sets, scored, strict=True):
         with torch.set_grad_enabled(trains and is_scored):
-            bound, weight = samples.bounds(module, locations, of_set)
+            bound, weight = samples.bounds(module, locations, (X_set, observed_set))
         bounds.append(bound)
         expected.append(weight.double() @ samples.moments)
     coefs, constant = densities
@@ -116,8 +116,8 @@ def shared_scores(module, X, mask, noise, prior_samples):
     log_likelihood = kind.shared_log_prob(rows[0], visible, locations)
     share = (samples.log_weight + log_likelihood).log_softmax(1)
     with torch.no_grad():
-        _, of_all = samples.bounds(module, locations, (rows[1], all_rows))
-        weights = torch.stack([share.exp(), of_all])
+        _, all_weight = samples.bounds(module, locations, (rows[1], all_rows))
+        weights = torch.stack([share.exp(), all_weight])
     log_prob = _expected_log_prob(kind, rows[1], share, locations.product)
     log_prob = torch.where(mask & present, log_prob, 0.0)
     coefs, constant = densities
@@ -134,7 +134,7 @@ def _complete_as_one_row(observed):
     """
     have_all = observed.flatten(1).all(1).tolist()
     pairs = zip(observed, have_all, strict=True)
-    return [of_set[:1] if has_all else of_set for of_set, has_all in pairs]
+    return [rows[:1] if has_all else rows for rows, has_all in pairs]
 
 
 def _expected_log_prob(likelihood, X, share, location):
@@ -146,16 +146,18 @@ def _expected_log_prob(likelihood, X, share, location):
         prob = likelihood.expected_prob(X, share.exp(), location)
         return prob.clamp(min=torch.finfo(prob.dtype).tiny).log()
 
-    def of_rows(X, share):
+    def block_log_prob(X, share):
         entries = likelihood.entry_log_prob(X[:, None], location)
         return torch.logsumexp(share[..., None] + entries, 1)
 
     size = max(1, CHUNK_ENTRIES // (len(location) * location.shape[1]))
     if len(X) <= size:
-        return of_rows(X, share)
+        return block_log_prob(X, share)
     parts = zip(X.split(size), share.split(size), strict=True)
     # what the gradient needs of a block is computed again, not kept
-    return torch.cat([checkpoint(of_rows, *p, use_reentrant=False) for p in parts])
+    return torch.cat(
+        [checkpoint(block_log_prob, *p, use_reentrant=False) for p in parts]
+    )
 
 
 def _draw_samples(module, X, observed, noise, prior_samples):
@@ -221,12 +223,12 @@ class SampleCounts(NamedTuple):
     """How many samples of z a minibatch takes, and in how many dimensions."""
 
     per_row: int
-    of_prior: int
+    n_prior: int
     n_dims: int
 
     def draw(self, n_rows, device, rng):
-        """Standard normal: shapes (n_rows, per_row, n_dims), (of_prior, n_dims)."""
-        shapes = (n_rows, self.per_row, self.n_dims), (self.of_prior, self.n_dims)
+        """Standard normal: shapes (n_rows, per_row, n_dims), (n_prior, n_dims)."""
+        shapes = (n_rows, self.per_row, self.n_dims), (self.n_prior, self.n_dims)
         return tuple(
             torch.tensor(rng.standard_normal(shape, dtype=np.float32), device=device)
             for shape in shapes

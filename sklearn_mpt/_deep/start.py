@@ -164,10 +164,10 @@ def linear_part(likelihood, fitted, rows, location, layers, z, last):
     hidden layer there.
     """
     coefs, intercepts = layers
-    of_rows = likelihood.from_attributes(fitted, fitted["_scale"])
+    at_noise = likelihood.from_attributes(fitted, fitted["_scale"])
     inputs, observed = _read(likelihood, rows.X)
     with torch.no_grad():
-        slope, information = of_rows.derivatives(
+        slope, information = at_noise.derivatives(
             torch.from_numpy(np.nan_to_num(rows.X)),
             torch.from_numpy(location).expand(observed.shape),
         )

@@ -358,9 +358,9 @@ class MPTDeepVAE(LatentMixin, TableMPT):
         is_new = data.is_new and data.is_all and self.decoder is None
         kinds = recipe.starts[1:] if is_new else ()
         seeds = np.random.SeedSequence(fitted["_seed"].tolist()).spawn(len(kinds))
-        of_start = recipe, self.n_components, likelihood, data.X
+        start_args = recipe, self.n_components, likelihood, data.X
         starts = [
-            start(*of_start, np.random.default_rng(seed), kind, data.weight)
+            start(*start_args, np.random.default_rng(seed), kind, data.weight)
             for seed, kind in zip(seeds, kinds, strict=True)
         ]
         return NetSolver(

@@ -220,12 +220,12 @@ class Calibration:
     def _log_probs(self):
         """Return log-densities of mixtures of each shape and the wide component."""
         x = self.held_out.x
-        of_rows = np.ones((len(x), 1))
+        row_of_ones = np.ones((len(x), 1))
         shapes = [
-            limited(self._components(only * of_rows), self.limits).log_prob(
+            limited(self._components(shape_weight * row_of_ones), self.limits).log_prob(
                 self.family, x
             )
-            for only in np.eye(1 + len(SCALES))
+            for shape_weight in np.eye(1 + len(SCALES))
         ]
         if self.has_values:
             near = self.held_out.values_near
@@ -242,22 +242,22 @@ class Calibration:
         shape_weights : of rows, (n, n_shapes).
         """
         components = self._components(shape_weights[:, : 1 + len(SCALES)])
-        of_values = shape_weights[:, 1 + len(SCALES) :].sum(axis=1)
+        values_weight = shape_weights[:, 1 + len(SCALES) :].sum(axis=1)
         spreads = np.ones(2)
         for ends in [[0, 1], *[[1], [0]] * N_TURNS]:
             entry_weight = self.end_weights[ends].sum(axis=0)
 
             def excess(spread, ends=ends, entry_weight=entry_weight):
-                tried = spreads.copy()
-                tried[ends] = spread
-                inside = self._inside(components, of_values, tried)
+                trial = spreads.copy()
+                trial[ends] = spread
+                inside = self._inside(components, values_weight, trial)
                 return np.average(inside, weights=entry_weight) - LEVEL
 
             if entry_weight.any():
                 spreads[ends] = _root(excess, SPREADS, SPREAD_TOL)
         return spreads
 
-    def _inside(self, components, of_values, spreads):
+    def _inside(self, components, values_weight, spreads):
         """Return the shares of the probabilities of numbers within central intervals.
 
         A number is known up to the resolution, and its probability is that of as much.
@@ -268,7 +268,7 @@ class Calibration:
         below, near = self.held_out.values_below, self.held_out.values_near
         ends = []
         for y, less in zip(self.cell, (below, below + near), strict=True):
-            prob = components.cdf(self.family, y) + of_values * less
+            prob = components.cdf(self.family, y) + values_weight * less
             wide = self.wide_family.cdf(y, *self.wide)
             ends.append((1 - self.share) * prob + self.share * wide)
         low, high = ends

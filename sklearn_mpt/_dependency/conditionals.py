@@ -177,8 +177,8 @@ class ForestConditional(NumberConditional):
             weights[:, : 1 + len(SCALES)],
             interpolated(self.learned["spreads"], visible),
         )
-        of_values = weights[:, 1 + len(SCALES) :].sum(axis=1)
-        return leaves, limited(parts, self.limits), of_values
+        values_weight = weights[:, 1 + len(SCALES) :].sum(axis=1)
+        return leaves, limited(parts, self.limits), values_weight
 
     def _mixture_log_prob(self, inputs, x):
         leaves, parts, weight = self._leaves_and_components(inputs)
@@ -187,18 +187,18 @@ class ForestConditional(NumberConditional):
             return log_prob
         below, above = cell(self.family, x, self.limits[1])
         near = self.values.share(leaves, below, above).mean(axis=1)
-        of_values = values_log_prob(self.family, x, weight * near, self.limits[1])
-        return np.logaddexp(log_prob, of_values)
+        values = values_log_prob(self.family, x, weight * near, self.limits[1])
+        return np.logaddexp(log_prob, values)
 
     def mean(self, inputs):
         leaves, parts, weight = self._leaves_and_components(inputs)
         mean = parts.mean_of(self.family)
         if self.values is None:
             return mean
-        of_value = self.values.mean(
+        value_means = self.values.mean(
             leaves, lambda y: self.family.expect(y, self.limits[1])
         )
-        return mean + weight * of_value.mean(axis=1)
+        return mean + weight * value_means.mean(axis=1)
 
     def _draw_mixture(self, inputs, choice, uniform):
         leaves, parts, weight = self._leaves_and_components(inputs)
@@ -255,6 +255,6 @@ def conditional_of(predictors, learned, share):
 
 def number_conditional(predictors, learned, share):
     """Return the conditional of a column of numbers."""
-    of_forest = "shape_weights" in learned
-    conditional = ForestConditional if of_forest else NumberConditional
+    is_forest = "shape_weights" in learned
+    conditional = ForestConditional if is_forest else NumberConditional
     return conditional(predictors, learned, share)

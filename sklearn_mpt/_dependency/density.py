@@ -97,17 +97,17 @@ class NetworkDensity(OrderMixture):
         rows, present = self._read(X)
         log_prob = X.new_zeros(len(X), sum(counts))
         ends = np.cumsum([0, *counts])
-        of_others = present.clone()
+        visible_or_other = present.clone()
         for column, first, last in zip(columns, ends, ends[1:], strict=False):
             index = (~present[:, column]).nonzero()[:, 0]
-            of_others[:, column] = True
+            visible_or_other[:, column] = True
             if len(index):
                 log_probs = self._ask("log_probs", rows[index], present[index], column)
                 log_prob[index, first:last] = log_probs
         average = X[:, curved]
         if X[:, curved].isnan().any():
             average = self.average(X, curved, function)
-        filled = self.units.restore(self.mean(rows, present, ~of_others))
+        filled = self.units.restore(self.mean(rows, present, ~visible_or_other))
         return filled, average, log_prob
 
     def predict(self, X):

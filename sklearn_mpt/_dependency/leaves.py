@@ -58,8 +58,8 @@ class LeafValues(NamedTuple):
             )
             pairs.append((key, np.bincount(place, count[drawn])))
         key, count = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        of_leaf = np.bincount(key // width, count)
-        share = count / of_leaf[key // width]
+        leaf_weight = np.bincount(key // width, count)
+        share = count / leaf_weight[key // width]
         return cls(values, key, np.cumsum([0.0, *share]))
 
     def _places(self, leaves, code):
@@ -80,8 +80,8 @@ class LeafValues(NamedTuple):
 
     def mean(self, leaves, function):
         """Return means of a function of the numbers; of the shape of leaves."""
-        of_value = function(self.values)[self.key % (len(self.values) + 1)]
-        total = np.cumsum([0.0, *(np.diff(self.total) * of_value)])
+        pair_values = function(self.values)[self.key % (len(self.values) + 1)]
+        total = np.cumsum([0.0, *(np.diff(self.total) * pair_values)])
         first, last = (self._places(leaves, c) for c in (0, len(self.values)))
         return total[last] - total[first]
 

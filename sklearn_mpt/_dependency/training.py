@@ -72,7 +72,7 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
     others = np.delete(np.arange(present.shape[1]), column)
     if len(others) == 0:
         return np.zeros((n_masks * len(present), 1), dtype=bool)
-    of_others = torch.from_numpy(present[:, others])
+    others_present = torch.from_numpy(present[:, others])
     generator = torch.Generator(device="cpu")
     generator.manual_seed(int(rng.integers(2**63)))
     size = MaskSizes(mask_rate, present.shape[1]).size
@@ -81,9 +81,9 @@ def visible_sets(present, column, n_masks, mask_rate, rng):
     visible = np.zeros((n_masks, *present.shape), dtype=bool)
     for i, copy in enumerate(visible):
         as_it_is = i == 0 if size is None else size == 1
-        is_visible = of_others
+        is_visible = others_present
         if not as_it_is:
-            is_visible = of_others & ~sizes.draw(of_others, generator)[0]
+            is_visible = others_present & ~sizes.draw(others_present, generator)[0]
         copy[:, others] = is_visible.numpy()
     return visible.reshape(-1, present.shape[1])
 
@@ -223,16 +223,16 @@ class _ColumnFit(NamedTuple):
 
     def amounts(self, x):
         positive = x > 0
-        signs, of_sign = self.categories(positive.astype(float), "bernoulli")
-        of_positive = self._replace(
+        signs, sign_log_prob = self.categories(positive.astype(float), "bernoulli")
+        positive_fit = self._replace(
             copies=self.copies.take(positive),
             weight=None if self.weight is None else self.weight[positive],
         )
-        amounts, of_amount = of_positive.numbers(x[positive], "lognormal")
+        amounts, amount_params = positive_fit.numbers(x[positive], "lognormal")
         return [*signs, *amounts], {
             "kind": "zero_lognormal",
-            "sign": of_sign,
-            "amount": of_amount,
+            "sign": sign_log_prob,
+            "amount": amount_params,
             "has_both_signs": len(signs) > 0,
         }
 
@@ -273,7 +273,7 @@ class _ColumnFit(NamedTuple):
     def _folds(self, y):
         """Yield the copies of rows that are left out, and a predictor of the others."""
         fold = self.rng.permutation(len(y)) % min(N_FOLDS, len(y))
-        of_copy = fold[self.copies.rows]
+        copy_fold = fold[self.copies.rows]
         for k in range(fold.max() + 1):
-            out = of_copy == k
+            out = copy_fold == k
             yield out, self._fitted(y, False, ~out)

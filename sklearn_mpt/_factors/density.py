@@ -98,18 +98,21 @@ def expected_information(coefs, log_noise, observed):
     covariance = (W @ W.T + noise.diag())[observed][:, observed]
     P[torch.outer(observed, observed)] = torch.linalg.inv(covariance).flatten()
     PW = P @ W
-    of_coefs = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
-    of_coefs[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
-    of_coefs[:, :-1, :, :-1] += torch.einsum("jb,la->jalb", PW, PW)
-    of_coefs[:, -1, :, -1] = P
+    coef_information = P.new_zeros(n_features, n_dims + 1, n_features, n_dims + 1)
+    coef_information[:, :-1, :, :-1] = torch.einsum("jl,ab->jalb", P, W.T @ PW)
+    coef_information[:, :-1, :, :-1] += torch.einsum("jb,la->jalb", PW, PW)
+    coef_information[:, -1, :, -1] = P
     cross = P.new_zeros(n_features, n_dims + 1, n_features)
     cross[:, :-1] = torch.einsum("jl,la,l->jal", P, PW, noise)
-    of_noise = 0.5 * P**2 * torch.outer(noise, noise)
+    noise_information = 0.5 * P**2 * torch.outer(noise, noise)
     if is_shared:
-        cross, of_noise = cross.sum(-1, keepdim=True), of_noise.sum()[None, None]
+        cross, noise_information = (
+            cross.sum(-1, keepdim=True),
+            noise_information.sum()[None, None],
+        )
     cross = cross.flatten(0, 1)
-    top = torch.cat([of_coefs.flatten(2).flatten(0, 1), cross], 1)
-    return torch.cat([top, torch.cat([cross.T, of_noise], 1)])
+    top = torch.cat([coef_information.flatten(2).flatten(0, 1), cross], 1)
+    return torch.cat([top, torch.cat([cross.T, noise_information], 1)])
 
 
 class LinearGaussian(LatentDensity):

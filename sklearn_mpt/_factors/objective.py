@@ -199,8 +199,10 @@ class GaussianRows(Objective):
         is_shared = point.shape_params.ndim == 0
         is_joint = not self.is_noisy and len(point.coefs) <= self.max_joint_noises
         if sums.information is not None and is_lml and (is_shared or is_joint):
-            of_row = self._noise_information(rotated)
-            information = sums.information._replace(shape_params=sums.n_rows * of_row)
+            row_information = self._noise_information(rotated)
+            information = sums.information._replace(
+                shape_params=sums.n_rows * row_information
+            )
             sums = sums._replace(information=information)
         return sums.rotated(rotation.T)
 

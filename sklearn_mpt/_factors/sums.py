@@ -145,9 +145,9 @@ class LinearGaussianParts:
         self.noise = self.log_noise.exp()
         self.scaled = self.W / self.noise.sqrt()[:, None]
 
-    def of_noise(self, of_features):
+    def noise_derivative(self, derivatives):
         """Add up derivatives over features if they share the noise variance."""
-        return of_features.sum() if self.is_shared else of_features
+        return derivatives.sum() if self.is_shared else derivatives
 
 
 def _posterior(residual, visible, m, symmetric):
@@ -156,8 +156,8 @@ def _posterior(residual, visible, m, symmetric):
     residual : rows less the mean, any number where not visible, (n, d).
     """
     C = symmetric.covariance(visible, m.scaled)
-    pull = (residual * visible / m.noise) @ m.W
-    return C, (C @ pull[..., None])[..., 0]
+    fit_change = (residual * visible / m.noise) @ m.W
+    return C, (C @ fit_change[..., None])[..., 0]
 
 
 def conditional_moments(X, visible, point, symmetric):
@@ -211,13 +211,13 @@ def masked_sums(
     G = C @ symmetric.unpack(b @ symmetric.outer(m.scaled)) @ C
     direct = a - visible * (v @ m.W.T) / m.noise
     slope = direct.T @ z + (visible * error / m.noise).T @ v
-    slope -= _curved(C, G, b, visible, m, symmetric)
+    slope -= _variance_slope(C, G, b, visible, m, symmetric)
     target_slope = -0.5 * (target - a * error)
-    pull = error * (v @ m.W.T)
-    of_noise = _noise_slope(
-        target_slope, b, ratio, visible, G, pull, (v * z).sum(), m, symmetric
+    fit_change = error * (v @ m.W.T)
+    noise_slope = _noise_slope(
+        target_slope, b, ratio, visible, G, fit_change, (v * z).sum(), m, symmetric
     )
-    gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), of_noise)
+    gradient = Point(torch.cat([slope, direct.sum(0)[:, None]], 1), noise_slope)
     share = present * weight[:, None]
     information = _information(C, z, share, m, symmetric) if informed else None
     v_z = v.T @ z
@@ -230,37 +230,37 @@ def _resolved(target, visible, ratio, largest_ratio=1e4):
 
     Given r of d features, a target is hidden in d - r of d + 1 masks.
     """
-    is_far = torch.where(visible > 0, 1 / ratio, ratio) > largest_ratio
+    is_excessive = torch.where(visible > 0, 1 / ratio, ratio) > largest_ratio
     all_are_hidden = not (target * visible > 0).any()  # as with a fixed size
-    if all_are_hidden or not is_far.any():
+    if all_are_hidden or not is_excessive.any():
         return target
     n_targets = (target > 0).sum(1, keepdim=True)
     n_hidden = ((target > 0) & (visible == 0)).sum(1, keepdim=True)
     share = (n_targets + 1) / n_hidden.clamp(min=1)
-    both_ways = torch.where(visible > 0, 0.0, target * share)
-    return torch.where(is_far, both_ways, target)
+    hidden_only = torch.where(visible > 0, 0.0, target * share)
+    return torch.where(is_excessive, hidden_only, target)
 
 
-def _curved(C, G, b, visible, m, symmetric):
+def _variance_slope(C, G, b, visible, m, symmetric):
     """Return the derivative in the weights through the variances of the targets."""
     packed = b.T @ symmetric.pack(C) - visible.T @ symmetric.pack(G)
     curved = (symmetric.unpack(packed) @ m.W[..., None])[..., 0]
     return 2 / m.noise[:, None] * curved
 
 
-def _noise_slope(target_slope, b, ratio, visible, G, pull, of_z, m, symmetric):
+def _noise_slope(target_slope, b, ratio, visible, G, fit_change, z_term, m, symmetric):
     """Return the derivative in the shared log noise, or in that of each feature.
 
     target_slope : derivative in the noise of the targets. b, G : derivatives in the
-    ratios and in the precisions of z. pull : effect of a visible entry on its own fit
-    through z. of_z : sum of the pulls divided by the noise, computed without
+    ratios and in the precisions of z. fit_change : effect of a visible entry on its own
+    fit through z. z_term : sum of the changes divided by the noise, computed without
     cancellation.
     """
     if m.is_shared:
-        return target_slope.sum() + G.diagonal(dim1=1, dim2=2).sum() - of_z
+        return target_slope.sum() + G.diagonal(dim1=1, dim2=2).sum() - z_term
     share = (1 - 2 * visible) * (ratio - 1)
     others = symmetric.pack(G) @ (symmetric.outer(m.scaled) * symmetric.twice).T
-    return (target_slope + b * share - visible * (others + pull / m.noise)).sum(0)
+    return (target_slope + b * share - visible * (others + fit_change / m.noise)).sum(0)
 
 
 def likelihood_sums(X, present, point, symmetric, weight=None):
@@ -277,10 +277,10 @@ def likelihood_sums(X, present, point, symmetric, weight=None):
     log_scale = present @ (LOG_2PI + m.log_noise) - torch.linalg.slogdet(C)[1]
     value = -0.5 * (log_scale + distance)
     squares = (share * error**2).sum(0) + (spread * m.W).sum(1)
-    of_noise = m.of_noise(0.5 * (squares / m.noise - share.sum(0)))
+    noise_slope = m.noise_derivative(0.5 * (squares / m.noise - share.sum(0)))
     error = share * error
     slope = torch.cat([error.T @ z - spread, error.sum(0)[:, None]], 1)
-    gradient = Point(slope / m.noise[:, None], of_noise)
+    gradient = Point(slope / m.noise[:, None], noise_slope)
     information = _information(C, z, share, m, symmetric)
     second = torch.einsum("n,nkl->kl", weight, C) + (weight[:, None] * z).T @ z
     eye = torch.eye(len(second), dtype=second.dtype, device=second.device)
@@ -314,7 +314,9 @@ def _information(C, z, share, m, symmetric):
     """
     second = share.T @ (symmetric.pack(C) + symmetric.outer(z))
     full = _bordered(symmetric.unpack(second), share.T @ z, share.sum(0))
-    return Curvature(full / m.noise[:, None, None], m.of_noise(share.sum(0) / 2))
+    return Curvature(
+        full / m.noise[:, None, None], m.noise_derivative(share.sum(0) / 2)
+    )
 
 
 def _bordered(second, first, count):
@@ -348,13 +350,13 @@ def moment_sums(product, variance, visible, target, point, symmetric):
     v_e = C @ (u_x - U @ z_x.mT @ m.W.T - U @ m.W @ z_e)
     through_z = (v_e - v_z.mT @ m.W.T) * (visible / m.noise)[:, None]
     slope = (weight[:, None] * z_e + through_z).sum(0).T
-    slope -= _curved(C, G, b, visible, m, symmetric)
-    target_slope, pull = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
-    of_z = v_z.diagonal(dim1=1, dim2=2).sum()
-    of_noise = _noise_slope(
-        target_slope, b, ratio, visible, G, pull, of_z, m, symmetric
+    slope -= _variance_slope(C, G, b, visible, m, symmetric)
+    target_slope, fit_change = -0.5 * (target - fit), (m.W.T * v_e).sum(1)
+    z_term = v_z.diagonal(dim1=1, dim2=2).sum()
+    noise_slope = _noise_slope(
+        target_slope, b, ratio, visible, G, fit_change, z_term, m, symmetric
     )
-    gradient = Point(torch.nn.functional.pad(slope, (0, 1)), of_noise)
+    gradient = Point(torch.nn.functional.pad(slope, (0, 1)), noise_slope)
     information = _moment_information(C + z_z, len(variance), m)
     total, square = v_z.sum(0), (value**2).sum()
     rescaling = latent_rescaling(
@@ -377,9 +379,9 @@ def moment_likelihood_sums(product, variance, n_rows, point, symmetric):
     second = C + z_z
     slope = (z_x - second @ m.W.T).T / m.noise[:, None]
     squares = variance - 2 * explained + ((m.W @ second) * m.W).sum(1)
-    of_noise = m.of_noise(0.5 * (squares / m.noise - 1))
+    noise_slope = m.noise_derivative(0.5 * (squares / m.noise - 1))
     slope = torch.nn.functional.pad(slope, (0, 1))
-    gradient = Point(n_rows * slope, n_rows * of_noise)
+    gradient = Point(n_rows * slope, n_rows * noise_slope)
     information = _moment_information(second[None], d, m).times(n_rows)
     eye = torch.eye(len(C), dtype=C.dtype, device=C.device)
     rescaling = latent_rescaling(0.5 * n_rows * (second - eye), torch.zeros_like(C[0]))
@@ -391,5 +393,5 @@ def _moment_information(second, n_features, m):
     first, count = second.new_zeros(1, n_dims), second.new_full((1,), float(n_masks))
     full = _bordered(second.sum(0)[None], first, count).expand(n_features, -1, -1)
     return Curvature(
-        full / m.noise[:, None, None], m.of_noise(count.expand(n_features) / 2)
+        full / m.noise[:, None, None], m.noise_derivative(count.expand(n_features) / 2)
     )

@@ -270,9 +270,9 @@ def _divide_blocks(gradient, information, solved):
     rows = torch.where(is_own[..., None], information.shape_params[taken], 0.0)
     blocks, cross = rows[..., :n_slots], rows[..., n_slots:]
     blocks = blocks + torch.diag_embed((~is_own).to(blocks.dtype))
-    of_coefs = information.coefs[places]
+    coef_information = information.coefs[places]
     matrices = torch.cat(
-        [torch.cat([of_coefs, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
+        [torch.cat([coef_information, cross.mT], 2), torch.cat([cross, blocks], 2)], 1
     )
     shape_params = torch.where(is_own, gradient.shape_params[taken], 0.0)
     slope = torch.cat([gradient.coefs[places], shape_params], 1)
@@ -297,10 +297,10 @@ def _with_bounded_step(step, max_step, blocks):
     shape_length = torch.where(slots >= 0, shape_length, 0)
     length[places] = torch.maximum(length[places], shape_length.amax(1, keepdim=True))
     factor = max_step / length.clamp(min=max_step)
-    of_slots = factor[places].expand(slots.shape)[slots >= 0]
+    slot_factor = factor[places].expand(slots.shape)[slots >= 0]
     taken = slots[slots >= 0]
     shape_params = step.shape_params.index_put(
-        (taken,), step.shape_params[taken] * of_slots
+        (taken,), step.shape_params[taken] * slot_factor
     )
     return Point(step.coefs * factor, shape_params)
 

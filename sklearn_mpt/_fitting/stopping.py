@@ -26,8 +26,8 @@ def trend(losses, window):
     losses = np.asarray(losses)
     before, last = losses[-2 * window : -window], losses[-window:]
     variance = last.var(ddof=1) if window > 1 else 0.0
-    of_before = before.var(ddof=1) if len(before) > 1 else variance
-    noise = math.sqrt(of_before / len(before) + variance / len(last))
+    variance_before = before.var(ddof=1) if len(before) > 1 else variance
+    noise = math.sqrt(variance_before / len(before) + variance / len(last))
     return Trend(before.mean() - last.mean(), noise)
 
 

@@ -98,9 +98,9 @@ class TableSize(NamedTuple):
 
     def em_seconds(self, n_components, n_features, n_others=0, n_steps=EM_EPOCHS):
         """Return the seconds that EM takes; `n_others` columns are not Gaussian."""
-        of_matrices = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
-        of_others = EM_INDICATOR * self.n_rows * n_others
-        step = n_components * (n_features**2 * of_matrices + of_others)
+        matrix_cost = EM_PATTERN * self.n_patterns + EM_ROW * self.n_rows
+        other_cost = EM_INDICATOR * self.n_rows * n_others
+        step = n_components * (n_features**2 * matrix_cost + other_cost)
         return OVERHEAD + n_steps * (STEP + step)
 
     def conditional_seconds(self, n_dims):
@@ -125,8 +125,8 @@ def candidate_paths(layout, units, size, seed):
         for kind in settings.covariance_types
     ]
     if layout.values:
-        of_codes = _mixtures(settings, "full", levels_are_numbers=False)
-        paths.append(CandidatePath(MAY_GAIN, of_codes))
+        coded_mixtures = _mixtures(settings, "full", levels_are_numbers=False)
+        paths.append(CandidatePath(MAY_GAIN, coded_mixtures))
     if settings.has_powers:
         without_powers = _gaussians(settings, with_powers=False)
         paths.append(CandidatePath(VARIANT_MAY_GAIN, without_powers))
@@ -329,8 +329,8 @@ def _forests(settings):
         coded = CodedNetwork(clone(model))
         return WithoutPowers(coded, settings.units) if settings.has_powers else coded
 
-    of_column = FOREST_COLUMN + FOREST_ENTRY * size.n_rows * size.n_indicators
-    return [Candidate("forests", size.n_columns * of_column, start)]
+    column_cost = FOREST_COLUMN + FOREST_ENTRY * size.n_rows * size.n_indicators
+    return [Candidate("forests", size.n_columns * column_cost, start)]
 
 
 def _nets(settings):

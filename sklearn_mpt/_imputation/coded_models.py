@@ -55,7 +55,7 @@ class CodedModel(BaseEstimator):
         (n, n_categories). All are arbitrary where X is present.
         """
         counts, powers = layout.n_categories[columns], units.powers.columns
-        filled, of_powers = X.copy(), X[:, powers]
+        filled, power_columns = X.copy(), X[:, powers]
         log_prob = np.zeros((len(X), counts.sum()))
         with_codes = np.isnan(X[:, columns]).any(axis=1)
         n_rows = max(1, CHUNK_ENTRIES // (X.shape[1] * counts.max(initial=1)))
@@ -70,10 +70,12 @@ class CodedModel(BaseEstimator):
                     X[block],
                 )
                 widths = X.shape[1], X.shape[1] + len(powers)
-                filled[block], of_powers[block], prob = np.split(parts, widths, axis=1)
+                filled[block], power_columns[block], prob = np.split(
+                    parts, widths, axis=1
+                )
                 log_prob[block, : prob.shape[1]] = prob
         numbers = units.inverse_transform(filled)
-        numbers[:, powers] = of_powers
+        numbers[:, powers] = power_columns
         return numbers, np.split(log_prob, counts.cumsum(), axis=1)[:-1]
 
     def draw(self, X, random_state=None):

@@ -65,10 +65,10 @@ class LevelsAsNumbers(BaseEstimator):
         log_prob = self.model.conditional_log_prob(self._numbers(X), mask)
         columns = [j for j in self.layout.values if hidden[:, j].any()]
         level_log_prob = self._of_levels(np.where(mask, np.nan, X), columns)
-        for j, of_column in zip(columns, level_log_prob, strict=True):
+        for j, column_log_prob in zip(columns, level_log_prob, strict=True):
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
-            of_code = of_column[np.arange(len(X)), code]
-            log_prob[:, j] = np.where(hidden[:, j], of_code, 0.0)
+            code_log_prob = column_log_prob[np.arange(len(X)), code]
+            log_prob[:, j] = np.where(hidden[:, j], code_log_prob, 0.0)
         return log_prob
 
     def expected(self, X, layout, columns, units):
@@ -203,8 +203,8 @@ def draw_codes(X, columns, log_probs_of, rng):
 def _standardised(X, values: Mapping[int, np.ndarray], weight):
     """Return the values of codes in standard deviations of their column, in a dict."""
     points = {}
-    for j, of_codes in values.items():
-        share = frequencies(X[:, j], len(of_codes), weight)
-        mean = share @ of_codes
-        points[j] = (of_codes - mean) / np.sqrt(share @ (of_codes - mean) ** 2)
+    for j, code_values in values.items():
+        share = frequencies(X[:, j], len(code_values), weight)
+        mean = share @ code_values
+        points[j] = (code_values - mean) / np.sqrt(share @ (code_values - mean) ** 2)
     return points

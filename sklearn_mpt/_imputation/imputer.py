@@ -553,9 +553,9 @@ class MPTImputer(TransformerMixin, VersionedPickleMixin, BaseEstimator):
         if sample_weight is not None:
             weight = check_sample_weight(sample_weight, X)
         elif self._training_weight is not None:
-            digest, of_fit = self._training_weight
-            if len(of_fit) == len(X) and digest_of(X) == digest:
-                weight = of_fit
+            digest, fit_weight = self._training_weight
+            if len(fit_weight) == len(X) and digest_of(X) == digest:
+                weight = fit_weight
             else:
                 warn_caller(
                     "fit had sample_weight, but X is not its table, so all rows of X "

@@ -71,8 +71,8 @@ class IndependentColumns(BaseEstimator):
             np.log1p(-self.outlier_share) + stats.norm.logpdf(X, *place_and_scale),
             np.log(self.outlier_share) + stats.cauchy.logpdf(X, *place_and_scale),
         )
-        for j, of_levels in self._log_probs.items():
-            log_prob[:, j] = of_levels[X[:, j].astype(int)]
+        for j, level_log_prob in self._log_probs.items():
+            log_prob[:, j] = level_log_prob[X[:, j].astype(int)]
         return np.where(hidden, log_prob, 0.0)
 
     def expected(self, X, layout, columns, units):

@@ -41,7 +41,7 @@ class IndicatorBlock(NamedTuple):
         level = self.log_prior - 0.5 * (self.vertices.T * slopes).sum(1)
         patterns = given.patterns
         products = patterns.multiply(slopes.mT[None], mean[None, :, self.place])
-        return (level[patterns.of_row] + products[0]).log_softmax(1)
+        return (level[patterns.pattern_index] + products[0]).log_softmax(1)
 
 
 class GaussianIndicators(BaseEstimator):
@@ -105,9 +105,9 @@ class GaussianIndicators(BaseEstimator):
         mean, std, log_probs = self._given(visible, columns)
         numbers = self.layout.n_categories == 0
         log_prob[:, numbers] = stats.norm.logpdf(X, mean, std)[:, numbers]
-        for j, of_column in zip(columns, log_probs, strict=True):
+        for j, column_log_prob in zip(columns, log_probs, strict=True):
             code = np.where(hidden[:, j], X[:, j], 0).astype(int)
-            log_prob[:, j] = of_column[np.arange(len(X)), code]
+            log_prob[:, j] = column_log_prob[np.arange(len(X)), code]
         return np.where(hidden, log_prob, 0.0)
 
     def expected(self, X, layout, columns, units):

@@ -104,8 +104,8 @@ class AutoSeconds:
         """
         counted = np.minimum(n_indicators, self.max_indicators).sum()
         width = np.sqrt(len(n_indicators) * counted)
-        of_column = self.column_seconds * min(1, n_rows / self.min_rows)
-        seconds_per_column = of_column + self.entry_seconds * n_rows * width
+        base_seconds = self.column_seconds * min(1, n_rows / self.min_rows)
+        seconds_per_column = base_seconds + self.entry_seconds * n_rows * width
         return np.clip(width * seconds_per_column, self.min_seconds, self.max_seconds)
 
 
@@ -152,8 +152,8 @@ class TrialTable(NamedTuple):
         log_slope = units.log_slope(numbers) + np.log(scale)
         weight = np.ones(len(rows)) if weight is None else weight
         largest = largest_log_densities(numbers, layout) + np.log(scale)
-        of_numbers = numbers / scale, scale, log_slope
-        return cls(rows, layout, units, masks, *of_numbers, weight, largest)
+        number_arrays = numbers / scale, scale, log_slope
+        return cls(rows, layout, units, masks, *number_arrays, weight, largest)
 
     @property
     def columns(self):
@@ -184,8 +184,8 @@ class TrialTable(NamedTuple):
     def hidden(self, trials):
         log_prob = np.stack([trial.log_prob for trial in trials])
         error = np.stack([trial.error for trial in trials])
-        of_entries = log_prob, error, self.entry_weight
-        return HiddenEntries(self.columns, self.layout.numbers, *of_entries)
+        entry_arrays = log_prob, error, self.entry_weight
+        return HiddenEntries(self.columns, self.layout.numbers, *entry_arrays)
 
 
 def with_levels(rows, weight, layout):
@@ -335,16 +335,16 @@ def _errors(filled, table):
     error = np.where(layout.numbers, filled - numbers, 0.0)[hidden]
     distance, weight = np.abs(filled - numbers), table.entry_weight
 
-    def mean(values, of_columns):
-        entries = np.broadcast_to(of_columns, hidden.shape)[hidden]
+    def mean(values, column_values):
+        entries = np.broadcast_to(column_values, hidden.shape)[hidden]
         if not entries.any():
             return np.nan
         return np.average(values[entries], weights=weight[entries])
 
-    of_codes, distance = ~layout.numbers, distance[hidden]
+    is_coded, distance = ~layout.numbers, distance[hidden]
     rmse = np.sqrt(mean(error**2, layout.numbers))
-    wrong = mean(distance > 0.5, of_codes)
-    return error, rmse, wrong, mean(distance, of_codes & layout.ordered)
+    wrong = mean(distance > 0.5, is_coded)
+    return error, rmse, wrong, mean(distance, is_coded & layout.ordered)
 
 
 def expectations(model, rows, layout, units):

@@ -88,14 +88,14 @@ def _axes_gradient(coefs, pair, rotation):
     a, b = (coefs[:, k] for k in pair)
     gradient = np.zeros_like(coefs)
     if rotation is None:
-        of_a, of_b = b, a
+        a_slope, b_slope = b, a
     else:
-        of_a, of_b = 3 * a**2 * b - b**3, a**3 - 3 * b**2 * a
+        a_slope, b_slope = 3 * a**2 * b - b**3, a**3 - 3 * b**2 * a
     if rotation == "varimax":
         product, excess = a @ b, a @ a - b @ b
-        of_a = of_a - (2 * a * product + excess * b) / len(a)
-        of_b = of_b - (excess * a - 2 * b * product) / len(a)
-    gradient[:, pair[0]], gradient[:, pair[1]] = of_a, of_b
+        a_slope = a_slope - (2 * a * product + excess * b) / len(a)
+        b_slope = b_slope - (excess * a - 2 * b * product) / len(a)
+    gradient[:, pair[0]], gradient[:, pair[1]] = a_slope, b_slope
     return gradient
 
 

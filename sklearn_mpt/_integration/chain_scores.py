@@ -187,8 +187,8 @@ def _nodes(parts, count, shifts):
     deviation_moments = moments(z - centre[:, None])
     log_parts = torch.baddbmm(constant, deviation_moments, coefs.mT)
     log_prior = standard_normal_log_prob(z)
-    of_prior = log_prior[..., None] + math.log(RULES.prior_ratio)
-    log_mixture = torch.logsumexp(torch.cat([of_prior, log_parts], 2), 2)
+    log_prior_part = log_prior[..., None] + math.log(RULES.prior_ratio)
+    log_mixture = torch.logsumexp(torch.cat([log_prior_part, log_parts], 2), 2)
     return z, log_prior - log_mixture
 
 
@@ -203,7 +203,7 @@ def _score_prefixes(rows, order, model, z, log_weight):
     # shape: (n, d, s), in the order of each row
     log_prob = model.entry_log_prob(rows.X, z).mT[row_index, order]
     present = rows.present.gather(1, order).to(log_prob.dtype)
-    peak, of_nodes = _by_node(log_prob)
+    peak, node_shares = _by_node(log_prob)
     log_prob_of_present = log_prob.mul_(present[..., None])
     joint, scores = log_weight, []
     n_features = order.shape[1]
@@ -214,7 +214,7 @@ def _score_prefixes(rows, order, model, z, log_weight):
         joint = sums[:, -1].clone()
         total, share = _by_node(sums)
         following = total.diff(dim=1).sum(0)  # of the next feature alone
-        average = share[:, :-1] @ of_nodes[:, first:].mT
+        average = share[:, :-1] @ node_shares[:, first:].mT
         tiny = torch.finfo(average.dtype).tiny
         later = average.clamp_(min=tiny).log_() + peak[:, None, first:]
         # shape: (t, d - first); features to come
@@ -227,8 +227,8 @@ def _score_prefixes(rows, order, model, z, log_weight):
 
 def _by_node(log_values):
     """Return logs of sums over nodes, (n, t), and shares of nodes, (n, t, s)."""
-    of_all = total_and_shares(log_values.flatten(0, 1))
-    return [part.unflatten(0, log_values.shape[:2]) for part in of_all]
+    pair = total_and_shares(log_values.flatten(0, 1))
+    return [part.unflatten(0, log_values.shape[:2]) for part in pair]
 
 
 def _cumulative(terms, start):

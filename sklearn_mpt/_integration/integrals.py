@@ -264,15 +264,15 @@ def integrate_conditionals(rows, rule, model):
 
 def _row_node_conditionals(rows, rule, model):
     """Return log mean probabilities at nodes of each row, and errors; (n, d) each."""
-    logs, log_averages, of_blocks = [], [], []
+    logs, log_averages, block_sums = [], [], []
 
     def visit(entries, joint):
-        of_blocks.append(torch.logsumexp(entries + joint[..., None], 1))
+        block_sums.append(torch.logsumexp(entries + joint[..., None], 1))
 
     for _, joint in _weighted(rows, rule, model, visit):
         logs.append(torch.logsumexp(joint, 1))
-        log_averages.append(torch.logsumexp(torch.stack(of_blocks), 0))
-        of_blocks.clear()
+        log_averages.append(torch.logsumexp(torch.stack(block_sums), 0))
+        block_sums.clear()
     log_averages, logs = torch.stack(log_averages), torch.stack(logs)
     return rule.combine_log_averages(log_averages - logs[..., None], logs)
 

@@ -238,15 +238,15 @@ class PartMoments(NamedTuple):
     def of(cls, nodes, log_weight, posteriors):
         """Return the moments of nodes with logarithms of weights (n, s)."""
         weight = log_weight.softmax(1)
-        of_parts = weight * nodes.log_parts[:-1].softmax(0)
+        part_weights = weight * nodes.log_parts[:-1].softmax(0)
         means, squares = [], []
-        for r, posterior in zip(of_parts, posteriors[:-1], strict=True):
+        for r, posterior in zip(part_weights, posteriors[:-1], strict=True):
             deviation = nodes.z - posterior.mean[:, None]
             means.append((r[:, None] @ deviation)[:, 0])
             squares.append((r[..., None] * deviation).mT @ deviation)
         log_total = torch.logsumexp(log_weight, 1)
         log_squares = torch.logsumexp(2 * log_weight, 1)
-        parts = of_parts.sum(2), torch.stack(means), torch.stack(squares)
+        parts = part_weights.sum(2), torch.stack(means), torch.stack(squares)
         return cls(*parts, log_total, log_squares)
 
 
@@ -266,13 +266,13 @@ def adapt(posteriors, moments, min_share=1e-3):
        2008.
     """
     logs = torch.stack([group.log_total for group in moments])
-    of_group = logs.softmax(0)
+    group_weights = logs.softmax(0)
     log_squares = torch.logsumexp(torch.stack([g.log_squares for g in moments]), 0)
     n_effective = (2 * torch.logsumexp(logs, 0) - log_squares).exp()
     share, mean, square = (
         sum(
             weight.reshape(1, -1, *[1] * (part.ndim - 2)) * part
-            for weight, part in zip(of_group, parts, strict=True)
+            for weight, part in zip(group_weights, parts, strict=True)
         )
         for parts in list(zip(*moments, strict=True))[:3]
     )
@@ -286,8 +286,13 @@ def adapt(posteriors, moments, min_share=1e-3):
     share = share / share.sum(0)
     centre = (share * mean).sum(0)
     deviation = (mean - centre)[..., None]
-    of_all = (share[..., None] * (covariance + deviation @ deviation.mT)).sum(0)
-    return [*parts, _gaussian(centre, wide_part_scale(mean.shape[-1]) ** 2 * of_all)]
+    total_covariance = (share[..., None] * (covariance + deviation @ deviation.mT)).sum(
+        0
+    )
+    return [
+        *parts,
+        _gaussian(centre, wide_part_scale(mean.shape[-1]) ** 2 * total_covariance),
+    ]
 
 
 def _update_parts(parts, share, mean, square, n_effective):
@@ -397,8 +402,10 @@ def pool(log_means):
     """
     pooled = log_mean_exp(log_means, 0)
     spread = (log_means - pooled).exp().std(0, correction=1)
-    of_logs = log_means.std(0, correction=1)  # is reliable where it is large
-    return pooled, STUDENT_FACTOR * spread.maximum(of_logs) / math.sqrt(len(log_means))
+    spread_of_logs = log_means.std(0, correction=1)  # is reliable where it is large
+    return pooled, STUDENT_FACTOR * spread.maximum(spread_of_logs) / math.sqrt(
+        len(log_means)
+    )
 
 
 grids = functools.lru_cache(maxsize=32)(GaussHermite)

@@ -109,7 +109,7 @@ class FittedItems(LatentMixin, BaseMPT):
 
     def _prob_of(self, density, theta):
         with torch_modes():
-            z = density.of_abilities(self._tensor(theta))
+            z = density.z_of_abilities(self._tensor(theta))
             prob = density.items.prob(density.items.curves(density.point, z))
             return prob.permute(2, 0, 1).cpu().numpy()
 
@@ -118,7 +118,7 @@ class FittedItems(LatentMixin, BaseMPT):
 
         def moments(rows, codes=None):
             log_weight = (
-                None if codes is None else density.of_groups[codes[:, 0].long()]
+                None if codes is None else density.group_log_weight[codes[:, 0].long()]
             )
             mean, covariance = density.latent_moments(rows, log_weight)
             variance = covariance.diagonal(dim1=1, dim2=2).clamp(min=0)

@@ -131,15 +131,15 @@ class Graded(ItemKind):
         log_prob[:, 1:] += logsigmoid(low)
         log_prob[:, :-1] += logsigmoid(-high)
         log_prob[:, 1:-1] += torch.log(-torch.expm1(-gap))
-        of_low, of_high = torch.sigmoid(-low), -torch.sigmoid(high)
+        low_slope, high_slope = torch.sigmoid(-low), -torch.sigmoid(high)
         slope = eta.new_zeros(shape)
-        slope[:, 1:] += of_low
-        slope[:, :-1] += of_high
+        slope[:, 1:] += low_slope
+        slope[:, :-1] += high_slope
         inner = 1 / torch.expm1(gap)
         shape_slope = eta.new_zeros(len(shape_params), self.n_shape_params, *shape[1:])
         for m in range(self.n_shape_params):
-            shape_slope[:, m, m + 1] = of_low[:, m]
-            shape_slope[:, m, m] = of_high[:, m]
+            shape_slope[:, m, m + 1] = low_slope[:, m]
+            shape_slope[:, m, m] = high_slope[:, m]
             if m > 0:
                 shape_slope[:, m, m] -= inner[:, m - 1]
             if m < self.n_shape_params - 1:
@@ -259,11 +259,11 @@ class Guessed(ItemKind):
         log_wrong = logsigmoid(-logit) + logsigmoid(-cut)
         share = torch.exp(log_wrong - log_right)  # odds of a wrong answer
         slope = torch.stack([-known, share * known], 1)
-        of_guess = torch.stack([-guess, share * guess], 1)
+        guess_slopes = torch.stack([-guess, share * guess], 1)
         return Curve(
             torch.stack([log_wrong, log_right], 1),
             slope,
-            torch.stack([slope, of_guess], 1),
+            torch.stack([slope, guess_slopes], 1),
         )
 
     def start(self, share, slope):
@@ -333,8 +333,8 @@ class ItemBlock(NamedTuple):
         """Return derivatives of log-probabilities in the parameters; (j, p, c, s)."""
         if not self.kind.has_slope:
             return curve.shape_params
-        of_slopes = curve.eta[:, None] * z.T[None, :, None]
-        return torch.cat([of_slopes, curve.shape_params], 1)
+        slope_scores = curve.eta[:, None] * z.T[None, :, None]
+        return torch.cat([slope_scores, curve.shape_params], 1)
 
     @property
     def steep(self):
@@ -383,7 +383,7 @@ class Items:
     def is_ordered(self):
         return all(block.kind.is_ordered for block in self.blocks)
 
-    def of_item(self, j):
+    def item_places(self, j):
         """Return the places of the parameters of item j in the flat vector."""
         for block in self.blocks:
             place = (block.items == j).nonzero()
@@ -426,7 +426,7 @@ class Items:
             slopes[block.items] = block.split(point)[0]
         return slopes
 
-    def of_z(self, curves, point):
+    def z_derivatives(self, curves, point):
         """Return derivatives of log-probabilities in z; (d, k, c, s)."""
         like = curves[0].log_prob
         derivatives = like.new_zeros(len(self), self.n_dims, self.most, like.shape[2])
@@ -442,8 +442,10 @@ class Items:
         information = like.new_zeros(len(self), self.n_dims, like.shape[2])
         for block, curve in zip(self.blocks, curves, strict=True):
             slopes, _ = block.split(point)
-            of_eta = (curve.log_prob.exp() * curve.eta**2).sum(1)
-            information[block.items] = slopes[:, :, None] ** 2 * of_eta[:, None]
+            eta_information = (curve.log_prob.exp() * curve.eta**2).sum(1)
+            information[block.items] = (
+                slopes[:, :, None] ** 2 * eta_information[:, None]
+            )
         return information
 
     def is_valid(self, point):

@@ -43,8 +43,8 @@ class ItemDensity(LatentDensity):
         curves = items.curves(point, grid.z)
         self.table = items.table(curves)
         self.prob = items.prob(curves)
-        self.of_groups = grid.log_weight(population)
-        self.log_weight = (share.log()[:, None] + self.of_groups).logsumexp(0)
+        self.group_log_weight = grid.log_weight(population)
+        self.log_weight = (share.log()[:, None] + self.group_log_weight).logsumexp(0)
         self._ordered = torch.zeros(len(items), dtype=torch.bool, device="cpu")
         for block in items.blocks:
             self._ordered[block.items] = block.kind.is_ordered
@@ -123,12 +123,12 @@ class ItemDensity(LatentDensity):
 
     def decode(self, Z):
         """Return expected answers, as numbers, given abilities."""
-        curves = self.items.curves(self.point, self.of_abilities(Z))
+        curves = self.items.curves(self.point, self.z_of_abilities(Z))
         prob = self.items.prob(curves)
         codes = torch.arange(self.items.most, dtype=prob.dtype, device=prob.device)
         return torch.einsum("dcs,c->sd", prob, codes)
 
-    def of_abilities(self, theta):
+    def z_of_abilities(self, theta):
         """Return the z that belong to abilities; (n, k)."""
         return torch.linalg.solve(self.root, theta, left=False)
 

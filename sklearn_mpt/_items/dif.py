@@ -44,7 +44,7 @@ def dif_by_likelihood_ratio(model, X, weight, group, anchors, priors, device):
         statistic[j] = 2 * abs(free_value - value)
         if (free_value < value) == (j in other):  # the larger model is no better
             statistic[j] = 0.0
-        df[j] = (n_groups - 1) * len(model.items.of_item(j))
+        df[j] = (n_groups - 1) * len(model.items.item_places(j))
     p = np.where(df > 0, chi2.sf(statistic, np.maximum(df, 1)), np.nan)
     return DifferentialFunctioning(statistic, p, df)
 
@@ -62,18 +62,18 @@ class _DifFits:
         Also returns the index of the original item of each item.
         """
         d, items = self.X.shape[1], self.model.items
-        columns, owner = [], []
+        columns, sources = [], []
         for j in range(d):
             for g in range(self.n_groups) if j in free else [None]:
                 column = self.X[:, j]
                 if g is not None:
                     column = np.where(self.group == g, column, np.nan)
                 columns.append(column)
-                owner.append(j)
-        owner = np.array(owner)
-        names = [items.names[j] for j in owner]
-        split = Items(names, items.n_categories[owner], items.n_dims)
-        return np.stack(columns, 1), split, owner
+                sources.append(j)
+        sources = np.array(sources)
+        names = [items.names[j] for j in sources]
+        split = Items(names, items.n_categories[sources], items.n_dims)
+        return np.stack(columns, 1), split, sources
 
     def layout(self, items):
         later = np.arange(self.n_groups) > 0
@@ -81,23 +81,23 @@ class _DifFits:
 
     def first(self, free):
         """Return the start of the first fit: the items of the fitted model."""
-        _, items, owner = self.split(free)
-        point = _taken(self.model.items, self.model.point, items, owner)
+        _, items, sources = self.split(free)
+        point = _taken(self.model.items, self.model.point, items, sources)
         layout = self.layout(items)
         variance = np.full(self.n_groups, self.model.variance[0, 0])
-        end = layout.of_population(np.zeros(self.n_groups), variance)
+        end = layout.population_params(np.zeros(self.n_groups), variance)
         return np.concatenate([point, end])
 
     def map_parameters(self, start, before, after):
         """Convert parameters of a fit to the start of one with other items free."""
-        _, items, owner = self.split(before)
-        _, others, other_owner = self.split(after)
-        place = np.searchsorted(owner, other_owner)  # the first copy
-        same = np.array([np.count_nonzero(owner == j) for j in other_owner])
-        for j in np.unique(other_owner):
-            copies = np.flatnonzero(other_owner == j)
+        _, items, sources = self.split(before)
+        _, others, other_sources = self.split(after)
+        place = np.searchsorted(sources, other_sources)  # the first copy
+        same = np.array([np.count_nonzero(sources == j) for j in other_sources])
+        for j in np.unique(other_sources):
+            copies = np.flatnonzero(other_sources == j)
             if same[copies[0]] == len(copies):
-                place[copies] = np.flatnonzero(owner == j)
+                place[copies] = np.flatnonzero(sources == j)
         point = _taken(items, start[: items.n_parameters], others, place)
         return np.concatenate([point, start[items.n_parameters :]])
 
@@ -116,5 +116,5 @@ def _taken(items, point, others, place):
     """Return flat parameters of `others`; item j is a copy of item ``place[j]``."""
     values = np.empty(others.n_parameters)
     for j, k in enumerate(place):
-        values[others.of_item(j)] = point[items.of_item(int(k))]
+        values[others.item_places(j)] = point[items.item_places(int(k))]
     return values

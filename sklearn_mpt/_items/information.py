@@ -33,7 +33,7 @@ def observed_information(objective, point):
     for block, part in zip(items.blocks, complete, strict=True):
         _diagonal_blocks(total, block)[:] += part
     _add_population(total, objective, point, expected)
-    of_z = population_scores(objective.layout, point, z)
+    density_scores = population_scores(objective.layout, point, z)
     answers = objective.answers
     table = items.table(curves)
     log_weight = objective.grid.log_weight(objective.layout.population(point))
@@ -41,8 +41,10 @@ def observed_information(objective, point):
     for start in range(0, len(answers), size):
         rows = slice(start, start + size)
         r = log_joint(answers, rows, table, log_weight).softmax(1)
-        of_answers = _scores_of(answers.codes[rows].long(), items, scores)
-        row_scores = torch.cat([of_answers, of_z[answers.group[rows]].mT], 2)
+        answer_scores = _scores_of(answers.codes[rows].long(), items, scores)
+        row_scores = torch.cat(
+            [answer_scores, density_scores[answers.group[rows]].mT], 2
+        )
         total -= missing_information(row_scores, r, answers.weight[rows])
     return total.cpu().numpy()
 
@@ -93,26 +95,26 @@ def population_scores(layout, point, z):
     population = layout.population(point)
     difference = z[:, 0] - population.mean[:, :1]
     variance = population.deviation[:, :1] ** 2
-    of_mean, of_deviation = difference / variance, difference**2 / variance - 1
-    n_groups, n_nodes = of_mean.shape
+    mean_scores, deviation_scores = difference / variance, difference**2 / variance - 1
+    n_groups, n_nodes = mean_scores.shape
     means, deviations = layout.free_mean, layout.free_variance
     scores = point.new_zeros(n_groups, int(means.sum() + deviations.sum()), n_nodes)
     for place, g in enumerate(np.flatnonzero(means)):
-        scores[g, place] = of_mean[g]
+        scores[g, place] = mean_scores[g]
     for place, g in enumerate(np.flatnonzero(deviations), int(means.sum())):
-        scores[g, place] = of_deviation[g]
+        scores[g, place] = deviation_scores[g]
     return scores
 
 
 def _complete(objective, point, expected):
     """Return minus the second derivatives of complete data, for each block of items."""
-    found = []
+    blocks = []
     for block in objective.layout.items.blocks:
         counts = expected.counts[block.items, : block.kind.n_categories]
         matrix = complete_information(block, point, counts, objective.grid.z)
         matrix.diagonal(dim1=1, dim2=2).add_(objective.prior_curvature(block, point))
-        found.append(matrix)
-    return found
+        blocks.append(matrix)
+    return blocks
 
 
 def complete_information(block, point, counts, z):

@@ -104,7 +104,7 @@ class ItemsMixin(FittedItems):
             )
         density = self._density()
         with torch_modes():
-            z = density.of_abilities(self._tensor(theta))
+            z = density.z_of_abilities(self._tensor(theta))
             curves = density.items.curves(density.point, z)
             by_item = np.zeros((len(theta), self.n_features_in_))
             inverse = torch.linalg.inv(density.root)
@@ -273,15 +273,15 @@ class ItemsMixin(FittedItems):
         mean = np.zeros(self.latent_mean_.shape)
         variance = np.zeros(self.latent_variance_.shape)
         layout = model.layout
-        of_mean, of_deviation = layout.places
+        mean_places, deviation_places = layout.places
         if whole is None:
             mean[layout.free_mean] = variance[layout.free_variance] = np.nan
         else:
             deviations = np.sqrt(np.diagonal(whole))
-            mean[layout.free_mean] = deviations[of_mean, None]
+            mean[layout.free_mean] = deviations[mean_places, None]
             variance[layout.free_variance] = (
                 2 * self.latent_variance_[layout.free_variance]
-                * deviations[of_deviation, None]
+                * deviations[deviation_places, None]
             )  # fmt: skip
         return {"latent_mean": mean, "latent_variance": variance}
 
@@ -289,7 +289,7 @@ class ItemsMixin(FittedItems):
         """Covariances after rotation, by its numerical derivatives."""
         items = model.items
 
-        def of_users(at):
+        def reported_parameters(at):
             attributes, _ = attributes_of(items, at, self.rotation, model.root)
             d = len(items)
             intercept = attributes["intercept_"].reshape(d, -1)
@@ -301,15 +301,15 @@ class ItemsMixin(FittedItems):
             )
             return np.concatenate([*parts, difficulty], 1)
 
-        base = of_users(flat)
+        base = reported_parameters(flat)
         width = items.n_dims + items.most  # of the covariance matrix of an item
         jacobian = np.zeros((*base.shape, len(flat)))
         for p in range(len(flat)):
             step = np.zeros(len(flat))
             step[p] = STEP
-            jacobian[..., p] = (of_users(flat + step) - of_users(flat - step)) / (
-                2 * STEP
-            )
+            jacobian[..., p] = (
+                reported_parameters(flat + step) - reported_parameters(flat - step)
+            ) / (2 * STEP)
         jacobian = np.nan_to_num(jacobian)
         covariances = jacobian @ whole @ jacobian.transpose(0, 2, 1)
         deviation = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
@@ -380,8 +380,8 @@ class ItemsMixin(FittedItems):
         counts = np.zeros(n_items, dtype=int)
         for block in model.items.blocks:
             counts[block.items.numpy()] = block.width
-        of_z = model.layout.n_parameters - model.items.n_parameters
-        return statistics.s_x2(tables, counts + of_z)
+        n_population = model.layout.n_parameters - model.items.n_parameters
+        return statistics.s_x2(tables, counts + n_population)
 
     def residual_correlations(
         self, X: ArrayLike, sample_weight: ArrayLike | None = None
@@ -500,7 +500,7 @@ def _delta(items, point, blocks):
     width = K + steps + 1
     covariance, errors = np.zeros((d, width, width)), np.full((d, steps), np.nan)
 
-    def of_users(at):
+    def reported_parameters(at):
         attributes = items.describe(at)
         parts = (
             attributes["discrimination"],
@@ -517,7 +517,9 @@ def _delta(items, point, blocks):
             place = block.parameters.start + np.arange(len(chosen)) * block.width + q
             step = np.zeros(len(point))
             step[place] = STEP * np.maximum(1, np.abs(point[place]))
-            difference = of_users(point + step) - of_users(point - step)
+            difference = reported_parameters(point + step) - reported_parameters(
+                point - step
+            )
             jacobian[:, :, q] = difference[chosen] / (2 * step[place][:, None])
         missing = np.isnan(jacobian).any(axis=2)
         jacobian = np.nan_to_num(jacobian)

@@ -54,15 +54,15 @@ class ModelFit(NamedTuple):
 class UnivariateMoments(NamedTuple):
     """Univariate functions of the answers, and their moments at nodes.
 
-    means : means of the functions, (m, s). owner : the item of each, (m,). cross :
-    covariance of each with the score of its item, (m, s). among : for each item the
-    covariances of its functions, (k, k, s). observed : observed means, (m,).
+    means : means of the functions, (m, s). item_index : the item of each, (m,). cross :
+    covariance of each with the score of its item, (m, s). item_covariances : for each
+    item the covariances of its functions, (k, k, s). observed : observed means, (m,).
     """
 
     means: np.ndarray
-    owner: np.ndarray
+    item_index: np.ndarray
     cross: np.ndarray
-    among: list
+    item_covariances: list
     observed: np.ndarray
 
 
@@ -78,22 +78,23 @@ def univariate(prob, n_categories, X, weight, by_category):
     mean, variance = scores_of(prob)
     share = weight / weight.sum()
     if not by_category:
-        among = [variance[[j]][:, None] for j in range(len(prob))]
-        return UnivariateMoments(mean, np.arange(len(prob)), variance, among, share @ X)
-    means, owner, cross, among, observed = [], [], [], [], []
+        item_covariances = [variance[[j]][:, None] for j in range(len(prob))]
+        return UnivariateMoments(
+            mean, np.arange(len(prob)), variance, item_covariances, share @ X
+        )
+    means, item_index, cross, item_covariances, observed = [], [], [], [], []
     for j, count in enumerate(n_categories):
         p = prob[j, 1:count]
         means.append(p)
-        owner += [j] * (count - 1)
+        item_index += [j] * (count - 1)
         steps = np.arange(1, count)[:, None]
         cross.append(p * (steps - mean[j]))
         eye = np.eye(count - 1)[:, :, None]
-        among.append(eye * p[:, None] - p[:, None] * p[None])
+        item_covariances.append(eye * p[:, None] - p[:, None] * p[None])
         observed += [share @ (X[:, j] == c) for c in range(1, count)]
-    return UnivariateMoments(
-        np.concatenate(means), np.array(owner), np.concatenate(cross), among,
-        np.array(observed),
-    )  # fmt: skip
+    means, cross = np.concatenate(means), np.concatenate(cross)
+    item_index, observed = np.array(item_index), np.array(observed)
+    return UnivariateMoments(means, item_index, cross, item_covariances, observed)
 
 
 def covariance_of_moments(side, mean, variance, node_weight):
@@ -112,9 +113,9 @@ def covariance_of_moments(side, mean, variance, node_weight):
     place = np.full((d, d), -1)
     place[first, second] = place[second, first] = m1 + np.arange(len(first))
     for i in range(d):
-        functions_of_item = np.flatnonzero(side.owner == i)
+        functions_of_item = np.flatnonzero(side.item_index == i)
         total[np.ix_(functions_of_item, functions_of_item)] += (
-            side.among[i] @ node_weight
+            side.item_covariances[i] @ node_weight
         )
         others = np.delete(np.arange(d), i)
         pairs = place[i, others]
@@ -128,14 +129,16 @@ def covariance_of_moments(side, mean, variance, node_weight):
     return total
 
 
-def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_category):
+def derivatives_of_moments(
+    items, scores, prob, mean, node_weight, density_scores, by_category
+):
     """Return derivatives of all moments in all parameters; (m, p).
 
     scores : for each block of items the derivatives of log-probabilities, (j, q, c, s).
-    of_z : derivatives of the log density of z, (f, s).
+    density_scores : derivatives of the log density of z, (f, s).
     """
     d, n_nodes = mean.shape
-    p_items, p = items.n_parameters, items.n_parameters + len(of_z)
+    p_items, p = items.n_parameters, items.n_parameters + len(density_scores)
     counts = items.n_categories
     slopes = np.zeros((d, p_items, n_nodes))  # derivatives of the mean scores
     steps = np.arange(prob.shape[1])
@@ -147,10 +150,12 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
         for i, j in enumerate(block.items.tolist()):
             start = block.parameters.start + i * block.width
             place = slice(start, start + block.width)
-            of_prob = score[i] * prob[j, : counts[j]]  # shape: (q, c, s)
-            slopes[j, place] = np.einsum("qcs,c->qs", of_prob, steps[: counts[j]])
+            prob_slopes = score[i] * prob[j, : counts[j]]  # shape: (q, c, s)
+            slopes[j, place] = np.einsum("qcs,c->qs", prob_slopes, steps[: counts[j]])
             if by_category:
-                rows[first[j] : first[j + 1], place] = of_prob[:, 1:].transpose(1, 0, 2)
+                rows[first[j] : first[j + 1], place] = prob_slopes[:, 1:].transpose(
+                    1, 0, 2
+                )
     item_derivatives = rows if by_category else slopes
     means = prob_means(prob, counts) if by_category else mean
     one, two = np.triu_indices(d, 1)
@@ -162,7 +167,7 @@ def derivatives_of_moments(items, scores, prob, mean, node_weight, of_z, by_cate
     derivatives[: len(item_derivatives), :p_items] = item_derivatives @ node_weight
     derivatives[len(item_derivatives) :, :p_items] = pairs
     all_means = np.concatenate([means, mean[one] * mean[two]])
-    derivatives[:, p_items:] = (all_means * node_weight) @ of_z.T
+    derivatives[:, p_items:] = (all_means * node_weight) @ density_scores.T
     return derivatives
 
 
@@ -227,15 +232,15 @@ class ModelAtNodes(NamedTuple):
     """A model at nodes of z.
 
     items : Items. prob : probabilities of answers, (d, c, s). scores : for each block
-    of items the derivatives of log-probabilities, (j, q, c, s). of_z : derivatives of
-    the log density of z, (f, s). weight : weights of the nodes, (s,). n_free : number
-    of parameters, without rotations.
+    of items the derivatives of log-probabilities, (j, q, c, s). density_scores :
+    derivatives of the log density of z, (f, s). weight : weights of the nodes, (s,).
+    n_free : number of parameters, without rotations.
     """
 
     items: object
     prob: np.ndarray
     scores: list
-    of_z: np.ndarray
+    density_scores: np.ndarray
     weight: np.ndarray
     n_free: int
 
@@ -252,7 +257,13 @@ def moment_statistic(X, weight, fitted, by_category):
     expected = np.concatenate([side.means, mean[one] * mean[two]]) @ node_weight
     covariance = covariance_of_moments(side, mean, variance, node_weight)
     derivatives = derivatives_of_moments(
-        items, fitted.scores, prob, mean, node_weight, fitted.of_z, by_category
+        items,
+        fitted.scores,
+        prob,
+        mean,
+        node_weight,
+        fitted.density_scores,
+        by_category,
     )
     df = len(expected) - fitted.n_free
     if df <= 0:

@@ -113,9 +113,12 @@ class MaskedItemSolver(ItemSolver):
         curves = items.curves(point, z)
         table, prob = items.table(curves), items.prob(curves)
         log_weight = objective.grid.log_weight(objective.layout.population(point))
-        pulls = torch.zeros_like(table)  # gradient in the log-probabilities
-        rows_at = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
-        of_groups, groups = torch.zeros_like(log_weight), torch.zeros_like(log_weight)
+        slopes = torch.zeros_like(table)  # gradient in the log-probabilities
+        row_counts = torch.zeros_like(table[:, 0])  # expected numbers of rows, (d, s)
+        group_slopes, groups = (
+            torch.zeros_like(log_weight),
+            torch.zeros_like(log_weight),
+        )
         value = 0.0
         parts = np.array_split(self.rng.permutation(len(answers)), len(masks))
         for mask, rows in zip(masks, parts, strict=True):
@@ -123,26 +126,37 @@ class MaskedItemSolver(ItemSolver):
                 continue
             value += _add_masked(
                 answers, torch.from_numpy(rows).to(z.device), mask, table, prob,
-                log_weight, pulls, rows_at, of_groups, groups,
+                log_weight, slopes, row_counts, group_slopes, groups,
             )  # fmt: skip
         gradient, metric = torch.zeros_like(point), []
         for block, curve in zip(items.blocks, curves, strict=True):
             chosen = block.items, slice(block.kind.n_categories)
-            n_rows = rows_at[block.items][:, None] * curve.log_prob.exp()
+            n_rows = row_counts[block.items][:, None] * curve.log_prob.exp()
             _, information = block_sums(block, curve, n_rows, z)
             scores = block.scores(curve, z)
-            slope = torch.einsum("jpcs,jcs->jp", scores, pulls[chosen[0], chosen[1]])
+            slope = torch.einsum("jpcs,jcs->jp", scores, slopes[chosen[0], chosen[1]])
             value -= objective._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        of_population = objective._of_population(point, of_groups, gradient)
-        metric_of = torch.zeros_like(gradient)
-        of_population = objective._of_population(point, groups, metric_of)
-        return Evaluation(value, gradient, metric, of_population)
+        objective._fill_population_gradient(point, group_slopes, gradient)
+        unused_gradient = torch.zeros_like(gradient)
+        population_metric = objective._fill_population_gradient(
+            point, groups, unused_gradient
+        )
+        return Evaluation(value, gradient, metric, population_metric)
 
 
 def _add_masked(
-    answers, rows, mask, table, prob, log_weight, pulls, rows_at, of_groups, groups
+    answers,
+    rows,
+    mask,
+    table,
+    prob,
+    log_weight,
+    slopes,
+    row_counts,
+    group_slopes,
+    groups,
 ):
     """Add the sums over rows with one mask to the totals; return their score."""
     d, most, _ = table.shape
@@ -158,10 +172,10 @@ def _add_masked(
     scale = weight * d / mask.sum()
     gain = scale[:, None] * hidden / average
     through = r * (gain @ hidden_prob - (scale * hidden.sum(1))[:, None])
-    pulls[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, most))
-    pulls += (observed.T @ through).unflatten(0, (d, most))
+    slopes[mask] += (hidden_prob * (gain.T @ r)).unflatten(0, (-1, most))
+    slopes += (observed.T @ through).unflatten(0, (d, most))
     weighted = weight[:, None] * r
-    rows_at += (codes != MISSING).double().T @ weighted
-    of_groups.index_add_(0, group, through)
+    row_counts += (codes != MISSING).double().T @ weighted
+    group_slopes.index_add_(0, group, through)
     groups.index_add_(0, group, weighted)
     return float((scale[:, None] * average.log()).sum())

@@ -71,7 +71,7 @@ class ItemModel(NamedTuple):
     def start(self, device):
         """Return the flat vector of all free parameters."""
         layout = self.layout
-        end = layout.of_population(self.mean[:, 0], self.variance[:, 0])
+        end = layout.population_params(self.mean[:, 0], self.variance[:, 0])
         return torch.from_numpy(np.concatenate([self.point, end])).to(device)
 
     def population(self, device):
@@ -93,10 +93,10 @@ class ItemModel(NamedTuple):
 
     def objective(self, answers, priors, unseen=None):
         """Return the log marginal likelihood of answers as a function of parameters."""
-        of_answers = answers, self.layout, priors, unseen
+        objective_args = answers, self.layout, priors, unseen
         if self.items.n_dims > MAX_GRID_DIMS:
-            return SampledObjective(*of_answers, seed=(*self.seed, 1))
-        return ItemObjective(*of_answers)
+            return SampledObjective(*objective_args, seed=(*self.seed, 1))
+        return ItemObjective(*objective_args)
 
 
 def attributes_of(items, point, rotation, near=None):

@@ -123,11 +123,11 @@ class ModelFitMixin(FittedItems):
         if codes is None:
             return float(weight @ self.score_samples(X))
 
-        def of_rows(part, codes):
-            log_weight = density.of_groups[codes[:, 0].long()]
+        def row_lml(part, codes):
+            log_weight = density.group_log_weight[codes[:, 0].long()]
             return density.log_joint(part, log_weight=log_weight).logsumexp(1)
 
-        scores = self._map_rows(density, of_rows, rows, codes[:, None])
+        scores = self._map_rows(density, row_lml, rows, codes[:, None])
         return float(weight @ scores)
 
     def aic(
@@ -234,8 +234,8 @@ def _at_nodes(model, density):
         for block, curve in zip(items.blocks, curves, strict=True)
     ]
     whole = torch.cat([point, model.start(point.device)[items.n_parameters :]])
-    of_z = population_scores(layout, whole, grid.z)[0].numpy(force=True)
+    density_scores = population_scores(layout, whole, grid.z)[0].numpy(force=True)
     weight = density.log_weight.exp().numpy(force=True)
     prob = density.prob.numpy(force=True)
     n_free = model.layout.n_parameters - items.n_dims * (items.n_dims - 1) // 2
-    return limited.ModelAtNodes(items, prob, scores, of_z, weight, n_free)
+    return limited.ModelAtNodes(items, prob, scores, density_scores, weight, n_free)

@@ -102,10 +102,10 @@ class PeopleMixin(FittedItems):
 
     def _modal_abilities(self, X, density, codes, has_prior):
         """Modes of posteriors, or of likelihoods."""
-        of_rows = posterior_modes if has_prior else likelihood_modes
+        find_modes = posterior_modes if has_prior else likelihood_modes
 
         def stacked(rows, codes=None):
-            return torch.stack(of_rows(density, rows, codes), 1)
+            return torch.stack(find_modes(density, rows, codes), 1)
 
         modes_and_errors = self._map_rows(density, stacked, *with_codes(X, codes))
         return Abilities(modes_and_errors[:, 0], modes_and_errors[:, 1])

@@ -120,8 +120,8 @@ class SampledItemDensity(IntegratedDensity, ItemDensity):
         return integrated_bytes + ItemDensity.row_bytes.fget(self)
 
     def expect(self, X):
-        of_answers = self._average(self._flat_probs, X)
-        return self.most_probable(of_answers.unflatten(1, self.prob.shape[:2]), X)
+        answer_prob = self._average(self._flat_probs, X)
+        return self.most_probable(answer_prob.unflatten(1, self.prob.shape[:2]), X)
 
     def _flat_probs(self, z):
         """Return probabilities of all answers at nodes (n, s, k); (n, s, d c)."""

@@ -123,14 +123,14 @@ class ParameterLayout(NamedTuple):
     def population(self, point):
         n_dims, n_groups = self.items.n_dims, len(self.free_mean)
         mean, deviation = point.new_zeros(n_groups), point.new_ones(n_groups)
-        of_mean, of_deviation = self.places
-        mean[torch.from_numpy(self.free_mean)] = point[of_mean]
-        deviation[torch.from_numpy(self.free_variance)] = point[of_deviation].exp()
+        mean_places, deviation_places = self.places
+        mean[torch.from_numpy(self.free_mean)] = point[mean_places]
+        deviation[torch.from_numpy(self.free_variance)] = point[deviation_places].exp()
         return Population(
             mean[:, None].repeat(1, n_dims), deviation[:, None].repeat(1, n_dims)
         )
 
-    def of_population(self, mean, variance):
+    def population_params(self, mean, variance):
         """Return the end of the flat parameters, given means and variances (g,)."""
         return np.concatenate(
             [mean[self.free_mean], 0.5 * np.log(variance[self.free_variance])]
@@ -175,14 +175,14 @@ def expectations(answers, table, log_weight):
 class Evaluation(NamedTuple):
     """The objective at given parameters: value, gradient (p,) and metric.
 
-    metric : for each block of items, (j, q, q). of_population : metric of the means and
-    log deviations of z, (f,).
+    metric : for each block of items, (j, q, q). population_metric : metric of the means
+    and log deviations of z, (f,).
     """
 
     value: float
     gradient: torch.Tensor
     metric: list
-    of_population: torch.Tensor
+    population_metric: torch.Tensor
 
 
 class ItemObjective:
@@ -255,10 +255,10 @@ class ItemObjective:
             value -= self._add_priors(block, point, slope, information)
             gradient[block.parameters] = slope.flatten()
             metric.append(information)
-        of_population = self._of_population(point, groups, gradient)
+        population_metric = self._fill_population_gradient(point, groups, gradient)
         if not math.isfinite(value):
             return None
-        return Evaluation(value, gradient, metric, of_population)
+        return Evaluation(value, gradient, metric, population_metric)
 
     def _sums(self, point):
         """Return the log-likelihood, gradient and information of each block, groups.
@@ -304,10 +304,10 @@ class ItemObjective:
             curvature[:, -1] += self.priors.guessing[1] ** -2
         return curvature
 
-    def _of_population(self, point, groups, gradient):
+    def _fill_population_gradient(self, point, groups, gradient):
         """Fill in the gradient in means and log deviations; return the metric."""
         layout = self.layout
-        of_mean, of_deviation = layout.places
+        mean_places, deviation_places = layout.places
         z, population = self.grid.z[:, 0], layout.population(point)
         mean, deviation = population.mean[:, 0], population.deviation[:, 0]
         count = groups.sum(1)
@@ -318,8 +318,8 @@ class ItemObjective:
             torch.from_numpy(layout.free_mean),
             torch.from_numpy(layout.free_variance),
         )
-        gradient[of_mean] = means[chosen[0]]
-        gradient[of_deviation] = deviations[chosen[1]]
+        gradient[mean_places] = means[chosen[0]]
+        gradient[deviation_places] = deviations[chosen[1]]
         metric = (count / deviation**2)[chosen[0]], (2 * count)[chosen[1]]
         return torch.cat(metric)
 
@@ -501,7 +501,7 @@ def solve_metric(objective, now, vector):
         part = vector[block.parameters].reshape(len(block.items), -1, 1)
         solution[block.parameters] = torch.linalg.solve(damped, part).flatten()
     first = objective.layout.items.n_parameters
-    solution[first:] = vector[first:] / now.of_population
+    solution[first:] = vector[first:] / now.population_metric
     return solution
 
 

@@ -241,8 +241,8 @@ class Likelihood(torch.nn.Module, ABC):
         X : shape (n, d), 0.0 where not observed. observed : 1.0 or 0.0, (n, d), or ones
         of shape (1, d). location : (m, l).
         """
-        of_rows, constant = self.row_factors(X, observed)
-        return of_rows @ self.location_factors(location).T + constant
+        row_factors, constant = self.row_factors(X, observed)
+        return row_factors @ self.location_factors(location).T + constant
 
     @property
     def has_factors(self) -> bool:

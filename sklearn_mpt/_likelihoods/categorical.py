@@ -91,8 +91,8 @@ class Categorical(Likelihood):
             chosen, prob = (self.to_locations(share) * part for part in (chosen, prob))
         information = summed_products(prob, products)
         # the sum of the slopes, chosen - prob, is that of chosen less that of prob
-        of_rows = products[..., :n_coefs].sum(1, keepdim=True)
-        gradient = summed_products(chosen, of_rows) - information[:, :n_coefs]
+        row_sums = products[..., :n_coefs].sum(1, keepdim=True)
+        gradient = summed_products(chosen, row_sums) - information[:, :n_coefs]
         return gradient, information
 
     def inputs(self, X):

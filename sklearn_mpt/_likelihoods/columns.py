@@ -62,14 +62,16 @@ class Columns(Likelihood):
         super().__init__()
         self.kinds, self.n_categories = tuple(kinds), tuple(n_categories)
         self.names = range(len(self.kinds)) if names is None else names
-        of_feature = list(zip(self.kinds, self.n_categories, strict=True))
-        groups = sorted(set(of_feature))
+        feature_kinds = list(zip(self.kinds, self.n_categories, strict=True))
+        groups = sorted(set(feature_kinds))
         self.parts = torch.nn.ModuleList(
-            likelihood_of(kind, count, of_feature.count((kind, count)))
+            likelihood_of(kind, count, feature_kinds.count((kind, count)))
             for kind, count in groups
         )
-        part_of = dict(zip(groups, self.parts, strict=True))
-        self.n_locations_each = [part_of[f].n_locations(f[1]) for f in of_feature]
+        part_by_kind = dict(zip(groups, self.parts, strict=True))
+        self.n_locations_each = [
+            part_by_kind[kind].n_locations(kind[1]) for kind in feature_kinds
+        ]
         self.is_separable = max(self.n_locations_each) == 1
         if noise_variance is not None and "gaussian" in self.kinds:
             place = groups.index(("gaussian", 1))
@@ -90,10 +92,13 @@ class Columns(Likelihood):
 
     def _store_places(self, groups):
         """Store the features and locations of each part, and the inverse order."""
-        of_feature = list(zip(self.kinds, self.n_categories, strict=True))
+        feature_kinds = list(zip(self.kinds, self.n_categories, strict=True))
         ends = np.concatenate([[0], np.cumsum(self.n_locations_each)])
         spans = [np.arange(*span) for span in pairwise(ends)]
-        columns = [np.flatnonzero([f == g for f in of_feature]) for g in groups]
+        columns = [
+            np.flatnonzero([kind == group for kind in feature_kinds])
+            for group in groups
+        ]
         locations = [np.concatenate([spans[j] for j in part]) for part in columns]
         for i, (part, places) in enumerate(zip(columns, locations, strict=True)):
             self.register_buffer(f"columns_{i}", torch.from_numpy(part))
@@ -135,11 +140,11 @@ class Columns(Likelihood):
     def values_of_each(self, n_features):
         values = [None] * n_features
         for part, columns, _ in self._iter_parts():
-            of_part = part.values_of_each(len(columns))
-            if of_part is None:
+            part_values = part.values_of_each(len(columns))
+            if part_values is None:
                 return None
-            for j, of_feature in zip(columns.tolist(), of_part, strict=True):
-                values[j] = of_feature
+            for j, feature_values in zip(columns.tolist(), part_values, strict=True):
+                values[j] = feature_values
         return values
 
     def unseen(self, X):
@@ -195,8 +200,8 @@ class Columns(Likelihood):
         attributes = []
         for part, columns, _ in self._iter_parts():
             j = columns.numpy()
-            of_part = part.start_attributes(X[:, j], scale[j], weight)
-            tensors = {name: torch.from_numpy(a) for name, a in of_part.items()}
+            arrays = part.start_attributes(X[:, j], scale[j], weight)
+            tensors = {name: torch.from_numpy(a) for name, a in arrays.items()}
             attributes.append((columns, tensors))
         return {
             name: tensor.numpy()
@@ -212,8 +217,8 @@ class Columns(Likelihood):
     def _join_attributes(self, parts):
         """Join attributes of the parts into tensors for all columns; NaN elsewhere."""
         joined: dict[str, torch.Tensor] = {}
-        for columns, of_part in parts:
-            for name, tensor in of_part.items():
+        for columns, attributes in parts:
+            for name, tensor in attributes.items():
                 shape = len(self.kinds), *tensor.shape[1:]
                 before = joined.get(name, tensor.new_full(shape, torch.nan))
                 if tensor.ndim == 2:
@@ -245,7 +250,7 @@ class Columns(Likelihood):
             for part, columns, _ in self._iter_parts()
         ]
         given = zip(self.parts, shape_params.split(sizes, -1), strict=True)
-        parts = (part.at(of_part) for part, of_part in given)
+        parts = (part.at(part_params) for part, part_params in given)
         return self._with_parts(parts).to(shape_params.device)
 
     def _with_parts(self, parts):
@@ -287,9 +292,9 @@ class Columns(Likelihood):
         slopes, informations = [], []
         for part, columns, places in self._iter_part_slices():
             if part.n_shape_params:
-                of_part = (t[..., columns] for t in (share, known))
-                at = X[..., columns], location[..., places]
-                sums = part.shape_sums(*at, *of_part, z)
+                entries = X[..., columns], location[..., places]
+                weights = share[..., columns], known[..., columns]
+                sums = part.shape_sums(*entries, *weights, z)
                 slopes.append(sums[0])
                 informations.append(sums[1])
         if self.has_blocks:
@@ -307,8 +312,8 @@ class Columns(Likelihood):
         total = 0.0
         if any(part.has_factors for part in self.parts):
             # one product is faster than several of narrow matrices
-            of_rows, total = self.row_factors(X, observed)
-            total = of_rows @ self.location_factors(location).T + total
+            row_factors, total = self.row_factors(X, observed)
+            total = row_factors @ self.location_factors(location).T + total
         for part, columns, places in self._iter_part_slices():
             if not part.has_factors:
                 args = X[:, columns], observed[:, columns], location[:, places]
@@ -321,7 +326,7 @@ class Columns(Likelihood):
 
     def row_factors(self, X, observed):
         """Return the factors of the parts that have any."""
-        of_rows, constants = zip(
+        factors, constants = zip(
             *(
                 part.row_factors(X[:, columns], observed[:, columns])
                 for part, columns, _ in self._iter_part_slices()
@@ -329,7 +334,7 @@ class Columns(Likelihood):
             ),
             strict=True,
         )
-        return torch.cat(of_rows, 1), sum(constants)
+        return torch.cat(factors, 1), sum(constants)
 
     def location_factors(self, location):
         """Return the factors of the parts that have any."""
@@ -372,7 +377,7 @@ class Columns(Likelihood):
         ]
         sums = zip(*parts, strict=True)
         return tuple(
-            self._by_location(part.T for part in of_parts).T for of_parts in sums
+            self._by_location(part.T for part in part_sums).T for part_sums in sums
         )
 
     def to_locations(self, entries):
@@ -408,8 +413,9 @@ class Columns(Likelihood):
 
     def fill(self, mean):
         sizes = [part.n_means * len(columns) for part, columns, _ in self._iter_parts()]
-        of_parts = zip(self.parts, mean.split(sizes, -1), strict=True)
-        return self._by_feature(part.fill(of_part) for part, of_part in of_parts)
+        part_means = mean.split(sizes, -1)
+        pairs = zip(self.parts, part_means, strict=True)
+        return self._by_feature(part.fill(part_mean) for part, part_mean in pairs)
 
     def draw(self, location, uniform):
         return self._by_feature(

@@ -165,8 +165,8 @@ class Gaussian(DispersionLikelihood):
         return normal_pairs(X, observed, location, self.scatter)
 
     def row_factors(self, X, observed):
-        of_rows = torch.cat([X, observed.expand_as(X)], 1)
-        return of_rows, _pair_constant(X, observed, self.scatter)
+        row_factors = torch.cat([X, observed.expand_as(X)], 1)
+        return row_factors, _pair_constant(X, observed, self.scatter)
 
     def location_factors(self, location):
         scaled = location / self.scatter

@@ -83,9 +83,9 @@ class NegativeBinomial(DispersionLikelihood):
         """Return derivatives in the log dispersion; information is their squares."""
         size = self._size
         t = location - size.log()
-        of_location = X - (X + size) * torch.sigmoid(t)
+        location_slope = X - (X + size) * torch.sigmoid(t)
         digammas = torch.digamma(X + size) - torch.digamma(size)
-        slope = of_location - size * (digammas + logsigmoid(-t))
+        slope = location_slope - size * (digammas + logsigmoid(-t))
         return slope, slope**2
 
     standardises_net_inputs = True

@@ -73,8 +73,8 @@ class ZeroLognormal(DispersionLikelihood):
     def entry_log_prob(self, X, location):
         chance, mean = _split_locations(location)
         logs, is_positive = log_of(X), X > 0
-        of_log = normal_log_prob((logs - mean) ** 2, self.scatter)
-        density = logsigmoid(chance) + of_log - logs
+        normal = normal_log_prob((logs - mean) ** 2, self.scatter)
+        density = logsigmoid(chance) + normal - logs
         return torch.where(is_positive, density, logsigmoid(-chance))
 
     def pair_log_prob(self, X, observed, location):
@@ -89,9 +89,9 @@ class ZeroLognormal(DispersionLikelihood):
         """Return first derivatives, and minus the second derivatives."""
         chance, mean = _split_locations(location)
         prob, is_positive = torch.sigmoid(chance), (X > 0).to(location.dtype)
-        of_mean = is_positive / self.scatter
-        slopes = is_positive - prob, of_mean * (log_of(X) - mean)
-        curvatures = prob * (1 - prob), of_mean
+        mean_information = is_positive / self.scatter
+        slopes = is_positive - prob, mean_information * (log_of(X) - mean)
+        curvatures = prob * (1 - prob), mean_information
         shape = slopes[0].shape
         return _interleave(*slopes), _interleave(
             *(part.expand(shape) for part in curvatures)

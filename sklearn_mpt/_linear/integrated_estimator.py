@@ -328,8 +328,8 @@ def _expected_information(X, density):
 
 
 def _mean_log_scale(X, units, weight):
-    of_rows = [(~b.isnan() * units.log_scale).sum(1) for b in X.split(BLOCK_ROWS)]
-    return float(np.average(torch.cat(of_rows).cpu(), weights=weight))
+    log_scales = [(~b.isnan() * units.log_scale).sum(1) for b in X.split(BLOCK_ROWS)]
+    return float(np.average(torch.cat(log_scales).cpu(), weights=weight))
 
 
 def _shared_first(joint, accuracy, is_fine):

@@ -114,46 +114,48 @@ def varies_in_rows(X, is_all):
     return (low < high).double()
 
 
-def shared_masked_sums(it, mask, table, targets, weight=None, is_complete=False):
+def shared_masked_sums(indicator, mask, table, targets, weight=None, is_complete=False):
     """Return sums of masked scores of rows that share a mask, at shared nodes.
 
-    it : indicators of the rows. mask : ndarray of bool (d,), True where hidden.
-    weight : weights of the rows, (n,). is_complete : whether the rows have no gaps.
+    indicator : indicators of the rows, (n, v, d). mask : ndarray of bool (d,), True
+    where hidden. weight : weights of the rows, (n,). is_complete : whether the rows
+    have no gaps.
     """
-    weight = _weight(weight, it)
+    weight = _weight(weight, indicator)
     # indices, because the CPU would wait for a GPU to count the entries of a mask
     hidden, visible = (
-        torch.from_numpy(np.flatnonzero(columns)).to(it.device)
+        torch.from_numpy(np.flatnonzero(columns)).to(indicator.device)
         for columns in (mask, ~mask)
     )
-    off, on = it[..., hidden].flatten(1), it[..., visible].flatten(1)
-    on_log_prob = table.log_prob[..., visible].flatten(1)
-    r = torch.addmm(table.log_weight, on, on_log_prob.T).softmax(1)
+    hidden_indicators = indicator[..., hidden].flatten(1)
+    visible_indicators = indicator[..., visible].flatten(1)
+    visible_log_prob = table.log_prob[..., visible].flatten(1)
+    r = torch.addmm(table.log_weight, visible_indicators, visible_log_prob.T).softmax(1)
     prob = table.log_prob[..., hidden].flatten(1).exp()
-    off_value, off_share, through_r = _target_terms(
-        r, off, prob, targets.hidden * weight
+    hidden_score, hidden_share, node_slope = _target_terms(
+        r, hidden_indicators, prob, targets.hidden * weight
     )
-    on_value, on_share, through_on = _target_terms(
-        r, on, (-on_log_prob).exp(), targets.visible * weight
+    visible_score, visible_share, visible_node_slope = _target_terms(
+        r, visible_indicators, (-visible_log_prob).exp(), targets.visible * weight
     )
-    on_share += (r * (through_r - through_on)).T @ on
+    visible_share += (r * (node_slope - visible_node_slope)).T @ visible_indicators
     share = torch.empty_like(table.log_prob)
-    share[..., hidden] = off_share.unflatten(1, (it.shape[1], -1))
-    share[..., visible] = on_share.unflatten(1, (it.shape[1], -1))
-    value = (off_value - on_value) / weight
-    return shared_sums(value, share, r, it, table, weight, is_complete)
+    share[..., hidden] = hidden_share.unflatten(1, (indicator.shape[1], -1))
+    share[..., visible] = visible_share.unflatten(1, (indicator.shape[1], -1))
+    value = (hidden_score - visible_score) / weight
+    return shared_sums(value, share, r, indicator, table, weight, is_complete)
 
 
-def _target_terms(r, it, ratio, weight):
+def _target_terms(r, indicator, ratio, weight):
     """Return log scores of targets, and their derivatives in log p and in log r.
 
     ratio : p for hidden targets, 1 / p for visible targets, (s, columns). weight :
     weights of the rows, (n,).
     """
-    average = torch.where(it > 0, r @ ratio, 1.0)
-    gain = weight[:, None] * it / average
-    through_r = torch.addmm(-(weight * it.sum(1))[:, None], gain, ratio.T)
-    return weight * average.log().sum(1), ratio * (r.T @ gain), through_r
+    average = torch.where(indicator > 0, r @ ratio, 1.0)
+    gain = weight[:, None] * indicator / average
+    node_slope = torch.addmm(-(weight * indicator.sum(1))[:, None], gain, ratio.T)
+    return weight * average.log().sum(1), ratio * (r.T @ gain), node_slope
 
 
 class RepresentativeValues(NamedTuple):
@@ -174,10 +176,8 @@ class RepresentativeValues(NamedTuple):
             distinct_values = np.unique(column[present])
             if len(distinct_values) > number:
                 level = (np.arange(number) + 0.5) / number
-                of_rows = column[present]
-                distinct_values = np.unique(
-                    np.quantile(of_rows, level, method="nearest")
-                )
+                quantiles = np.quantile(column[present], level, method="nearest")
+                distinct_values = np.unique(quantiles)
             if len(distinct_values):
                 values[:, j] = distinct_values[-1]
                 values[: len(distinct_values), j] = distinct_values
@@ -217,10 +217,10 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     parts = [
         _shared_part(*block, grid, steps, factors, shape_params, at) for block in blocks
     ]
-    of_rows, sums, unresolved = zip(*parts, strict=True)
-    value, weight = (torch.cat(part) for part in zip(*of_rows, strict=True))
-    of_factors, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
-    of_location, more = _gradients(factors, of_factors, (location, shape_params))
+    row_values, sums, unresolved = zip(*parts, strict=True)
+    value, weight = (torch.cat(part) for part in zip(*row_values, strict=True))
+    factor_slopes, shape_slope, known = (sum(part) for part in zip(*sums, strict=True))
+    location_slope, more = _gradients(factors, factor_slopes, (location, shape_params))
     location = location.detach()
     at_values = location.expand(len(values), -1, -1)
     X, z = values[:, None], nodes.expand(len(values), -1, -1)
@@ -229,7 +229,9 @@ def shared_likelihood_sums(blocks, grid, steps, point, likelihood, values):
     information = information * likelihood.to_locations(known)
     full = _outer_sums(information.sum(0), nodes)
     shape_params = shape_params and (shape_slope + more, *shape_params[1:])
-    return sums_of(value, weight, of_location.T @ nodes, full, shape_params), unresolved
+    return sums_of(
+        value, weight, location_slope.T @ nodes, full, shape_params
+    ), unresolved
 
 
 def _shared_part(
@@ -248,10 +250,10 @@ def _shared_part(
     with torch.enable_grad():
         factors = factors.detach().requires_grad_()
         if likelihood.has_factors:
-            of_rows, constant = likelihood.row_factors(
+            row_factors, constant = likelihood.row_factors(
                 rows.X * is_observed, is_observed
             )
-            log_prob = of_rows @ factors.T + constant
+            log_prob = row_factors @ factors.T + constant
         else:
             log_prob = likelihood.pair_log_prob(
                 rows.X * is_observed, is_observed, factors
@@ -281,11 +283,11 @@ def _weight(weight, X):
     return X.new_ones(len(X)) if weight is None else weight
 
 
-def shared_sums(value, share, r, it, table, weight, is_complete):
+def shared_sums(value, share, r, indicator, table, weight, is_complete):
     """Return `Sums` from derivatives in log p of values at nodes, (s, v, d)."""
     gradient = (table.slope * share).sum(1).T @ table.z
     r = weight[:, None] * r
-    count = r.sum(0)[:, None] if is_complete else r.T @ it.sum(1)
+    count = r.sum(0)[:, None] if is_complete else r.T @ indicator.sum(1)
     information = _outer_sums(count * table.information, table.z)
     return sums_of(value, weight, gradient, information)
 
@@ -324,8 +326,8 @@ def sums_of(value, weight, gradient, information, shape_params=None):
     or None.
     """
     none = gradient.new_zeros(0)
-    slope, of_shape_params, blocks = shape_params or (none, none, None)
-    curvature = Curvature(information, of_shape_params, blocks)
+    slope, shape_information, blocks = shape_params or (none, none, None)
+    curvature = Curvature(information, shape_information, blocks)
     return Sums.of(value, weight, Point(gradient, slope), curvature)
 
 
@@ -409,21 +411,22 @@ def blocks_of(likelihood, n_locations):
     slot = torch.arange(len(order), device=device) - first
     slots[number[order], slot] = order
     numbers = torch.arange(n_locations, device=device)
-    of_location = likelihood.to_locations(numbers)[:n_locations]
-    places = torch.searchsorted(of_location.contiguous(), features)
+    feature_of_location = likelihood.to_locations(numbers)[:n_locations]
+    places = torch.searchsorted(feature_of_location.contiguous(), features)
     _, is_log, lengths = likelihood.shape_steps
     return ShapeBlocks(slots, places, is_log, lengths)
 
 
-def _row_node_shares(log_prob, log_r, on, off, targets):
+def _row_node_shares(log_prob, log_r, visible, hidden, targets):
     """Return scores (n,), and derivatives in log p(x_j | z) at nodes (n, s, d)."""
-    sign, gain = off - on, targets.hidden * off + targets.visible * on
+    sign = hidden - visible
+    gain = targets.hidden * hidden + targets.visible * visible
     joint = log_r[..., None] + sign[:, None] * log_prob
     average, share = total_and_shares(joint)
     signed = (gain * sign)[..., None]
-    through_r = (share @ signed)[..., 0] - log_r.exp() * signed.sum(1)
+    node_slope = (share @ signed)[..., 0] - log_r.exp() * signed.sum(1)
     share *= gain[:, None]
-    share += through_r[..., None] * on[:, None]
+    share += node_slope[..., None] * visible[:, None]
     return (gain * sign * average).sum(1), share
 
 
@@ -436,9 +439,9 @@ def bound_sums(rows, joint, grid, weight=None):
     """
     posterior = variational_posterior(rows, joint, grid)
     weight = _weight(weight, rows.X)
-    points, of_node = location_points(posterior, joint, grid), grid[1].exp()
+    points, node_weight = location_points(posterior, joint, grid), grid[1].exp()
     likelihood, X = joint.likelihood, rows.X[:, None]
-    observed_weight = of_node[:, None] * (weight[:, None] * rows.observed)[:, None]
+    observed_weight = node_weight[:, None] * (weight[:, None] * rows.observed)[:, None]
     z = append_one(posterior.mean)
     at_points = z[:, None].expand(-1, points.shape[1], -1)
     shape_params = _shape_sums(

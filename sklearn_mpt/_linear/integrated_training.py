@@ -309,9 +309,9 @@ class IntegratedRows(Objective):
         groups = np.array_split(batch.rows, n_groups)
         for group, mask in zip(groups, batch.masks, strict=True):
             for rows in np.array_split(group, n_parts):
-                it, weight = self._taken(rows)
+                indicator, weight = self._taken(rows)
                 yield shared_masked_sums(
-                    it, mask, table, self.targets, weight, self.is_complete
+                    indicator, mask, table, self.targets, weight, self.is_complete
                 )
 
     def _taken(self, rows):

@@ -34,20 +34,21 @@ class MaskedModule(torch.nn.Module):
 
     def __init__(self, kinds, n_categories, n_mixtures, linear, reading=None):
         super().__init__()
-        of_column = list(zip(kinds, n_categories, strict=True))
+        column_kinds = list(zip(kinds, n_categories, strict=True))
         self.heads = torch.nn.ModuleList()
         places = []
-        for kind, count in sorted(set(of_column)):
-            columns = np.flatnonzero([one == (kind, count) for one in of_column])
-            of_kind = kind, count, len(columns)
-            is_number = kind == NUMBERS
-            head = MixtureHead(n_mixtures) if is_number else LikelihoodHead(*of_kind)
+        for kind, count in sorted(set(column_kinds)):
+            columns = np.flatnonzero([pair == (kind, count) for pair in column_kinds])
+            if kind == NUMBERS:
+                head = MixtureHead(n_mixtures)
+            else:
+                head = LikelihoodHead(kind, count, len(columns))
             self.heads.append(head)
             places.append(columns)
             self.register_buffer(
                 f"columns_{len(places) - 1}", torch.from_numpy(columns)
             )
-        self.n_features = len(of_column)
+        self.n_features = len(column_kinds)
         self.register_buffer("back", torch.from_numpy(np.concatenate(places).argsort()))
         self.linear = NumberMoments(*linear) if NUMBERS in kinds else None
         sizes = [len(columns) for columns in places]
@@ -117,12 +118,12 @@ class MaskedModule(torch.nn.Module):
         """
         parts = []
         for head, columns, _ in self.groups():
-            of_kind, of_rows = X[:, columns.cpu().numpy()], weight
+            entries, entry_weight = X[:, columns.cpu().numpy()], weight
             if isinstance(head, MixtureHead):
                 sample = np.resize(rng.permutation(len(X)), N_RESIDUALS)
-                of_kind = residuals_of(self.linear, of_kind[sample], rng)
-                of_rows = weight[sample]
-            parts.append(head.start(of_kind, of_rows))
+                entries = residuals_of(self.linear, entries[sample], rng)
+                entry_weight = weight[sample]
+            parts.append(head.start(entries, entry_weight))
         return np.concatenate(parts)
 
     def _select(self, X, columns):

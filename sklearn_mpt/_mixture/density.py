@@ -104,7 +104,7 @@ class MixtureDensity(Density):
         return codes.to(last)[:, None].minimum(last)
 
     @cached_property
-    def _of_codes(self):
+    def _code_log_prob(self):
         """log p(x_j = c | class) of all `codes`, (C, K, d - g); None without codes."""
         if self.codes is None:
             return None
@@ -163,10 +163,10 @@ class MixtureDensity(Density):
         X = torch.nan_to_num(X[:, None, layout.others])
         if layout.likelihood is None:
             return X.expand(-1, len(self.classes.weights), -1)
-        if self._of_codes is None:
+        if self._code_log_prob is None:
             return layout.likelihood.entry_log_prob(X, self.classes.locations)
         codes = X.long().expand(-1, len(self.classes.weights), -1)
-        return self._of_codes.gather(0, codes)
+        return self._code_log_prob.gather(0, codes)
 
     def entry_log_prob(self, X, given):
         """Return log p(entry | class, observed entries) of every entry, (n, K, d).
@@ -210,7 +210,7 @@ class MixtureDensity(Density):
         return filled
 
     def complete(self, X, columns, counts, curved, function):
-        if columns and self._of_codes is None:
+        if columns and self._code_log_prob is None:
             return super().complete(X, columns, counts, curved, function)
         given, others = self.given(X, ~X.isnan()), self.layout.others.tolist()
         filled, log_prob = self._with_expected_numbers(X, given), X[:, :0]
@@ -219,8 +219,10 @@ class MixtureDensity(Density):
             average = self._average(given, curved, function)
         if columns:
             places = zip(map(others.index, columns), counts, strict=True)
-            of_class = torch.cat([self._of_codes[:c, :, j] for j, c in places])
-            log_prob = (given.log_responsibility[:, None] + of_class).logsumexp(2)
+            code_log_prob = torch.cat(
+                [self._code_log_prob[:c, :, j] for j, c in places]
+            )
+            log_prob = (given.log_responsibility[:, None] + code_log_prob).logsumexp(2)
         return filled, average, log_prob
 
     def _with_expected_numbers(self, X, given):
@@ -236,8 +238,8 @@ class MixtureDensity(Density):
         places = np.searchsorted(self.layout.gaussian.cpu().numpy(), columns)
         means = self.classes.means + given.gaussian.deviation
         variances, log_probs = given.gaussian.variance, []
-        for j, of_column in zip(places.tolist(), points, strict=True):
-            error = means.new_tensor(of_column)[:, None] - means[:, None, :, j]
+        for j, column_points in zip(places.tolist(), points, strict=True):
+            error = means.new_tensor(column_points)[:, None] - means[:, None, :, j]
             log_prob = normal_log_prob(error**2, variances[:, None, :, j])
             log_prob = log_prob + given.log_responsibility[:, None]
             log_probs.append(log_prob.logsumexp(2))
@@ -270,16 +272,17 @@ class MixtureDensity(Density):
         share = given.log_responsibility.exp().cumsum(1)
         k = (share < level).sum(1).clamp(max=len(classes.weights) - 1)
         noise = X.new_tensor(rng.normal(size=(len(X), len(layout.gaussian))))
-        of_class = classes.means[k] + self._gaussians.draw(k, noise)
+        draw = classes.means[k] + self._gaussians.draw(k, noise)
         observed = present[:, layout.gaussian]
-        residual = torch.nan_to_num(X[:, layout.gaussian]) - of_class
+        residual = torch.nan_to_num(X[:, layout.gaussian]) - draw
         residual = torch.where(observed, residual, 0.0)
         drawn = torch.empty_like(X)
-        drawn[:, layout.gaussian] = of_class + given.gaussian.expectation(residual, k)
+        drawn[:, layout.gaussian] = draw + given.gaussian.expectation(residual, k)
         if layout.likelihood is not None:
             uniform = X.new_tensor(rng.random((len(X), len(layout.others))))
-            of_class = layout.likelihood.draw(classes.locations[k], uniform)
-            drawn[:, layout.others] = of_class
+            drawn[:, layout.others] = layout.likelihood.draw(
+                classes.locations[k], uniform
+            )
         return drawn
 
     def mean_chain_scores(self, X, orders):

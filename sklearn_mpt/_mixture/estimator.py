@@ -354,13 +354,13 @@ class MPTMixture(TableMPT):
         """Return the number of free parameters."""
         n_classes, layout = len(self.weights_), self._layout(self.n_features_in_)
         g, free = len(layout.gaussian), 0
-        of_covariance = layout.form.n_parameters(n_classes, g, self.n_factors)
+        n_covariance_params = layout.form.n_parameters(n_classes, g, self.n_factors)
         if layout.likelihood is not None:
             entries = torch.from_numpy(np.ones(len(layout.others)))
             n_locations = len(layout.likelihood.to_locations(entries))
             middle = layout.likelihood.centre(torch.from_numpy(np.eye(n_locations)))
             free = int(torch.linalg.matrix_rank(middle))
-        return n_classes - 1 + n_classes * (g + free) + of_covariance
+        return n_classes - 1 + n_classes * (g + free) + n_covariance_params
 
     @property
     def _n_features_out(self):

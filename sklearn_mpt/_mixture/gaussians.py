@@ -56,7 +56,7 @@ class DenseGaussians:
         if patterns.hidden.shape[1]:
             root = torch.linalg.cholesky(patterns.blocks(self.precision))
             covariance = torch.cholesky_inverse(root) * patterns.is_in_block
-            log_det = (log_det + _log_det(root))[:, patterns.of_row]
+            log_det = (log_det + _log_det(root))[:, patterns.pattern_index]
             pulled = patterns.at_hidden(deviation @ self.precision)
             expected = -patterns.multiply(covariance, pulled)
             deviation = patterns.with_hidden(deviation, expected)
@@ -110,7 +110,7 @@ class DenseConditioned:
             places = patterns.hidden.expand(n_classes, -1, -1)
             variance = variance.scatter_add(2, places, diagonal)
         variance = variance.clamp(min=TINY)
-        return variance[:, patterns.of_row].transpose(0, 1)
+        return variance[:, patterns.pattern_index].transpose(0, 1)
 
     @property
     def covariance(self):
@@ -131,9 +131,9 @@ class DenseConditioned:
         weighted = share.T[..., None] * self._deviation
         scatters = weighted.mT @ self._deviation
         if self._covariance is not None:
-            of_pattern = self.patterns.sums(share.T)[..., None, None]
-            of_blocks = self.patterns.sum_of_blocks(of_pattern * self._covariance)
-            scatters = scatters + of_blocks
+            pattern_weight = self.patterns.sums(share.T)[..., None, None]
+            block_sums = self.patterns.sum_of_blocks(pattern_weight * self._covariance)
+            scatters = scatters + block_sums
         return weighted.sum(1), scatters
 
     def target_moments(self, targets, error):
@@ -167,7 +167,7 @@ class DenseConditioned:
         patterns = self.patterns
         pulled = self._gaussians.precision[k] @ residual[..., None]
         pulled = pulled.gather(1, patterns.hidden_of_rows[..., None])
-        expected = -(self._covariance[k, patterns.of_row] @ pulled)[..., 0]
+        expected = -(self._covariance[k, patterns.pattern_index] @ pulled)[..., 0]
         zero = torch.zeros_like(residual)
         return zero.scatter_add(1, patterns.hidden_of_rows, expected)
 

@@ -36,7 +36,7 @@ class Patterns:
     ----------
     distinct : Tensor of bool, of shape (u, g)
         The patterns. A pattern may occur twice.
-    of_row : Tensor of shape (n,)
+    pattern_index : Tensor of shape (n,)
         The index of the pattern of each row.
     """
 
@@ -48,8 +48,8 @@ class Patterns:
         self._order = order
         self._starts = starts
         self.distinct = by_pattern[starts]
-        self.of_row = torch.empty_like(order)
-        self.of_row[order] = starts.cumsum(0) - 1
+        self.pattern_index = torch.empty_like(order)
+        self.pattern_index[order] = starts.cumsum(0) - 1
 
     @cached_property
     def n_hidden(self):
@@ -75,7 +75,7 @@ class Patterns:
     @cached_property
     def hidden_of_rows(self):
         """Unobserved columns of each row, (n, h)."""
-        return self.hidden[self.of_row]
+        return self.hidden[self.pattern_index]
 
     @cached_property
     def block_places(self):
@@ -118,7 +118,7 @@ class Patterns:
     def sums(self, values):
         """Add up the values (K, n, ...) of the rows of each pattern, (K, u, ...)."""
         total = values.new_zeros(len(values), len(self.distinct), *values.shape[2:])
-        return total.index_add(1, self.of_row, values)
+        return total.index_add(1, self.pattern_index, values)
 
     @cached_property
     def _groups(self):
@@ -127,12 +127,12 @@ class Patterns:
         The size of a group, the patterns of the groups, and the place of each row among
         them.
         """
-        n_rows, n_patterns = len(self.of_row), len(self.distinct)
+        n_rows, n_patterns = len(self.pattern_index), len(self.distinct)
         size = math.ceil(n_rows / max(n_patterns, 1))
-        counts = torch.bincount(self.of_row, minlength=n_patterns)
+        counts = torch.bincount(self.pattern_index, minlength=n_patterns)
         n_groups = (counts + size - 1) // max(size, 1)
         row_index = torch.arange(n_rows, device=counts.device)
-        rank = torch.empty_like(self.of_row)
+        rank = torch.empty_like(self.pattern_index)
         rank[self._order] = row_index - (counts.cumsum(0) - counts).repeat_interleave(
             counts
         )
@@ -141,7 +141,7 @@ class Patterns:
         return (
             size,
             patterns.repeat_interleave(n_groups),
-            first[self.of_row] * size + rank,
+            first[self.pattern_index] * size + rank,
         )
 
     def multiply(self, matrices, vectors):

@@ -87,7 +87,7 @@ def test_nearly_singular_classes_are_conditioned():
     of = np.zeros((1, 4)), covariance[None]
     gaussians = DenseGaussians(*map(torch.from_numpy, of))
     found = gaussians.condition(torch.from_numpy(X), torch.from_numpy(observed))
-    covariances, of_row = found.covariance.numpy(), found.patterns.of_row
+    covariances, of_row = found.covariance.numpy(), found.patterns.pattern_index
     for i, seen in enumerate(observed):
         block, cross = covariance[np.ix_(seen, seen)], covariance[:, seen]
         gain = np.linalg.solve(block, cross.T).T
