@@ -305,7 +305,7 @@ class MixtureSolver(Solver):
 
     def step(self):
         if self.masks is None:
-            statistics = self._of_rows(self.classes)
+            statistics = self._row_statistics(self.classes)
             size = 1.0
         else:
             statistics = self._statistics(self.classes, self.masks(self.X, self.rng))
@@ -337,7 +337,7 @@ class MixtureSolver(Solver):
         self.classes = self._moved(self.classes, statistics, size, with_prior=False)
         self.loss_curve.append(-value)
 
-    def _of_rows(self, classes):
+    def _row_statistics(self, classes):
         """Return the statistics of whole rows.
 
         Those of the start, and of the last classes, are kept.
@@ -431,7 +431,10 @@ class MixtureSolver(Solver):
         """
         if len(curve) > 1:
             return curve[-2] - curve[-1] <= self._noise_of_fall
-        before, now = self._of_rows(self._start), self._of_rows(self.classes)
+        before, now = (
+            self._row_statistics(self._start),
+            self._row_statistics(self.classes),
+        )
         return float(now.value - before.value) <= self._noise * self._n_rows
 
     def _leave_masks(self):
@@ -442,7 +445,7 @@ class MixtureSolver(Solver):
     def _better_than_start(self):
         """Return the masked fit, or the start if it is better."""
         fits = self.classes, self._start
-        return max(fits, key=lambda classes: float(self._of_rows(classes).value))
+        return max(fits, key=lambda classes: float(self._row_statistics(classes).value))
 
     def close(self):
         """Take a step of EM if training ended with masks, to improve on the start."""
@@ -450,7 +453,12 @@ class MixtureSolver(Solver):
             return
         before = self._better_than_start()
         after = moved(
-            before, self._of_rows(before), self._n_rows, 1.0, self.step_params, False
+            before,
+            self._row_statistics(before),
+            self._n_rows,
+            1.0,
+            self.step_params,
+            False,
         )
         self.classes = before if after is None else after
 
