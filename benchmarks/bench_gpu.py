@@ -71,10 +71,10 @@ def tables(scale):
     yield "autoencoder", case(MPTMaskedAutoencoder, max_iter=3), mid
 
 
-def timed(function):
+def timed(function, *args):
     """Return the seconds that a call takes until the GPU is done, and its result."""
     start = time.perf_counter()
-    result = function()
+    result = function(*args)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start, result
@@ -87,46 +87,42 @@ def print_line(name, here, there, difference):
     )
 
 
-def compare_tables(device, scale):
-    for name, make, X in tables(scale):
-        make(device).fit(X[:200])  # kernels are loaded at first use
-        here, there = (
-            timed(lambda: make("cpu").fit(X)),
-            timed(lambda: make(device).fit(X)),
-        )
-        rows = X[:2000]
-        scores = [
-            timed(lambda: model.score_samples(rows)) for _, model in (here, there)
-        ]
-        difference = np.abs(scores[0][1] - scores[1][1]).max()
-        print_line(f"{name}, fit", here[0], there[0], difference)
-        print_line(f"{name}, 2,000 scores", scores[0][0], scores[1][0], difference)
+def compare_table(name, make, X, device):
+    make(device).fit(X[:200])  # kernels are loaded at first use
+    here, model = timed(make("cpu").fit, X)
+    there, other = timed(make(device).fit, X)
+    scores = [timed(m.score_samples, X[:2000]) for m in (model, other)]
+    difference = np.abs(scores[0][1] - scores[1][1]).max()
+    print_line(f"{name}, fit", here, there, difference)
+    print_line(f"{name}, 2,000 scores", scores[0][0], scores[1][0], difference)
 
 
-def compare_texts(device, scale):
+def make_texts(scale):
+    """Return a language model, its tokenizer and texts of 60 tokens."""
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
     size = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = BertConfig(vocab_size=30_000, **(size if scale > 1 else {}))
-    model = BertForMaskedLM(config).eval()
     words = [w for w in tokenizer.get_vocab() if w.isalpha()]
     rng = np.random.default_rng(0)
-    n_texts = 4 if scale > 1 else 16
-    texts = [" ".join(rng.choice(words, 60)) for _ in range(n_texts)]
+    texts = [" ".join(rng.choice(words, 60)) for _ in range(4 if scale > 1 else 16)]
+    return BertForMaskedLM(config).eval(), tokenizer, texts
+
+
+def compare_texts(device, scale):
+    model, tokenizer, texts = make_texts(scale)
+
+    def score(method, device, dtype):
+        scorer = MPTScorer(model, tokenizer, method=method, device=device, dtype=dtype)
+        return scorer.fit(texts[:4]).score_samples(texts)
+
     for method in ("pll", "mpt"):
+        here, expected = timed(score, method, "cpu", "float32")
         for dtype in ("float32", "bfloat16"):
-
-            def score(where, dtype):
-                scorer = MPTScorer(
-                    model, tokenizer, method=method, device=where, dtype=dtype
-                )
-                return scorer.fit(texts[:4]).score_samples(texts)
-
-            score(device, dtype)
-            here = timed(lambda: score("cpu", "float32"))
-            there = timed(lambda: score(device, dtype))
-            difference = np.abs(here[1] - there[1]).max()
-            print_line(f"texts, {method}, {dtype}", here[0], there[0], difference)
+            score(method, device, dtype)
+            there, scores = timed(score, method, device, dtype)
+            difference = np.abs(expected - scores).max()
+            print_line(f"texts, {method}, {dtype}", here, there, difference)
 
 
 if __name__ == "__main__":
@@ -138,5 +134,6 @@ if __name__ == "__main__":
     if arguments.device == "cuda":
         print(torch.cuda.get_device_name(), torch.__version__)
     print(f"{'':28s} {'CPU s':>8s} {'GPU s':>8s} {'ratio':>7s}   difference (nats)")
-    compare_tables(arguments.device, scale)
+    for name, make, X in tables(scale):
+        compare_table(name, make, X, arguments.device)
     compare_texts(arguments.device, scale)
