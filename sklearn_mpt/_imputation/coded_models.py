@@ -101,6 +101,17 @@ class CodedNetwork(CodedModel):
         return self
 
 
+class RecodedModel(BaseEstimator):
+    """Base of models whose `model` reads columns that are coded differently."""
+
+    model: BaseEstimator
+
+    def set_warm_start(self, **params) -> Self:
+        """Set parameters of the model, and let `fit` start from the last fit."""
+        self.model.set_warm_start(**params)
+        return self
+
+
 def _blocks(rows, size):
     """Yield the indices of the rows that are True, `size` at a time."""
     places = np.flatnonzero(rows)

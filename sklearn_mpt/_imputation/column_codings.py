@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.coded_models import CodedModel, RecodedModel
 from sklearn_mpt._imputation.column_layout import (
     ColumnLayout,
     NumberTransform,
@@ -17,7 +17,7 @@ from sklearn_mpt._imputation.column_layout import (
 from sklearn_mpt._imputation.power_transforms import NO_TRANSFORMS
 
 
-class LevelsAsNumbers(BaseEstimator):
+class LevelsAsNumbers(RecodedModel):
     r"""A model to which numbers of few values are numbers, and that predicts levels.
 
     With the density f of the model, and the frequency :math:`\pi_c` of the level with
@@ -39,11 +39,6 @@ class LevelsAsNumbers(BaseEstimator):
     def __init__(self, layout: ColumnLayout, model: CodedModel):
         self.layout = layout
         self.model = model
-
-    def set_warm_start(self, **params) -> Self:
-        """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.set_warm_start(**params)
-        return self
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
         if not hasattr(self, "_points"):
@@ -115,7 +110,7 @@ class LevelsAsNumbers(BaseEstimator):
         return X
 
 
-class WithoutPowers(BaseEstimator):
+class WithoutPowers(RecodedModel):
     """A model to which numbers are standardised, without power transforms.
 
     Parameters
@@ -129,11 +124,6 @@ class WithoutPowers(BaseEstimator):
     def __init__(self, model: BaseEstimator, units: NumberTransform):
         self.model = model
         self.units = units
-
-    def set_warm_start(self, **params) -> Self:
-        """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.set_warm_start(**params)
-        return self
 
     def fit(self, X, y=None, sample_weight=None) -> Self:
         if not hasattr(self, "_plain"):

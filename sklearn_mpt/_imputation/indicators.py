@@ -1,14 +1,13 @@
 """A Gaussian of numbers and of indicators of categories."""
 
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy import stats
-from sklearn.base import BaseEstimator
 
-from sklearn_mpt._imputation.coded_models import CodedModel
+from sklearn_mpt._imputation.coded_models import CodedModel, RecodedModel
 from sklearn_mpt._imputation.column_codings import draw_codes, frequencies
 from sklearn_mpt._imputation.column_layout import ColumnLayout, NumberTransform
 
@@ -44,7 +43,7 @@ class IndicatorBlock(NamedTuple):
         return (level[patterns.pattern_index] + products[0]).log_softmax(1)
 
 
-class GaussianIndicators(BaseEstimator):
+class GaussianIndicators(RecodedModel):
     r"""Gaussian model of coded rows with indicators in place of categories.
 
     Given the visible entries, the indicators y of a column have a normal distribution
@@ -74,11 +73,6 @@ class GaussianIndicators(BaseEstimator):
     def __init__(self, layout: ColumnLayout, model: CodedModel):
         self.layout = layout
         self.model = model
-
-    def set_warm_start(self, **params) -> Self:
-        """Set parameters of the model, and let `fit` start from the last fit."""
-        self.model.set_warm_start(**params)
-        return self
 
     def fit(self, X, y=None, sample_weight=None):
         coded = self._coded(X)
