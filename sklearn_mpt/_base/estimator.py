@@ -210,8 +210,10 @@ class BaseMPT(
         ConvergenceWarning
             If the objective still improved when `max_iter` was reached, or diverged.
         """
-        was_fitted = hasattr(self, "n_iter_")
-        is_warm_start = self.warm_start and was_fitted
+        was_fitted = self.__sklearn_is_fitted__()
+        # models without epochs have no such parameters
+        is_warm_start = getattr(self, "warm_start", False) and was_fitted
+        n_epochs = getattr(self, "max_iter", 1)
         with all_or_nothing(self), torch_modes(with_grad=True):
             X, weight = rows_that_count(X, sample_weight)
             if is_warm_start:
@@ -219,7 +221,7 @@ class BaseMPT(
             else:
                 forget(self)
             X = self._read_training_rows(X, not is_warm_start, min_samples=2)
-            context = self._callback_context(self.max_iter)
+            context = self._callback_context(n_epochs)
             context.call_on_fit_task_begin(estimator=self, X=X)
             fitted = self._new_state()
             rng = np.random.default_rng(fitted["_seed"])
@@ -227,24 +229,32 @@ class BaseMPT(
                 fitted = vars(self) | fitted
             else:
                 fitted |= self._start(X, rng, weight)
-            fitted |= {"loss_curve_": [], "n_iter_": 0}
-            if self.max_iter > 0:
-                device = check_device(self.device)
-                data = TrainingData(
-                    X, fitted, True, not is_warm_start, device, rng, weight
-                )
-                solver = self._solver(data)
-                epochs = EpochCallbacks(self, X, solver, context, fitted)
-                is_refit = was_fitted and not is_warm_start
-                n_required = self.n_iter_no_change if is_refit else 1
-                fit_loop(solver, self.max_iter, epochs, n_required)
-                fitted = epochs.attributes() | {"_optimizer_state": solver.state()}
-                self._warn_of_limits(vars(self) | fitted, len(X))
+            device = check_device(self.device)
+            data = TrainingData(X, fitted, True, not is_warm_start, device, rng, weight)
+            is_refit = was_fitted and not is_warm_start
+            fitted = self._train(data, context, is_refit)
             self.__dict__.update(fitted)
             context.call_on_fit_task_end(
                 estimator=self, X=X, reconstruction_attributes=dict
             )
         return self
+
+    def _train(self, data, context, is_refit):
+        """Return the fitted attributes after training, and tell callbacks of epochs.
+
+        is_refit : whether a fitted model is lost if training is interrupted.
+        """
+        fitted = data.fitted | {"loss_curve_": [], "n_iter_": 0}
+        if self.max_iter == 0:
+            return fitted
+        solver = self._solver(data._replace(fitted=fitted))
+        epochs = EpochCallbacks(self, data.X, solver, context, fitted)
+        fit_loop(
+            solver, self.max_iter, epochs, self.n_iter_no_change if is_refit else 1
+        )
+        fitted = epochs.attributes() | {"_optimizer_state": solver.state()}
+        self._warn_of_limits(vars(self) | fitted, len(data.X))
+        return fitted
 
     @available_if(lambda self: self._takes_parts)
     def partial_fit(

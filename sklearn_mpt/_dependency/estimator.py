@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,15 +12,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.parallel import Parallel, delayed
 
-from sklearn_mpt._base.density import Units, torch_modes
+from sklearn_mpt._base.density import Units
 from sklearn_mpt._base.order_mixture import draw_orders
 from sklearn_mpt._base.tables import LikelihoodNames, TableMPT
-from sklearn_mpt._callbacks import in_callback_context
-from sklearn_mpt._checks import COUNT, SHARE, rows_that_count, warn_constant
+from sklearn_mpt._checks import COUNT, SHARE, warn_constant
 from sklearn_mpt._dependency.density import NetworkDensity
 from sklearn_mpt._dependency.training import NetworkSettings, fit_column
 from sklearn_mpt._likelihoods import Likelihood
-from sklearn_mpt._persistence import all_or_nothing, forget
 from sklearn_mpt._seeds import RandomState
 
 
@@ -118,7 +116,8 @@ class MPTDependencyNetwork(TableMPT):
     quadratic in columns.
     A predictor that takes no NaN, by its tags, gets 0 for hidden inputs and indicators
     of visible columns. Weights of rows are passed to predictors as `sample_weight`; for
-    the default forests they are probabilities to draw a row.
+    the default forests they are probabilities to draw a row. If a predictor fails, the
+    error names it and its column.
 
     References
     ----------
@@ -179,49 +178,6 @@ class MPTDependencyNetwork(TableMPT):
         self.random_state = random_state
         self.n_jobs = n_jobs
 
-    @in_callback_context
-    def fit(
-        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Fit a predictor for each column of X.
-
-        Parameters
-        ----------
-        X : array-like or DataFrame of shape (n_samples, n_features)
-            Training rows; NaN marks missing entries.
-        y : Ignored
-            Not used, present for API consistency by convention.
-        sample_weight : array-like of shape (n_samples,), default=None
-            What each row counts: 2 is the row twice, and 0 leaves it out. None is 1.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If a parameter or X is not valid, or a predictor fails; the message names
-            the predictor and its column.
-        """
-        with all_or_nothing(self), torch_modes():
-            X, weight = rows_that_count(X, sample_weight)
-            if weight is not None and (weight == 1).all():
-                weight = None  # predictors need not take weights of 1
-            forget(self)
-            X = self._read_training_rows(X, True, min_samples=2)
-            context = self._callback_context(1)
-            context.call_on_fit_task_begin(estimator=self, X=X)
-            fitted = self._new_state()
-            fitted |= self._start(X, np.random.default_rng(fitted["_seed"]), weight)
-            self.__dict__.update(fitted)
-            warn_constant(fitted["_constant"], vars(self))
-            context.call_on_fit_task_end(
-                estimator=self, X=X, reconstruction_attributes=dict
-            )
-        return self
-
     def _check_parameters(self, n_features):
         for name in ("classifier", "regressor"):
             if isinstance(getattr(self, name), type):
@@ -237,6 +193,8 @@ class MPTDependencyNetwork(TableMPT):
             )
 
     def _start(self, X, rng, weight):
+        if weight is not None and (weight == 1).all():
+            weight = None  # predictors need not take weights of 1
         columns = self._likelihood_by_column()
         d = X.shape[1]
         shift, scale = columns.units(X, np.ones(len(X)) if weight is None else weight)
@@ -305,11 +263,16 @@ class MPTDependencyNetwork(TableMPT):
     def _n_features_out(self):
         return self._density().n_outputs
 
+    def _train(self, data, context, is_refit):
+        """Return the attributes of the start, whose predictors are fitted."""
+        warn_constant(data.fitted["_constant"], vars(self))
+        return data.fitted
+
     def _solver(self, data: Any):
-        raise NotImplementedError("predictors are fitted by their own `fit`")
+        raise NotImplementedError("predictors have no epochs: `_start` fits them")
 
     def _trained_attributes(self, result: Any, fitted: Mapping) -> dict:
-        raise NotImplementedError("predictors are fitted by their own `fit`")
+        raise NotImplementedError("predictors have no epochs: `_start` fits them")
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "estimators_")
